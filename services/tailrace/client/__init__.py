@@ -1,0 +1,1 @@
+"""The asyncio client and the blocking facade over it."""

@@ -1,0 +1,344 @@
+"""The one exception tree of Tailrace.
+
+Every error knows how it looks on each interface (design §"How we build", wire §3.6, controller §3)::
+
+    TailraceError
+    ├── BadRequestError                 the caller's fault, names the field
+    │   ├── InvalidNameError
+    │   └── ProtocolError               the connection cannot be trusted any more
+    ├── NotFoundError
+    │   ├── NoSuchSegmentError
+    │   ├── NoSuchScopeError
+    │   ├── NoSuchStreamError
+    │   ├── NoSuchTransactionError
+    │   └── NoSuchReaderGroupError
+    ├── AlreadyExistsError
+    │   └── SegmentExistsError
+    ├── ConditionFailedError            a compare did not hold; the caller reads again and decides
+    │   ├── BadAttributeError
+    │   ├── BadOffsetError
+    │   ├── BadEventNumberError
+    │   ├── TableKeyBadVersionError
+    │   ├── TableKeyNotExistsError
+    │   ├── TableNotEmptyError
+    │   ├── NotEmptyError
+    │   └── WriteConflictError
+    ├── SegmentSealedError
+    ├── SegmentTruncatedError
+    ├── UnsupportedError
+    ├── UnauthenticatedError
+    ├── PermissionDeniedError
+    ├── IllegalStateError
+    └── UnavailableError                try again, perhaps elsewhere
+        ├── WrongHostError
+        ├── ContainerStoppedError
+        ├── ConnectionLostError
+        ├── DeadlineError
+        ├── OverloadedError
+        ├── DiskFullError
+        └── FencedError
+    └── DataError                       never retried, never skipped: names the place
+        ├── CorruptionError
+        ├── DataLossError
+        └── FormatVersionError
+    └── StartError                      a process that cannot start says why in one line
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+# gRPC status codes by number, so that this module imports no gRPC.
+GRPC_UNKNOWN = 2
+GRPC_INVALID_ARGUMENT = 3
+GRPC_DEADLINE_EXCEEDED = 4
+GRPC_NOT_FOUND = 5
+GRPC_ALREADY_EXISTS = 6
+GRPC_PERMISSION_DENIED = 7
+GRPC_RESOURCE_EXHAUSTED = 8
+GRPC_FAILED_PRECONDITION = 9
+GRPC_UNIMPLEMENTED = 12
+GRPC_INTERNAL = 13
+GRPC_UNAVAILABLE = 14
+GRPC_DATA_LOSS = 15
+GRPC_UNAUTHENTICATED = 16
+
+
+class TailraceError(Exception):
+    """Base of all errors of Tailrace.
+
+    Class attributes: ``wire_code`` is the segment store reply that carries the error (wire §3.6; None means the
+    connection is closed without a reply), ``grpc_code`` the gRPC status number, ``http_status`` the REST status,
+    ``retryable`` whether the same request may succeed later without a change.
+    """
+
+    wire_code: ClassVar[int | None] = None
+    grpc_code: ClassVar[int] = GRPC_UNKNOWN
+    http_status: ClassVar[int] = 500
+    retryable: ClassVar[bool] = False
+
+
+class BadRequestError(TailraceError):
+    """An argument is wrong; the message names the field. gRPC UNKNOWN as the original answers (controller §3)."""
+
+    wire_code = 61
+    http_status = 400
+
+
+class InvalidNameError(BadRequestError):
+    """A scope, stream, group, reader or segment name breaks the grammar of naming §1."""
+
+
+class ProtocolError(BadRequestError):
+    """The peer broke the protocol; the connection is closed (wire §1, §5)."""
+
+    wire_code = None
+
+
+class NotFoundError(TailraceError):
+    """The named thing does not exist."""
+
+    grpc_code = GRPC_NOT_FOUND
+    http_status = 404
+
+
+class NoSuchSegmentError(NotFoundError):
+    """The segment does not exist (wire 53)."""
+
+    wire_code = 53
+
+    def __init__(self, segment: str) -> None:
+        super().__init__(f"segment {segment} does not exist")
+        self.segment = segment
+
+
+class NoSuchScopeError(NotFoundError):
+    """The scope does not exist."""
+
+
+class NoSuchStreamError(NotFoundError):
+    """The stream does not exist."""
+
+
+class NoSuchTransactionError(NotFoundError):
+    """The transaction is not known (any more)."""
+
+
+class NoSuchReaderGroupError(NotFoundError):
+    """The reader group does not exist."""
+
+
+class AlreadyExistsError(TailraceError):
+    """The thing to create exists already."""
+
+    grpc_code = GRPC_ALREADY_EXISTS
+    http_status = 409
+
+
+class SegmentExistsError(AlreadyExistsError):
+    """The segment exists already (wire 52)."""
+
+    wire_code = 52
+
+    def __init__(self, segment: str) -> None:
+        super().__init__(f"segment {segment} exists already")
+        self.segment = segment
+
+
+class ConditionFailedError(TailraceError):
+    """A condition of the request does not hold; the caller must read again before it tries again."""
+
+    grpc_code = GRPC_FAILED_PRECONDITION
+    http_status = 412
+
+
+class BadAttributeError(ConditionFailedError):
+    """An attribute does not have the value that the update expects (design §3)."""
+
+    wire_code = 37
+
+    def __init__(self, segment: str, attribute_id: bytes, expected: int, actual: int) -> None:
+        super().__init__(f"attribute {attribute_id.hex()} of {segment} is {actual}, not {expected}")
+        self.segment = segment
+        self.attribute_id = attribute_id
+        self.expected = expected
+        self.actual = actual
+
+
+class BadOffsetError(ConditionFailedError):
+    """The offset given is not the segment's length (conditional append, table offset; wire 8, 56)."""
+
+    wire_code = 56
+
+    def __init__(self, segment: str, expected: int, actual: int) -> None:
+        super().__init__(f"offset {expected} given for {segment}, whose length is {actual}")
+        self.segment = segment
+        self.expected = expected
+        self.actual = actual
+
+
+class BadEventNumberError(ConditionFailedError):
+    """A writer's event number does not follow the stored one (wire 55)."""
+
+    wire_code = 55
+
+
+class TableKeyBadVersionError(ConditionFailedError):
+    """A table key has another version than the update expects (wire 82)."""
+
+    wire_code = 82
+
+
+class TableKeyNotExistsError(ConditionFailedError):
+    """A versioned update or removal names a table key that does not exist (wire 81)."""
+
+    wire_code = 81
+
+
+class TableNotEmptyError(ConditionFailedError):
+    """The table segment to delete is not empty (wire 80)."""
+
+    wire_code = 80
+
+
+class NotEmptyError(ConditionFailedError):
+    """The scope to delete is not empty."""
+
+
+class WriteConflictError(ConditionFailedError):
+    """A concurrent change won; the operation may be repeated."""
+
+    retryable = True
+
+
+class SegmentSealedError(TailraceError):
+    """The segment is sealed (wire 51)."""
+
+    wire_code = 51
+    grpc_code = GRPC_FAILED_PRECONDITION
+    http_status = 412
+
+    def __init__(self, segment: str) -> None:
+        super().__init__(f"segment {segment} is sealed")
+        self.segment = segment
+
+
+class SegmentTruncatedError(TailraceError):
+    """The offset lies before the segment's start (wire 56)."""
+
+    wire_code = 56
+    grpc_code = GRPC_FAILED_PRECONDITION
+    http_status = 412
+
+    def __init__(self, segment: str, start_offset: int) -> None:
+        super().__init__(f"segment {segment} starts at {start_offset}")
+        self.segment = segment
+        self.start_offset = start_offset
+
+
+class UnsupportedError(TailraceError):
+    """The operation is not offered (wire 57)."""
+
+    wire_code = 57
+    grpc_code = GRPC_UNIMPLEMENTED
+    http_status = 501
+
+
+class UnauthenticatedError(TailraceError):
+    """No or wrong credentials (wire 60)."""
+
+    wire_code = 60
+    grpc_code = GRPC_UNAUTHENTICATED
+    http_status = 401
+
+
+class PermissionDeniedError(TailraceError):
+    """The caller may not do this (wire 60)."""
+
+    wire_code = 60
+    grpc_code = GRPC_PERMISSION_DENIED
+    http_status = 403
+
+
+class IllegalStateError(TailraceError):
+    """The thing is in a state that does not allow the operation."""
+
+    grpc_code = GRPC_INTERNAL
+
+
+class UnavailableError(TailraceError):
+    """Not now, or not here; the same request may succeed later."""
+
+    grpc_code = GRPC_UNAVAILABLE
+    http_status = 503
+    retryable = True
+
+
+class WrongHostError(UnavailableError):
+    """The segment's container does not run here (wire 50)."""
+
+    wire_code = 50
+
+
+class ContainerStoppedError(UnavailableError):
+    """The container stopped; its reason is in the message."""
+
+    wire_code = 50
+
+
+class ConnectionLostError(UnavailableError):
+    """The connection ended before the answer; the outcome is unknown."""
+
+
+class DeadlineError(UnavailableError):
+    """No answer within the deadline; the outcome is unknown."""
+
+    grpc_code = GRPC_DEADLINE_EXCEEDED
+    http_status = 504
+
+
+class OverloadedError(UnavailableError):
+    """A bound is reached and waiting longer would not be honest."""
+
+    grpc_code = GRPC_RESOURCE_EXHAUSTED
+
+
+class DiskFullError(UnavailableError):
+    """There is no space for the log; nothing was staged (design §3)."""
+
+    grpc_code = GRPC_RESOURCE_EXHAUSTED
+    http_status = 507
+
+
+class FencedError(UnavailableError):
+    """Another owner has taken the container or the log (design §4)."""
+
+
+class DataError(TailraceError):
+    """Stored data cannot be trusted; the message names the place. Never retried, never skipped."""
+
+    grpc_code = GRPC_DATA_LOSS
+
+
+class CorruptionError(DataError):
+    """A checksum, magic or structure is wrong.
+
+    ``place`` names the file or object and the byte offset.
+    """
+
+    def __init__(self, place: str, reason: str) -> None:
+        super().__init__(f"corruption in {place}: {reason}")
+        self.place = place
+        self.reason = reason
+
+
+class DataLossError(DataError):
+    """Something acknowledged is missing (design §4: missing at or below ``acknowledged_through``)."""
+
+
+class FormatVersionError(DataError):
+    """The data was written by a newer format than this program reads."""
+
+
+class StartError(TailraceError):
+    """The process refuses to start; the message is the one line that the user sees."""

@@ -1,0 +1,130 @@
+"""The one grammar of names, and the arithmetic of segment identifiers (naming §1)."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass
+from typing import Final
+
+from tailrace.common import limits
+from tailrace.common.errors import InvalidNameError
+
+INTERNAL_SCOPE: Final = "_system"
+MARK_PREFIX: Final = "_MARK"
+READER_GROUP_PREFIX: Final = "_RG"
+TABLE_SUFFIX: Final = "_kvtable"
+
+_USER_NAME: Final = re.compile(r"[A-Za-z0-9.\-]+")
+_ANY_NAME: Final = re.compile(r"_?[A-Za-z0-9.\-]+")
+_QUALIFIED: Final = re.compile(
+    r"(?:(?P<scope>[^/]+)/)?(?P<stream>[^/]+)/(?P<number>\d{1,10})(?:\.#epoch\.(?P<epoch>\d{1,10}))?"
+    r"(?P<suffix>#transaction\.[0-9a-f]{32}|#transient\.[0-9a-f]{32}\.[0-9a-f]{32})?"
+)
+_CONTAINER_KEY_SUFFIX: Final = re.compile(r"(\.#epoch\.\d+)?(#transaction\..*|#transient\..*)?$")
+
+
+def _check(kind: str, name: str, pattern: re.Pattern[str], max_length: int) -> str:
+    if len(name) > max_length:
+        raise InvalidNameError(f"{kind} name is {len(name)} characters long, at most {max_length} are allowed")
+    if not pattern.fullmatch(name):
+        raise InvalidNameError(f"{kind} name {name[:80]!r} may only hold letters, digits, '.' and '-'")
+    return name
+
+
+def check_scope_name(name: str, *, internal: bool = False) -> str:
+    """Return `name` if it is a valid scope name (one leading "_" only if `internal`), else raise InvalidNameError."""
+    return _check("scope", name, _ANY_NAME if internal else _USER_NAME, limits.SCOPE_NAME_MAX_LENGTH)
+
+
+def check_stream_name(name: str, *, internal: bool = False) -> str:
+    """Return `name` if it is a valid stream name (one leading "_" only if `internal`), else raise InvalidNameError."""
+    length = limits.INTERNAL_NAME_MAX_LENGTH if internal else limits.STREAM_NAME_MAX_LENGTH
+    return _check("stream", name, _ANY_NAME if internal else _USER_NAME, length)
+
+
+def check_entity_name(kind: str, name: str) -> str:
+    """Return `name` if a reader group, reader, writer or table may be called so, else raise InvalidNameError."""
+    return _check(kind, name, _USER_NAME, limits.STREAM_NAME_MAX_LENGTH)
+
+
+def check_segment_name(name: str) -> str:
+    """Return `name` if it may name a segment on the wire, else raise InvalidNameError."""
+    if not name or len(name.encode("utf-8", "surrogatepass")) > limits.SEGMENT_NAME_MAX_BYTES:
+        raise InvalidNameError(f"segment name is empty or longer than {limits.SEGMENT_NAME_MAX_BYTES} bytes")
+    if not re.fullmatch(r"[A-Za-z0-9._\-#/$]+", name) or name.startswith("/") or name.endswith("/") or "//" in name:
+        raise InvalidNameError(f"segment name {name[:80]!r} has characters that no segment name has")
+    return name
+
+
+def segment_id(number: int, epoch: int) -> int:
+    """The 64-bit id of a segment: creation epoch in the upper half, number in the lower."""
+    return (epoch << 32) | number
+
+
+def segment_number(identifier: int) -> int:
+    """The number half of a segment id."""
+    return identifier & 0xFFFFFFFF
+
+
+def segment_epoch(identifier: int) -> int:
+    """The epoch half of a segment id."""
+    return (identifier >> 32) & 0xFFFFFFFF
+
+
+def qualified_segment_name(scope: str, stream: str, identifier: int) -> str:
+    """``<scope>/<stream>/<number>.#epoch.<epoch>``."""
+    return f"{scope}/{stream}/{segment_number(identifier)}.#epoch.{segment_epoch(identifier)}"
+
+
+def transaction_segment_name(parent: str, transaction: uuid.UUID) -> str:
+    """The segment that holds a transaction's events; `parent` carries the *transaction's* epoch (naming §1)."""
+    return f"{parent}#transaction.{transaction.int:032x}"
+
+
+def transient_segment_name(parent: str, writer: uuid.UUID, random_part: uuid.UUID) -> str:
+    """A short-lived segment for a large event; only the server makes such names."""
+    return f"{parent}#transient.{writer.int:032x}.{random_part.int:032x}"
+
+
+def is_transient_segment(name: str) -> bool:
+    """Whether the name is one that `transient_segment_name` makes."""
+    return "#transient." in name
+
+
+def is_transaction_segment(name: str) -> bool:
+    """Whether the name is one that `transaction_segment_name` makes."""
+    return "#transaction." in name
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentName:
+    """A parsed segment name."""
+
+    scope: str
+    stream: str
+    identifier: int
+    suffix: str = ""
+
+    @property
+    def qualified(self) -> str:
+        """The full name without a transaction or transient suffix."""
+        return qualified_segment_name(self.scope, self.stream, self.identifier)
+
+
+def parse_segment_name(name: str) -> SegmentName:
+    """Parse ``scope/stream/N.#epoch.E`` (legacy ``scope/stream/N`` and ``stream/N`` are epoch 0, naming §1).
+
+    Raises:
+        InvalidNameError: the text is no such name.
+    """
+    match = _QUALIFIED.fullmatch(name)
+    if match is None:
+        raise InvalidNameError(f"{name[:120]!r} is not a segment name")
+    identifier = segment_id(int(match["number"]), int(match["epoch"] or 0))
+    return SegmentName(match["scope"] or "", match["stream"], identifier, match["suffix"] or "")
+
+
+def container_key(name: str) -> str:
+    """The part of a segment name that decides its container: without epoch, transaction and transient marks."""
+    return _CONTAINER_KEY_SUFFIX.sub("", name)

@@ -1,0 +1,34 @@
+"""Ports for time and randomness, so that the deterministic simulator can run everything (design §12).
+
+Monotonic time is always ``asyncio.get_running_loop().time()``; these ports add wall-clock time and random bytes.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Wall-clock time."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970-01-01 UTC; may jump, so it is only recorded and compared loosely."""
+        ...
+
+
+class Entropy(Protocol):
+    """Randomness."""
+
+    def token(self, length_bytes: int) -> bytes:
+        """Unpredictable bytes."""
+        ...
+
+    def uniform(self) -> float:
+        """A float in [0, 1), for jitter and spreading."""
+        ...
+
+
+def new_uuid(entropy: Entropy) -> uuid.UUID:
+    """A random (version 4) UUID from the port."""
+    return uuid.UUID(bytes=entropy.token(16), version=4)

@@ -1,0 +1,97 @@
+"""The port that every Tier-1 log implements (design §4); one contract suite holds all of them to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredFrame:
+    """One frame that recovery accepted.
+
+    ``sequence`` is the frame's address: strictly increasing over all epochs of the log, without gaps between
+    accepted frames. ``payload`` is verified against its CRC32C.
+    """
+
+    sequence: int
+    epoch: int
+    payload: memoryview
+
+
+class DurableLog(Protocol):
+    """An append-only sequence of frames, owned by one epoch at a time.
+
+    A frame's address is its sequence number. `append` may be called again before earlier appends completed; frames
+    become durable in order and completions arrive in order. After any error from `append` the log is lost for this
+    owner: it must be closed, and the container stops.
+    """
+
+    @property
+    def max_frame_bytes(self) -> int:
+        """Largest payload that one frame may carry."""
+        ...
+
+    @property
+    def next_sequence(self) -> int:
+        """Address that the next appended frame will get (valid after `open`)."""
+        ...
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes that the log occupies now."""
+        ...
+
+    async def open(self, epoch: int, nonce: bytes) -> None:
+        """Take the log for `epoch` (above every earlier one) and fence earlier owners.
+
+        Raises:
+            FencedError: the log knows this epoch or a greater one; ``str`` names it.
+            CorruptionError, DataLossError, FormatVersionError: recovery cannot be right; names the place.
+        """
+        ...
+
+    def recover(self, first_sequence: int = 0) -> AsyncIterator[RecoveredFrame]:
+        """The accepted frames from `first_sequence` (or the log's start, whichever is later), in order.
+
+        May be called several times between `open` and the first `append`. Payloads are valid until the next step.
+        """
+        ...
+
+    @property
+    def log_start(self) -> int:
+        """Address of the first frame that is still there."""
+        ...
+
+    def check_space(self, length_bytes: int) -> None:
+        """Raise DiskFullError when a frame of that length may not fit; called before an operation is staged."""
+        ...
+
+    def append(self, payload: Sequence[Buffer]) -> asyncio.Future[int]:
+        """Write one frame made of the joined buffers; the future yields its address once it is durable.
+
+        The order of calls is the order of frames. The buffers must not change until the future is done. Frames
+        written while a sync runs share the next one (group commit).
+        """
+        ...
+
+    async def read(self, sequence: int, offset: int, length: int) -> bytes:
+        """Bytes of a durable frame's payload, verified against the frame's CRC32C.
+
+        Raises:
+            CorruptionError: they do not match; names the place.
+            KeyError: the frame was truncated or never written.
+        """
+        ...
+
+    async def truncate(self, sequence: int) -> None:
+        """Forget frames below `sequence`; they may stay readable for a while."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of the log; pending appends fail with FencedError or complete."""
+        ...

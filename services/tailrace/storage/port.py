@@ -1,0 +1,53 @@
+"""The port of an object store (design §5): immutable objects, never renamed or reused."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """A listed object: its key below the store's prefix and its length in bytes."""
+
+    key: str
+    length_bytes: int
+
+
+class ObjectStore(Protocol):
+    """Objects under one prefix. Every call has a deadline of ``limits.STORAGE_CALL_DEADLINE_S``.
+
+    All methods raise UnavailableError when the store does not answer or answers with a passing error (the outcome of
+    a write is then unknown) and DeadlineError when the deadline passes.
+    """
+
+    async def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> None:
+        """Create an object from the joined buffers.
+
+        Raises:
+            AlreadyExistsError: `if_absent` and the key exists.
+        """
+        ...
+
+    async def get(self, key: str) -> bytes:
+        """A whole object. Raises NotFoundError."""
+        ...
+
+    async def get_range(self, key: str, offset: int, length: int) -> bytes:
+        """Exactly `length` bytes from `offset`. Raises NotFoundError, and CorruptionError when the object is shorter."""
+        ...
+
+    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        """Objects whose key starts with `prefix`, in no particular order."""
+        ...
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects; missing ones are not an error."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        ...
