@@ -1,0 +1,95 @@
+# The documented entry points; `make help` lists them. PYTHON chooses the interpreter that .venv is made from.
+PYTHON ?= python3
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/stamps
+KERNEL := services/tailrace/kernel
+KERNEL_SOURCES := $(wildcard $(KERNEL)/*.pyx $(KERNEL)/*.pxd $(KERNEL)/*.h)
+SUITES ?=
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+# ---- environment
+
+$(STAMPS)/venv:
+	@scripts/check-host.sh "$(PYTHON)"
+	@echo "making $(VENV)"
+	@"$(PYTHON)" -m venv $(VENV)
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/dependencies: requirements/dev.lock | $(STAMPS)/venv
+	@echo "installing the locked dependencies"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	@touch $@
+
+$(STAMPS)/package: pyproject.toml setup.py $(KERNEL_SOURCES) $(STAMPS)/dependencies
+	@echo "building the native kernel"
+	@scripts/check-host.sh $(BIN)/python
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@$(BIN)/python setup.py --quiet build_ext --inplace
+	@touch $@
+
+.PHONY: setup
+setup: $(STAMPS)/package ## prepare .venv: locked dependencies, native kernel (does nothing when nothing changed)
+
+.PHONY: lock
+lock: | $(STAMPS)/venv ## regenerate the lock files from pyproject.toml
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip-tools>=7.6,<8"
+	@for name in runtime dev; do \
+	    extra=; if [ $$name = dev ]; then extra=--extra=dev; fi; \
+	    PIP_FIND_LINKS= CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/python -m piptools compile --quiet --strip-extras \
+	        --generate-hashes --allow-unsafe --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options \
+	        $(LOCK_OPTIONS) $$extra --output-file=requirements/$$name.lock pyproject.toml requirements/build.in; \
+	done
+
+# ---- checks
+
+.PHONY: lint
+lint: setup ## ruff, mypy strict, import contracts, layout, stubs in step, warnings of the native build
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	scripts/check-layout.sh
+	$(BIN)/python scripts/make_proto.py --check
+	@echo "strict build of the kernel"
+	@rm -rf build/strict && TAILRACE_STRICT_BUILD=1 $(BIN)/python setup.py --quiet build_ext --force --build-lib build/strict --build-temp build/strict-temp
+
+.PHONY: test
+test: setup ## every suite in its short form (SUITES="unit contract" for some)
+	@scripts/run-suites.sh ci $(SUITES)
+
+.PHONY: test-full
+test-full: setup ## every suite in its long form
+	@scripts/run-suites.sh full $(SUITES)
+
+.PHONY: proto
+proto: setup ## generate the gRPC stubs from services/tailrace/rpc/*.proto
+	$(BIN)/python scripts/make_proto.py
+
+.PHONY: sanitize
+sanitize: setup ## kernel tests under the address and undefined-behaviour sanitizers
+	@scripts/sanitize.sh
+
+# ---- product
+
+.PHONY: run
+run: setup ## stream a real data set through a standalone server and keep it serving (EXIT=1 ends instead)
+	@$(BIN)/python -m tailrace.cli.demo $(if $(EXIT),--exit)
+
+.PHONY: bench
+bench: setup ## measure ingest and read on this machine
+	$(BIN)/tailrace bench ingest
+	$(BIN)/tailrace bench read
+
+.PHONY: clean
+clean: ## remove builds, caches and .venv (keeps .tailrace)
+	rm -rf build dist $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find services operator -name '*.so' -o -name '*.egg-info' -prune 2>/dev/null | xargs -r rm -rf
+	find services tests -name __pycache__ -prune | xargs -r rm -rf
