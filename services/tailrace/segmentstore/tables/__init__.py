@@ -1,0 +1,1 @@
+"""Table segments: hash and fixed-key layouts over a container (design §7, wire §8)."""
