@@ -22,7 +22,7 @@ if STRICT:
     compile_args += ["-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"]
     Cython.Compiler.Options.warning_errors = True
 if SANITIZERS:
-    compile_args += [f"-fsanitize={SANITIZERS}", "-fno-omit-frame-pointer", "-g", "-O1"]
+    compile_args += [f"-fsanitize={SANITIZERS}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g", "-O1"]
     link_args += [f"-fsanitize={SANITIZERS}"]
 
 extensions = [

@@ -1,0 +1,37 @@
+"""Native hot paths: checksums, frames, cache blocks, pages of the B+Tree. Imports nothing of ours.
+
+Each module exists twice under the same tests: ``_x.pyx`` in Cython and its twin ``_x_py.py`` in pure Python, which also
+holds the documentation of both. ``TAILRACE_PURE=1`` in the environment selects the twins, once, at import. There is no
+silent fall-back: without the extensions and without that variable the import fails.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+PURE = os.environ.get("TAILRACE_PURE", "") == "1"
+
+if TYPE_CHECKING or PURE:
+    from tailrace.kernel._crc_py import crc32c, crc32c_combine, is_zero, zero_sectors
+    from tailrace.kernel._frames_py import pack_events, scan_frames, split_events, split_events_bytes
+else:
+    try:
+        from tailrace.kernel._crc import crc32c, crc32c_combine, is_zero, zero_sectors
+        from tailrace.kernel._frames import pack_events, scan_frames, split_events, split_events_bytes
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"the native kernel is not built ({error.name} is missing): run `make setup`, or set TAILRACE_PURE=1"
+        ) from error
+
+__all__ = [
+    "PURE",
+    "crc32c",
+    "crc32c_combine",
+    "is_zero",
+    "pack_events",
+    "scan_frames",
+    "split_events",
+    "split_events_bytes",
+    "zero_sectors",
+]
