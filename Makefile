@@ -42,8 +42,8 @@ setup: $(STAMPS)/package ## prepare .venv: locked dependencies, native kernel (d
 .PHONY: lock
 lock: | $(STAMPS)/venv ## regenerate the lock files from pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip-tools>=7.6,<8"
-	@for name in runtime dev; do \
-	    extra=; if [ $$name = dev ]; then extra=--extra=dev; fi; \
+	@for name in dev runtime; do \
+	    extra=--constraint=requirements/dev.lock; if [ $$name = dev ]; then extra=--extra=dev; fi; \
 	    PIP_FIND_LINKS= CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/python -m piptools compile --quiet --strip-extras \
 	        --generate-hashes --allow-unsafe --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options \
 	        $(LOCK_OPTIONS) $$extra --output-file=requirements/$$name.lock pyproject.toml requirements/build.in; \

@@ -38,6 +38,10 @@ def generate(target: Path) -> list[Path]:
     return sorted(path for path in (target / "tailrace" / "rpc").iterdir() if path.name.endswith(SUFFIXES))
 
 
+def _read(path: Path) -> bytes | None:
+    return path.read_bytes() if path.exists() else None
+
+
 def main() -> int:
     """Runs the generator or the check; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -48,11 +52,10 @@ def main() -> int:
         names = {path.name for path in fresh}
         committed = {path.name for path in RPC.iterdir() if path.name.endswith(SUFFIXES)}
         if check:
-            differing = committed ^ names | {
-                path.name for path in fresh if path.name in committed and path.read_bytes() != (RPC / path.name).read_bytes()
-            }
+            changed = {path.name for path in fresh if _read(path) != _read(RPC / path.name)}
+            differing = sorted((committed - names) | changed)
             if differing:
-                print(f"stubs out of step with their .proto (run make proto): {', '.join(sorted(differing))}", file=sys.stderr)
+                print(f"stubs out of step with their .proto (run make proto): {', '.join(differing)}", file=sys.stderr)
                 return 1
             return 0
         for path in fresh:
