@@ -62,3 +62,34 @@ TABLE_VALUE_MAX_BYTES: Final = MIB - 8192
 TABLE_BATCH_MAX_BYTES: Final = 32 * MIB
 TABLE_REPLY_MAX_BYTES: Final = 2 * MIB
 TABLE_CONFLICT_RETRIES_MAX: Final = 100
+
+# -- stream cuts (naming §7) --------------------------------------------------------------------------------------
+STREAM_CUT_TEXT_MAX_BYTES: Final = 1 * MIB  # Base64 text accepted from a user
+STREAM_CUT_PLAIN_MAX_BYTES: Final = 4 * MIB  # after inflation: a small text must not grow without end
+
+# -- client (design §10, performance §3, §6) ----------------------------------------------------------------------
+ROUTING_KEY_CACHE_ENTRIES: Final = 65_536  # hashed keys remembered by a process
+CLIENT_CONNECT_DEADLINE_S: Final = 10.0  # TCP connect and Hello
+CLIENT_REQUEST_DEADLINE_S: Final = 60.0  # one request with all its retries
+CLIENT_REPLY_DEADLINE_S: Final = 30.0  # one attempt of a request
+CLIENT_BACKOFF_INITIAL_S: Final = 0.02
+CLIENT_BACKOFF_MAX_S: Final = 5.0
+CLIENT_KEEP_ALIVE_S: Final = 10.0  # idle time after which a KeepAlive is sent
+CLIENT_SILENCE_MAX_S: Final = 40.0  # no byte from the peer for so long although one is due: connection dead
+CLIENT_REQUESTS_IN_FLIGHT_MAX: Final = 10_000  # per connection
+CLIENT_WRITE_BUFFER_MAX_BYTES: Final = 4 * MIB  # unsent bytes of a connection before writers wait
+CLIENT_ENDPOINTS_CACHED_MAX: Final = 1000  # segment → endpoint
+CLIENT_ENDPOINT_TTL_S: Final = 300.0
+CLIENT_CONTROLLER_ATTEMPTS_MAX: Final = 10
+CLIENT_CONTROLLER_CALL_DEADLINE_S: Final = 120.0
+CLIENT_CONTROLLER_MESSAGE_MAX_BYTES: Final = 4 * MIB
+WRITER_BLOCK_MAX_BYTES: Final = 1 * MIB  # events of one append block
+WRITER_BLOCK_MAX_EVENTS: Final = 20_000
+WRITER_IN_FLIGHT_MAX_BYTES: Final = 8 * MIB  # unacknowledged bytes of a segment writer; below the server's 16 MiB
+WRITER_BUFFERED_MAX_BYTES: Final = 16 * MIB  # accepted, not yet acknowledged bytes of an event writer
+READER_REQUEST_BYTES: Final = 1 * MIB  # asked for by one segment read
+READER_PARTIAL_EVENT_DEADLINE_S: Final = 30.0  # wait for the rest of an event
+READER_GROUP_COMPACT_BYTES: Final = 512 * KIB  # state record bytes since the last compaction
+READER_GROUP_COMPACT_PROBABILITY: Final = 0.05
+READER_GROUP_CONFLICTS_MAX: Final = 1000  # conditional writes lost in a row before giving up
+READER_GROUP_RECORD_MAX_BYTES: Final = EVENT_MAX_BYTES
