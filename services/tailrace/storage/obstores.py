@@ -1,0 +1,215 @@
+"""Object stores through obstore: local folder, S3 and compatible ones, memory (design §5)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from urllib.parse import urlsplit
+
+import obstore
+from obstore.exceptions import AlreadyExistsError as ObjectExistsError
+from obstore.exceptions import BaseError as ObjectStoreError
+from obstore.exceptions import PermissionDeniedError as ObjectPermissionError
+from obstore.store import LocalStore, MemoryStore, S3Store
+
+from tailrace.common import limits
+from tailrace.common.errors import (
+    AlreadyExistsError,
+    CorruptionError,
+    DeadlineError,
+    NotFoundError,
+    StartError,
+    UnavailableError,
+)
+from tailrace.storage.port import Buffer, ObjectInfo
+
+if TYPE_CHECKING:
+    from tailrace.storage.port import ObjectStore
+
+Store: TypeAlias = LocalStore | MemoryStore | S3Store
+T = TypeVar("T")
+
+
+class ObstoreObjects:
+    """The port over any obstore store; `prefix` is put before every key."""
+
+    def __init__(self, store: Store, prefix: str = "") -> None:
+        self._store: Any = store
+        self._prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
+
+    async def _call(self, what: str, key: str, call: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(limits.STORAGE_CALL_DEADLINE_S):
+                return await call
+        except TimeoutError as error:
+            raise DeadlineError(f"{what} {key}: no answer in {limits.STORAGE_CALL_DEADLINE_S:.0f} s") from error
+        except (FileNotFoundError, obstore.exceptions.NotFoundError) as error:
+            raise NotFoundError(f"object {key} does not exist") from error
+        except ObjectExistsError as error:
+            raise AlreadyExistsError(f"object {key} exists already") from error
+        except AlreadyExistsError:
+            raise
+        except (ObjectStoreError, OSError) as error:
+            raise UnavailableError(f"{what} {key}: {_first_line(error)}") from error
+
+    async def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> None:
+        """Create an object from the joined buffers; a single request, never multipart."""
+        body = data[0] if len(data) == 1 else b"".join(data)
+        mode = "create" if if_absent else "overwrite"
+        call = obstore.put_async(self._store, self._prefix + key, bytes(body), mode=mode, use_multipart=False)
+        await self._call("put", key, call)
+
+    async def get(self, key: str) -> bytes:
+        """A whole object."""
+
+        async def whole() -> bytes:
+            result = await obstore.get_async(self._store, self._prefix + key)
+            return bytes(await result.bytes_async())
+
+        return await self._call("get", key, whole())
+
+    async def get_range(self, key: str, offset: int, length: int) -> bytes:
+        """Exactly `length` bytes from `offset`."""
+        if length == 0:
+            return b""
+        call = obstore.get_range_async(self._store, self._prefix + key, start=offset, length=length)
+        try:
+            data = bytes(await self._call("get", key, call))
+        except UnavailableError as error:
+            if "range" in str(error).lower():
+                raise CorruptionError(f"object {key} at {offset}", "object is shorter than its reference") from error
+            raise
+        if len(data) != length:
+            raise CorruptionError(f"object {key} at {offset}", f"object ends {length - len(data)} bytes early")
+        return data
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        """Objects below `prefix` (a whole number of path parts)."""
+        stream = obstore.list(self._store, prefix=self._prefix + prefix, chunk_size=1000)
+        pages = stream.__aiter__()
+        while True:
+            try:
+                page = await self._call("list", prefix, pages.__anext__())
+            except StopAsyncIteration:
+                return
+            for meta in page:
+                yield ObjectInfo(meta["path"].removeprefix(self._prefix), meta["size"])
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects; missing ones are not an error."""
+        for key in keys:
+            try:
+                await self._call("delete", key, obstore.delete_async(self._store, self._prefix + key))
+            except NotFoundError:
+                continue
+
+    async def close(self) -> None:
+        """Nothing to let go of: obstore closes its connections with the store object."""
+
+
+class FolderObjects(ObstoreObjects):
+    """A local folder whose objects are synced to disk before `put` returns (obstore itself does not sync)."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(LocalStore(str(folder)))
+        self._folder = folder
+
+    async def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> None:
+        """Create an object: write beside, sync, move into place, sync the folders."""
+        await self._call("put", key, asyncio.to_thread(self._put_synced, key, list(data), if_absent))
+
+    def _put_synced(self, key: str, data: Sequence[Buffer], if_absent: bool) -> None:
+        path = self._folder / key
+        created = _make_folders(path.parent, self._folder)
+        temporary = path.with_name(path.name + "#part")  # obstore's own mark: such names are not listed
+        with temporary.open("wb") as file:
+            file.writelines(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if if_absent:
+            try:
+                os.link(temporary, path)
+            except FileExistsError as error:
+                raise AlreadyExistsError(f"object {key} exists already") from error
+            finally:
+                temporary.unlink()
+        else:
+            temporary.replace(path)
+        for folder in (path.parent, *created):
+            _sync_folder(folder)
+
+
+def _make_folders(folder: Path, top: Path) -> list[Path]:
+    """Create missing folders down to `folder`; returns those whose entries changed."""
+    changed = []
+    missing = folder
+    while missing != top and not missing.exists():
+        missing = missing.parent
+        changed.append(missing)
+    folder.mkdir(parents=True, exist_ok=True)
+    return changed
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+
+
+def open_object_store(url: str, *, s3_endpoint: str | None = None) -> ObjectStore:
+    """An object store from ``file:///folder``, ``s3://bucket/prefix`` or ``memory://``.
+
+    Credentials and region come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION).
+
+    Raises:
+        StartError: the URL is none of these, or the folder cannot be used.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "memory":
+        return ObstoreObjects(MemoryStore())
+    if parts.scheme == "file":
+        folder = Path(parts.path)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StartError(f"Tier 2 folder {folder} cannot be used: {error.strerror}") from error
+        return FolderObjects(folder)
+    if parts.scheme == "s3" and parts.netloc:
+        options: dict[str, Any] = {}
+        if s3_endpoint:
+            options = {"endpoint": s3_endpoint, "virtual_hosted_style_request": False}
+            options.setdefault("region", "us-east-1")
+        store = S3Store(
+            parts.netloc,
+            client_options={"allow_http": True, "timeout": timedelta(seconds=limits.STORAGE_CALL_DEADLINE_S)},
+            retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=10)},
+            **options,
+        )
+        return ObstoreObjects(store, parts.path)
+    raise StartError(f"Tier 2 {url!r} is neither file:///folder nor s3://bucket/prefix")
+
+
+async def probe(store: ObjectStore, nonce: str) -> None:
+    """Write, read back and delete one object, so that a wrong address or credential is found at start.
+
+    Raises:
+        StartError: names what the store answered.
+    """
+    key = f"probe/{nonce}"
+    try:
+        await store.put(key, [nonce.encode()], if_absent=True)
+        if await store.get(key) != nonce.encode():
+            raise StartError("Tier 2 returned other bytes than were written")
+        await store.delete([key])
+    except (UnavailableError, AlreadyExistsError, NotFoundError, ObjectPermissionError) as error:
+        raise StartError(f"Tier 2 does not work: {error}") from error
