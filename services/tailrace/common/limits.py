@@ -55,6 +55,7 @@ ACTIVE_SEGMENTS_PER_CONTAINER_MAX: Final = 25_000
 ATTRIBUTE_PAGE_MAX_BYTES: Final = 32 * KIB - 1
 ATTRIBUTE_KEY_MAX_BYTES: Final = 256
 ATTRIBUTES_IN_MEMORY_PER_SEGMENT_MAX: Final = 4096
+ATTRIBUTE_PAGE_READS_MAX: Final = 16  # pages of one index that one call reads at once
 
 # -- tables (wire §8, server §8, §9) ------------------------------------------------------------------------------
 TABLE_KEY_MAX_BYTES: Final = 8192

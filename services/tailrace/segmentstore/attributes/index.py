@@ -1,0 +1,177 @@
+"""Reading the attribute index: lookups and ranges over any root that has not been truncated (design §6)."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from tailrace.common import limits
+from tailrace.common.errors import BadRequestError, CorruptionError
+from tailrace.segmentstore.attributes.page import Buffer, Child, Page, PageKind, decode_page
+from tailrace.segmentstore.attributes.primitives import lookup_many, search
+
+DEFAULT_KEY_LENGTH: Final = 16
+
+
+class PageReader(Protocol):
+    """Port to the bytes of one attribute segment; the container implements it over cache and Tier 2."""
+
+    @property
+    def place(self) -> str:
+        """Names the segment in errors."""
+        ...
+
+    async def read(self, offset: int, length: int) -> Buffer:
+        """Exactly these bytes. A view must stay valid until the call that reads it returns."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class IndexState:
+    """What the container commits through its log about an attribute index (design §6).
+
+    ``root_offset``, ``root_length``: the root page; a length of 0 means that the index is empty.
+    ``start_offset``: the lowest live offset; what lies below may be truncated. ``length``: where the next batch is
+    appended. ``live_bytes``: sum of the lengths of live pages. ``key_length``: bytes of every key.
+    """
+
+    root_offset: int = 0
+    root_length: int = 0
+    start_offset: int = 0
+    length: int = 0
+    live_bytes: int = 0
+    key_length: int = DEFAULT_KEY_LENGTH
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.key_length <= limits.ATTRIBUTE_KEY_MAX_BYTES:
+            raise BadRequestError(
+                f"attribute key length {self.key_length} is not in 1..{limits.ATTRIBUTE_KEY_MAX_BYTES}"
+            )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the index holds no attribute."""
+        return self.root_length == 0
+
+    @property
+    def root(self) -> Child:
+        """The root page."""
+        return Child(self.root_offset, self.root_length, self.start_offset)
+
+
+async def load_page(state: IndexState, child: Child, parent_offset: int, pages: PageReader) -> Page:
+    """Read and verify a page that a parent at `parent_offset` (for the root: the index's length) points to.
+
+    Raises:
+        CorruptionError: the reference or the page is wrong.
+    """
+    if not state.start_offset <= child.offset < child.offset + child.length <= parent_offset:
+        raise CorruptionError(
+            f"{pages.place}, attribute page at {parent_offset}",
+            f"child at [{child.offset}, +{child.length}) is not in [{state.start_offset}, {parent_offset})",
+        )
+    data = await pages.read(child.offset, child.length)
+    return decode_page(data, state.key_length, child.offset, child.length, pages.place)
+
+
+async def load_children(state: IndexState, page: Page, indices: Sequence[int], pages: PageReader) -> list[Page]:
+    """The children at these indices, read concurrently; at most ``limits.ATTRIBUTE_PAGE_READS_MAX`` of them."""
+    if len(indices) == 1:
+        return [await load_page(state, page.child(indices[0]), page.offset, pages)]
+    return await asyncio.gather(*(load_page(state, page.child(index), page.offset, pages) for index in indices))
+
+
+def route(page: Page, keys: Sequence[bytes]) -> list[tuple[int, int, int]]:
+    """Which children of an index page hold which of the sorted keys: (child, first key, end key) in order.
+
+    Keys below the first entry belong to the first child.
+    """
+    routes = []
+    position = 0
+    while position < len(keys):
+        child = max(0, search(page.entries, page.key_length, page.value_length, page.count, keys[position]))
+        end = len(keys) if child + 1 == page.count else bisect_left(keys, page.key(child + 1), position)
+        routes.append((child, position, end))
+        position = end
+    return routes
+
+
+async def get_many(state: IndexState, keys: Sequence[bytes], pages: PageReader) -> dict[bytes, int]:
+    """Values of the keys that are set.
+
+    Raises:
+        BadRequestError: a key does not have the index's key length.
+        CorruptionError: a page is damaged; the error names its place.
+    """
+    check_key_lengths(state, keys)
+    found: dict[bytes, int] = {}
+    if keys and not state.is_empty:
+        root = await load_page(state, state.root, state.length, pages)
+        await _get_below(state, root, sorted(set(keys)), pages, found)
+    return found
+
+
+async def _get_below(
+    state: IndexState, page: Page, keys: Sequence[bytes], pages: PageReader, found: dict[bytes, int]
+) -> None:
+    if page.kind is PageKind.LEAF:
+        indices = lookup_many(page.entries, page.key_length, page.value_length, page.count, keys)
+        found.update((key, page.attribute(index)) for key, index in zip(keys, indices, strict=True) if index >= 0)
+        return
+    routes = route(page, keys)
+    for first in range(0, len(routes), limits.ATTRIBUTE_PAGE_READS_MAX):
+        group = routes[first : first + limits.ATTRIBUTE_PAGE_READS_MAX]
+        children = await load_children(state, page, [child for child, _, _ in group], pages)
+        for child_page, (_, start, end) in zip(children, group, strict=True):
+            await _get_below(state, child_page, keys[start:end], pages, found)
+
+
+async def iterate(
+    state: IndexState, from_key: bytes, to_key: bytes, limit: int, pages: PageReader
+) -> list[tuple[bytes, int]]:
+    """Entries with from_key <= key <= to_key in unsigned byte order, at most `limit` of them.
+
+    Raises:
+        BadRequestError: a bound does not have the index's key length.
+        CorruptionError: a page is damaged; the error names its place.
+    """
+    check_key_lengths(state, (from_key, to_key))
+    result: list[tuple[bytes, int]] = []
+    if limit > 0 and from_key <= to_key and not state.is_empty:
+        root = await load_page(state, state.root, state.length, pages)
+        await _iterate_below(state, root, (from_key, to_key), limit, pages, result)
+    return result
+
+
+async def _iterate_below(
+    state: IndexState,
+    page: Page,
+    bounds: tuple[bytes, bytes],
+    limit: int,
+    pages: PageReader,
+    result: list[tuple[bytes, int]],
+) -> None:
+    from_key, to_key = bounds
+    first = search(page.entries, page.key_length, page.value_length, page.count, from_key)
+    end = search(page.entries, page.key_length, page.value_length, page.count, to_key) + 1
+    if page.kind is PageKind.LEAF:
+        if first < 0 or page.key(first) < from_key:
+            first += 1
+        end = min(end, first + limit - len(result))
+        result.extend((page.key(index), page.attribute(index)) for index in range(first, end))
+        return
+    for index in range(max(first, 0), end):
+        child = await load_page(state, page.child(index), page.offset, pages)
+        await _iterate_below(state, child, bounds, limit, pages, result)
+        if len(result) >= limit:
+            return
+
+
+def check_key_lengths(state: IndexState, keys: Sequence[bytes]) -> None:
+    """Raise BadRequestError unless all keys have the index's key length."""
+    for key in keys:
+        if len(key) != state.key_length:
+            raise BadRequestError(f"attribute key of {len(key)} bytes in an index of {state.key_length}-byte keys")

@@ -1,0 +1,245 @@
+"""Changing the attribute index: one batch of changes becomes one append (design §6, attributes article).
+
+A batch rewrites the pages that its changes touch, leaf to root, and with them the live page with the lowest offset and
+its ancestors (progressive compaction), so that everything before that page becomes garbage that can be truncated.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tailrace.common import limits
+from tailrace.common.errors import BadRequestError
+from tailrace.segmentstore.attributes.index import (
+    IndexState,
+    PageReader,
+    check_key_lengths,
+    load_children,
+    load_page,
+    route,
+)
+from tailrace.segmentstore.attributes.page import (
+    INDEX_VALUE_BYTES,
+    Buffer,
+    Child,
+    Page,
+    PageKind,
+    decode_page,
+    encode_page,
+    lowest_offset,
+    max_entries,
+    pack_attribute,
+    pack_child,
+    value_bytes,
+)
+from tailrace.segmentstore.attributes.primitives import merge, search
+
+
+@dataclass(frozen=True, slots=True)
+class IndexUpdate:
+    """Outcome of a batch.
+
+    ``data`` is to be appended at the old state's ``length``; once it is stored, ``state`` may be committed, and then
+    everything below ``state.start_offset`` be truncated. ``obsolete_bytes`` is the length of the pages that the batch
+    replaced, ``pages_written`` the number of pages in ``data``.
+    """
+
+    data: bytes
+    state: IndexState
+    obsolete_bytes: int
+    pages_written: int
+
+
+class _Content(NamedTuple):
+    """Entries of one or more future pages; `grows_right`: what was added lies behind what was there."""
+
+    kind: PageKind
+    entries: bytes
+    grows_right: bool
+
+
+async def update(state: IndexState, changes: Sequence[tuple[bytes, int | None]], pages: PageReader) -> IndexUpdate:
+    """Apply changes (sorted by key, each key once; None removes) to the tree of `state`.
+
+    Nothing below ``state.start_offset`` is read. Memory: up to one page per change, so callers bound their batches.
+
+    Raises:
+        BadRequestError: the keys are not sorted, not unique, or of another length than the index's.
+        CorruptionError: a page is damaged; the error names its place.
+    """
+    _check_changes(state, changes)
+    if not changes:
+        return IndexUpdate(b"", state, 0, 0)
+    return await _Batch(state, pages).apply(changes)
+
+
+def _check_changes(state: IndexState, changes: Sequence[tuple[bytes, int | None]]) -> None:
+    check_key_lengths(state, [key for key, _ in changes])
+    for (before, _), (after, _) in itertools.pairwise(changes):
+        if before >= after:
+            raise BadRequestError(f"attribute changes are not sorted and unique at {after.hex()}")
+
+
+class _Batch:
+    """Pages that a batch writes, and the state they are built on."""
+
+    def __init__(self, state: IndexState, pages: PageReader) -> None:
+        self._state = state
+        self._pages = pages
+        self._written: dict[int, bytes] = {}
+        self._length = state.length
+        self._obsolete = 0
+
+    async def apply(self, changes: Sequence[tuple[bytes, int | None]]) -> IndexUpdate:
+        """Rewrite the tree from the root."""
+        packed = [(key, None if value is None else pack_attribute(value)) for key, value in changes]
+        if self._state.is_empty:
+            content = _Content(PageKind.LEAF, b"".join(key + value for key, value in packed if value is not None), True)
+        else:
+            root_page = await load_page(self._state, self._state.root, self._state.length, self._pages)
+            content = await self._rewrite(root_page, packed, move_lowest=True)
+        root = await self._write_root(content)
+        return self._result(root)
+
+    def _result(self, root: Child | None) -> IndexUpdate:
+        old = self._state
+        data = b"".join(self._written.values())
+        live = old.live_bytes + len(data) - self._obsolete
+        if root is None:
+            state = IndexState(0, 0, self._length, self._length, 0, old.key_length)
+        else:
+            state = IndexState(root.offset, root.length, root.lowest, self._length, live, old.key_length)
+        return IndexUpdate(data, state, self._obsolete, len(self._written))
+
+    async def _rewrite(
+        self, page: Page, changes: Sequence[tuple[bytes, bytes | None]], *, move_lowest: bool
+    ) -> _Content:
+        """The new entries of a page after its changes; its changed children are written on the way."""
+        self._obsolete += page.length
+        if page.kind is PageKind.INDEX:
+            changes = await self._rewrite_children(page, changes, move_lowest=move_lowest)
+        entries = merge(page.entries, page.key_length, page.value_length, page.count, changes)
+        return _Content(page.kind, entries, _grows_right(page, entries))
+
+    async def _rewrite_children(
+        self, page: Page, changes: Sequence[tuple[bytes, bytes | None]], *, move_lowest: bool
+    ) -> list[tuple[bytes, bytes | None]]:
+        """Rewrite the children that changes touch and the one that is to move; returns the page's own changes."""
+        lowest = page.lowest_child() if move_lowest else -1
+        routes = route(page, [key for key, _ in changes])
+        if move_lowest and all(child != lowest for child, _, _ in routes):
+            routes = sorted([*routes, (lowest, 0, 0)])
+        siblings = _Siblings(self)
+        for first in range(0, len(routes), limits.ATTRIBUTE_PAGE_READS_MAX):
+            group = routes[first : first + limits.ATTRIBUTE_PAGE_READS_MAX]
+            children = await load_children(self._state, page, [child for child, _, _ in group], self._pages)
+            for child_page, (child, start, end) in zip(children, group, strict=True):
+                content = await self._rewrite(child_page, changes[start:end], move_lowest=child == lowest)
+                siblings.add(child, page.key(child), content)
+        return siblings.finish()
+
+    def write(self, kind: PageKind, entries: Buffer) -> Child:
+        """Add a page to the batch."""
+        offset = self._length
+        data = encode_page(kind, self._state.key_length, entries, offset)
+        self._written[offset] = data
+        self._length += len(data)
+        return Child(offset, len(data), lowest_offset(kind, entries, self._state.key_length, offset))
+
+    def write_split(self, content: _Content) -> list[tuple[bytes, Child]]:
+        """Write content as as many pages as it needs; returns (first key, page) of each."""
+        entry_bytes = self._state.key_length + value_bytes(content.kind)
+        view = memoryview(content.entries)
+        written = []
+        position = 0
+        for count in _split(len(view) // entry_bytes, max_entries(content.kind, self._state.key_length), content):
+            part = view[position : position + count * entry_bytes]
+            written.append((bytes(part[: self._state.key_length]), self.write(content.kind, part)))
+            position += len(part)
+        return written
+
+    async def _write_root(self, content: _Content) -> Child | None:
+        """Write the top of the tree: more levels when it has split, fewer when it has shrunk."""
+        while content.entries:
+            if content.kind is PageKind.INDEX and len(content.entries) == self._state.key_length + INDEX_VALUE_BYTES:
+                only = Page(
+                    content.kind, self._state.key_length, INDEX_VALUE_BYTES, 1, 0, 0, memoryview(content.entries)
+                ).child(0)
+                return await self._shrink(only)
+            written = self.write_split(content)
+            if len(written) == 1:
+                return written[0][1]
+            entries = b"".join(key + pack_child(child) for key, child in written)
+            content = _Content(PageKind.INDEX, entries, True)
+        return None
+
+    async def _shrink(self, root: Child) -> Child:
+        """The first page below `root` (itself included) that is not an index page with one entry."""
+        while True:
+            page = await self._load_any(root)
+            if page.kind is PageKind.LEAF or page.count > 1:
+                return root
+            self._obsolete += page.length
+            root = page.child(0)
+
+    async def _load_any(self, child: Child) -> Page:
+        data = self._written.get(child.offset)
+        if data is None:
+            return await load_page(self._state, child, self._state.length, self._pages)
+        return decode_page(data, self._state.key_length, child.offset, child.length, self._pages.place)
+
+
+class _Siblings:
+    """Collects the new contents of one index page's children; small neighbours become one page."""
+
+    def __init__(self, batch: _Batch) -> None:
+        self._batch = batch
+        self._updates: dict[bytes, bytes | None] = {}
+        self._pending: _Content | None = None
+        self._last_child = -1
+
+    def add(self, child: int, key: bytes, content: _Content) -> None:
+        """Replace the child at that index, whose entry has that key."""
+        pending = self._pending
+        if pending is not None and pending.entries and child == self._last_child + 1 and _fit_one(pending, content):
+            content = _Content(content.kind, pending.entries + content.entries, False)
+        else:
+            self._flush()
+        self._updates.setdefault(key, None)
+        self._pending = content
+        self._last_child = child
+
+    def finish(self) -> list[tuple[bytes, bytes | None]]:
+        """The index page's own changes, sorted."""
+        self._flush()
+        return sorted(self._updates.items())
+
+    def _flush(self) -> None:
+        if self._pending is not None:
+            for key, child in self._batch.write_split(self._pending):
+                self._updates[key] = pack_child(child)
+        self._pending = None
+
+
+def _fit_one(first: _Content, second: _Content) -> bool:
+    """Whether two neighbours are worth joining: half a page at most, so that the next insert does not split it."""
+    return len(first.entries) + len(second.entries) <= limits.ATTRIBUTE_PAGE_MAX_BYTES // 2
+
+
+def _grows_right(page: Page, entries: bytes) -> bool:
+    """Whether everything that the page grew by lies behind its old last key (a sorted insert)."""
+    entry_bytes = page.key_length + page.value_length
+    old_last = page.key(page.count - 1)
+    count = len(entries) // entry_bytes
+    return search(entries, page.key_length, page.value_length, count, old_last) + 1 <= page.count
+
+
+def _split(count: int, maximum: int, content: _Content) -> list[int]:
+    """Entries of each page: full pages and a rest for sorted inserts, else even parts (design §6)."""
+    pages = -(-count // maximum)
+    if content.grows_right:
+        return [maximum] * (pages - 1) + ([count - maximum * (pages - 1)] if pages else [])
+    return [count // pages + (1 if index < count % pages else 0) for index in range(pages)]
