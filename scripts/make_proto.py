@@ -4,6 +4,7 @@
 """
 
 import argparse
+import os
 import shutil
 import sys
 import tempfile
@@ -22,6 +23,8 @@ def generate(target: Path) -> list[Path]:
     sources = sorted(RPC.glob("*.proto"))
     if not sources:
         raise SystemExit(f"no .proto files in {RPC}")
+    # protoc finds the plugins of mypy-protobuf beside this interpreter
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     well_known = Path(grpc_tools.__file__).parent / "_proto"
     arguments = [
         "protoc",

@@ -15,10 +15,18 @@ else
     suites=(unit contract simulation compat/python compat/java e2e)
 fi
 
+# Suites whose tests start a MinIO server, built once here: it takes longer than a test may.
+needs_minio() { case " ${suites[*]} " in *" contract "*|*" compat/"*|*" e2e "*) true ;; *) false ;; esac; }
+
 output=$(mktemp) || exit 1
 trap 'rm -f "$output"' EXIT
 summary=()
 status=0
+if needs_minio; then
+    started=$SECONDS
+    PYTHON=$python tests/support/minio.sh || exit 1
+    summary+=("$(printf '%-16s %5d s  ready' "MinIO server" $((SECONDS - started)))")
+fi
 for suite in "${suites[@]}"; do
     echo "== $suite ($profile)"
     started=$SECONDS

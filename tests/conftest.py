@@ -1,0 +1,156 @@
+"""What every suite shares: test profiles, seeds, leak checks, and a real MinIO server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import hypothesis
+import psutil
+import pytest
+from minio import Minio
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PROFILE = os.environ.get("TAILRACE_TEST_PROFILE", "ci")
+SEED = int(os.environ.get("TAILRACE_TEST_SEED", "0")) or secrets.randbelow(2**32)
+MINIO_READY_DEADLINE_S = 60.0
+
+hypothesis.settings.register_profile("ci", deadline=None, max_examples=100, print_blob=True)
+hypothesis.settings.register_profile("full", deadline=None, max_examples=1000, print_blob=True)
+if PROFILE not in ("ci", "full"):
+    raise pytest.UsageError(f"TAILRACE_TEST_PROFILE is {PROFILE!r}: ci or full")
+hypothesis.settings.load_profile(PROFILE)
+
+
+def pytest_report_header() -> str:
+    """The line that makes a run repeatable."""
+    return f"tailrace: profile {PROFILE}, seed {SEED} (TAILRACE_TEST_SEED={SEED} repeats it)"
+
+
+@pytest.fixture(scope="session")
+def test_profile() -> str:
+    """``ci`` (short forms) or ``full``."""
+    return PROFILE
+
+
+@pytest.fixture
+def test_seed(request: pytest.FixtureRequest) -> Iterator[int]:
+    """The seed of this run for tests that draw their own random cases; told again when the test fails."""
+    yield SEED
+    request.node.add_report_section("call", "seed", f"TAILRACE_TEST_SEED={SEED}")
+
+
+@pytest.fixture
+async def no_leaks() -> AsyncIterator[None]:
+    """Fails the test when it leaves tasks, file descriptors or child processes behind.
+
+    Ask for it before the fixtures whose resources it is to judge: fixtures end in the opposite order.
+    """
+    process = psutil.Process()
+    descriptors = process.num_fds()
+    children = {child.pid for child in process.children()}
+    yield
+    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    assert not tasks, f"tasks left running: {tasks}"
+    left_open = f"{process.open_files()} {process.net_connections()}"
+    assert process.num_fds() <= descriptors, f"descriptors left open: {left_open}"
+    left = {child.pid for child in process.children()} - children
+    assert not left, f"child processes left: {left}"
+
+
+@dataclass(frozen=True)
+class MinioServer:
+    """A running MinIO server."""
+
+    endpoint: str
+    """``http://127.0.0.1:PORT``."""
+    access_key: str
+    secret_key: str
+
+    def new_bucket(self) -> str:
+        """Creates an empty bucket and returns its name."""
+        name = f"test-{secrets.token_hex(8)}"
+        admin = Minio(self.endpoint.removeprefix("http://"), self.access_key, self.secret_key, secure=False)
+        admin.make_bucket(name)
+        return name
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _wait_until_ready(server: subprocess.Popen[bytes], endpoint: str, log: Path) -> None:
+    deadline = time.monotonic() + MINIO_READY_DEADLINE_S
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            raise RuntimeError(f"MinIO ended with {server.returncode}: {log.read_text()[-2000:]}")
+        with (
+            contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError),
+            urllib.request.urlopen(f"{endpoint}/minio/health/ready", timeout=1) as reply,
+        ):
+            if reply.status == 200:
+                return
+        time.sleep(0.05)  # polling another process: it has no other way to say that it is ready
+    raise RuntimeError(f"MinIO was not ready within {MINIO_READY_DEADLINE_S} s: {log.read_text()[-2000:]}")
+
+
+@pytest.fixture(scope="session")
+def minio_binary() -> Path:
+    """The MinIO server binary, built into the user's cache on first use.
+
+    A build takes minutes, more than a test may: ``make test`` does it beforehand.
+    """
+    built = subprocess.run(
+        [REPOSITORY / "tests/support/minio.sh"],
+        env={**os.environ, "PYTHON": sys.executable},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if built.returncode != 0:
+        raise RuntimeError("tests/support/minio.sh failed; its line on standard error says why")
+    return Path(built.stdout.strip())
+
+
+@pytest.fixture(scope="session")
+def minio_server(minio_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MinioServer]:
+    """A real MinIO server on loopback over a temporary folder; ``new_bucket()`` gives each test its own."""
+    folder = tmp_path_factory.mktemp("minio")
+    log = folder / "log"
+    access_key, secret_key = "tailrace-tests", secrets.token_hex(16)
+    endpoint = f"http://127.0.0.1:{_free_port()}"
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "MINIO_ROOT_USER": access_key,
+        "MINIO_ROOT_PASSWORD": secret_key,
+        "MINIO_BROWSER": "off",
+        "MINIO_UPDATE": "off",
+    }
+    arguments = [str(minio_binary), "server", "--address", endpoint.removeprefix("http://"), str(folder / "data")]
+    with log.open("wb") as output:
+        server = subprocess.Popen(arguments, env=environment, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        _wait_until_ready(server, endpoint, log)
+        yield MinioServer(endpoint, access_key, secret_key)
+    finally:
+        server.terminate()
+        try:
+            server.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
