@@ -54,6 +54,6 @@ def segment() -> MemorySegment:
     return MemorySegment()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def segment_type() -> type[MemorySegment]:
     return MemorySegment
