@@ -10,13 +10,23 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from tailrace.kernel._cache_common import (
+    BLOCK_BYTES,
+    BUFFER_BYTES,
+    CacheFullError,
+    CacheSnapshot,
+    blocks_needed,
+)
+
 PURE = os.environ.get("TAILRACE_PURE", "") == "1"
 
 if TYPE_CHECKING or PURE:
+    from tailrace.kernel._cache_py import BlockCache, CacheView
     from tailrace.kernel._crc_py import crc32c, crc32c_combine, is_zero, zero_sectors
     from tailrace.kernel._frames_py import pack_events, scan_frames, split_events, split_events_bytes
 else:
     try:
+        from tailrace.kernel._cache import BlockCache, CacheView
         from tailrace.kernel._crc import crc32c, crc32c_combine, is_zero, zero_sectors
         from tailrace.kernel._frames import pack_events, scan_frames, split_events, split_events_bytes
     except ModuleNotFoundError as error:
@@ -25,7 +35,14 @@ else:
         ) from error
 
 __all__ = [
+    "BLOCK_BYTES",
+    "BUFFER_BYTES",
     "PURE",
+    "BlockCache",
+    "CacheFullError",
+    "CacheSnapshot",
+    "CacheView",
+    "blocks_needed",
     "crc32c",
     "crc32c_combine",
     "is_zero",
