@@ -141,6 +141,10 @@ class Reader:
         self._position = end
         return view
 
+    def rest(self) -> memoryview:
+        """Everything that was not read yet."""
+        return self.take(len(self._data) - self._position)
+
     def u8(self) -> int:
         """An unsigned byte."""
         return self.take(1)[0]
@@ -286,29 +290,21 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """All bytes of the source (from its start offset) become the target's bytes at `target_offset`."""
+    """All bytes of the source, which was never truncated, become the target's bytes at `target_offset`."""
 
     TYPE: ClassVar = OperationType.MERGE
     target_id: int
     source_id: int
     target_offset: int
-    source_start: int
     length: int
     timestamp_ms: int
     attributes: Attributes
-
-    @property
-    def shift(self) -> int:
-        """What to add to an offset of the source to get the target's."""
-        return self.target_offset - self.source_start
 
     def encode(self) -> bytes:
         """The body."""
         writer = Writer()
         writer.u8(FORMAT_VERSION)
-        writer.i64(
-            self.target_id, self.source_id, self.target_offset, self.source_start, self.length, self.timestamp_ms
-        )
+        writer.i64(self.target_id, self.source_id, self.target_offset, self.length, self.timestamp_ms)
         writer.attributes(self.attributes)
         return writer.done()
 
@@ -353,10 +349,21 @@ class IndexRoot:
     root_length: int
     start_offset: int
     length: int
+    live_bytes: int
     flushed_through: int
 
+    def write(self, writer: Writer) -> None:
+        """Six i64 fields, as declared."""
+        writer.i64(
+            self.root_offset, self.root_length, self.start_offset, self.length, self.live_bytes, self.flushed_through
+        )
 
-EMPTY_INDEX: Final = IndexRoot(0, 0, 0, 0, 0)
+    @classmethod
+    def read(cls, reader: Reader) -> IndexRoot:
+        """What `write` wrote."""
+        return cls(*(reader.i64() for _ in range(6)))
+
+EMPTY_INDEX: Final = IndexRoot(0, 0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,17 +373,15 @@ class CommitIndex:
     TYPE: ClassVar = OperationType.INDEX
     segment_id: int
     root: IndexRoot
-    pages: ChunkRef
+    pages: Sequence[ChunkRef]
 
     def encode(self) -> bytes:
         """The body."""
         writer = Writer()
         writer.u8(FORMAT_VERSION)
-        root = self.root
-        writer.i64(
-            self.segment_id, root.root_offset, root.root_length, root.start_offset, root.length, root.flushed_through
-        )
-        writer.refs([self.pages])
+        writer.i64(self.segment_id)
+        self.root.write(writer)
+        writer.refs(self.pages)
         return writer.done()
 
 
@@ -468,7 +473,7 @@ def _decode_create(reader: Reader) -> Create:
 
 
 def _decode_merge(reader: Reader) -> Merge:
-    fields = [reader.i64() for _ in range(6)]
+    fields = [reader.i64() for _ in range(5)]
     return Merge(*fields, reader.attributes())
 
 
@@ -482,14 +487,12 @@ def _decode_add_chunks(reader: Reader) -> AddChunks:
 
 def _decode_index(reader: Reader) -> CommitIndex:
     identifier = reader.i64()
-    root = IndexRoot(*(reader.i64() for _ in range(5)))
-    (pages,) = reader.refs()
-    return CommitIndex(identifier, root, pages)
+    return CommitIndex(identifier, IndexRoot.read(reader), reader.refs())
 
 
 def _decode_checkpoint(reader: Reader) -> Checkpoint:
     as_of = reader.i64()
-    return Checkpoint(as_of, reader.take(len(reader._data) - reader._position))
+    return Checkpoint(as_of, reader.rest())
 
 
 _DECODERS = {
@@ -507,23 +510,32 @@ _DECODERS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """An operation found in the log: its number, and where its body lies (frame sequence, offset, length)."""
+
+    sequence: int
+    operation: Operation
+    places: Sequence[tuple[int, int, int]]
+
+
 class Assembler:
-    """Joins the records of successive frames to operations, and enforces the rule of incomplete ones."""
+    """Joins the records of successive frames to operations, and enforces the rule of incomplete ones.
 
-    __slots__ = ("_parts", "_sequence", "_type")
+    Fragments before the first begin belong to an operation whose begin was truncated with earlier frames: skipped.
+    With `only`, operations of other types are not decoded and not returned.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, only: OperationType | None = None) -> None:
+        self._only = only
         self._parts: list[bytes] = []
+        self._places: list[tuple[int, int, int]] = []
         self._type = 0
         self._sequence = -1
+        self._begun = False
 
-    @property
-    def incomplete(self) -> bool:
-        """Whether an operation has begun and not ended."""
-        return self._sequence >= 0
-
-    def feed(self, payload: memoryview, place: str) -> Iterator[tuple[int, Operation]]:
-        """Operations that end in this frame, each with its sequence number."""
+    def feed(self, frame_sequence: int, payload: memoryview, place: str) -> Iterator[Placed]:
+        """Operations that end in this frame."""
         position, end = 0, len(payload)
         while position < end:
             if end - position < RECORD.size:
@@ -531,34 +543,46 @@ class Assembler:
             kind, flags, _, length, sequence = RECORD.unpack_from(payload, position)
             body_start = position + RECORD.size
             position = body_start + length
-            if position > end:
-                raise CorruptionError(place, f"record at {body_start} ends beyond the frame")
-            where = f"{place}+{body_start}"
+            if position > end or flags & ~(BEGIN | END):
+                raise CorruptionError(place, f"record at {body_start} is damaged")
+            where = f"{place} at {body_start}"
             body = payload[body_start:position]
-            if flags == BEGIN | END:
+            fragment = (frame_sequence, body_start, length)
+            if flags & BEGIN:
                 self._begin(kind, where)
-                yield sequence, decode(kind, body, where)
+            if flags == BEGIN | END:
+                if self._only is None or kind == self._only:
+                    yield Placed(sequence, decode(kind, body, where), (fragment,))
                 continue
-            yield from self._fragment(kind, flags, sequence, body, where)
+            yield from self._fragment(kind, flags, sequence, body, fragment, where)
 
     def _begin(self, kind: int, place: str) -> None:
+        self._begun = True
         if self._sequence >= 0:
             if kind != OperationType.RECOVERED:
                 raise CorruptionError(place, f"operation {self._sequence} has no end")
-            self._sequence = -1
-            self._parts.clear()
+            self._reset()
+
+    def _reset(self) -> None:
+        self._sequence = -1
+        self._parts = []
+        self._places = []
 
     def _fragment(
-        self, kind: int, flags: int, sequence: int, body: memoryview, place: str
-    ) -> Iterator[tuple[int, Operation]]:
+        self, kind: int, flags: int, sequence: int, body: memoryview, fragment: tuple[int, int, int], place: str
+    ) -> Iterator[Placed]:
+        if not self._begun:
+            return
         if flags & BEGIN:
-            self._begin(kind, place)
             self._type, self._sequence = kind, sequence
         elif sequence != self._sequence or kind != self._type:
             raise CorruptionError(place, f"fragment of operation {sequence} without its begin")
-        self._parts.append(bytes(body))
+        wanted = self._only is None or kind == self._only
+        if wanted:
+            self._parts.append(bytes(body))
+            self._places.append(fragment)
         if flags & END:
-            whole = b"".join(self._parts)
-            self._parts.clear()
-            self._sequence = -1
-            yield sequence, decode(kind, whole, place)
+            whole, places = b"".join(self._parts), tuple(self._places)
+            self._reset()
+            if wanted:
+                yield Placed(sequence, decode(kind, whole, place), places)

@@ -1,0 +1,120 @@
+"""The read index: which cache entry, or which place of the log, holds an offset of a segment (cache article).
+
+Pure bookkeeping; the cache manager owns the bytes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+
+LogPlaces = tuple[tuple[int, int, int], ...]
+"""Fragments of the data in the log: (frame sequence, offset in the payload, length)."""
+
+
+class Entry:
+    """A run of a segment's bytes.
+
+    ``address`` is the cache address, or -1 when recovery left the bytes in the log at ``places``. ``last_block`` is
+    what the cache needs to append. ``evictable`` once Tier 2 holds every byte; such an entry is never appended to.
+    """
+
+    __slots__ = ("address", "evictable", "generation", "length", "offset", "owner", "places")
+
+    def __init__(self, owner: ReadIndex, offset: int, length: int, address: int, places: LogPlaces = ()) -> None:
+        self.owner = owner
+        self.offset = offset
+        self.length = length
+        self.address = address
+        self.places = places
+        self.evictable = False
+        self.generation = 0
+
+    @property
+    def end(self) -> int:
+        """Segment offset after the last byte."""
+        return self.offset + self.length
+
+
+class ReadIndex:
+    """Entries of one segment, sorted by offset, never overlapping."""
+
+    __slots__ = ("_entries", "_starts")
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._entries: list[Entry] = []
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def last(self) -> Entry | None:
+        """The entry with the highest offset."""
+        return self._entries[-1] if self._entries else None
+
+    def find(self, offset: int) -> Entry | None:
+        """The entry that holds the byte at `offset` (floor search)."""
+        index = bisect_right(self._starts, offset) - 1
+        if index >= 0:
+            entry = self._entries[index]
+            if entry.offset + entry.length > offset:
+                return entry
+        return None
+
+    def run(self, offset: int, max_length: int) -> list[Entry]:
+        """Entries that hold consecutive bytes from `offset` on, up to `max_length` bytes."""
+        index = bisect_right(self._starts, offset) - 1
+        result: list[Entry] = []
+        end = offset + max_length
+        position = offset
+        while 0 <= index < len(self._entries) and position < end:
+            entry = self._entries[index]
+            if entry.offset > position or entry.end <= position:
+                break
+            result.append(entry)
+            position = entry.end
+            index += 1
+        return result
+
+    def between(self, start: int, end: int) -> list[Entry]:
+        """Entries with any byte in [start, end)."""
+        first = max(bisect_right(self._starts, start) - 1, 0)
+        last = bisect_left(self._starts, end)
+        return [entry for entry in self._entries[first:last] if entry.end > start]
+
+    def first_gap(self, start: int, end: int) -> tuple[int, int] | None:
+        """The first maximal range of [start, end) that no entry holds."""
+        position = start
+        for entry in self.between(start, end):
+            if entry.offset > position:
+                return position, min(entry.offset, end)
+            position = entry.end
+        return (position, end) if position < end else None
+
+    def add(self, entry: Entry) -> None:
+        """Insert an entry. Raises ValueError when it overlaps another one."""
+        index = bisect_right(self._starts, entry.offset)
+        if (index and self._entries[index - 1].end > entry.offset) or (
+            index < len(self._starts) and self._starts[index] < entry.end
+        ):
+            raise ValueError(f"read index entry at {entry.offset} overlaps")
+        self._starts.insert(index, entry.offset)
+        self._entries.insert(index, entry)
+        entry.owner = self
+
+    def remove(self, entry: Entry) -> None:
+        """Take an entry out."""
+        index = bisect_left(self._starts, entry.offset)
+        if index >= len(self._entries) or self._entries[index] is not entry:
+            raise KeyError(entry.offset)
+        del self._starts[index]
+        del self._entries[index]
+
+    def clear(self) -> list[Entry]:
+        """Take all entries out and return them."""
+        entries, self._entries, self._starts = self._entries, [], []
+        return entries

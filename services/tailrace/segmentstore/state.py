@@ -1,0 +1,383 @@
+"""Committed and staged metadata of a container, and how each operation changes it (design §3, §5).
+
+Two views of a segment exist. *Staged* fields (``staged_*`` and ``latest``) hold the outcome of every operation that
+the pipeline accepted; *committed* fields hold what is durable, and only they are ever shown. `ContainerState.apply`
+is used by commits and by replay alike, so that both end in the same state. No I/O happens here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tailrace.common.errors import CorruptionError
+from tailrace.segmentstore import operations as ops
+from tailrace.segmentstore.api import (
+    EVENT_COUNT,
+    NULL_ATTRIBUTE,
+    SegmentKind,
+    SegmentProperties,
+    is_core_attribute,
+)
+from tailrace.segmentstore.coverage import Coverage
+from tailrace.segmentstore.readindex import ReadIndex
+
+
+class PendingAppend(NamedTuple):
+    """An append that is not in Tier 2 yet: what to verify it with, and which log frame still holds it."""
+
+    offset: int
+    length: int
+    crc: int
+    frame_sequence: int
+
+    @property
+    def end(self) -> int:
+        """Segment offset after the last byte."""
+        return self.offset + self.length
+
+
+@dataclass(frozen=True, slots=True)
+class MergedSource:
+    """A segment that was merged, remembered so that a repeated merge is answered with success."""
+
+    source_id: int
+    target_id: int
+    target_offset: int
+    target_length: int
+    timestamp_ms: int
+
+
+class Segment:
+    """One segment of a container."""
+
+    __slots__ = (
+        "chunks",
+        "committed",
+        "dirty",
+        "eviction_generation",
+        "flush_deadline",
+        "flushing",
+        "index",
+        "index_pages",
+        "inflight",
+        "key_length",
+        "kind",
+        "last_modified_ms",
+        "latest",
+        "length",
+        "name",
+        "pending",
+        "pending_bytes",
+        "read_index",
+        "sealed",
+        "segment_id",
+        "staged_gone",
+        "staged_length",
+        "staged_sealed",
+        "staged_start",
+        "start_offset",
+        "waiters",
+    )
+
+    def __init__(self, segment_id: int, name: str, kind: SegmentKind, key_length: int, timestamp_ms: int) -> None:
+        self.segment_id = segment_id
+        self.name = name
+        self.kind = kind
+        self.key_length = key_length
+        self.last_modified_ms = timestamp_ms
+        self.length = self.staged_length = 0
+        self.start_offset = self.staged_start = 0
+        self.sealed = self.staged_sealed = False
+        self.staged_gone = False
+        self.latest: dict[bytes, int] = {}
+        self.committed: dict[bytes, int] = {}
+        self.dirty: dict[bytes, int] = {}  # extended attribute -> sequence number of its last committed update
+        self.index = ops.EMPTY_INDEX
+        self.index_pages = Coverage()
+        self.eviction_generation = 0
+        self.inflight = 0
+        self.chunks = Coverage()
+        self.pending: deque[PendingAppend] = deque()
+        self.pending_bytes = 0
+        self.flush_deadline = 0.0
+        self.flushing = False
+        self.read_index = ReadIndex()
+        self.waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def attribute_key_length(self) -> int:
+        """Length of the ids of extended attributes."""
+        return self.key_length or 16
+
+    def properties(self) -> SegmentProperties:
+        """Committed properties."""
+        core = {key: value for key, value in self.committed.items() if is_core_attribute(key)}
+        return SegmentProperties(
+            self.name,
+            self.segment_id,
+            self.kind,
+            self.key_length,
+            self.length,
+            self.start_offset,
+            self.sealed,
+            self.last_modified_ms,
+            core,
+        )
+
+    def set_attributes(self, sequence: int, values: ops.Attributes) -> None:
+        """Commit final attribute values."""
+        committed, dirty = self.committed, self.dirty
+        for key, value in values:
+            committed[key] = value
+            if not is_core_attribute(key):
+                dirty[key] = sequence
+
+    def add_pending(self, append: PendingAppend) -> None:
+        """Remember an append that Tier 2 does not hold."""
+        self.pending.append(append)
+        self.pending_bytes += append.length
+
+    def drop_pending(self, start: int, end: int) -> None:
+        """Forget appends of which every byte lies in [start, end)."""
+        pending = self.pending
+        while pending and start <= pending[0].offset and pending[0].end <= end:
+            self.pending_bytes -= pending.popleft().length
+        if any(start <= item.offset and item.end <= end for item in pending):
+            kept = [item for item in pending if not (start <= item.offset and item.end <= end)]
+            self.pending = deque(kept)
+            self.pending_bytes = sum(item.length for item in kept)
+
+    def reset_staged(self) -> None:
+        """Make the staged view equal to the committed one (after replay)."""
+        self.staged_length = self.length
+        self.staged_start = self.start_offset
+        self.staged_sealed = self.sealed
+        self.staged_gone = False
+        self.latest = dict(self.committed)
+
+    def wake(self) -> None:
+        """Let waiting readers look again."""
+        waiters, self.waiters = self.waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class ContainerState:
+    """All segments of a container, the objects they need in Tier 2, and the ones that may be deleted."""
+
+    def __init__(self, container_id: int) -> None:
+        self.container_id = container_id
+        self.epoch = 0
+        self.next_sequence = 1
+        self.committed_sequence = 0
+        self.segments: dict[int, Segment] = {}
+        self.by_name: dict[str, Segment] = {}
+        self.staged_by_name: dict[str, Segment] = {}
+        self.merged: dict[str, MergedSource] = {}
+        self.moves: dict[int, tuple[int, int]] = {}  # merged source id -> (target id, shift)
+        self.object_uses: dict[str, int] = {}
+        self.pending_deletes: dict[str, None] = {}
+
+    # -- applying committed operations ---------------------------------------------------------------------------
+
+    def apply(self, sequence: int, operation: ops.Operation, place: str = "log") -> None:
+        """Change the committed view by one operation; appends change everything but the read index.
+
+        Raises:
+            CorruptionError: the operation does not fit the state, so log and state disagree.
+        """
+        if sequence <= self.committed_sequence:
+            raise CorruptionError(place, f"operation {sequence} after operation {self.committed_sequence}")
+        try:
+            self._dispatch(sequence, operation)
+        except (KeyError, ValueError) as error:
+            raise CorruptionError(place, f"operation {sequence} ({operation.TYPE.name}) does not fit: {error}") from error
+        self.committed_sequence = sequence
+        if sequence >= self.next_sequence:
+            self.next_sequence = sequence + 1
+
+    def _dispatch(self, sequence: int, operation: ops.Operation) -> None:
+        match operation:
+            case ops.Append():
+                self._append(sequence, operation)
+            case ops.UpdateAttributes():
+                self.segments[operation.segment_id].set_attributes(sequence, operation.attributes)
+            case ops.Create():
+                self._create(operation)
+            case ops.Seal():
+                segment = self.segments[operation.segment_id]
+                segment.sealed = True
+                segment.last_modified_ms = operation.timestamp_ms
+            case ops.Truncate():
+                self._truncate(operation)
+            case ops.Merge():
+                self._merge(sequence, operation)
+            case ops.Delete():
+                self._delete(operation.segment_id)
+            case ops.AddChunks():
+                self._add_chunks(operation)
+            case ops.CommitIndex():
+                self._commit_index(operation)
+            case ops.ObjectsDeleted():
+                for key in operation.keys:
+                    self.pending_deletes.pop(key, None)
+            case ops.Recovered():
+                self.epoch = operation.epoch
+            case ops.Checkpoint():
+                pass
+
+    def _append(self, sequence: int, operation: ops.Append) -> None:
+        segment = self.segments[operation.segment_id]
+        if operation.offset != segment.length:
+            raise ValueError(f"append at {operation.offset} to a segment of {segment.length} bytes")
+        segment.length += len(operation.data)
+        segment.set_attributes(sequence, operation.attributes)
+
+    def _create(self, operation: ops.Create) -> None:
+        if operation.name in self.by_name:
+            raise ValueError(f"segment {operation.name} exists")
+        segment = self.staged_by_name.get(operation.name)
+        if segment is None or segment.segment_id != operation.segment_id:
+            segment = Segment(
+                operation.segment_id, operation.name, operation.kind, operation.key_length, operation.timestamp_ms
+            )
+        segment.set_attributes(operation.segment_id, operation.attributes)
+        self.add_segment(segment)
+
+    def add_segment(self, segment: Segment) -> None:
+        """Register a committed segment."""
+        self.segments[segment.segment_id] = segment
+        self.by_name[segment.name] = segment
+        self.merged.pop(segment.name, None)
+
+    def _truncate(self, operation: ops.Truncate) -> None:
+        segment = self.segments[operation.segment_id]
+        if not segment.start_offset <= operation.start_offset <= segment.length:
+            raise ValueError(f"truncation at {operation.start_offset}")
+        segment.start_offset = operation.start_offset
+        segment.drop_pending(0, operation.start_offset)
+        self._release(segment.chunks.truncate(operation.start_offset))
+
+    def _merge(self, sequence: int, operation: ops.Merge) -> None:
+        target = self.segments[operation.target_id]
+        source = self.segments[operation.source_id]
+        if operation.target_offset != target.length or operation.length != source.length or source.start_offset:
+            raise ValueError(f"merge of {operation.length} bytes at {operation.target_offset}")
+        target.length += operation.length
+        target.last_modified_ms = operation.timestamp_ms
+        target.set_attributes(sequence, operation.attributes)
+        self._move_bytes(source, target, operation.target_offset)
+        self.moves[source.segment_id] = (target.segment_id, operation.target_offset)
+        self._remove(source)
+        self.merged[source.name] = MergedSource(
+            source.segment_id, target.segment_id, operation.target_offset, target.length, operation.timestamp_ms
+        )
+
+    def _move_bytes(self, source: Segment, target: Segment, shift: int) -> None:
+        for ref in source.chunks.clear():
+            target.chunks.add(ref.shifted(shift))
+        for item in source.pending:
+            target.add_pending(item._replace(offset=item.offset + shift))
+        source.pending.clear()
+        source.pending_bytes = 0
+
+    def _delete(self, segment_id: int) -> None:
+        segment = self.segments[segment_id]
+        self._release(segment.chunks.clear())
+        segment.pending.clear()
+        segment.pending_bytes = 0
+        self._remove(segment)
+
+    def _remove(self, segment: Segment) -> None:
+        self._release(segment.index_pages.clear())
+        del self.segments[segment.segment_id]
+        if self.by_name.get(segment.name) is segment:
+            del self.by_name[segment.name]
+
+    def _add_chunks(self, operation: ops.AddChunks) -> None:
+        for key in operation.orphans:
+            self.pending_deletes[key] = None
+        for identifier, ref in operation.refs:
+            segment_id, shift = self.resolve(identifier)
+            segment = self.segments.get(segment_id)
+            moved = ref.shifted(shift)
+            self._use(ref.object_key)
+            if segment is None or segment.chunks.overlaps(moved.segment_offset, moved.end):
+                self._release([moved])  # deleted, or written twice around a merge: the first one counts
+                continue
+            if moved.end <= segment.start_offset:
+                self._release([moved])
+                continue
+            segment.chunks.add(moved)
+            segment.drop_pending(moved.segment_offset, moved.end)
+
+    def _commit_index(self, operation: ops.CommitIndex) -> None:
+        segment = self.segments.get(operation.segment_id)
+        for ref in operation.pages:
+            self._use(ref.object_key)
+        if segment is None:
+            self._release(list(operation.pages))
+            return
+        root = operation.root
+        for ref in operation.pages:
+            segment.index_pages.add(ref)
+        segment.index = root
+        self._release(segment.index_pages.truncate(root.start_offset))
+        for key in [key for key, sequence in segment.dirty.items() if sequence <= root.flushed_through]:
+            del segment.dirty[key]
+
+    # -- Tier-2 objects ------------------------------------------------------------------------------------------
+
+    def _use(self, key: str) -> None:
+        self.object_uses[key] = self.object_uses.get(key, 0) + 1
+
+    def _release(self, refs: list[ops.ChunkRef]) -> None:
+        for ref in refs:
+            uses = self.object_uses[ref.object_key] - 1
+            if uses:
+                self.object_uses[ref.object_key] = uses
+            else:
+                del self.object_uses[ref.object_key]
+                self.pending_deletes[ref.object_key] = None
+
+    def use_objects_of(self, segment: Segment) -> None:
+        """Count the objects of a segment that a checkpoint brought."""
+        for ref in (*segment.chunks, *segment.index_pages):
+            self._use(ref.object_key)
+
+    def resolve(self, segment_id: int) -> tuple[int, int]:
+        """Where the bytes of a segment are now: (segment id, shift), following merges."""
+        shift = 0
+        while segment_id in self.moves:
+            segment_id, step = self.moves[segment_id]
+            shift += step
+        return segment_id, shift
+
+    def forget_merged(self, before_ms: int) -> None:
+        """Forget sources merged before a time."""
+        old = [name for name, item in self.merged.items() if item.timestamp_ms < before_ms]
+        for name in old:
+            del self.merged[name]
+        known = {item.source_id for item in self.merged.values()}
+        for segment_id in [segment_id for segment_id in self.moves if segment_id not in known]:
+            del self.moves[segment_id]
+
+    # -- staged view ---------------------------------------------------------------------------------------------
+
+    def reset_staged(self) -> None:
+        """Make the staged view equal to the committed one (after replay)."""
+        self.staged_by_name = dict(self.by_name)
+        for segment in self.segments.values():
+            segment.reset_staged()
+
+    def merge_event_count(self, source: Segment) -> int:
+        """How many events a merge adds to its target (wire §5: a large event counts as one)."""
+        if source.kind & SegmentKind.TRANSIENT:
+            return 1
+        count = source.latest.get(EVENT_COUNT, 0)
+        return 0 if count == NULL_ATTRIBUTE else count
+
