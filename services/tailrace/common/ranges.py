@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -44,7 +45,7 @@ def split_range(key_range: KeyRange, count: int) -> list[KeyRange]:
         raise BadRequestError(f"a key range cannot be split into {count} parts")
     low, high = key_range
     edges = [low + (high - low) * i / count for i in range(count)] + [high]
-    return [KeyRange(a, b) for a, b in zip(edges, edges[1:], strict=False)]
+    return [KeyRange(a, b) for a, b in itertools.pairwise(edges)]
 
 
 def equal_ranges(count: int) -> list[KeyRange]:
@@ -55,7 +56,7 @@ def equal_ranges(count: int) -> list[KeyRange]:
 def is_contiguous(ranges: Iterable[KeyRange]) -> bool:
     """Whether the ranges, sorted, join without gap or overlap."""
     ordered = sorted(ranges)
-    return all(a.high == b.low for a, b in zip(ordered, ordered[1:], strict=False))
+    return all(a.high == b.low for a, b in itertools.pairwise(ordered))
 
 
 def covers_exactly(ranges: Sequence[KeyRange], whole: KeyRange = WHOLE) -> bool:

@@ -10,6 +10,7 @@ import base64
 import binascii
 import enum
 import gzip
+import itertools
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -131,9 +132,7 @@ def covers_key_space(positions: Mapping[int, int], ranges: Mapping[int, KeyRange
     return covers_exactly([ranges[i] for i, offset in positions.items() if offset != FUTURE_OFFSET])
 
 
-def compare_cuts(
-    first: Mapping[int, int], second: Mapping[int, int], ranges: Mapping[int, KeyRange]
-) -> CutOrder:
+def compare_cuts(first: Mapping[int, int], second: Mapping[int, int], ranges: Mapping[int, KeyRange]) -> CutOrder:
     """Order of two cuts of one stream; `ranges` knows the key range of every segment in both.
 
     BEFORE: nowhere after and somewhere before. EQUAL_OR_AFTER: nowhere before. OVERLAPS: both happen.
@@ -156,7 +155,7 @@ def lower_bound(cuts: Sequence[Mapping[int, int]], ranges: Mapping[int, KeyRange
     result: dict[int, int] = {}
     used = [ranges[identifier] for cut in cuts for identifier in cut]
     edges = elementary_edges(used)
-    for low, high in zip(edges, edges[1:], strict=False):
+    for low, high in itertools.pairwise(edges):
         part = KeyRange(low, high)
         here = [item for cut in cuts for item in cut.items() if ranges[item[0]].overlaps(part)]
         if not here:
