@@ -51,15 +51,20 @@ lock: | $(STAMPS)/venv ## regenerate the lock files from pyproject.toml
 
 # ---- checks
 
+# The native build with every warning an error; its result is not used.
+$(STAMPS)/strict-build: $(STAMPS)/package
+	@echo "building the native kernel with warnings as errors"
+	@TAILRACE_STRICT_BUILD=1 $(BIN)/python setup.py --quiet build_ext --force \
+	    --build-lib build/strict --build-temp build/strict-temp
+	@touch $@
+
 .PHONY: lint
-lint: setup ## ruff, mypy strict, import contracts, layout, stubs in step, warnings of the native build
+lint: $(STAMPS)/strict-build ## ruff, mypy strict, import contracts, layout, stubs in step, warnings of the native build
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	scripts/check-layout.sh
 	$(BIN)/python scripts/make_proto.py --check
-	@echo "strict build of the kernel"
-	@rm -rf build/strict && TAILRACE_STRICT_BUILD=1 $(BIN)/python setup.py --quiet build_ext --force --build-lib build/strict --build-temp build/strict-temp
 
 .PHONY: test
 test: setup ## every suite in its short form (SUITES="unit contract" for some)

@@ -37,4 +37,7 @@ extensions = [
     for source in sorted((ROOT / KERNEL).glob("*.pyx"))
 ]
 
-setup(ext_modules=cythonize(extensions, language_level=3, build_dir="build/cython") if extensions else [])
+# A strict build translates anew, apart from the usual one: warnings come with the translation, not with its result.
+build_dir = "build/cython-strict" if STRICT else "build/cython"
+
+setup(ext_modules=cythonize(extensions, language_level=3, build_dir=build_dir, force=STRICT))

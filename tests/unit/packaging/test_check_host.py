@@ -29,7 +29,9 @@ def check(python: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def fake_python(folder: Path, *, version: str = "3.12.1", too_old: int = 0, no_venv: int = 0, headers: bool = True) -> str:
+def fake_python(
+    folder: Path, *, version: str = "3.12.1", too_old: int = 0, no_venv: int = 0, headers: bool = True
+) -> str:
     include = folder / "include"
     include.mkdir()
     if headers:
