@@ -1,0 +1,88 @@
+"""Where containers are reached: data that segment store workers publish (design §1)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tailrace.cluster.mapping import container_of
+from tailrace.common.errors import UnavailableError
+
+
+class ListenerKind(enum.Enum):
+    """Through which kind of listener a client came in; it is sent on to endpoints of the same kind."""
+
+    INTERNAL = "internal"
+    EXTERNAL = "external"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A host and port of the segment store's binary protocol."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerEndpoints:
+    """A container's published endpoints; without an external one the internal one serves both kinds."""
+
+    internal: Endpoint
+    external: Endpoint | None = None
+
+    def of_kind(self, kind: ListenerKind) -> Endpoint:
+        """The endpoint for clients of that kind."""
+        if kind is ListenerKind.EXTERNAL and self.external is not None:
+            return self.external
+        return self.internal
+
+
+class EndpointMap:
+    """Container id → endpoints, for a fixed number of containers.
+
+    Satisfies the controller's ``ContainerMap`` port. The owner of the map replaces entries as containers move;
+    readers see the latest.
+    """
+
+    def __init__(self, container_count: int, endpoints: Mapping[int, ContainerEndpoints] | None = None) -> None:
+        self._container_count = container_count
+        self._endpoints: dict[int, ContainerEndpoints] = dict(endpoints or {})
+
+    @property
+    def container_count(self) -> int:
+        """Number of containers; fixed for the life of a cluster."""
+        return self._container_count
+
+    def publish(self, container_id: int, endpoints: ContainerEndpoints) -> None:
+        """Set where a container is reached from now on."""
+        if not 0 <= container_id < self._container_count:
+            raise ValueError(f"container {container_id} of {self._container_count}")
+        self._endpoints[container_id] = endpoints
+
+    def withdraw(self, container_id: int) -> None:
+        """Forget where a container was reached."""
+        self._endpoints.pop(container_id, None)
+
+    def endpoint_of(self, segment_name: str, kind: ListenerKind = ListenerKind.INTERNAL) -> tuple[str, int]:
+        """(host, port) of the worker that owns the segment's container.
+
+        Raises:
+            UnavailableError: nobody has published the container (yet).
+        """
+        container_id = container_of(segment_name, self._container_count)
+        endpoints = self._endpoints.get(container_id)
+        if endpoints is None:
+            raise UnavailableError(f"container {container_id} of segment {segment_name} has no owner now")
+        endpoint = endpoints.of_kind(kind)
+        return endpoint.host, endpoint.port
+
+
+def single_endpoint_map(container_count: int, endpoint: Endpoint, external: Endpoint | None = None) -> EndpointMap:
+    """The map of a process that serves every container at one address (standalone)."""
+    both = ContainerEndpoints(endpoint, external)
+    return EndpointMap(container_count, dict.fromkeys(range(container_count), both))

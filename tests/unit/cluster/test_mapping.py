@@ -1,0 +1,85 @@
+"""Placement of segments: the published check values, and that it is stable and even."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.cluster.endpoints import (
+    ContainerEndpoints,
+    Endpoint,
+    EndpointMap,
+    ListenerKind,
+    single_endpoint_map,
+)
+from tailrace.cluster.mapping import container_of, jump_hash
+from tailrace.common.errors import BadRequestError, UnavailableError
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "container"),
+    [
+        ("scope/stream/0", 1, 0),
+        ("scope/stream/0", 4, 3),
+        ("scope/stream/0", 16, 3),
+        ("a/b/1", 4, 3),
+        ("a/b/1", 16, 6),
+    ],
+)
+def test_published_values(name: str, count: int, container: int) -> None:
+    assert container_of(name, count) == container
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "scope/stream/0.#epoch.7",
+        "scope/stream/0.#epoch.7#transaction.0000000000000001000000000000000f",
+        "scope/stream/0.#epoch.7#transient.0000000000000001000000000000000f.0000000000000001000000000000000f",
+    ],
+)
+def test_epoch_and_temporary_parts_do_not_move_a_segment(name: str) -> None:
+    assert container_of(name, 16) == container_of("scope/stream/0", 16)
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(1, 200))
+def test_a_new_bucket_only_takes_keys(key: int, buckets: int) -> None:
+    before, after = jump_hash(key, buckets), jump_hash(key, buckets + 1)
+    assert 0 <= before < buckets
+    assert after in (before, buckets)
+
+
+def test_segments_spread_evenly() -> None:
+    counts = [0] * 16
+    for number in range(16_000):
+        counts[container_of(f"scope/stream/{number}", 16)] += 1
+    assert max(counts) < 1150
+    assert min(counts) > 850
+
+
+def test_no_container_is_refused() -> None:
+    with pytest.raises(BadRequestError, match="container count"):
+        container_of("a/b/0", 0)
+
+
+def test_clients_get_the_kind_of_endpoint_that_they_came_in_on() -> None:
+    inside, outside = Endpoint("10.0.0.1", 1), Endpoint("store.example", 2)
+    both = single_endpoint_map(4, inside, outside)
+    assert both.endpoint_of("a/b/0") == ("10.0.0.1", 1)
+    assert both.endpoint_of("a/b/0", ListenerKind.EXTERNAL) == ("store.example", 2)
+    only = single_endpoint_map(4, inside)
+    assert only.endpoint_of("a/b/0", ListenerKind.EXTERNAL) == ("10.0.0.1", 1)
+
+
+def test_containers_come_and_go() -> None:
+    endpoints = EndpointMap(1)
+    with pytest.raises(UnavailableError, match="container 0"):
+        endpoints.endpoint_of("a/b/0")
+    endpoints.publish(0, ContainerEndpoints(Endpoint("h", 1)))
+    assert endpoints.endpoint_of("a/b/0") == ("h", 1)
+    endpoints.withdraw(0)
+    with pytest.raises(UnavailableError):
+        endpoints.endpoint_of("a/b/0")
+    with pytest.raises(ValueError, match="container 1 of 1"):
+        endpoints.publish(1, ContainerEndpoints(Endpoint("h", 1)))
