@@ -17,4 +17,4 @@ rm -rf build/sanitize
 TAILRACE_SANITIZE=address,undefined "$python" setup.py --quiet build --force --build-lib build/sanitize --build-temp build/sanitize-temp
 # CPython keeps interned objects to the end: leaks are not looked for. PYTHONMALLOC=malloc lets the sanitizer see every block.
 LD_PRELOAD=$preload PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-    PYTHONPATH=$PWD/build/sanitize "$python" -m pytest -q -p no:faulthandler tests/unit/kernel
+    PYTHONPATH=$PWD/build/sanitize "$python" -m pytest -q tests/unit/kernel
