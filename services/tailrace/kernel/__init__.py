@@ -21,11 +21,13 @@ from tailrace.kernel._cache_common import (
 PURE = os.environ.get("TAILRACE_PURE", "") == "1"
 
 if TYPE_CHECKING or PURE:
+    from tailrace.kernel._btree_py import find_exact, lookup_many, merge, search
     from tailrace.kernel._cache_py import BlockCache, CacheView
     from tailrace.kernel._crc_py import crc32c, crc32c_combine, is_zero, zero_sectors
     from tailrace.kernel._frames_py import pack_events, scan_frames, split_events, split_events_bytes
 else:
     try:
+        from tailrace.kernel._btree import find_exact, lookup_many, merge, search
         from tailrace.kernel._cache import BlockCache, CacheView
         from tailrace.kernel._crc import crc32c, crc32c_combine, is_zero, zero_sectors
         from tailrace.kernel._frames import pack_events, scan_frames, split_events, split_events_bytes
@@ -45,9 +47,13 @@ __all__ = [
     "blocks_needed",
     "crc32c",
     "crc32c_combine",
+    "find_exact",
     "is_zero",
+    "lookup_many",
+    "merge",
     "pack_events",
     "scan_frames",
+    "search",
     "split_events",
     "split_events_bytes",
     "zero_sectors",
