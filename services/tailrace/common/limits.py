@@ -23,6 +23,10 @@ ALL_CONNECTIONS_IN_FLIGHT_MAX_BYTES: Final = 48 * MIB
 READ_REPLY_MAX_BYTES: Final = 2 * MIB
 SETUP_APPENDS_PER_CONNECTION_MAX: Final = 2048
 REQUEST_DEADLINE_S: Final = 60.0
+RECEIVE_BUFFER_BYTES: Final = 64 * KIB  # of a connection with bytes pending; idle ones have none
+RECEIVE_BUFFER_BUSY_BYTES: Final = 512 * KIB  # of one that keeps filling its buffer
+RECEIVE_MIN_BYTES: Final = 16 * KIB  # least room for one read
+RECEIVE_POOL_IDLE_MAX_BYTES: Final = 32 * MIB  # receive buffers kept for reuse
 
 # -- containers (design §3 to §8) ---------------------------------------------------------------------------------
 OPERATION_MAX_BYTES: Final = APPEND_BLOCK_MAX_BYTES + 64 * KIB
@@ -34,13 +38,31 @@ CHECKPOINT_INTERVAL_OPERATIONS: Final = 100_000
 CHECKPOINT_RECORD_BYTES: Final = 512 * KIB
 MERGED_SOURCES_REMEMBERED_S: Final = 600.0
 
+# -- file log (design §4) -----------------------------------------------------------------------------------------
+LOG_FILE_BYTES: Final = 64 * MIB  # one preallocated, zeroed file
+LOG_FRAME_MAX_BYTES: Final = 8 * MIB  # payload of one frame
+LOG_RESERVE_BYTES: Final = 8 * MIB  # kept on a full disk for what gives space back: flush commits, checkpoints
+LOG_PREALLOCATE_RETRY_S: Final = 1.0  # between attempts to prepare the next file while the disk is full
+LOG_ZERO_CHUNK_BYTES: Final = 1 * MIB  # one step of zeroing a file in the background
+LOG_SCAN_WINDOW_BYTES: Final = 1 * MIB  # read at a time while a log is scanned
+LOG_INLINE_SYNC_MAX_S: Final = 0.001  # a slower fdatasync (moving average) runs in a thread
+
 # -- storage writer (design §5) -----------------------------------------------------------------------------------
 FLUSH_THRESHOLD_BYTES: Final = 4 * MIB
 FLUSH_INTERVAL_S: Final = 30.0
 FLUSH_ATTRIBUTES_THRESHOLD: Final = 1000
+FLUSH_ATTRIBUTES_AGED_THRESHOLD: Final = 200  # flushed once they are FLUSH_INTERVAL_S old
 FLUSH_CONCURRENCY: Final = 4
 DELETE_DELAY_S: Final = 120.0  # longer than the longest Tier-2 read
 STORAGE_CALL_DEADLINE_S: Final = 30.0
+STORAGE_READS_MAX: Final = 8  # concurrent reads of one container
+PREFETCH_POSITIONS_MAX: Final = 10_000  # segments whose last read position is remembered
+STORAGE_RETRY_MIN_S: Final = 0.5
+STORAGE_RETRY_MAX_S: Final = 10.0
+FLUSH_OBJECT_MAX_BYTES: Final = 16 * MIB
+FLUSH_PENDING_APPENDS_MAX: Final = 5_000  # a segment with this many small un-tiered appends is flushed at once
+FLUSH_TICK_S: Final = 0.5
+DELETE_BATCH_MAX: Final = 100
 
 # -- cache and read index (design §8) -----------------------------------------------------------------------------
 CACHE_BLOCK_BYTES: Final = 4 * KIB
@@ -55,6 +77,7 @@ ACTIVE_SEGMENTS_PER_CONTAINER_MAX: Final = 25_000
 ATTRIBUTE_PAGE_MAX_BYTES: Final = 32 * KIB - 1
 ATTRIBUTE_KEY_MAX_BYTES: Final = 256
 ATTRIBUTES_IN_MEMORY_PER_SEGMENT_MAX: Final = 4096
+ATTRIBUTE_PAGES_CACHED_MAX_BYTES: Final = 16 * MIB  # index pages of one container
 ATTRIBUTE_PAGE_READS_MAX: Final = 16  # pages of one index that one call reads at once
 
 # -- tables (wire §8, server §8, §9) ------------------------------------------------------------------------------

@@ -1,0 +1,176 @@
+"""The receive buffer of a connection, sans I/O (design §3.1, performance §6 rule 1).
+
+Bytes are received in place, frames are found in place, and an append block stays where it is until its end has come, so
+that its bytes are copied once, by whoever takes the append. Buffers come from a pool and go back to it whenever nothing
+is pending: idle connections hold none, and no buffer is zeroed for a new connection. A connection that fills its
+buffers gets larger ones, so that a busy one needs few system calls and a thousand slow ones little memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tailrace.common import limits
+from tailrace.common.errors import ProtocolError
+from tailrace.kernel import scan_frames
+from tailrace.wire.codec import FRAME_HEADER, FRAME_HEADER_BYTES, PAYLOAD_MAX_BYTES
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    Frame: TypeAlias = tuple[int, int, int]
+
+_SCAN_FRAMES_MAX: Final = 64  # frames found at once; bounds what is found again after a stop
+
+
+class BufferPool:
+    """Receive buffers in sizes of powers of two, kept for reuse up to a total of bytes; one pool per event loop."""
+
+    def __init__(self, idle_max_bytes: int = limits.RECEIVE_POOL_IDLE_MAX_BYTES) -> None:
+        self._idle_max_bytes = idle_max_bytes
+        self._idle_bytes = 0
+        self._idle: dict[int, list[memoryview]] = {}
+
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes in buffers that nobody uses."""
+        return self._idle_bytes
+
+    def take(self, length_bytes: int) -> memoryview:
+        """A buffer of at least that size; its content is arbitrary."""
+        size = max(limits.RECEIVE_BUFFER_BYTES, 1 << (length_bytes - 1).bit_length())
+        idle = self._idle.get(size)
+        if idle:
+            self._idle_bytes -= size
+            return idle.pop()
+        return memoryview(bytearray(size))
+
+    def give(self, buffer: memoryview) -> None:
+        """Return a buffer; nothing may look into it any more."""
+        size = len(buffer)
+        if self._idle_bytes + size <= self._idle_max_bytes:
+            self._idle_bytes += size
+            self._idle.setdefault(size, []).append(buffer)
+
+
+class Receiver:
+    """Finds frames in what was received.
+
+    Use: `get_buffer`, fill it, `received`; then `frames` until it returns none; then `settle`. A frame's payload lies
+    in `view` at the positions given until the next `get_buffer` or `settle`. To stop in the middle, `rewind` to the
+    first frame that was not handled; it is found again later. `hold` keeps an append block beyond that.
+    """
+
+    __slots__ = ("_end", "_held_length", "_pool", "_preferred_bytes", "_scan", "_view", "held_start")
+
+    def __init__(self, pool: BufferPool) -> None:
+        self._pool = pool
+        self._preferred_bytes = limits.RECEIVE_BUFFER_BYTES
+        self._view: memoryview | None = None
+        self._scan = 0  # first byte not yet handed out as a frame
+        self._end = 0  # end of what was received
+        self._held_length = 0
+        self.held_start = -1
+        """Where the held payload begins now, -1 when none is held."""
+
+    @property
+    def view(self) -> memoryview:
+        """The buffer that the positions of frames refer to."""
+        assert self._view is not None
+        return self._view
+
+    @property
+    def pending_bytes(self) -> int:
+        """Received bytes that were not handed out as frames yet."""
+        return self._end - self._scan
+
+    def get_buffer(self) -> memoryview:
+        """Where to receive next; never empty. Makes room for the whole of the frame that is under way."""
+        if self._view is None:
+            self._view = self._pool.take(self._preferred_bytes)
+            return self._view
+        missing = self._missing_bytes()
+        size = len(self._view)
+        room = size - self._end
+        kept = self._end - self._scan + self._held_length
+        if room < missing or (2 * room < size and 4 * kept <= size):
+            self._make_room(missing)
+        return self._view[self._end :]
+
+    def received(self, length: int) -> None:
+        """`length` bytes were put into the buffer of the last `get_buffer`."""
+        self._end += length
+        if self._end == len(self.view):
+            self._preferred_bytes = min(2 * self._preferred_bytes, limits.RECEIVE_BUFFER_BUSY_BYTES)
+        elif 8 * length < self._preferred_bytes:
+            self._preferred_bytes = max(self._preferred_bytes // 2, limits.RECEIVE_BUFFER_BYTES)
+
+    def frames(self) -> list[Frame]:
+        """The next complete frames as (code, payload start, payload length).
+
+        Raises:
+            ProtocolError: a length is negative or above the largest frame.
+        """
+        if self._view is None:
+            return []
+        try:
+            frames, self._scan = scan_frames(self._view, self._scan, self._end, PAYLOAD_MAX_BYTES, _SCAN_FRAMES_MAX)
+        except ValueError as error:
+            raise ProtocolError(str(error)) from None
+        return frames
+
+    def rewind(self, payload_start: int) -> None:
+        """Hand out the frame with this payload again, and all after it."""
+        self._scan = payload_start - FRAME_HEADER_BYTES
+
+    def hold(self, payload_start: int, length: int) -> None:
+        """Keep the payload of a frame that was handed out until `release_held`."""
+        self.held_start, self._held_length = payload_start, length
+
+    def release_held(self) -> None:
+        """The held payload is not needed any more."""
+        self.held_start, self._held_length = -1, 0
+
+    def settle(self) -> None:
+        """Every frame handed out was handled: give the buffer back if it holds nothing more."""
+        if self._view is not None and self._scan == self._end and self.held_start < 0:
+            self._drop()
+
+    def close(self) -> None:
+        """Give the buffer back whatever it holds."""
+        self.release_held()
+        if self._view is not None:
+            self._drop()
+
+    def _drop(self) -> None:
+        assert self._view is not None
+        self._pool.give(self._view)
+        self._view = None
+        self._scan = self._end = 0
+
+    def _missing_bytes(self) -> int:
+        """Room wanted after the received bytes: the rest of the frame under way, and never too little for one read."""
+        assert self._view is not None
+        pending = self._end - self._scan
+        if pending < FRAME_HEADER_BYTES:
+            return limits.RECEIVE_MIN_BYTES
+        length: int = FRAME_HEADER.unpack_from(self._view, self._scan)[1]
+        if not 0 <= length <= PAYLOAD_MAX_BYTES:
+            return limits.RECEIVE_MIN_BYTES  # refused by `frames` as soon as it looks there
+        return max(FRAME_HEADER_BYTES + length - pending, limits.RECEIVE_MIN_BYTES)
+
+    def _make_room(self, missing: int) -> None:
+        """Move what must stay to the front, in a larger buffer if this one is too small for it and `missing` bytes."""
+        source = self.view
+        held, pending = self._held_length, self._end - self._scan
+        wanted = max(held + pending + missing, self._preferred_bytes)
+        target = source if wanted <= len(source) else self._pool.take(wanted)
+        # The held block lies before the pending bytes, so moving it first never overwrites them.
+        if held:
+            target[:held] = source[self.held_start : self.held_start + held]
+            self.held_start = 0
+        target[held : held + pending] = source[self._scan : self._end]
+        self._scan, self._end = held, held + pending
+        if target is not source:
+            self._pool.give(source)
+            self._view = target
