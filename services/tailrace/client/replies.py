@@ -1,0 +1,62 @@
+"""Replies of the segment store as errors of the one tree (wire §3.6)."""
+
+from __future__ import annotations
+
+from tailrace.common.errors import (
+    BadEventNumberError,
+    BadRequestError,
+    IllegalStateError,
+    NoSuchSegmentError,
+    PermissionDeniedError,
+    ProtocolError,
+    SegmentExistsError,
+    SegmentSealedError,
+    SegmentTruncatedError,
+    TableKeyBadVersionError,
+    TableKeyNotExistsError,
+    TableNotEmptyError,
+    TailraceError,
+    UnauthenticatedError,
+    UnsupportedError,
+    WrongHostError,
+)
+from tailrace.wire import commands as c
+
+
+def error_of(reply: c.Command) -> TailraceError:
+    """The error that a reply stands for; a ProtocolError when it is no failure reply."""
+    match reply:
+        case c.WrongHost():
+            return WrongHostError(f"segment {reply.segment} is not served here")
+        case c.NoSuchSegment():
+            return NoSuchSegmentError(reply.segment)
+        case c.SegmentAlreadyExists():
+            return SegmentExistsError(reply.segment)
+        case c.SegmentIsSealed():
+            return SegmentSealedError(reply.segment)
+        case c.SegmentIsTruncated():
+            return SegmentTruncatedError(reply.segment, reply.start_offset)
+        case c.InvalidEventNumber():
+            return BadEventNumberError(f"event number {reply.event_number} does not follow the stored one")
+        case c.OperationUnsupported():
+            return UnsupportedError(f"{reply.operation_name} is not offered")
+        case c.AuthTokenCheckFailed():
+            kind = UnauthenticatedError if reply.error_code == 1 else PermissionDeniedError
+            return kind("the delegation token has expired" if reply.error_code == 1 else "the token was refused")
+        case c.ErrorMessage():
+            kind_of = BadRequestError if reply.error_code == 0 else IllegalStateError
+            return kind_of(reply.message or f"segment {reply.segment}: unspecified error")
+        case _:
+            return _table_error_of(reply)
+
+
+def _table_error_of(reply: c.Command) -> TailraceError:
+    match reply:
+        case c.TableSegmentNotEmpty():
+            return TableNotEmptyError(f"table {reply.segment} is not empty")
+        case c.TableKeyDoesNotExist():
+            return TableKeyNotExistsError(f"a key to change does not exist in {reply.segment}")
+        case c.TableKeyBadVersion():
+            return TableKeyBadVersionError(f"a key of {reply.segment} has another version")
+        case _:
+            return ProtocolError(f"{type(reply).__name__} is no answer to the request")

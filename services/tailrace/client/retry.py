@@ -1,0 +1,82 @@
+"""Bounded retries with jitter: how long to wait, and when to give up (design §"Every wait has a bound")."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from tailrace.common import limits
+from tailrace.common.errors import DeadlineError, TailraceError, UnavailableError
+
+if TYPE_CHECKING:
+    from tailrace.common.ports import Entropy
+
+T = TypeVar("T")
+
+
+class Backoff:
+    """Delays that double up to a maximum, each with full jitter above half of it."""
+
+    def __init__(
+        self,
+        entropy: Entropy,
+        *,
+        initial_s: float = limits.CLIENT_BACKOFF_INITIAL_S,
+        maximum_s: float = limits.CLIENT_BACKOFF_MAX_S,
+    ) -> None:
+        self._entropy = entropy
+        self._initial_s = initial_s
+        self._maximum_s = maximum_s
+        self._next_s = initial_s
+
+    def next_delay_s(self) -> float:
+        """How long to wait before the next attempt."""
+        delay_s = self._next_s * (0.5 + self._entropy.uniform() / 2)
+        self._next_s = min(self._maximum_s, self._next_s * 2)
+        return delay_s
+
+    def reset(self) -> None:
+        """Begin anew after a success."""
+        self._next_s = self._initial_s
+
+
+class Attempts:
+    """State of one operation's attempts.
+
+    ``uncertain``: an earlier attempt ended without an answer, so it may have had its effect.
+    """
+
+    def __init__(self, entropy: Entropy, deadline_s: float) -> None:
+        self.uncertain = False
+        self._backoff = Backoff(entropy)
+        self._ends_at = asyncio.get_running_loop().time() + deadline_s
+
+    @property
+    def left_s(self) -> float:
+        """Time left before the operation's deadline."""
+        return self._ends_at - asyncio.get_running_loop().time()
+
+    async def pause(self, error: TailraceError) -> None:
+        """Wait before the next attempt; raises `error` when there is no time for one."""
+        delay_s = self._backoff.next_delay_s()
+        if delay_s >= self.left_s:
+            raise error
+        await asyncio.sleep(delay_s)
+
+
+async def with_retries(operation: Callable[[Attempts], Awaitable[T]], entropy: Entropy, deadline_s: float) -> T:
+    """Run `operation` until it succeeds, fails for good, or the deadline passes.
+
+    Raises:
+        DeadlineError: no answer in time. The operation's own errors otherwise; the last one when time is up.
+    """
+    attempts = Attempts(entropy, deadline_s)
+    while True:
+        try:
+            async with asyncio.timeout(max(0.0, attempts.left_s)):
+                return await operation(attempts)
+        except TimeoutError as error:
+            raise DeadlineError(f"no answer within {deadline_s:g} s") from error
+        except UnavailableError as error:
+            await attempts.pause(error)

@@ -1,0 +1,92 @@
+"""Values that the client's operations take and return."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from tailrace.wire.tables import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
+
+__all__ = [
+    "NOT_EXISTS",
+    "NO_ATTRIBUTE",
+    "NO_VERSION",
+    "Endpoint",
+    "SegmentInfo",
+    "SegmentReadResult",
+    "TableDelta",
+    "TableEntry",
+    "TableKey",
+    "TableSegmentDetails",
+    "UUIDPair",
+]
+
+NO_ATTRIBUTE: Final = -(2**63)
+"""Value of a segment attribute that is not set (wire §7)."""
+
+
+class Endpoint(NamedTuple):
+    """Where a segment store worker listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """Properties of a segment; ``length`` is the offset of its end, ``start_offset`` that of its first byte left."""
+
+    name: str
+    length: int
+    start_offset: int
+    sealed: bool
+    last_modified_ms: int
+
+
+class SegmentReadResult(NamedTuple):
+    """Bytes of a segment; ``at_tail``: the read ran into the tail; ``end``: sealed, and this reaches the end."""
+
+    data: bytes
+    at_tail: bool
+    end: bool
+
+
+class TableDelta(NamedTuple):
+    """Entries written since a position (wire §8, "delta")."""
+
+    entries: list[TableEntry]
+    should_clear: bool
+    reached_end: bool
+    last_position: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableSegmentDetails:
+    """Properties of a table segment; ``key_length`` 0 is the hash layout."""
+
+    start_offset: int
+    length: int
+    entry_count: int
+    key_length: int
+
+
+class UUIDPair(NamedTuple):
+    """The two signed 64-bit halves of a UUID, as messages of the controller carry it."""
+
+    high: int
+    low: int
+
+    @classmethod
+    def of(cls, value: uuid.UUID) -> UUIDPair:
+        """Split."""
+        return cls(
+            int.from_bytes(value.bytes[:8], "big", signed=True), int.from_bytes(value.bytes[8:], "big", signed=True)
+        )
+
+    def join(self) -> uuid.UUID:
+        """The UUID."""
+        return uuid.UUID(bytes=self.high.to_bytes(8, "big", signed=True) + self.low.to_bytes(8, "big", signed=True))

@@ -1,0 +1,264 @@
+"""A tiny segment store that speaks hand-made frames, so that clients meet exactly the failures that a test wants."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from tailrace.client.connection import ConnectionPool
+from tailrace.client.types import Endpoint
+from tailrace.wire import commands as c
+from tailrace.wire.codec import decode, encode
+
+UNSET = -(2**63)
+
+
+class Cut(Exception):
+    """Raised by a rule: the connection ends here without an answer."""
+
+
+@dataclass
+class Segment:
+    """Bytes, writers' event numbers and whether it is sealed."""
+
+    data: bytearray = field(default_factory=bytearray)
+    start: int = 0
+    sealed: bool = False
+    attributes: dict[bytes, int] = field(default_factory=dict)
+
+
+Rule = Callable[[c.Command], "list[c.Command] | None"]
+
+
+class TinyStore:
+    """Segments in memory. ``rules`` see every command first: a list answers it, None passes on, Cut disconnects.
+
+    ``after`` rules run when a command had its effect, before the answer leaves.
+    """
+
+    def __init__(self) -> None:
+        self.segments: dict[str, Segment] = {}
+        self.rules: list[Rule] = []
+        self.after: list[Rule] = []
+        self.seen: list[c.Command] = []
+        self.connections = 0
+        self.grown = asyncio.Condition()
+        self._server: asyncio.Server | None = None
+        self._writers: list[asyncio.StreamWriter] = []
+        self._polls: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.drop_all()
+        for task in list(self._polls):
+            task.cancel()
+        await asyncio.gather(*self._polls, return_exceptions=True)
+        await self._server.wait_closed()
+
+    @property
+    def endpoint(self) -> Endpoint:
+        assert self._server is not None
+        return Endpoint(*self._server.sockets[0].getsockname()[:2])
+
+    def create(self, name: str, data: bytes = b"") -> Segment:
+        """A segment that holds `data`."""
+        segment = self.segments[name] = Segment(bytearray(data))
+        return segment
+
+    def cut(self, kind: type[c.Command], *, times: int = 1, after: bool = False) -> None:
+        """End the connection at the next commands of a kind, before or after they have their effect."""
+        left = times
+
+        def rule(command: c.Command) -> None:
+            nonlocal left
+            if isinstance(command, kind) and left > 0:
+                left -= 1
+                raise Cut
+
+        (self.after if after else self.rules).append(rule)
+
+    def answer(self, kind: type[c.Command], make: Callable[[int], c.Command], *, times: int = 1) -> None:
+        """Answer the next commands of a kind with a reply made from the request id."""
+        left = times
+
+        def rule(command: c.Command) -> list[c.Command] | None:
+            nonlocal left
+            if not isinstance(command, kind) or left == 0:
+                return None
+            left -= 1
+            return [make(getattr(command, "request_id", -1))]
+
+        self.rules.append(rule)
+
+    def drop_all(self) -> None:
+        """End every connection."""
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self._writers.append(writer)
+        writers: dict[bytes, str] = {}
+        try:
+            while True:
+                code, length = struct.unpack(">ii", await reader.readexactly(8))
+                command = decode(code, await reader.readexactly(length))
+                self.seen.append(command)
+                for reply in await self._answer(command, writers, writer):
+                    writer.write(encode(reply))
+        except (asyncio.IncompleteReadError, ConnectionError, Cut):
+            writer.transport.abort()
+
+    async def _answer(
+        self, command: c.Command, writers: dict[bytes, str], writer: asyncio.StreamWriter
+    ) -> list[c.Command]:
+        for rule in list(self.rules):
+            replies = rule(command)
+            if replies is not None:
+                return replies
+        if isinstance(command, c.ReadSegment):
+            task = asyncio.create_task(self._poll(command, writer))
+            self._polls.add(task)
+            task.add_done_callback(self._polls.discard)
+            return []
+        replies = self._apply(command, writers)
+        async with self.grown:
+            self.grown.notify_all()
+        for rule in list(self.after):
+            rule(command)
+        return replies
+
+    async def _poll(self, command: c.ReadSegment, writer: asyncio.StreamWriter) -> None:
+        segment = self.segments.get(command.segment)
+        if segment is None:
+            writer.write(encode(c.NoSuchSegment(command.request_id, command.segment, "", command.offset)))
+            return
+        if command.offset < segment.start:
+            reply = c.SegmentIsTruncated(command.request_id, command.segment, segment.start, "", command.offset)
+            writer.write(encode(reply))
+            return
+        async with self.grown:
+            await self.grown.wait_for(lambda: segment.sealed or len(segment.data) > command.offset)
+        data = bytes(segment.data[command.offset : command.offset + command.suggested_length])
+        end = command.offset + len(data) == len(segment.data)
+        read = c.SegmentRead(command.segment, command.offset, end, end and segment.sealed, data, command.request_id)
+        writer.write(encode(read))
+
+    def _apply(self, command: c.Command, writers: dict[bytes, str]) -> list[c.Command]:
+        match command:
+            case c.Hello():
+                return [c.Hello(16, 5)]
+            case c.KeepAlive():
+                return [c.KeepAlive()]
+            case c.CreateSegment():
+                if command.segment in self.segments:
+                    return [c.SegmentAlreadyExists(command.request_id, command.segment, "")]
+                self.segments[command.segment] = Segment()
+                return [c.SegmentCreated(command.request_id, command.segment)]
+            case c.SetupAppend():
+                if command.segment not in self.segments:
+                    return [c.NoSuchSegment(command.request_id, command.segment)]
+                writers[command.writer_id] = command.segment
+                last = self.segments[command.segment].attributes.get(command.writer_id, UNSET)
+                return [c.AppendSetup(command.request_id, command.segment, command.writer_id, last)]
+            case c.AppendBlockEnd():
+                return self._append(command, writers[command.writer_id])
+            case c.ConditionalAppend():
+                event = struct.pack(">ii", 0, len(command.data)) + bytes(command.data)
+                return self._conditional(command, writers[command.writer_id], event)
+            case c.ConditionalBlockEnd():
+                return self._conditional(command, writers[command.writer_id], bytes(command.data))
+            case _:
+                return self._apply_plain(command)
+
+    def _append(self, command: c.AppendBlockEnd, name: str) -> list[c.Command]:
+        segment = self.segments.get(name)
+        if segment is None:
+            return [c.NoSuchSegment(command.request_id, name)]
+        if segment.sealed:
+            return [c.SegmentIsSealed(command.request_id, name, "", command.last_event_number)]
+        previous = segment.attributes.get(command.writer_id, UNSET)
+        if command.last_event_number > previous:
+            segment.data += command.data
+            segment.attributes[command.writer_id] = command.last_event_number
+        number = segment.attributes[command.writer_id]
+        return [c.DataAppended(command.writer_id, number, previous, command.request_id, len(segment.data))]
+
+    def _conditional(
+        self, command: c.ConditionalAppend | c.ConditionalBlockEnd, name: str, data: bytes
+    ) -> list[c.Command]:
+        segment = self.segments[name]
+        if segment.sealed:
+            return [c.SegmentIsSealed(command.request_id, name)]
+        if command.expected_offset != len(segment.data):
+            return [c.ConditionalCheckFailed(command.writer_id, command.event_number, command.request_id)]
+        previous = segment.attributes.get(command.writer_id, UNSET)
+        segment.data += data
+        segment.attributes[command.writer_id] = command.event_number
+        return [
+            c.DataAppended(command.writer_id, command.event_number, previous, command.request_id, len(segment.data))
+        ]
+
+    def _apply_plain(self, command: c.Command) -> list[c.Command]:
+        request_id: int = getattr(command, "request_id", -1)
+        name: str = getattr(command, "segment", "")
+        if isinstance(command, c.CreateTransientSegment):
+            name = f"{command.parent_segment}#transient.{command.writer_id.hex()}.{len(self.segments):032x}"
+            self.segments[name] = Segment()
+            return [c.SegmentCreated(request_id, name)]
+        if isinstance(command, c.MergeSegments):
+            target, source = self.segments[command.target], self.segments.pop(command.source)
+            target.data += source.data
+            return [c.SegmentsMerged(request_id, command.target, command.source, len(target.data))]
+        segment = self.segments.get(name)
+        if segment is None:
+            return [c.NoSuchSegment(request_id, name)]
+        match command:
+            case c.GetStreamSegmentInfo():
+                length = len(segment.data)
+                return [c.StreamSegmentInfo(request_id, name, True, segment.sealed, False, 1, length, segment.start)]
+            case c.SealSegment():
+                if segment.sealed:
+                    return [c.SegmentIsSealed(request_id, name)]
+                segment.sealed = True
+                return [c.SegmentSealed(request_id, name)]
+            case c.TruncateSegment():
+                segment.start = command.truncation_offset
+                return [c.SegmentTruncated(request_id, name)]
+            case c.DeleteSegment():
+                del self.segments[name]
+                return [c.SegmentDeleted(request_id, name)]
+            case c.GetSegmentAttribute():
+                return [c.SegmentAttribute(request_id, segment.attributes.get(command.attribute_id, UNSET))]
+            case c.UpdateSegmentAttribute():
+                equal = segment.attributes.get(command.attribute_id, UNSET) == command.expected_value
+                if equal:
+                    segment.attributes[command.attribute_id] = command.new_value
+                return [c.SegmentAttributeUpdated(request_id, equal)]
+        return [c.OperationUnsupported(request_id, type(command).__name__)]
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[TinyStore]:
+    """A tiny store that listens."""
+    store = TinyStore()
+    await store.start()
+    yield store
+    await store.stop()
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[ConnectionPool]:
+    """A connection pool that is closed at the end."""
+    pool = ConnectionPool()
+    yield pool
+    await pool.close()

@@ -1,0 +1,234 @@
+"""Segment operations against hand-made answers: errors, retries, uncertain outcomes, liveness."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tailrace.client.connection import ConnectionPool, connect
+from tailrace.client.segments import SegmentClient
+from tailrace.client.types import NO_ATTRIBUTE, Endpoint, TableEntry
+from tailrace.common import limits
+from tailrace.common.errors import (
+    BadRequestError,
+    ConnectionLostError,
+    DeadlineError,
+    IllegalStateError,
+    NoSuchSegmentError,
+    PermissionDeniedError,
+    ProtocolError,
+    SegmentExistsError,
+    SegmentSealedError,
+    SegmentTruncatedError,
+    TableKeyBadVersionError,
+    TableKeyNotExistsError,
+    TableNotEmptyError,
+    UnauthenticatedError,
+    UnsupportedError,
+)
+from tailrace.wire import commands as c
+
+NAME = "s/t/0.#epoch.0"
+ATTRIBUTE = uuid.UUID(int=77)
+
+
+@pytest.fixture
+def forgotten() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def client(store: Any, pool: ConnectionPool, forgotten: list[str]) -> SegmentClient:
+    async def locate(_: str) -> Endpoint:
+        endpoint: Endpoint = store.endpoint
+        return endpoint
+
+    return SegmentClient(pool, locate, token="", forget=forgotten.append, deadline_s=5.0)
+
+
+async def test_a_segment_from_creation_to_deletion(store: Any, client: SegmentClient) -> None:
+    await client.create_segment(NAME)
+    with pytest.raises(SegmentExistsError):
+        await client.create_segment(NAME)
+    store.segments[NAME].data += b"0123456789"
+    assert (await client.segment_info(NAME)).length == 10
+    assert await client.read(NAME, 2, 4) == (b"2345", False, False)
+    assert await client.read(NAME, 6, 100) == (b"6789", True, False)
+    await client.truncate_segment(NAME, 5)
+    with pytest.raises(SegmentTruncatedError) as truncated:
+        await client.read(NAME, 4, 1)
+    assert truncated.value.start_offset == 5
+    await client.seal_segment(NAME)
+    with pytest.raises(SegmentSealedError):
+        await client.seal_segment(NAME)
+    info = await client.segment_info(NAME)
+    assert (info.sealed, info.start_offset, info.name) == (True, 5, NAME)
+    assert await client.read(NAME, 10, 1) == (b"", True, True)
+    await client.delete_segment(NAME)
+    with pytest.raises(NoSuchSegmentError, match=NAME):
+        await client.segment_info(NAME)
+
+
+async def test_attributes_are_compared_and_set(store: Any, client: SegmentClient) -> None:
+    store.create(NAME)
+    assert await client.get_attribute(NAME, ATTRIBUTE) == NO_ATTRIBUTE
+    assert await client.update_attribute(NAME, ATTRIBUTE, 5, NO_ATTRIBUTE)
+    assert not await client.update_attribute(NAME, ATTRIBUTE, 6, 4)
+    assert await client.get_attribute(NAME, ATTRIBUTE) == 5
+
+
+async def test_a_read_at_the_tail_waits_for_data_or_its_timeout(store: Any, client: SegmentClient) -> None:
+    segment = store.create(NAME, b"ab")
+    with pytest.raises(DeadlineError):
+        await client.read(NAME, 2, 10, timeout_s=0.05)
+    read = asyncio.create_task(client.read(NAME, 2, 10))
+    await client.segment_info(NAME)
+    assert not read.done()
+    async with store.grown:
+        segment.data += b"cd"
+        store.grown.notify_all()
+    assert await read == (b"cd", True, False)
+
+
+Operation = Callable[[SegmentClient], Awaitable[object]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "operation"),
+    [
+        (c.CreateSegment, lambda client: client.create_segment(NAME + "0")),
+        (c.SealSegment, lambda client: client.seal_segment(NAME)),
+        (c.DeleteSegment, lambda client: client.delete_segment(NAME)),
+        (c.UpdateSegmentAttribute, lambda client: client.update_attribute(NAME, ATTRIBUTE, 5, NO_ATTRIBUTE)),
+        (c.ReadSegment, lambda client: client.read(NAME, 0, 5)),
+    ],
+)
+@pytest.mark.parametrize("after", [False, True])
+async def test_a_lost_answer_is_asked_for_again_and_its_effect_is_success(
+    store: Any, client: SegmentClient, kind: type[c.Command], operation: Operation, after: bool
+) -> None:
+    store.create(NAME, b"abc")
+    store.cut(kind, after=after)
+    result = await operation(client)
+    assert result is not False
+    assert sum(isinstance(command, kind) for command in store.seen) == (1 if after and kind is c.ReadSegment else 2)
+
+
+async def test_a_wrong_host_is_forgotten_and_asked_for_again(
+    store: Any, client: SegmentClient, forgotten: list[str]
+) -> None:
+    store.create(NAME)
+    store.answer(c.GetStreamSegmentInfo, lambda request: c.WrongHost(request, NAME, ""), times=2)
+    assert (await client.segment_info(NAME)).length == 0
+    assert forgotten == [NAME, NAME]
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda i: c.OperationUnsupported(i, "x"), UnsupportedError),
+        (lambda i: c.AuthTokenCheckFailed(i, "", 1), UnauthenticatedError),
+        (lambda i: c.AuthTokenCheckFailed(i, "", 0), PermissionDeniedError),
+        (lambda i: c.ErrorMessage(i, NAME, "bad", 0), BadRequestError),
+        (lambda i: c.ErrorMessage(i, NAME, "bad", -1), IllegalStateError),
+        (lambda i: c.TableSegmentNotEmpty(i, NAME, ""), TableNotEmptyError),
+        (lambda i: c.TableKeyDoesNotExist(i, NAME, ""), TableKeyNotExistsError),
+        (lambda i: c.TableKeyBadVersion(i, NAME, ""), TableKeyBadVersionError),
+        (lambda i: c.SegmentSealed(i, NAME), ProtocolError),
+    ],
+)
+async def test_failure_replies_become_errors(
+    store: Any, client: SegmentClient, make: Callable[[int], c.Command], error: type[Exception]
+) -> None:
+    store.answer(c.GetStreamSegmentInfo, make)
+    with pytest.raises(error):
+        await client.segment_info(NAME)
+
+
+async def test_nothing_is_retried_for_ever(store: Any, pool: ConnectionPool) -> None:
+    async def locate(_: str) -> Endpoint:
+        endpoint: Endpoint = store.endpoint
+        return endpoint
+
+    store.cut(c.GetStreamSegmentInfo, times=10_000)
+    client = SegmentClient(pool, locate, deadline_s=0.3)
+    with pytest.raises(ConnectionLostError):
+        await client.segment_info(NAME)
+
+
+async def test_a_conditional_table_update_is_recognised_as_its_own(store: Any, client: SegmentClient) -> None:
+    entry = TableEntry(b"key", b"mine", -1)
+    store.cut(c.UpdateTableEntries)
+    store.answer(c.UpdateTableEntries, lambda i: c.TableKeyBadVersion(i, NAME, ""))
+    store.answer(c.ReadTable, lambda i: c.TableRead(i, NAME, [TableEntry(b"key", b"mine", 40)]))
+    assert await client.table_update(NAME, [entry]) == [40]
+
+
+async def test_a_conditional_table_update_of_somebody_else_is_not(store: Any, client: SegmentClient) -> None:
+    store.cut(c.UpdateTableEntries)
+    store.answer(c.UpdateTableEntries, lambda i: c.TableKeyBadVersion(i, NAME, ""))
+    store.answer(c.ReadTable, lambda i: c.TableRead(i, NAME, [TableEntry(b"key", b"theirs", 40)]))
+    with pytest.raises(TableKeyBadVersionError):
+        await client.table_update(NAME, [TableEntry(b"key", b"mine", -1)])
+
+
+async def test_missing_table_keys_are_none(store: Any, client: SegmentClient) -> None:
+    entries = [TableEntry(b"a", b"", -1), TableEntry(b"b", b"", 7)]
+    store.answer(c.ReadTable, lambda i: c.TableRead(i, NAME, entries))
+    assert await client.table_get(NAME, [b"a", b"b"]) == [None, entries[1]]
+
+
+async def test_peers_of_another_version_are_refused(store: Any) -> None:
+    store.answer(c.Hello, lambda _: c.Hello(99, 17))
+    with pytest.raises(UnsupportedError, match="wire versions 17 to 99"):
+        await connect(store.endpoint)
+
+
+async def test_an_endpoint_that_nobody_listens_on_is_a_lost_connection(store: Any) -> None:
+    endpoint = store.endpoint
+    await store.stop()
+    with pytest.raises(ConnectionLostError, match="not reachable"):
+        await connect(endpoint)
+    await store.start()
+
+
+async def test_a_silent_peer_is_given_up(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CLIENT_KEEP_ALIVE_S", 0.02)
+    monkeypatch.setattr(limits, "CLIENT_SILENCE_MAX_S", 0.1)
+    store.create(NAME)
+    connection = await connect(store.endpoint)
+    await asyncio.sleep(0.2)
+    assert connection.is_open, "the peer answers keep-alives"
+    store.rules.append(lambda command: [] if isinstance(command, c.KeepAlive) else None)
+    with pytest.raises(ConnectionLostError, match="silent"):
+        await connection.request(c.ReadSegment(NAME, 0, 10, ""), None)
+
+
+async def test_frames_may_arrive_in_any_pieces(store: Any, client: SegmentClient) -> None:
+    payload = bytes(range(256)) * 4096
+    store.create(NAME, payload)
+    for offset, length in ((0, 1 << 20), (0, 3), (1 << 19, 1 << 20)):
+        assert (await client.read(NAME, offset, length)).data == payload[offset : offset + length]
+    reads = await asyncio.gather(*(client.read(NAME, i * 1000, 700 * i) for i in range(1, 50)))
+    assert [read.data for read in reads] == [payload[i * 1000 : i * 1000 + 700 * i] for i in range(1, 50)]
+
+
+async def test_callers_share_one_connection_a_lane(store: Any, pool: ConnectionPool) -> None:
+    first, second = await asyncio.gather(pool.get(store.endpoint), pool.get(store.endpoint))
+    assert first is second
+    assert await pool.get(store.endpoint, "read") is not first
+    first.abort()
+    assert await pool.get(store.endpoint) is not first
+    assert store.connections == 3
+
+
+async def test_a_closed_pool_makes_no_connections(store: Any, pool: ConnectionPool) -> None:
+    connection = await pool.get(store.endpoint)
+    await pool.close()
+    assert not connection.is_open
+    with pytest.raises(ConnectionLostError):
+        await pool.get(store.endpoint)
