@@ -31,6 +31,8 @@ RECEIVE_POOL_IDLE_MAX_BYTES: Final = 32 * MIB  # receive buffers kept for reuse
 # -- containers (design §3 to §8) ---------------------------------------------------------------------------------
 OPERATION_MAX_BYTES: Final = APPEND_BLOCK_MAX_BYTES + 64 * KIB
 FRAME_PAYLOAD_TARGET_BYTES: Final = 1 * MIB  # a log frame is closed when it holds this much
+FRAME_PIECE_MIN_BYTES: Final = 256 * KIB  # an operation that spans frames has at most one piece for so many bytes
+FRAME_SPACE_RESERVE_BYTES: Final = 1 * MIB  # room that the log must have beyond an operation
 LOG_UNSYNCED_MAX_BYTES: Final = 4 * MIB  # caps the size of a group commit (performance §6)
 ATTRIBUTE_UPDATES_PER_OPERATION_MAX: Final = 1024
 CHECKPOINT_INTERVAL_BYTES: Final = 64 * MIB

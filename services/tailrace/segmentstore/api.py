@@ -5,11 +5,13 @@ The server, the table segments and the tools depend on this module, not on the c
 
 from __future__ import annotations
 
-import asyncio
 import enum
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Sequence
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 

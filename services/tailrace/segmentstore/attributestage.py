@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tailrace.common import limits
 from tailrace.common.errors import BadAttributeError, BadRequestError
@@ -12,7 +12,11 @@ from tailrace.segmentstore.api import (
     AttributeUpdateType,
     is_core_attribute,
 )
-from tailrace.segmentstore.state import Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace.segmentstore.state import Segment
 
 _MAX = 2**63 - 1
 _REPLACE = AttributeUpdateType.REPLACE

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from tailrace.common import limits
 from tailrace.kernel import BlockCache, CacheView, blocks_needed
 from tailrace.segmentstore.readindex import Entry, LogPlaces, ReadIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
-from tailrace.segmentstore.operations import ChunkRef
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tailrace.segmentstore.operations import ChunkRef
 
 _offset = attrgetter("segment_offset")
 

@@ -363,6 +363,7 @@ class IndexRoot:
         """What `write` wrote."""
         return cls(*(reader.i64() for _ in range(6)))
 
+
 EMPTY_INDEX: Final = IndexRoot(0, 0, 0, 0, 0, 0)
 
 

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from tailrace.common import limits
 from tailrace.common.errors import ContainerStoppedError, TailraceError
-from tailrace.log.port import DurableLog
 from tailrace.segmentstore import operations as ops
-from tailrace.segmentstore.api import AppendRequest
-from tailrace.segmentstore.state import Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tailrace.log.port import DurableLog
+    from tailrace.segmentstore.api import AppendRequest
+    from tailrace.segmentstore.state import Segment
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -141,9 +144,7 @@ class Pipeline:
             return
         arena, at = frame.arena, frame.used
         body_length = size - ops.RECORD.size
-        ops.RECORD.pack_into(
-            arena, at, ops.OperationType.APPEND, ops.BEGIN | ops.END, 0, body_length, item.sequence
-        )
+        ops.RECORD.pack_into(arena, at, ops.OperationType.APPEND, ops.BEGIN | ops.END, 0, body_length, item.sequence)
         at += ops.RECORD.size
         arena[at : at + len(header)] = header
         at += len(header)
@@ -171,9 +172,7 @@ class Pipeline:
         if frame.used + size > self._frame_max:
             self._stage_spanning(operation.TYPE, item, [body], len(body))
             return future
-        ops.RECORD.pack_into(
-            frame.arena, frame.used, operation.TYPE, ops.BEGIN | ops.END, 0, len(body), item.sequence
-        )
+        ops.RECORD.pack_into(frame.arena, frame.used, operation.TYPE, ops.BEGIN | ops.END, 0, len(body), item.sequence)
         frame.arena[frame.used + ops.RECORD.size : frame.used + size] = body
         frame.used += size
         self._staged(frame, item, size)
@@ -309,4 +308,3 @@ def _fill(arena: memoryview, at: int, length: int, parts: deque[memoryview]) -> 
             parts.popleft()
         else:
             parts[0] = part[take:]
-

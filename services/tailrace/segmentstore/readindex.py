@@ -6,7 +6,10 @@ Pure bookkeeping; the cache manager owns the bytes.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LogPlaces = tuple[tuple[int, int, int], ...]
 """Fragments of the data in the log: (frame sequence, offset in the payload, length)."""

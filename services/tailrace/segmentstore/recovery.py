@@ -8,14 +8,17 @@ Appends after it go to the cache while that has room, else they stay in the log 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tailrace.common.errors import CorruptionError, DataLossError
-from tailrace.log.port import DurableLog
 from tailrace.segmentstore import checkpoint
 from tailrace.segmentstore import operations as ops
-from tailrace.segmentstore.cachemanager import CacheManager
-from tailrace.segmentstore.readindex import LogPlaces
 from tailrace.segmentstore.state import ContainerState, PendingAppend, Segment
+
+if TYPE_CHECKING:
+    from tailrace.log.port import DurableLog
+    from tailrace.segmentstore.cachemanager import CacheManager
+    from tailrace.segmentstore.readindex import LogPlaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,9 @@ class Recovery:
     def _check_order(self, placed: ops.Placed, expected: int, place: str) -> int:
         if expected < 0:
             if placed.sequence > self._state.next_sequence:
-                raise DataLossError(f"{place}: begins with operation {placed.sequence}, {self._state.next_sequence} is missing")
+                raise DataLossError(
+                    f"{place}: begins with operation {placed.sequence}, {self._state.next_sequence} is missing"
+                )
         elif placed.sequence != expected:
             raise CorruptionError(place, f"operation {placed.sequence} where {expected} should be")
         self.operations += 1

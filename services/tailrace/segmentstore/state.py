@@ -7,10 +7,9 @@ is used by commits and by replay alike, so that both end in the same state. No I
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.common.errors import CorruptionError
 from tailrace.segmentstore import operations as ops
@@ -23,6 +22,9 @@ from tailrace.segmentstore.api import (
 )
 from tailrace.segmentstore.coverage import Coverage
 from tailrace.segmentstore.readindex import ReadIndex
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class PendingAppend(NamedTuple):
@@ -195,7 +197,9 @@ class ContainerState:
         try:
             self._dispatch(sequence, operation)
         except (KeyError, ValueError) as error:
-            raise CorruptionError(place, f"operation {sequence} ({operation.TYPE.name}) does not fit: {error}") from error
+            raise CorruptionError(
+                place, f"operation {sequence} ({operation.TYPE.name}) does not fit: {error}"
+            ) from error
         self.committed_sequence = sequence
         if sequence >= self.next_sequence:
             self.next_sequence = sequence + 1
@@ -380,4 +384,3 @@ class ContainerState:
             return 1
         count = source.latest.get(EVENT_COUNT, 0)
         return 0 if count == NULL_ATTRIBUTE else count
-

@@ -77,9 +77,7 @@ def decode_header(data: Buffer, place: str) -> tuple[SectionHeader, int]:
     return SectionHeader(cluster_id, segment_id, name, start, length), end + 4
 
 
-def encode_section(
-    key: str, position: int, header: SectionHeader, data: Buffer
-) -> tuple[list[Buffer], int, int]:
+def encode_section(key: str, position: int, header: SectionHeader, data: Buffer) -> tuple[list[Buffer], int, int]:
     """One section that begins at `position` of object `key`.
 
     Returns (buffers to write, position of the data, position after the section). The data is not copied.

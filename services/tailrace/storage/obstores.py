@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -28,6 +27,8 @@ from tailrace.common.errors import (
 from tailrace.storage.port import Buffer, ObjectInfo
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Sequence
+
     from tailrace.storage.port import ObjectStore
 
 Store: TypeAlias = LocalStore | MemoryStore | S3Store

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -37,7 +39,7 @@ class ObjectStore(Protocol):
         ...
 
     async def get_range(self, key: str, offset: int, length: int) -> bytes:
-        """Exactly `length` bytes from `offset`. Raises NotFoundError, and CorruptionError when the object is shorter."""
+        """Exactly `length` bytes from `offset`. Raises NotFoundError, CorruptionError (object too short)."""
         ...
 
     def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:

@@ -1,0 +1,240 @@
+"""Attributes of a container's segments: values in memory over cached pages over Tier 2 (article, design §6)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, TypeAlias
+
+from tailrace.common import limits
+from tailrace.common.errors import CorruptionError
+from tailrace.segmentstore import attributes as index
+from tailrace.segmentstore import operations as ops
+from tailrace.segmentstore.api import NULL_ATTRIBUTE, is_core_attribute
+from tailrace.segmentstore.tier2 import Section, Tier2
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace.segmentstore.state import Segment
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+_PAGES_MAX_BYTES = limits.ATTRIBUTE_PAGES_CACHED_MAX_BYTES
+
+
+class PageCache:
+    """Recently used index pages of all segments of a container, bounded in bytes."""
+
+    def __init__(self, max_bytes: int = _PAGES_MAX_BYTES) -> None:
+        self._pages: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+        self._max_bytes = max_bytes
+        self.used_bytes = 0
+
+    def get(self, key: tuple[int, int]) -> bytes | None:
+        """A page by (segment id, offset)."""
+        page = self._pages.get(key)
+        if page is not None:
+            self._pages.move_to_end(key)
+        return page
+
+    def put(self, key: tuple[int, int], page: bytes) -> None:
+        """Keep a page, letting go of the least recently used ones."""
+        if key in self._pages:
+            return
+        self._pages[key] = page
+        self.used_bytes += len(page)
+        while self.used_bytes > self._max_bytes:
+            _, old = self._pages.popitem(last=False)
+            self.used_bytes -= len(old)
+
+
+class _Pages:
+    """Page reader of one segment's index."""
+
+    def __init__(self, segment: Segment, cache: PageCache, tier2: Tier2) -> None:
+        self._segment = segment
+        self._cache = cache
+        self._tier2 = tier2
+
+    @property
+    def place(self) -> str:
+        """What errors name."""
+        return f"attribute index of segment {self._segment.name}"
+
+    async def read(self, offset: int, length: int) -> Buffer:
+        """A page's bytes."""
+        key = (self._segment.segment_id, offset)
+        page = self._cache.get(key)
+        if page is not None and len(page) == length:
+            return page
+        ref = self._segment.index_pages.find(offset)
+        if ref is None or ref.end < offset + length:
+            raise CorruptionError(f"{self.place} at {offset}", "no object holds this page")
+        page = await self._tier2.read_exact(ref, offset, length)
+        self._cache.put(key, page)
+        return page
+
+
+class AttributeStore:
+    """Reads, loads and flushes extended attributes."""
+
+    def __init__(self, tier2: Tier2) -> None:
+        self._tier2 = tier2
+        self._pages = PageCache()
+
+    @property
+    def cached_page_bytes(self) -> int:
+        """Bytes of index pages in memory."""
+        return self._pages.used_bytes
+
+    @staticmethod
+    def _state(segment: Segment) -> index.IndexState:
+        root = segment.index
+        return index.IndexState(
+            root.root_offset,
+            root.root_length,
+            root.start_offset,
+            root.length,
+            root.live_bytes,
+            segment.attribute_key_length,
+        )
+
+    def _reader(self, segment: Segment) -> _Pages:
+        return _Pages(segment, self._pages, self._tier2)
+
+    async def load(self, segment: Segment, attribute_ids: Sequence[bytes]) -> None:
+        """Bring values into memory, for the pipeline.
+
+        A value read from the index is taken only if neither the root nor the eviction generation has changed since and
+        no update came meanwhile; otherwise it is read again (design §3: the conditional load, made exact).
+        """
+        wanted = sorted({key for key in attribute_ids if key not in segment.latest})
+        while wanted:
+            root, generation = segment.index, segment.eviction_generation
+            found = (
+                await index.get_many(self._state(segment), wanted, self._reader(segment)) if root.root_length else {}
+            )
+            if segment.index is root and segment.eviction_generation == generation:
+                for key in wanted:
+                    if key not in segment.latest:
+                        value = found.get(key, NULL_ATTRIBUTE)
+                        segment.latest[key] = value
+                        segment.committed[key] = value
+                return
+            wanted = [key for key in wanted if key not in segment.latest]
+
+    async def get(self, segment: Segment, attribute_ids: Sequence[bytes]) -> dict[bytes, int]:
+        """Committed values of those attributes that are set."""
+        result: dict[bytes, int] = {}
+        absent: list[bytes] = []
+        for key in attribute_ids:
+            value = segment.committed.get(key)
+            if value is None:
+                absent.append(key)
+            elif value != NULL_ATTRIBUTE:
+                result[key] = value
+        if absent and segment.index.root_length:
+            absent = [key for key in absent if not is_core_attribute(key)]
+            result.update(await self._read_absent(segment, absent))
+        return result
+
+    async def _read_absent(self, segment: Segment, absent: list[bytes]) -> dict[bytes, int]:
+        wanted = sorted(set(absent))
+        while True:
+            root, generation = segment.index, segment.eviction_generation
+            found = await index.get_many(self._state(segment), wanted, self._reader(segment))
+            if segment.index is root and segment.eviction_generation == generation:
+                return {
+                    key: value
+                    for key in wanted
+                    if (value := segment.committed.get(key, found.get(key, NULL_ATTRIBUTE))) != NULL_ATTRIBUTE
+                }
+
+    async def iterate(self, segment: Segment, from_id: bytes, to_id: bytes, limit: int) -> list[tuple[bytes, int]]:
+        """Committed extended attributes in [from_id, to_id], at most `limit`, in byte order."""
+        result: list[tuple[bytes, int]] = []
+        position = from_id
+        while len(result) < limit:
+            batch, complete, last = await self._iterate_once(segment, position, to_id, limit - len(result))
+            result.extend(batch)
+            if complete or last >= to_id:
+                break
+            position = _after(last)
+        return result[:limit]
+
+    async def _iterate_once(
+        self, segment: Segment, from_id: bytes, to_id: bytes, limit: int
+    ) -> tuple[list[tuple[bytes, int]], bool, bytes]:
+        """Merge one run of the index with memory; returns (values, whether the range is exhausted, last id seen)."""
+        while True:
+            root, generation = segment.index, segment.eviction_generation
+            stored: list[tuple[bytes, int]] = []
+            if root.root_length:
+                stored = await index.iterate(self._state(segment), from_id, to_id, limit, self._reader(segment))
+            if segment.index is root and segment.eviction_generation == generation:
+                break
+        exhausted = len(stored) < limit
+        bound = to_id if exhausted else stored[-1][0]
+        length = segment.attribute_key_length
+        memory = sorted(
+            (key, value)
+            for key, value in segment.committed.items()
+            if len(key) == length and from_id <= key <= bound and not is_core_attribute(key)
+        )
+        merged = dict(stored)
+        merged.update(memory)
+        values = [(key, value) for key, value in sorted(merged.items()) if value != NULL_ATTRIBUTE]
+        if len(values) >= limit:
+            return values[:limit], True, bound
+        return values, exhausted, bound
+
+    # -- flushing ------------------------------------------------------------------------------------------------
+
+    async def build_update(self, segment: Segment) -> ops.CommitIndex | None:
+        """Write the dirty attributes' new pages to Tier 2; returns the operation that commits them."""
+        dirty = dict(segment.dirty)
+        if not dirty:
+            return None
+        flushed_through = max(dirty.values())
+        changes = [
+            (key, None if (value := segment.committed[key]) == NULL_ATTRIBUTE else value) for key in sorted(dirty)
+        ]
+        update = await index.update(self._state(segment), changes, self._reader(segment))
+        state = update.state
+        root = ops.IndexRoot(
+            state.root_offset,
+            state.root_length,
+            state.start_offset,
+            state.length,
+            state.live_bytes,
+            flushed_through,
+        )
+        pages: list[ops.ChunkRef] = []
+        if update.data:
+            section = Section(segment.segment_id, segment.name + "$attributes.index", segment.index.length, update.data)
+            pages = [ref for _, ref in await self._tier2.write([section], kind="a")]
+        return ops.CommitIndex(segment.segment_id, root, pages)
+
+    @staticmethod
+    def evict(segment: Segment) -> int:
+        """Let go of values that the index holds, when there are too many; returns how many."""
+        if segment.inflight or len(segment.latest) <= limits.ATTRIBUTES_IN_MEMORY_PER_SEGMENT_MAX:
+            return 0
+        if not segment.index.root_length:
+            return 0
+        victims = [key for key in segment.latest if key not in segment.dirty and not is_core_attribute(key)]
+        victims = victims[: len(segment.latest) - limits.ATTRIBUTES_IN_MEMORY_PER_SEGMENT_MAX // 2]
+        for key in victims:
+            del segment.latest[key]
+            segment.committed.pop(key, None)
+        if victims:
+            segment.eviction_generation += 1
+        return len(victims)
+
+
+def _after(key: bytes) -> bytes:
+    """The smallest key of the same length above `key`."""
+    number = int.from_bytes(key, "big") + 1
+    if number >> (8 * len(key)):
+        return key
+    return number.to_bytes(len(key), "big")

@@ -1,0 +1,661 @@
+"""The segment container: a group of segments, one log, one order of operations (design §3; segmentstore.api)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from tailrace.common import limits
+from tailrace.common.errors import (
+    BadOffsetError,
+    BadRequestError,
+    ContainerStoppedError,
+    DataError,
+    FencedError,
+    NoSuchSegmentError,
+    SegmentExistsError,
+    SegmentSealedError,
+    SegmentTruncatedError,
+    TailraceError,
+)
+from tailrace.common.names import check_segment_name
+from tailrace.kernel import crc32c
+from tailrace.segmentstore import attributestage, checkpoint
+from tailrace.segmentstore import operations as ops
+from tailrace.segmentstore.api import (
+    CREATION_TIME,
+    EVENT_COUNT,
+    NULL_ATTRIBUTE,
+    AppendRequest,
+    AttributeUpdate,
+    AttributeUpdateType,
+    Buffer,
+    ChunkListing,
+    ContainerStatus,
+    MergeResult,
+    ReadResult,
+    SegmentKind,
+    SegmentProperties,
+)
+from tailrace.segmentstore.attributestore import AttributeStore
+from tailrace.segmentstore.pipeline import Frame, Pipeline, StagedAppend, StagedControl
+from tailrace.segmentstore.reads import SegmentReader
+from tailrace.segmentstore.recovery import Recovery, mark_tiered
+from tailrace.segmentstore.state import ContainerState, PendingAppend, Segment
+from tailrace.segmentstore.storagewriter import StorageWriter
+from tailrace.segmentstore.tier2 import Tier2
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+
+    from tailrace.common.ports import Clock, Entropy
+    from tailrace.log.port import DurableLog
+    from tailrace.segmentstore.cachemanager import CacheManager
+    from tailrace.storage.port import ObjectStore
+
+_logger = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerPorts:
+    """What a container is made of; all of it can be simulated."""
+
+    log: DurableLog
+    store: ObjectStore
+    cache: CacheManager
+    clock: Clock
+    entropy: Entropy
+    cluster_id: bytes
+
+
+class Container:
+    """Implements `segmentstore.api.SegmentContainer` over a durable log, an object store and the worker's cache."""
+
+    def __init__(self, container_id: int, epoch: int, ports: ContainerPorts) -> None:
+        self._id = container_id
+        self._epoch = epoch
+        self._ports = ports
+        self._cache = ports.cache
+        self._log = ports.log
+        self._clock = ports.clock
+        self.state = ContainerState(container_id)
+        self._phase = "new"
+        self._reason = ""
+        self._stop_cause: Exception | None = None
+        self._stopped = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._barriers: list[tuple[int, asyncio.Future[None]]] = []
+        self._loading: dict[tuple[int, bytes], asyncio.Future[None]] = {}
+        self._checkpoint_bytes = 0
+        self._checkpoint_operations = 0
+        self._checkpointing = False
+        self._last_frame: Frame | None = None
+        self._touched: dict[int, Segment] = {}
+        self._tier2 = Tier2(ports.store, ports.cluster_id, container_id, epoch, ports.entropy)
+        self._attributes = AttributeStore(self._tier2)
+        self._reader = SegmentReader(ports.cache, ports.log, self._tier2, self._spawn)
+        self._writer = StorageWriter(self, self._reader, self._attributes, self._tier2)
+        self._pipeline: Pipeline
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    async def start(self, nonce: bytes) -> None:
+        """Take the log, recover, and begin to serve.
+
+        Raises:
+            FencedError: the log has a newer owner. DataError: the data cannot be proved; the container stays stopped.
+        """
+        self._phase = "recovering"
+        try:
+            await self._log.open(self._epoch, nonce)
+            recovery = Recovery(self._log, self.state, self._cache)
+            await recovery.run()
+        except (DataError, FencedError) as error:
+            self._stop(error)
+            raise
+        self._pipeline = Pipeline(self._log, self.state.next_sequence, self._commit_frame, self._stop)
+        self._phase = "running"
+        self._cache.on_pressure(self._writer.pressure)
+        await self.commit_control(ops.Recovered(self._epoch, self.state.next_sequence))
+        for segment in list(self.state.segments.values()):
+            if segment.pending or segment.dirty:
+                self._writer.appended(segment)
+        self._spawn(self._writer.run())
+        _logger.info(
+            "container_recovered",
+            container=self._id,
+            epoch=self._epoch,
+            operations=recovery.operations,
+            segments=len(self.state.segments),
+        )
+
+    async def close(self, *, flush: bool = False) -> None:
+        """Stop serving; with `flush`, first move everything to Tier 2 and checkpoint, so that recovery is short."""
+        if flush and self._phase == "running":
+            await self.flush_to_storage()
+        self._stop(ContainerStoppedError(f"container {self._id} was closed"))
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._log.close()
+        for segment in self.state.segments.values():
+            self._cache.drop_all(segment.read_index)
+
+    async def wait_stopped(self) -> Exception:
+        """Wait until the container stops by itself or is closed; returns why."""
+        await self._stopped.wait()
+        assert self._stop_cause is not None
+        return self._stop_cause
+
+    def _stop(self, cause: Exception) -> None:
+        if self._stop_cause is not None:
+            return
+        self._stop_cause = cause
+        was_running = self._phase == "running"
+        self._phase = "stopped"
+        self._reason = str(cause)
+        if not isinstance(cause, ContainerStoppedError):
+            _logger.error("container_stopped", container=self._id, reason=self._reason)
+        if was_running:
+            self._cache.remove_listener(self._writer.pressure)
+            for item in self._pipeline.stop(cause):
+                if isinstance(item, StagedAppend):
+                    self._cache.release(item.blocks)
+                    item.request.failed(item.request, self._stopped_error())
+        for _, future in self._barriers:
+            if not future.done():
+                future.set_exception(self._stopped_error())
+                future.exception()
+        self._barriers.clear()
+        for segment in self.state.segments.values():
+            segment.wake()
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+        self._stopped.set()
+
+    def _stopped_error(self) -> ContainerStoppedError:
+        return ContainerStoppedError(f"container {self._id} stopped: {self._reason}")
+
+    def _check_running(self) -> None:
+        if self._phase != "running":
+            raise self._stopped_error() if self._stop_cause else ContainerStoppedError(f"container {self._id} recovers")
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+        return task
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, Exception) and not isinstance(error, NoSuchSegmentError | SegmentTruncatedError):
+            self._stop(error)
+
+    # -- lookups -------------------------------------------------------------------------------------------------
+
+    @property
+    def container_id(self) -> int:
+        """Number of the container."""
+        return self._id
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of this owner."""
+        return self._epoch
+
+    def _committed(self, name: str) -> Segment:
+        self._check_running()
+        segment = self.state.by_name.get(name)
+        if segment is None:
+            raise NoSuchSegmentError(name)
+        return segment
+
+    def _staged(self, name: str) -> Segment:
+        self._check_running()
+        segment = self.state.staged_by_name.get(name)
+        if segment is None:
+            raise NoSuchSegmentError(name)
+        return segment
+
+    def _alive(self, segment: Segment) -> bool:
+        self._check_running()
+        return self.state.segments.get(segment.segment_id) is segment
+
+    # -- appends -------------------------------------------------------------------------------------------------
+
+    def submit_append(self, request: AppendRequest) -> asyncio.Future[None] | None:
+        """See `SegmentContainer.submit_append`."""
+        try:
+            return self._submit(request)
+        except TailraceError as error:
+            request.failed(request, error)
+            return None
+
+    def _submit(self, request: AppendRequest) -> asyncio.Future[None] | None:
+        segment = self._staged(request.segment)
+        if segment.staged_sealed:
+            raise SegmentSealedError(segment.name)
+        attributestage.check_updates(segment, request.updates)
+        offset = segment.staged_length
+        if request.expected_offset >= 0 and request.expected_offset != offset:
+            raise BadOffsetError(segment.name, request.expected_offset, offset)
+        try:
+            values = attributestage.final_values(segment, request.updates, offset)
+        except attributestage.AttributesMissingError as missing:
+            return self._load_attributes(segment, missing.attribute_ids)
+        pipeline = self._pipeline
+        if not pipeline.has_room():
+            return pipeline.room()
+        self._log.check_space(request.length + limits.FRAME_SPACE_RESERVE_BYTES)
+        blocks = 0
+        if request.length:
+            blocks = self._cache.blocks_for(request.length, 1 + request.length // limits.FRAME_PIECE_MIN_BYTES)
+            if not self._cache.reserve(blocks):
+                return self._cache.room()
+        crc = 0
+        for part in request.data:
+            crc = crc32c(part, crc)
+        item = StagedAppend(request, segment, offset, crc, values, blocks)
+        segment.staged_length = offset + request.length
+        segment.latest.update(values)
+        segment.inflight += 1
+        header = ops.append_header(segment.segment_id, offset, request.length, crc, values)
+        pipeline.stage_append(item, header, request.data)
+        return None
+
+    async def append(
+        self,
+        segment: str,
+        data: Sequence[Buffer],
+        updates: Sequence[AttributeUpdate] = (),
+        *,
+        expected_offset: int = -1,
+    ) -> tuple[int, int]:
+        """See `SegmentContainer.append`."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def completed(_: AppendRequest) -> None:
+            if not done.done():
+                done.set_result(None)
+
+        def failed(_: AppendRequest, error: Exception) -> None:
+            if not done.done():
+                done.set_exception(error)
+
+        length = sum(len(part) for part in data)
+        request = AppendRequest(segment, data, length, updates, completed, failed, expected_offset)
+        while (wait := self.submit_append(request)) is not None:
+            await asyncio.shield(wait)
+        await done
+        return request.offset, request.new_length
+
+    def _load_attributes(self, segment: Segment, attribute_ids: list[bytes]) -> asyncio.Future[None]:
+        key = (segment.segment_id, attribute_ids[0])
+        running = self._loading.get(key)
+        if running is None:
+            running = self._spawn(self._attributes.load(segment, attribute_ids))
+            self._loading[key] = running
+            running.add_done_callback(lambda _: self._loading.pop(key, None))
+        return running
+
+    # -- commits -------------------------------------------------------------------------------------------------
+
+    def _commit_frame(self, frame: Frame) -> None:
+        for item in frame.items:
+            if isinstance(item, StagedAppend):
+                self._commit_append(item)
+            else:
+                self._commit_staged_control(item)
+        self._last_frame = frame
+        touched, self._touched = self._touched, {}
+        for segment in touched.values():
+            segment.wake()
+            self._writer.appended(segment)
+        if self._barriers:
+            self._pass_barriers()
+
+    def _commit_append(self, item: StagedAppend) -> None:
+        segment, request = item.segment, item.request
+        state = self.state
+        state.committed_sequence = item.sequence
+        state.next_sequence = item.sequence + 1
+        offset, blocks = item.offset, item.blocks
+        if item.length:
+            cache, index = self._cache, segment.read_index
+            at = offset
+            for _, piece in item.pieces:
+                blocks = cache.append_tail(index, at, piece, blocks)
+                at += len(piece)
+            segment.add_pending(PendingAppend(offset, item.length, item.crc, item.pieces[0][0].sequence))
+            cache.release(blocks)
+        segment.length = offset + item.length
+        segment.set_attributes(item.sequence, item.attributes)
+        segment.last_modified_ms = self._clock.now_ms()
+        segment.inflight -= 1
+        self._touched[segment.segment_id] = segment
+        request.offset = offset
+        request.new_length = segment.length
+        request.completed(request)
+
+    def _commit_staged_control(self, item: StagedControl) -> None:
+        operation = item.operation
+        state, cache = self.state, self._cache
+        before = state.segments.get(getattr(operation, "source_id", getattr(operation, "segment_id", -1)))
+        state.apply(item.sequence, operation)
+        match operation:
+            case ops.Merge():
+                assert before is not None
+                target = state.segments[operation.target_id]
+                cache.move(before.read_index, target.read_index, operation.target_offset)
+                target.inflight -= 1
+                self._touched[target.segment_id] = target
+                before.wake()
+            case ops.Delete():
+                assert before is not None
+                cache.drop_all(before.read_index)
+                before.wake()
+            case ops.Truncate():
+                segment = state.segments[operation.segment_id]
+                cache.drop_below(segment.read_index, segment.start_offset)
+                segment.wake()
+            case ops.AddChunks():
+                for identifier, ref in operation.refs:
+                    resolved, shift = state.resolve(identifier)
+                    mark_tiered(state.segments.get(resolved), ref.shifted(shift), cache)
+            case ops.UpdateAttributes() | ops.Create() | ops.Seal():
+                segment = state.segments[operation.segment_id]
+                if isinstance(operation, ops.UpdateAttributes):
+                    segment.inflight -= 1
+                self._touched[segment.segment_id] = segment
+            case _:
+                pass
+        if not item.future.done():
+            item.future.set_result(None)
+
+    def _pass_barriers(self) -> None:
+        committed = self.state.committed_sequence
+        waiting = []
+        for sequence, future in self._barriers:
+            if sequence > committed:
+                waiting.append((sequence, future))
+            elif not future.done():
+                future.set_result(None)
+        self._barriers = waiting
+
+    async def _barrier(self) -> None:
+        """Wait until everything staged before this call is committed."""
+        sequence = self._pipeline.next_sequence - 1
+        if sequence > self.state.committed_sequence:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._barriers.append((sequence, future))
+            await future
+
+    async def commit_control(self, operation: ops.ControlOperation) -> None:
+        """Put an operation through the pipeline and wait for its commit."""
+        self._check_running()
+        await self._pipeline.stage_control(operation)
+
+    async def _control_room(self) -> None:
+        """Wait for room, and refuse when the log's disk is full, before an operation is staged."""
+        self._check_running()
+        while not self._pipeline.has_room():
+            await self._pipeline.room()
+            self._check_running()
+        self._log.check_space(limits.FRAME_SPACE_RESERVE_BYTES)
+
+    # -- segment operations --------------------------------------------------------------------------------------
+
+    async def create_segment(
+        self,
+        segment: str,
+        *,
+        kind: SegmentKind = SegmentKind.STREAM,
+        key_length: int = 0,
+        attributes: Sequence[tuple[bytes, int]] = (),
+    ) -> None:
+        """See `SegmentContainer.create_segment`."""
+        check_segment_name(segment)
+        if not 0 <= key_length <= limits.ATTRIBUTE_KEY_MAX_BYTES:
+            raise BadRequestError(f"key length {key_length} is not between 0 and {limits.ATTRIBUTE_KEY_MAX_BYTES}")
+        await self._control_room()
+        if segment in self.state.staged_by_name:
+            await self._barrier()
+            raise SegmentExistsError(segment)
+        now = self._clock.now_ms()
+        identifier = self._pipeline.next_sequence
+        values = [(CREATION_TIME, now), (EVENT_COUNT, 0), *attributes]
+        created = Segment(identifier, segment, kind, key_length, now)
+        created.latest.update(values)
+        self.state.staged_by_name[segment] = created
+        await self._pipeline.stage_control(ops.Create(identifier, segment, kind, key_length, now, values))
+
+    async def seal(self, segment: str) -> int:
+        """See `SegmentContainer.seal`."""
+        await self._control_room()
+        target = self._staged(segment)
+        if target.staged_sealed:
+            await self._barrier()
+            raise SegmentSealedError(segment)
+        target.staged_sealed = True
+        await self._pipeline.stage_control(ops.Seal(target.segment_id, self._clock.now_ms()))
+        return target.length
+
+    async def truncate(self, segment: str, offset: int) -> None:
+        """See `SegmentContainer.truncate`."""
+        await self._control_room()
+        target = self._staged(segment)
+        if not target.staged_start <= offset <= target.staged_length:
+            raise SegmentTruncatedError(segment, target.staged_start)
+        if offset == target.staged_start:
+            await self._barrier()
+            return
+        target.staged_start = offset
+        await self._pipeline.stage_control(ops.Truncate(target.segment_id, offset))
+
+    async def delete(self, segment: str) -> None:
+        """See `SegmentContainer.delete`."""
+        await self._control_room()
+        target = self._staged(segment)
+        del self.state.staged_by_name[segment]
+        target.staged_gone = target.staged_sealed = True
+        await self._pipeline.stage_control(ops.Delete(target.segment_id))
+
+    async def merge(self, target: str, source: str, updates: Sequence[AttributeUpdate] = ()) -> MergeResult:
+        """See `SegmentContainer.merge`."""
+        await self._control_room()
+        into = self._staged(target)
+        while True:
+            origin = self.state.staged_by_name.get(source)
+            if origin is None:
+                return await self._merged_before(into, source)
+            if origin is into:
+                raise BadRequestError("a segment cannot be merged into itself")
+            attributestage.check_updates(into, updates)
+            added = AttributeUpdate(EVENT_COUNT, AttributeUpdateType.ACCUMULATE, self.state.merge_event_count(origin))
+            if absent := attributestage.missing(into, updates):
+                await self._attributes.load(into, absent)
+                continue
+            break
+        if into.staged_sealed:
+            raise SegmentSealedError(target)
+        if origin.staged_start:
+            raise SegmentTruncatedError(source, origin.staged_start)
+        own = [update for update in updates if update.attribute_id != EVENT_COUNT]
+        values = attributestage.final_values(into, [*own, added], into.staged_length)
+        return await self._stage_merge(into, origin, values)
+
+    async def _stage_merge(self, into: Segment, origin: Segment, values: ops.Attributes) -> MergeResult:
+        offset, length = into.staged_length, origin.staged_length
+        into.staged_length += length
+        into.latest.update(values)
+        into.inflight += 1
+        del self.state.staged_by_name[origin.name]
+        origin.staged_gone = origin.staged_sealed = True
+        operation = ops.Merge(into.segment_id, origin.segment_id, offset, length, self._clock.now_ms(), values)
+        await self._pipeline.stage_control(operation)
+        return MergeResult(offset, offset + length)
+
+    async def _merged_before(self, target: Segment, source: str) -> MergeResult:
+        """The answer to a merge that happened already (it may still be on its way to the log)."""
+        await self._barrier()
+        known = self.state.merged.get(source)
+        if known is None or known.target_id != target.segment_id:
+            raise NoSuchSegmentError(source)
+        return MergeResult(known.target_offset, target.length)
+
+    # -- attributes ----------------------------------------------------------------------------------------------
+
+    async def info(self, segment: str) -> SegmentProperties:
+        """See `SegmentContainer.info`."""
+        return self._committed(segment).properties()
+
+    async def get_attributes(self, segment: str, attribute_ids: Sequence[bytes]) -> dict[bytes, int]:
+        """See `SegmentContainer.get_attributes`."""
+        return await self._attributes.get(self._committed(segment), attribute_ids)
+
+    async def update_attributes(self, segment: str, updates: Sequence[AttributeUpdate]) -> None:
+        """See `SegmentContainer.update_attributes`."""
+        await self._control_room()
+        while True:
+            target = self._staged(segment)
+            attributestage.check_updates(target, updates)
+            absent = attributestage.missing(target, updates)
+            if not absent:
+                break
+            await self._attributes.load(target, absent)
+        if target.staged_sealed:
+            raise SegmentSealedError(segment)
+        values = attributestage.final_values(target, updates, target.staged_length)
+        target.latest.update(values)
+        target.inflight += 1
+        await self._pipeline.stage_control(ops.UpdateAttributes(target.segment_id, values))
+
+    async def iterate_attributes(
+        self, segment: str, from_id: bytes, to_id: bytes, limit: int
+    ) -> list[tuple[bytes, int]]:
+        """See `SegmentContainer.iterate_attributes`."""
+        return await self._attributes.iterate(self._committed(segment), from_id, to_id, limit)
+
+    async def writer_state(self, segment: str, writer_id: bytes) -> int:
+        """See `SegmentContainer.writer_state`."""
+        target = self._staged(segment)
+        if target.inflight or target.segment_id not in self.state.segments:
+            await self._barrier()
+        values = await self._attributes.get(self._committed(segment), [writer_id])
+        # Bring it into the pipeline's reach, so that the writer's first append need not wait.
+        await self._attributes.load(target, [writer_id])
+        return values.get(writer_id, NULL_ATTRIBUTE)
+
+    # -- reads ---------------------------------------------------------------------------------------------------
+
+    async def read(self, segment: str, offset: int, max_length: int, *, wait: bool) -> ReadResult:
+        """See `SegmentContainer.read`."""
+        target = self._committed(segment)
+        while True:
+            if not self._alive(target):
+                raise NoSuchSegmentError(segment)
+            if offset < target.start_offset:
+                raise SegmentTruncatedError(segment, target.start_offset)
+            if offset < target.length:
+                return await self._reader.read(target, offset, max_length, self._alive)
+            if target.sealed:
+                if offset > target.length:
+                    raise BadRequestError(f"offset {offset} is beyond the end {target.length} of sealed {segment}")
+                return ReadResult(offset, (), 0, True, True, _nothing)
+            if not wait:
+                return ReadResult(offset, (), 0, True, False, _nothing)
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            target.waiters.append(waiter)
+            await waiter
+
+    async def read_exact(self, segment: str, offset: int, length: int) -> bytes:
+        """See `SegmentContainer.read_exact`."""
+        return await self._reader.read_range(self._committed(segment), offset, offset + length, self._alive)
+
+    # -- Tier 2 and checkpoints ----------------------------------------------------------------------------------
+
+    async def checkpoint_if_due(self, *, force: bool = False) -> None:
+        """Write a checkpoint when enough was logged since the last one, then truncate the log below what is needed."""
+        written, count = self._pipeline.written_bytes, self._pipeline.operations
+        due = (
+            written - self._checkpoint_bytes >= limits.CHECKPOINT_INTERVAL_BYTES
+            or count - self._checkpoint_operations >= limits.CHECKPOINT_INTERVAL_OPERATIONS
+        )
+        if self._checkpointing or not (force or due):
+            return
+        self._checkpointing = True
+        try:
+            self.state.forget_merged(self._clock.now_ms() - int(limits.MERGED_SOURCES_REMEMBERED_S * 1000))
+            last = self._last_frame
+            keep_from = 0
+            if last is not None:
+                keep_from = last.sequence + 1 if last.span_start is None else last.span_start.sequence
+            body = checkpoint.encode(self.state)
+            future = self._pipeline.stage_control(ops.Checkpoint(self.state.committed_sequence, body))
+            self._checkpoint_bytes, self._checkpoint_operations = written, count
+            await future
+            await self._truncate_log(keep_from)
+        finally:
+            self._checkpointing = False
+
+    async def _truncate_log(self, keep_from: int) -> None:
+        for segment in self.state.segments.values():
+            if segment.pending:
+                keep_from = min(keep_from, min(item.frame_sequence for item in segment.pending))
+        if keep_from > self._log.log_start:
+            await self._log.truncate(keep_from)
+
+    async def flush_to_storage(self) -> None:
+        """See `SegmentContainer.flush_to_storage`."""
+        self._check_running()
+        await self._barrier()
+        await self._writer.flush_all()
+        await self.checkpoint_if_due(force=True)
+
+    async def list_chunks(self, segment: str) -> list[ChunkListing]:
+        """See `SegmentContainer.list_chunks`."""
+        refs = list(self._committed(segment).chunks)
+        return [
+            ChunkListing(ref.object_key, ref.segment_offset, ref.length, await self._tier2.exists(ref)) for ref in refs
+        ]
+
+    # -- for the tools -------------------------------------------------------------------------------------------
+
+    def segment_names(self) -> list[str]:
+        """See `SegmentContainer.segment_names`."""
+        return sorted(self.state.by_name)
+
+    def status(self) -> ContainerStatus:
+        """See `SegmentContainer.status`."""
+        state = self.state
+        details = {
+            "tier2_bytes_written": self._tier2.bytes_written,
+            "tier2_objects_written": self._tier2.objects_written,
+            "tier2_objects": len(state.object_uses),
+            "flushes": self._writer.flushes,
+            "cache_hits": self._reader.cache_hits,
+            "tier2_fetches": self._reader.fetches,
+            "index_page_bytes": self._attributes.cached_page_bytes,
+        }
+        return ContainerStatus(
+            self._id,
+            self._phase,
+            self._reason or self._writer.last_error,
+            self._epoch,
+            len(state.segments),
+            self._log.stored_bytes,
+            sum(segment.pending_bytes for segment in state.segments.values()),
+            len(state.pending_deletes),
+            state.committed_sequence,
+            details,
+        )
+
+
+def _nothing() -> None:
+    """Nothing is pinned."""

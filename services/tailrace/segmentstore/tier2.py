@@ -1,0 +1,108 @@
+"""Reading and writing a container's objects in Tier 2 (design §5)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeAlias
+
+from tailrace.common import limits
+from tailrace.common.errors import CorruptionError, NotFoundError
+from tailrace.segmentstore.operations import ChunkRef
+from tailrace.storage import chunks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace.common.ports import Entropy
+    from tailrace.storage.port import ObjectStore
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class Section:
+    """A range of one segment to be written."""
+
+    __slots__ = ("data", "segment_id", "segment_name", "start_offset")
+
+    def __init__(self, segment_id: int, segment_name: str, start_offset: int, data: Buffer) -> None:
+        self.segment_id = segment_id
+        self.segment_name = segment_name
+        self.start_offset = start_offset
+        self.data = data
+
+
+class Tier2:
+    """One container's view of the object store. Keys: ``c<container>/<segment id>/<start>-<end>-<epoch>-<nonce>``."""
+
+    def __init__(self, store: ObjectStore, cluster_id: bytes, container_id: int, epoch: int, entropy: Entropy) -> None:
+        self._store = store
+        self._cluster_id = cluster_id
+        self._container_id = container_id
+        self._epoch = epoch
+        self._entropy = entropy
+        self._reads = asyncio.Semaphore(limits.STORAGE_READS_MAX)
+        self.bytes_written = 0
+        self.objects_written = 0
+
+    def _key(self, kind: str, section: Section, length: int) -> str:
+        nonce = self._entropy.token(6).hex()
+        end = section.start_offset + length
+        return (
+            f"{kind}{self._container_id}/{section.segment_id:016x}/"
+            f"{section.start_offset:016x}-{end:016x}-{self._epoch:08x}-{nonce}"
+        )
+
+    async def write(self, sections: Sequence[Section], *, kind: str = "c") -> list[tuple[int, ChunkRef]]:
+        """Write sections as one new object; returns (segment id, reference) of each.
+
+        The object is verified to be new by its nonce and is only real once its references are committed.
+        """
+        key = self._key(kind, sections[0], len(sections[0].data))
+        buffers: list[Buffer] = []
+        refs = []
+        position = 0
+        for section in sections:
+            header = chunks.SectionHeader(
+                self._cluster_id, section.segment_id, section.segment_name, section.start_offset, len(section.data)
+            )
+            parts, data_position, position = chunks.encode_section(key, position, header, section.data)
+            buffers.extend(parts)
+            refs.append((section.segment_id, ChunkRef(key, data_position, section.start_offset, len(section.data))))
+        await self._store.put(key, buffers)
+        self.bytes_written += position
+        self.objects_written += 1
+        return refs
+
+    async def read(self, ref: ChunkRef, offset: int, length: int) -> tuple[int, list[memoryview]]:
+        """Verified blocks around [offset, offset + length) of a segment, all within one reference.
+
+        Returns (segment offset of the first byte, blocks).
+
+        Raises:
+            NotFoundError: the object is gone. CorruptionError: it is damaged; names object and position.
+        """
+        position, stored, first = chunks.block_range(ref.data_offset, ref.length, offset - ref.segment_offset, length)
+        async with self._reads:
+            raw = await self._store.get_range(ref.object_key, position, stored)
+        return ref.segment_offset + first, chunks.decode_blocks(ref.object_key, position, raw)
+
+    async def read_exact(self, ref: ChunkRef, offset: int, length: int) -> bytes:
+        """Exactly [offset, offset + length) of a segment, within one reference. A missing object is corruption."""
+        try:
+            start, blocks = await self.read(ref, offset, length)
+        except NotFoundError as error:
+            raise CorruptionError(f"object {ref.object_key}", "it is referenced and does not exist") from error
+        data = b"".join(blocks)
+        return data[offset - start : offset - start + length]
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects."""
+        await self._store.delete(keys)
+
+    async def exists(self, ref: ChunkRef) -> bool:
+        """Whether the object of a reference is there."""
+        try:
+            await self._store.get_range(ref.object_key, ref.data_offset, 1)
+        except (NotFoundError, CorruptionError):
+            return False
+        return True
