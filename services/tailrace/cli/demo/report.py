@@ -1,0 +1,121 @@
+"""What the demo prints at its end: figures, the verdict, and how to connect."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from tailrace.cli.demo.check import Verdict
+from tailrace.cli.demo.server import Endpoints
+
+MEGABYTE = 1_000_000
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """The smallest of the ascending values that is not exceeded by at least `share` (0 to 1] of them (nearest rank)."""
+    if not ordered:
+        return math.nan
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Everything that one run measured. Times are in seconds of the event loop's clock."""
+
+    stream: str
+    events: int
+    payload_bytes: int
+    writing_s: float
+    reading_s: float
+    acknowledgement_p50_ms: float
+    acknowledgement_p99_ms: float
+    read_by: tuple[int, ...]
+    killed_after: int
+    outage_s: float
+    tier1_bytes: int
+    tier2_objects: int
+    tier2_bytes: int
+    verdict: Verdict
+
+    @property
+    def events_per_s(self) -> float:
+        """Events acknowledged per second, the restart of the server included."""
+        return self.events / self.writing_s
+
+    @property
+    def megabytes_per_s(self) -> float:
+        """Payload acknowledged per second, in 10^6 bytes."""
+        return self.payload_bytes / MEGABYTE / self.writing_s
+
+    def as_json(self) -> dict[str, object]:
+        """The figures by name; names carry their units."""
+        return {
+            "stream": self.stream,
+            "events": self.events,
+            "payload_bytes": self.payload_bytes,
+            "writing_s": round(self.writing_s, 3),
+            "reading_s": round(self.reading_s, 3),
+            "events_per_s": round(self.events_per_s),
+            "megabytes_per_s": round(self.megabytes_per_s, 2),
+            "acknowledgement_p50_ms": round(self.acknowledgement_p50_ms, 3),
+            "acknowledgement_p99_ms": round(self.acknowledgement_p99_ms, 3),
+            "read_by": list(self.read_by),
+            "killed_after_events": self.killed_after,
+            "outage_s": round(self.outage_s, 3),
+            "tier1_bytes": self.tier1_bytes,
+            "tier2_objects": self.tier2_objects,
+            "tier2_bytes": self.tier2_bytes,
+            "arrived": self.verdict.arrived,
+            "missing": self.verdict.missing,
+            "duplicated": self.verdict.duplicated,
+            "out_of_order": self.verdict.out_of_order,
+            "invented": self.verdict.invented,
+            "right": self.verdict.right,
+        }
+
+
+def verdict_line(verdict: Verdict) -> str:
+    """One sentence about the delivery."""
+    if verdict.right:
+        return f"all {verdict.arrived:,} events arrived once and in order per key"
+    return (
+        f"WRONG: {verdict.missing:,} missing, {verdict.duplicated:,} duplicated, "
+        f"{verdict.out_of_order:,} out of order, {verdict.invented:,} that nobody wrote"
+    )
+
+
+def summary(figures: Figures) -> Table:
+    """The table at the end of a run."""
+    table = Table(title=f"{figures.events:,} flights through {figures.stream}", show_header=False)
+    table.add_column(style="bold")
+    table.add_column()
+    megabytes = figures.payload_bytes / MEGABYTE
+    table.add_row("written", f"{megabytes:,.1f} MB in {figures.writing_s:.1f} s, the restart included")
+    table.add_row("throughput", f"{figures.events_per_s:,.0f} events/s, {figures.megabytes_per_s:,.1f} MB/s")
+    table.add_row(
+        "acknowledged after",
+        f"p50 {figures.acknowledgement_p50_ms:,.1f} ms, p99 {figures.acknowledgement_p99_ms:,.1f} ms",
+    )
+    table.add_row("read", f"{' + '.join(f'{count:,}' for count in figures.read_by)} events by two readers")
+    table.add_row("killed", f"after {figures.killed_after:,} events; served again {figures.outage_s:.2f} s later")
+    table.add_row("Tier 1", f"{figures.tier1_bytes:,} bytes")
+    table.add_row("Tier 2", f"{figures.tier2_objects:,} objects, {figures.tier2_bytes:,} bytes")
+    table.add_row("verdict", verdict_line(figures.verdict), style="green" if figures.verdict.right else "bold red")
+    return table
+
+
+def how_to_connect(endpoints: Endpoints, stream: str) -> str:
+    """What to type next, while the server goes on."""
+    return f"""\
+serving (process {endpoints.pid}; Ctrl-C ends it)
+  clients      {endpoints.controller}
+  REST         {endpoints.rest}/v1/scopes
+  admin        {endpoints.admin}
+  try          export TAILRACE_CONTROLLER={endpoints.controller}
+               .venv/bin/tailrace stream info {stream}
+               .venv/bin/tailrace read {stream} --from head
+  Python       pravega_client.StreamManager("{endpoints.controller}")
+  Java         ClientConfig.builder().controllerURI(URI.create("{endpoints.controller}"))"""
