@@ -1,4 +1,4 @@
-"""The lock files hold everything that pyproject.toml names, in versions that it allows, with hashes and no addresses."""
+"""The lock files hold all that pyproject.toml names, in versions that it allows, with hashes and no addresses."""
 
 import re
 import tomllib
