@@ -311,7 +311,11 @@ class DiskFullError(UnavailableError):
 
 
 class FencedError(UnavailableError):
-    """Another owner has taken the container or the log (design §4)."""
+    """Another owner has taken the container or the log (design §4); ``epoch`` is the greatest one that was seen."""
+
+    def __init__(self, message: str, epoch: int = 0) -> None:
+        super().__init__(message)
+        self.epoch = epoch
 
 
 class DataError(TailraceError):

@@ -23,6 +23,13 @@ ALL_CONNECTIONS_IN_FLIGHT_MAX_BYTES: Final = 48 * MIB
 READ_REPLY_MAX_BYTES: Final = 2 * MIB
 SETUP_APPENDS_PER_CONNECTION_MAX: Final = 2048
 REQUEST_DEADLINE_S: Final = 60.0
+CONNECTION_IN_FLIGHT_FREE_BYTES: Final = 1 * MIB  # a connection with less outstanding is always read
+REQUESTS_PER_CONNECTION_MAX: Final = 4096  # unanswered requests, waiting tail reads included
+TRANSIENT_SEGMENTS_PER_CONNECTION_MAX: Final = 1024
+SEND_BUFFER_HIGH_BYTES: Final = 1 * MIB  # above it a connection is neither read nor answered
+SEND_GATHER_BYTES: Final = 64 * KIB  # replies of one loop turn are joined up to this much
+CLOSE_FLUSH_DEADLINE_S: Final = 5.0  # a closing connection that does not take its last bytes is cut off
+TABLE_ITERATE_ITEMS_MAX: Final = 10_000
 RECEIVE_BUFFER_BYTES: Final = 64 * KIB  # of a connection with bytes pending; idle ones have none
 RECEIVE_BUFFER_BUSY_BYTES: Final = 512 * KIB  # of one that keeps filling its buffer
 RECEIVE_MIN_BYTES: Final = 16 * KIB  # least room for one read
@@ -69,6 +76,8 @@ DELETE_BATCH_MAX: Final = 100
 # -- cache and read index (design §8) -----------------------------------------------------------------------------
 CACHE_BLOCK_BYTES: Final = 4 * KIB
 CACHE_BUFFER_BYTES: Final = 2 * MIB
+CACHE_MIN_BYTES: Final = 64 * MIB  # one largest operation and one shared object per container must fit
+SEND_BUFFERS_MAX_BYTES: Final = 64 * MIB
 CACHE_DEFAULT_BYTES: Final = 256 * MIB
 STORAGE_READ_ALIGNMENT_BYTES: Final = 1 * MIB
 CACHE_ENTRY_MAX_BYTES: Final = 256 * KIB
@@ -157,3 +166,13 @@ RPC_MESSAGE_MAX_BYTES: Final = 4 * MIB
 RPC_CONCURRENT_MAX: Final = 10_000
 RPC_CLOSE_GRACE_S: Final = 1.0
 REST_PAGE_ENTRIES_MAX: Final = 100_000  # items of one REST list
+
+# -- workers and standalone ---------------------------------------------------------------------------------------
+CONTAINERS_DEFAULT: Final = 4
+CONTAINERS_MAX: Final = 1024
+EPOCH_RETRIES_MAX: Final = 10
+CONTAINER_RESTART_MIN_S: Final = 1.0
+CONTAINER_RESTART_MAX_S: Final = 60.0
+TABLE_COMPACTION_INTERVAL_S: Final = 30.0
+ROUTES_CACHED_MAX: Final = 10_000  # segment names whose container is remembered
+CLOSE_DEADLINE_S: Final = 20.0

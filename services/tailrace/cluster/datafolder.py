@@ -1,0 +1,147 @@
+"""The data folder of a standalone server: who uses it, which format it has, and the epochs of its containers (design §9).
+
+Runs once at start, before the server serves, so it uses the file system directly.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tailrace.common import limits
+from tailrace.common.errors import StartError
+from tailrace.common.ports import Entropy, new_uuid
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FORMAT: Final = 1
+_MANIFEST: Final = "tailrace.json"
+_LOCK: Final = "lock"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What ``tailrace.json`` says."""
+
+    cluster_id: str
+    containers: int
+    tier2: str
+
+
+class DataFolder:
+    """An open, exclusively locked data folder."""
+
+    def __init__(self, path: Path, lock: int, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
+        self._lock = lock
+
+    @property
+    def log_path(self) -> Path:
+        """Where the containers' logs are."""
+        return self.path / "log"
+
+    def close(self) -> None:
+        """Let another process use the folder."""
+        os.close(self._lock)
+
+    def next_epoch(self, container_id: int, floor: int = 0) -> int:
+        """Take the next epoch of a container, above `floor` too; durable before it is returned.
+
+        Raises:
+            StartError: the epoch file is damaged.
+        """
+        folder = self.path / "epochs"
+        file = folder / f"{container_id}.json"
+        last = 0
+        if file.exists():
+            try:
+                last = int(json.loads(file.read_text())["epoch"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise StartError(f"epoch file {file} is damaged") from error
+        epoch = max(last, floor) + 1
+        folder.mkdir(exist_ok=True)
+        _write_synced(file, json.dumps({"epoch": epoch}))
+        return epoch
+
+
+def open_data_folder(path: Path, *, containers: int, tier2: str, entropy: Entropy) -> DataFolder:
+    """Open or create a data folder.
+
+    An existing folder keeps its number of containers and its Tier 2; asking for others is refused.
+
+    Raises:
+        StartError: in use, of a newer format, not writable, damaged, or of another shape; says which.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StartError(f"data folder {path} is not writable: {error.strerror}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        raise StartError(f"data folder {path} is in use by another process") from error
+    try:
+        return DataFolder(path, lock, _manifest(path, containers, tier2, entropy))
+    except BaseException:
+        os.close(lock)
+        raise
+
+
+def _manifest(path: Path, containers: int, tier2: str, entropy: Entropy) -> Manifest:
+    file = path / _MANIFEST
+    if file.exists():
+        return _read_manifest(file, containers, tier2)
+    if not 1 <= containers <= limits.CONTAINERS_MAX:
+        raise StartError(f"--containers {containers} is not between 1 and {limits.CONTAINERS_MAX}")
+    if (path / "log").exists():
+        raise StartError(f"data folder {path} has a log but no {_MANIFEST}: it is damaged")
+    manifest = Manifest(str(new_uuid(entropy)), containers, tier2)
+    # The folder itself may be new: its own entry must survive a power cut too.
+    _sync_folder(path.parent)
+    content = {"format": FORMAT, "cluster": manifest.cluster_id, "containers": containers, "tier2": tier2}
+    try:
+        _write_synced(file, json.dumps(content, indent=2) + "\n")
+    except OSError as error:
+        raise StartError(f"data folder {path} is not writable: {error.strerror}") from error
+    return manifest
+
+
+def _read_manifest(file: Path, containers: int, tier2: str) -> Manifest:
+    try:
+        content = json.loads(file.read_text())
+        version = int(content["format"])
+        manifest = Manifest(str(content["cluster"]), int(content["containers"]), str(content["tier2"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise StartError(f"{file} is damaged") from error
+    if version > FORMAT:
+        raise StartError(f"{file}: format {version} is newer than this program's {FORMAT}")
+    if containers not in (0, manifest.containers):
+        raise StartError(f"{file}: the folder has {manifest.containers} containers, not {containers}")
+    if tier2 != manifest.tier2:
+        raise StartError(f"{file}: the folder's Tier 2 is {manifest.tier2}, not {tier2}")
+    return manifest
+
+
+def _write_synced(file: Path, text: str) -> None:
+    temporary = file.with_suffix(".part")
+    with temporary.open("w") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(file)
+    _sync_folder(file.parent)
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
