@@ -1,0 +1,45 @@
+"""What the documents point to exists: files, targets of the Makefile, tests behind guarantees."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
+TARGETS = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_links_and_make_targets_exist(document: Path) -> None:
+    text = document.read_text()
+    links = [target for target in re.findall(r"\]\(([^)#]+)", text) if "://" not in target]
+    assert [target for target in links if not (document.parent / target).exists()] == []
+    commands = re.findall(r"(?:`|^ {4})make ([a-z-]+)", text, re.MULTILINE)
+    assert [target for target in commands if target not in TARGETS] == []
+
+
+def test_every_format_page_is_in_the_index() -> None:
+    index = (REPOSITORY / "docs/formats.md").read_text()
+    pages = sorted(path.name for path in (REPOSITORY / "docs/formats").glob("*.md"))
+    assert [page for page in pages if f"(formats/{page})" not in index] == []
+
+
+def test_every_decision_is_in_the_index() -> None:
+    index = (REPOSITORY / "docs/adr/README.md").read_text()
+    pages = sorted(path.name for path in (REPOSITORY / "docs/adr").glob("0*.md"))
+    assert [page for page in pages if f"({page})" not in index] == []
+    numbers = [int(page[:4]) for page in pages]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_every_guarantee_names_tests_that_exist() -> None:
+    rows = [line for line in (REPOSITORY / "docs/guarantees.md").read_text().splitlines() if line.startswith("| ")][2:]
+    for row in rows:
+        places = re.findall(r"`([^`]+)`", row.rsplit("|", 2)[1])
+        assert places, f"no test behind: {row}"
+        for place in places:
+            file, _, name = place.partition("::")
+            path = REPOSITORY / "tests" / file
+            assert path.exists(), f"{place} does not exist"
+            assert not name or re.search(rf"\b{re.escape(name)}\b", path.read_text()), f"{place} does not exist"
