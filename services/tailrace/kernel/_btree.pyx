@@ -99,6 +99,7 @@ def lookup_many(entries, Py_ssize_t key_length, Py_ssize_t value_length, Py_ssiz
     cdef Area area
     cdef Py_ssize_t position = 0, index
     cdef const char *wanted
+    cdef const char *value
     cdef const char *before = NULL
     cdef tuple keys = tuple(sorted_keys)
     values = []
@@ -111,7 +112,8 @@ def lookup_many(entries, Py_ssize_t key_length, Py_ssize_t value_length, Py_ssiz
             before = wanted
             index = gallop_above(&area, position, wanted)
             if index and compare(&area, index - 1, wanted) == 0:
-                values.append(PyBytes_FromStringAndSize(area.data + index * area.entry_length - value_length, value_length))
+                value = area.data + index * area.entry_length - value_length
+                values.append(PyBytes_FromStringAndSize(value, value_length))
             else:
                 values.append(None)
             position = index

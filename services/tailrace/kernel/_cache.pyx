@@ -1,5 +1,5 @@
 # cython: cdivision=True
-"""The streaming cache, natively (layout and contract are written at the twin, ``_cache_py.py``, and ``_cache_common.py``)."""
+"""The streaming cache, natively (contract: the twin, ``_cache_py.py``; layout of the metadata: ``_cache_common.py``)."""
 
 import mmap
 import warnings
