@@ -67,8 +67,12 @@ class DurableLog(Protocol):
         """Address of the first frame that is still there."""
         ...
 
-    def check_space(self, length_bytes: int) -> None:
-        """Raise DiskFullError when a frame of that length may not fit; called before an operation is staged."""
+    def check_space(self, length_bytes: int, *, reserved: bool = False) -> None:
+        """Raise DiskFullError when that much may not fit; called before an operation is staged.
+
+        `length_bytes` covers everything staged and not appended yet. ``reserved`` is for operations that give space
+        back (commits of flushes, checkpoints, truncations): on a full disk they may use what is kept for them.
+        """
         ...
 
     def append(self, payload: Sequence[Buffer]) -> asyncio.Future[int]:

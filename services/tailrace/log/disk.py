@@ -1,0 +1,310 @@
+"""The disk port of the file log, and its implementation on a real file system (design §4, performance §6)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, Protocol, TypeAlias, TypeVar
+
+from tailrace.common import limits
+from tailrace.common.errors import DiskFullError, StartError
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+_T = TypeVar("_T")
+
+_IOV_MAX: Final = 1024
+_EWMA_WEIGHT: Final = 0.1
+_ZEROS: Final = bytes(limits.LOG_ZERO_CHUNK_BYTES)
+_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class DiskFile(Protocol):
+    """An open file. OSError means that the disk failed."""
+
+    @property
+    def length_bytes(self) -> int:
+        """Length of the file."""
+        ...
+
+    def pwrite(self, offset: int, buffers: Sequence[Buffer]) -> None:
+        """Write the joined buffers at `offset` into the page cache, all of them."""
+        ...
+
+    async def pread(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes from `offset`; less only at the end of the file."""
+        ...
+
+    async def sync(self) -> None:
+        """Make durable what was written before the call (fdatasync). After an OSError nothing may be assumed."""
+        ...
+
+    async def zero(self) -> None:
+        """Overwrite the whole file with zeros, durably, without disturbing others much."""
+        ...
+
+    def truncate(self, length_bytes: int) -> None:
+        """Shorten the file."""
+        ...
+
+    def close(self) -> None:
+        """Close; idempotent."""
+        ...
+
+
+class DirectoryLock(Protocol):
+    """An exclusive lock on a directory."""
+
+    def release(self) -> None:
+        """Let go; idempotent."""
+        ...
+
+
+class Disk(Protocol):
+    """Files below directories, by path."""
+
+    def open(self, path: str) -> DiskFile:
+        """Open an existing file for reading and writing."""
+        ...
+
+    async def create_zeroed(self, path: str, length_bytes: int) -> DiskFile:
+        """Create a file of durable zeros; its directory entry is durable only after `sync_directory`.
+
+        Raises:
+            DiskFullError: there is no space; nothing is left behind.
+        """
+        ...
+
+    def list(self, directory: str) -> list[str]:
+        """Names in a directory, sorted."""
+        ...
+
+    def make_directory(self, directory: str) -> None:
+        """Create a directory durably, with its parents, unless it is there."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename within a directory."""
+        ...
+
+    def unlink(self, path: str) -> None:
+        """Remove a file."""
+        ...
+
+    async def sync_directory(self, directory: str) -> None:
+        """Make creations, renames and removals in the directory durable."""
+        ...
+
+    def lock(self, directory: str) -> DirectoryLock:
+        """Take the directory for this process.
+
+        Raises:
+            StartError: it is in use or not writable.
+        """
+        ...
+
+    def free_bytes(self, directory: str) -> int:
+        """Space left on the directory's file system."""
+        ...
+
+
+async def _to_the_end(executor: ThreadPoolExecutor, function: Callable[[], _T]) -> _T:
+    """Run in the executor; a cancellation is delivered only after the thread is done with its file."""
+    future = asyncio.get_running_loop().run_in_executor(executor, function)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await asyncio.wait([future])
+        if not future.cancelled():
+            future.exception()  # seen: the caller is gone
+        raise
+
+
+class RealDisk:
+    """The machine's disk.
+
+    fdatasync runs inline while its moving average is below ``limits.LOG_INLINE_SYNC_MAX_S`` (a switch to a thread
+    costs as much), else in one thread; zeroing runs in another.
+    """
+
+    def __init__(self) -> None:
+        self._sync_executor = ThreadPoolExecutor(1, thread_name_prefix="log-sync")
+        self._background_executor = ThreadPoolExecutor(1, thread_name_prefix="log-background")
+        self._sync_average_s = 0.0
+
+    def open(self, path: str) -> RealFile:
+        """See Disk.open."""
+        return RealFile(self, path, os.open(path, os.O_RDWR | os.O_CLOEXEC))
+
+    async def create_zeroed(self, path: str, length_bytes: int) -> RealFile:
+        """See Disk.create_zeroed."""
+        file = RealFile(self, path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640))
+        try:
+            await self.in_background(lambda: os.posix_fallocate(file.descriptor, 0, length_bytes))
+            await file.zero()
+        except BaseException as error:
+            file.close()
+            os.unlink(path)
+            if isinstance(error, OSError) and error.errno in _NO_SPACE:
+                raise DiskFullError(f"no space for {length_bytes} bytes of log in {os.path.dirname(path)}") from error
+            raise
+        return file
+
+    def list(self, directory: str) -> list[str]:
+        """See Disk.list."""
+        return sorted(os.listdir(directory))
+
+    def make_directory(self, directory: str) -> None:
+        """See Disk.make_directory."""
+        missing = []
+        place = os.path.abspath(directory)
+        while not os.path.isdir(place):
+            missing.append(place)
+            place = os.path.dirname(place)
+        for path in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path, 0o750)
+            _sync_directory(os.path.dirname(path))
+
+    def rename(self, source: str, target: str) -> None:
+        """See Disk.rename."""
+        os.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        """See Disk.unlink."""
+        os.unlink(path)
+
+    async def sync_directory(self, directory: str) -> None:
+        """See Disk.sync_directory."""
+        await self.timed_sync(lambda: _sync_directory(directory))
+
+    def lock(self, directory: str) -> RealLock:
+        """See Disk.lock."""
+        path = os.path.join(directory, "lock")
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        except OSError as error:
+            raise StartError(f"log directory {directory} is not writable: {error.strerror}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            raise StartError(f"log directory {directory} is in use by another process") from error
+        return RealLock(descriptor)
+
+    def free_bytes(self, directory: str) -> int:
+        """See Disk.free_bytes."""
+        status = os.statvfs(directory)
+        return status.f_bavail * status.f_frsize
+
+    async def timed_sync(self, function: Callable[[], None]) -> None:
+        """Run a sync inline while syncs are fast, else in the sync thread."""
+        clock = asyncio.get_running_loop().time
+
+        def timed() -> float:
+            started = clock()
+            function()
+            return clock() - started
+
+        if self._sync_average_s < limits.LOG_INLINE_SYNC_MAX_S:
+            took_s = timed()
+        else:
+            took_s = await _to_the_end(self._sync_executor, timed)
+        # One stall must not turn a fast disk into a slow one, nor may it hide a slow one for long.
+        capped_s = min(took_s, 20 * limits.LOG_INLINE_SYNC_MAX_S)
+        self._sync_average_s += _EWMA_WEIGHT * (capped_s - self._sync_average_s)
+
+    async def in_background(self, function: Callable[[], _T]) -> _T:
+        """Run in the background thread."""
+        return await _to_the_end(self._background_executor, function)
+
+    def close(self) -> None:
+        """End the threads; all files must be closed."""
+        self._sync_executor.shutdown()
+        self._background_executor.shutdown()
+
+
+class RealLock:
+    """A held flock."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """See DirectoryLock.release."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class RealFile:
+    """A file of RealDisk."""
+
+    def __init__(self, disk: RealDisk, path: str, descriptor: int) -> None:
+        self._disk = disk
+        self._path = path
+        self.descriptor = descriptor
+
+    @property
+    def length_bytes(self) -> int:
+        """See DiskFile.length_bytes."""
+        return os.fstat(self.descriptor).st_size
+
+    def pwrite(self, offset: int, buffers: Sequence[Buffer]) -> None:
+        """See DiskFile.pwrite."""
+        for first in range(0, len(buffers), _IOV_MAX):
+            offset = self._write_all(offset, buffers[first : first + _IOV_MAX])
+
+    def _write_all(self, offset: int, buffers: Sequence[Buffer]) -> int:
+        rest = [memoryview(buffer) for buffer in buffers]
+        while rest:
+            written = os.pwritev(self.descriptor, rest, offset)
+            offset += written
+            while rest and written >= len(rest[0]):
+                written -= len(rest.pop(0))
+            if rest and written:
+                rest[0] = rest[0][written:]
+        return offset
+
+    async def pread(self, offset: int, length: int) -> bytes:
+        """See DiskFile.pread."""
+        return await self._disk.in_background(lambda: os.pread(self.descriptor, length, offset))
+
+    async def sync(self) -> None:
+        """See DiskFile.sync."""
+        await self._disk.timed_sync(lambda: os.fdatasync(self.descriptor))
+
+    async def zero(self) -> None:
+        """See DiskFile.zero."""
+        length = self.length_bytes
+        for offset in range(0, length, len(_ZEROS)):
+            count = min(len(_ZEROS), length - offset)
+            await self._disk.in_background(lambda offset=offset, count=count: self._zero_chunk(offset, count))  # type: ignore[misc]
+
+    def _zero_chunk(self, offset: int, count: int) -> None:
+        self._write_all(offset, [memoryview(_ZEROS)[:count]])
+        os.fdatasync(self.descriptor)
+
+    def truncate(self, length_bytes: int) -> None:
+        """See DiskFile.truncate."""
+        os.ftruncate(self.descriptor, length_bytes)
+
+    def close(self) -> None:
+        """See DiskFile.close."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+def _sync_directory(directory: str) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

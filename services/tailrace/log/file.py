@@ -1,0 +1,463 @@
+"""The file log: Tier 1 on a local disk, for the standalone server (design §4, docs/formats/log.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tailrace.common import limits
+from tailrace.common.errors import (
+    BadRequestError,
+    CorruptionError,
+    DiskFullError,
+    FencedError,
+    IllegalStateError,
+    TailraceError,
+    UnavailableError,
+)
+from tailrace.log import frames
+from tailrace.log.files import FileStock, LogFile
+from tailrace.log.frames import FrameIdentity, FrameKind, StartRecord, Verdict
+from tailrace.log.port import Buffer, RecoveredFrame
+from tailrace.log.recovery import AcceptedFile, Decision, decide
+from tailrace.log.scan import Window, file_name, frame_at, is_spare, read_frames, scan_directory
+
+if TYPE_CHECKING:
+    from tailrace.log.disk import DirectoryLock, Disk, DiskFile
+
+_MARKS_MAX_BYTES: Final = 8 * frames.SECTOR_BYTES
+"""Room at the end of each file that only MARK frames use, so that a truncation can always give space back."""
+_START_MAX_BYTES: Final = 64 * limits.KIB
+"""Room for a START frame with the history of some 2,700 epochs."""
+
+
+@dataclass(slots=True)
+class _Append:
+    """An append that is not durable yet. ``future`` is None for frames of the log's own."""
+
+    kind: FrameKind
+    sequence: int
+    payload: list[memoryview]
+    length_bytes: int
+    future: asyncio.Future[int] | None
+
+
+class FileLog:
+    """A DurableLog in a directory of its own; see the port for the contract.
+
+    Frames are written when they are appended; one fdatasync makes durable everything that was written before it
+    began. An error of the disk stops the log for good: after a failed fdatasync nobody knows what is on the disk.
+    Must be constructed inside a running event loop.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        container: int,
+        *,
+        file_bytes: int = limits.LOG_FILE_BYTES,
+        max_frame_bytes: int = limits.LOG_FRAME_MAX_BYTES,
+        reserve_bytes: int = limits.LOG_RESERVE_BYTES,
+    ) -> None:
+        self._smallest_file_bytes = frames.frame_length_max(max_frame_bytes) + _START_MAX_BYTES + _MARKS_MAX_BYTES
+        if file_bytes % frames.SECTOR_BYTES or file_bytes < self._smallest_file_bytes:
+            raise BadRequestError(f"file_bytes: {file_bytes} bytes of file cannot hold frames of {max_frame_bytes}")
+        self._disk = disk
+        self._directory = directory
+        self._container = container
+        self._max_frame_bytes = max_frame_bytes
+        self._file_bytes = file_bytes
+        self._reserve_bytes = reserve_bytes
+        self._lock: DirectoryLock | None = None
+        self._decision = Decision()
+        self._identity = FrameIdentity(container, 0, b"")
+        self._files: list[LogFile] = []
+        self._current: LogFile | None = None
+        self._stock = FileStock(disk, directory, file_bytes, self._write_waiting)
+        self._stock_task: asyncio.Task[None] | None = None
+        self._sync_task: asyncio.Task[None] | None = None
+        self._waiting: deque[_Append] = deque()  # for a file to write them to
+        self._written: deque[_Append] = deque()  # for the next sync
+        self._unsynced: list[LogFile] = []
+        self._directory_unsynced = False
+        self._next_sequence = 0
+        self._acknowledged_through = -1
+        self._log_start = 0
+        self._written_log_start = 0
+        self._durable_log_start = 0
+        self._waiting_bytes = 0
+        self._failure: TailraceError | None = None
+
+    # -- properties ----------------------------------------------------------------------------------------------
+
+    @property
+    def max_frame_bytes(self) -> int:
+        """Largest payload that one frame may carry."""
+        return self._max_frame_bytes
+
+    @property
+    def next_sequence(self) -> int:
+        """Address that the next appended frame will get."""
+        return self._next_sequence
+
+    @property
+    def log_start(self) -> int:
+        """Address of the first frame that was not truncated."""
+        return self._log_start
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of all files, the prepared one included."""
+        return sum(file.length_bytes for file in self._files) + self._stock.stored_bytes
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """Payload bytes that were appended and are not durable yet; the caller keeps them bounded."""
+        return self._waiting_bytes
+
+    # -- opening -------------------------------------------------------------------------------------------------
+
+    async def open(self, epoch: int, nonce: bytes) -> None:
+        """See DurableLog.open. StartError: the directory is in use or not writable; DiskFullError: no room to begin."""
+        if self._lock is not None or self._failure is not None:
+            raise IllegalStateError(f"log {self._directory} was opened before")
+        self._disk.make_directory(self._directory)
+        self._lock = self._disk.lock(self._directory)
+        try:
+            await self._recover_and_begin(epoch, nonce)
+        except OSError as error:
+            self._let_go()
+            raise UnavailableError(f"log {self._directory} cannot be opened: {error}") from error
+        except BaseException:
+            self._let_go()
+            raise
+
+    async def _recover_and_begin(self, epoch: int, nonce: bytes) -> None:
+        decision = decide(await scan_directory(self._disk, self._directory, self._container))
+        if epoch <= decision.known_epoch:
+            raise FencedError(f"log {self._directory} knows epoch {decision.known_epoch}, {epoch} is not above it")
+        self._decision = decision
+        self._identity = FrameIdentity(self._container, epoch, nonce)
+        self._next_sequence = decision.next_sequence
+        self._log_start = decision.log_start
+        for name in self._disk.list(self._directory):
+            if is_spare(name):
+                self._disk.unlink(f"{self._directory}/{name}")
+        for accepted in decision.files:
+            await self._settle(accepted)
+        await self._disk.sync_directory(self._directory)
+        self._acknowledged_through = decision.next_sequence - 1
+        await self._begin_epoch()
+        for path in decision.garbage:
+            self._disk.unlink(path)
+        await self._disk.sync_directory(self._directory)
+        self._stock_task = asyncio.get_running_loop().create_task(self._run_stock())
+
+    async def _settle(self, accepted: AcceptedFile) -> None:
+        """Make sure that the frames that count are on the disk, and give back the space behind them.
+
+        What was only found may be in the page cache alone, even marked clean after a failed fdatasync of the earlier
+        owner: writing it again in place makes it dirty again.
+        """
+        scan = accepted.scan
+        handle = self._disk.open(scan.name)
+        file = LogFile(scan.name, handle, scan.first_sequence, scan.length_bytes, scan.sectors, scan.end_offset)
+        del file.sectors[accepted.last + 1 - scan.first_sequence :]
+        file.first_readable = accepted.first
+        self._files.append(file)
+        if accepted.last > self._decision.acknowledged_through:
+            unsure = max(self._decision.acknowledged_through + 1 - scan.first_sequence, 0)
+            offset = file.sectors[unsure] * frames.SECTOR_BYTES if unsure else 0
+            await self._rewrite(handle, offset, scan.end_offset)
+        if scan.end_offset < scan.length_bytes:
+            handle.truncate(scan.end_offset)
+            file.length_bytes = scan.end_offset
+        await handle.sync()
+
+    async def _rewrite(self, handle: DiskFile, offset: int, end: int) -> None:
+        while offset < end:
+            piece = await handle.pread(offset, min(end - offset, limits.LOG_SCAN_WINDOW_BYTES))
+            handle.pwrite(offset, [piece])
+            offset += len(piece)
+
+    async def _begin_epoch(self) -> None:
+        """Start this epoch's first file; smaller than usual when the disk is nearly full."""
+        length = self._file_bytes
+        while True:
+            try:
+                made = await self._stock.make(length)
+                break
+            except DiskFullError:
+                if length == self._smallest_file_bytes:
+                    raise
+                length = max(length // 2 // frames.SECTOR_BYTES * frames.SECTOR_BYTES, self._smallest_file_bytes)
+        self._begin_file(*made)
+        for file in self._unsynced:
+            await file.handle.sync()
+        await self._disk.sync_directory(self._directory)
+        self._unsynced.clear()
+        self._directory_unsynced = False
+        self._durable_log_start = self._written_log_start
+
+    async def recover(self, first_sequence: int = 0) -> AsyncIterator[RecoveredFrame]:
+        """See DurableLog.recover."""
+        for accepted in self._decision.files:
+            async for frame in read_frames(self._disk, accepted, first_sequence):
+                yield RecoveredFrame(frame.header.sequence, frame.header.epoch, frame.payload)
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    def check_space(self, length_bytes: int, *, reserved: bool = False) -> None:
+        """See DurableLog.check_space. Operations that give space back may use the reserve."""
+        if self._stock.full_reason is None or self._stock.ready_bytes:
+            return
+        frames_needed = max(1, -(-length_bytes // self._max_frame_bytes))
+        needed = length_bytes + frames_needed * (frames.frame_length_max(self._max_frame_bytes) - self._max_frame_bytes)
+        if self._waiting or needed > self._room() - (0 if reserved else self._reserve_bytes):
+            raise DiskFullError(f"the log has no room for {length_bytes} bytes: {self._stock.full_reason}")
+
+    def _room(self) -> int:
+        current = self._current
+        return current.length_bytes - current.position - _MARKS_MAX_BYTES if current is not None else 0
+
+    def append(self, payload: Sequence[Buffer]) -> asyncio.Future[int]:
+        """See DurableLog.append."""
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        views = [memoryview(buffer).cast("B") for buffer in payload if len(buffer)]
+        length = sum(map(len, views))
+        if length > self._max_frame_bytes:
+            raise BadRequestError(f"payload: {length} bytes do not fit in a log frame of {self._max_frame_bytes}")
+        if self._failure is None and self._current is None:
+            raise IllegalStateError(f"log {self._directory} is not open")
+        if self._failure is not None:
+            future.set_exception(self._failure)
+            return future
+        item = _Append(FrameKind.DATA, self._next_sequence, views, length, future)
+        self._next_sequence += 1
+        self._waiting_bytes += length
+        self._waiting.append(item)
+        self._write_waiting()
+        return future
+
+    def _write_waiting(self) -> None:
+        """Write as many of the waiting frames as there is a file for; a sync follows at the end of the loop's turn."""
+        try:
+            while self._waiting and self._failure is None:
+                item = self._waiting[0]
+                if not self._write(item):
+                    break
+                self._waiting.popleft()
+        except OSError as error:
+            self._fail(error)
+            return
+        if self._written and self._sync_task is None:
+            self._sync_task = asyncio.get_running_loop().create_task(self._sync_written())
+
+    def _write(self, item: _Append) -> bool:
+        """Write one frame; False when there is no file that has room for it."""
+        file = self._current
+        assert file is not None
+        buffers, length = self._encode(item, file)
+        if file.position + length > file.length_bytes - (_MARKS_MAX_BYTES if item.kind is FrameKind.DATA else 0):
+            if item.kind is FrameKind.MARK:
+                return True  # no room even for that: the next frame carries the log start
+            taken = self._stock.take()
+            if taken is None:
+                return False
+            file = self._begin_file(*taken)
+            buffers, length = self._encode(item, file)
+        file.handle.pwrite(file.position, buffers)
+        if item.kind is FrameKind.DATA:
+            file.sectors.append(file.position // frames.SECTOR_BYTES)
+        file.position += length
+        self._written_log_start = self._log_start
+        self._written.append(item)
+        if self._unsynced[-1:] != [file]:
+            self._unsynced.append(file)
+        return True
+
+    def _encode(self, item: _Append, file: LogFile) -> tuple[list[Buffer], int]:
+        return frames.encode_frame(
+            self._identity,
+            item.kind,
+            item.payload,
+            sequence=item.sequence,
+            acknowledged_through=self._acknowledged_through,
+            log_start=self._log_start,
+            offset=file.position,
+        )
+
+    def _begin_file(self, spare_path: str, handle: DiskFile) -> LogFile:
+        """Give an empty file its name and its START frame. Its directory entry is synced with its first frames."""
+        first_sequence = self._waiting[0].sequence if self._waiting else self._next_sequence
+        path = f"{self._directory}/{file_name(first_sequence, self._identity.epoch)}"
+        self._disk.rename(spare_path, path)
+        file = LogFile(path, handle, first_sequence, handle.length_bytes, first_readable=first_sequence)
+        self._files.append(file)
+        self._current = file
+        self._directory_unsynced = True
+        history = tuple(entry for entry in self._decision.history if entry.last >= self._log_start)
+        record = StartRecord(self._decision.next_sequence, self._decision.previous_epoch, history).encode()
+        start = _Append(FrameKind.START, first_sequence, [memoryview(record)], 0, None)
+        buffers, length = self._encode(start, file)
+        if length > _START_MAX_BYTES:
+            raise IllegalStateError(f"log {self._directory} was opened {len(history)} times without a truncation")
+        handle.pwrite(0, buffers)
+        file.position = length
+        self._written_log_start = self._log_start
+        self._unsynced.append(file)
+        return file
+
+    # -- making durable ------------------------------------------------------------------------------------------
+
+    async def _sync_written(self) -> None:
+        """Group commit: each round covers what was written before it began (design §4)."""
+        try:
+            while self._written and self._failure is None:
+                await self._sync_round()
+        except OSError as error:
+            self._fail(error)
+        finally:
+            self._sync_task = None
+
+    async def _sync_round(self) -> None:
+        count = len(self._written)
+        log_start = self._written_log_start
+        files, self._unsynced = self._unsynced, []
+        directory, self._directory_unsynced = self._directory_unsynced, False
+        for file in files:
+            await file.handle.sync()
+        if directory:
+            await self._disk.sync_directory(self._directory)
+        if self._failure is not None:
+            return
+        done = [self._written.popleft() for _ in range(count)]
+        for item in done:
+            if item.future is not None:
+                self._acknowledged_through = item.sequence
+                self._waiting_bytes -= item.length_bytes
+        for item in done:
+            if item.future is not None and not item.future.done():
+                item.future.set_result(item.sequence)
+        if log_start > self._durable_log_start:
+            self._durable_log_start = log_start
+            self._retire_files()
+
+    def _fail(self, error: Exception) -> None:
+        """Stop for good; whatever is not acknowledged never will be."""
+        if self._failure is None:
+            self._failure = UnavailableError(f"log {self._directory} stopped: {error}")
+            self._failure.__cause__ = error
+        self._end_pending(self._failure)
+
+    def _end_pending(self, error: TailraceError) -> None:
+        pending = [*self._written, *self._waiting]
+        self._written.clear()
+        self._waiting.clear()
+        for item in pending:
+            if item.future is not None and not item.future.done():
+                item.future.set_exception(error)
+
+    # -- truncation ----------------------------------------------------------------------------------------------
+
+    async def truncate(self, sequence: int) -> None:
+        """See DurableLog.truncate. Whole files go, once a durable frame records the new start."""
+        if self._failure is not None:
+            raise self._failure
+        if sequence > self._acknowledged_through + 1:
+            raise BadRequestError(f"sequence: frame {sequence} is not durable, the log cannot start there")
+        if sequence <= self._log_start:
+            return
+        self._log_start = sequence
+        if self._truncated_files(sequence) and not self._waiting:
+            self._waiting.append(_Append(FrameKind.MARK, self._next_sequence, [], 0, None))
+            self._write_waiting()
+
+    def _truncated_files(self, log_start: int) -> list[LogFile]:
+        return [file for file in self._files if file is not self._current and file.next_sequence <= log_start]
+
+    def _retire_files(self) -> None:
+        for file in self._truncated_files(self._durable_log_start):
+            self._files.remove(file)
+            self._stock.retire(file)
+
+    async def _run_stock(self) -> None:
+        try:
+            await self._stock.run()
+        except OSError as error:
+            self._fail(error)
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    async def read(self, sequence: int, offset: int, length: int) -> bytes:
+        """See DurableLog.read."""
+        file = self._file_of(sequence)
+        file.readers += 1
+        try:
+            place = file.sectors[sequence - file.first_sequence] * frames.SECTOR_BYTES
+            found = await frame_at(Window(file.handle), place)
+        finally:
+            file.readers -= 1
+            if not file.readers:
+                self._stock.wake()
+        if isinstance(found, Verdict):
+            reason = found.reason or f"the frame is {found.condition.value}"
+            raise CorruptionError(f"{file.path} at offset {place}", reason)
+        header, payload = found
+        if header.sequence != sequence:
+            raise CorruptionError(f"{file.path} at offset {place}", f"frame {header.sequence} instead of {sequence}")
+        return bytes(payload[offset : offset + length])
+
+    def _file_of(self, sequence: int) -> LogFile:
+        if sequence <= self._acknowledged_through:
+            index = bisect.bisect_right(self._files, sequence, key=lambda file: file.first_sequence) - 1
+            if index >= 0 and self._files[index].first_readable <= sequence < self._files[index].next_sequence:
+                return self._files[index]
+        raise KeyError(f"log frame {sequence} is not there")
+
+    # -- closing -------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """See DurableLog.close. Written frames become durable, waiting ones fail."""
+        if self._sync_task is not None:
+            await asyncio.wait([self._sync_task])
+        if self._failure is None:
+            self._failure = FencedError(f"log {self._directory} is closed")
+        self._end_pending(self._failure)
+        if self._stock_task is not None:
+            self._stock_task.cancel()
+            await asyncio.wait([self._stock_task])
+        self._let_go()
+        if self._stock_task is not None and not self._stock_task.cancelled():
+            self._stock_task.result()
+
+    def _let_go(self) -> None:
+        for file in self._files:
+            file.handle.close()
+        self._stock.close()
+        self._files.clear()
+        self._current = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+
+async def verify(disk: Disk, directory: str, container: int) -> AsyncIterator[RecoveredFrame]:
+    """The frames of a closed log, without changing anything (for tools).
+
+    Raises:
+        StartError: the log is in use.
+        CorruptionError, DataLossError, FormatVersionError: as `FileLog.open`.
+    """
+    lock = disk.lock(directory)
+    try:
+        for accepted in decide(await scan_directory(disk, directory, container)).files:
+            async for frame in read_frames(disk, accepted):
+                yield RecoveredFrame(frame.header.sequence, frame.header.epoch, frame.payload)
+    finally:
+        lock.release()

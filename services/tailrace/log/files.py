@@ -1,0 +1,147 @@
+"""The files of an open file log: preparing the next one ahead, recycling truncated ones (design §3.5, §4)."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tailrace.common import limits
+from tailrace.common.errors import DiskFullError
+from tailrace.log.scan import spare_name
+
+if TYPE_CHECKING:
+    from tailrace.log.disk import Disk, DiskFile
+
+
+@dataclass(slots=True)
+class LogFile:
+    """A file with frames. ``sectors`` are the first sectors of its DATA frames, from ``first_sequence`` on."""
+
+    path: str
+    handle: DiskFile
+    first_sequence: int
+    length_bytes: int
+    sectors: array[int] = field(default_factory=lambda: array("I"))
+    position: int = 0
+    first_readable: int = 0
+    readers: int = 0
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence after the file's last frame."""
+        return self.first_sequence + len(self.sectors)
+
+
+class FileStock:
+    """Keeps one empty file ready, made of a retired one where there is one.
+
+    One background task; `on_ready` is called on the loop when a file became ready. While the disk is full it tries
+    again every ``limits.LOG_PREALLOCATE_RETRY_S`` and whenever a file is retired.
+    """
+
+    def __init__(self, disk: Disk, directory: str, file_bytes: int, on_ready: Callable[[], None]) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._file_bytes = file_bytes
+        self._on_ready = on_ready
+        self._ready: tuple[str, DiskFile] | None = None
+        self._retired: list[LogFile] = []
+        self._names_used = 0
+        self._wake = asyncio.Event()
+        self.full_reason: DiskFullError | None = None
+
+    @property
+    def ready_bytes(self) -> int:
+        """Length of the file that is ready; 0 when none is."""
+        return self._file_bytes if self._ready is not None else 0
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the files that hold nothing (any more)."""
+        return self.ready_bytes + sum(file.length_bytes for file in self._retired)
+
+    def take(self) -> tuple[str, DiskFile] | None:
+        """The ready file's path and handle; another one is prepared from now on."""
+        taken, self._ready = self._ready, None
+        self._wake.set()
+        return taken
+
+    def wake(self) -> None:
+        """Look again whether there is something to do."""
+        self._wake.set()
+
+    def retire(self, file: LogFile) -> None:
+        """Hand over a file whose frames are all truncated, durably."""
+        self._retired.append(file)
+        self._wake.set()
+
+    async def make(self, length_bytes: int) -> tuple[str, DiskFile]:
+        """Create an empty file now. Raises DiskFullError."""
+        path = self._next_path()
+        return path, await self._disk.create_zeroed(path, length_bytes)
+
+    async def run(self) -> None:
+        """Work until cancelled. OSError: the disk failed."""
+        while True:
+            self._wake.clear()
+            try:
+                await self._step()
+                self.full_reason = None
+            except DiskFullError as error:
+                self.full_reason = error
+            if self.full_reason is None:
+                await self._wake.wait()
+            else:
+                await self._wake_or_retry()
+
+    async def _wake_or_retry(self) -> None:
+        try:
+            async with asyncio.timeout(limits.LOG_PREALLOCATE_RETRY_S):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def _step(self) -> None:
+        while self._retired:
+            file = self._retired[0]
+            if file.readers:
+                break
+            await self._recycle(file)
+        if self._ready is None:
+            self._become_ready(await self.make(self._file_bytes))
+
+    async def _recycle(self, file: LogFile) -> None:
+        """Turn a retired file into the ready one, or remove it."""
+        path = self._next_path()
+        self._disk.rename(file.path, path)
+        self._retired.remove(file)
+        try:
+            # Durable before the zeros: under its old name the file must never look damaged.
+            await self._disk.sync_directory(self._directory)
+            if self._ready is None and file.length_bytes == self._file_bytes:
+                await file.handle.zero()
+                self._become_ready((path, file.handle))
+                return
+        except BaseException:
+            file.handle.close()
+            raise
+        file.handle.close()
+        self._disk.unlink(path)
+
+    def _become_ready(self, made: tuple[str, DiskFile]) -> None:
+        self._ready = made
+        self._on_ready()
+
+    def _next_path(self) -> str:
+        self._names_used += 1
+        return f"{self._directory}/{spare_name(self._names_used)}"
+
+    def close(self) -> None:
+        """Close the handles; the task must have ended."""
+        if self._ready is not None:
+            self._ready[1].close()
+        for file in self._retired:
+            file.handle.close()

@@ -1,0 +1,282 @@
+"""Pure codec of the file log's frames (design §4; docs/formats/log.md has the byte layout and test vectors).
+
+A frame starts on a 512-byte sector of a file that was all zero before. A crash may keep any subset of its sectors,
+so a frame is *torn* exactly when its end marker is missing or one of its sectors is zero that is not recorded as
+legitimately zero. A frame that is complete in that sense and still does not match its checksums is *corrupt*.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from tailrace.common.errors import FormatVersionError
+from tailrace.kernel import crc32c, is_zero, zero_sectors
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+SECTOR_BYTES: Final = 512
+HEADER_BYTES: Final = 128
+MAGIC: Final = b"TRLOGFRM"
+VERSION: Final = 1
+HEADER_END: Final = b"\xa7\x5b\xd9\x6e"
+FENCE: Final = b"\xa5"
+END_MARKER: Final = b"\xe5\xd7\xb9\xae\x9d\x7b\xcd\xeb"
+
+_HEADER = struct.Struct("<8sHHIQ16sQqQQIIIII28x")
+_HEADER_TAIL = struct.Struct("<I4s")
+_RUN = struct.Struct("<II")
+_START = struct.Struct("<QQI")
+_START_ENTRY = struct.Struct("<QQQ")
+
+
+class FrameKind(enum.IntEnum):
+    """What a frame carries."""
+
+    DATA = 1
+    """A payload of the log's owner; the only kind that takes a sequence number."""
+    START = 2
+    """First frame of every file: which frames of which epochs count. Its sequence is the file's first."""
+    MARK = 3
+    """Nothing but its header: makes a greater log start durable."""
+
+
+_KINDS: Final = frozenset(int(kind) for kind in FrameKind)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameHeader:
+    """The header of a frame. ``offset`` is the frame's own place in its file (guards against misdirected writes).
+
+    ``acknowledged_through`` is the greatest sequence that was durable when the frame was written (-1: none),
+    ``log_start`` the lowest sequence that recovery may still ask for.
+    """
+
+    kind: FrameKind
+    container: int
+    epoch: int
+    nonce: bytes
+    sequence: int
+    acknowledged_through: int
+    log_start: int
+    offset: int
+    payload_length: int
+    frame_length: int
+    run_count: int
+    runs_crc: int
+    payload_crc: int
+
+
+class Condition(enum.Enum):
+    """What stands at a place where a frame may begin."""
+
+    COMPLETE = "complete"
+    ABSENT = "absent"
+    TORN = "torn"
+    CORRUPT = "corrupt"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A condition and, when it is CORRUPT, the reason."""
+
+    condition: Condition
+    reason: str = ""
+
+
+COMPLETE: Final = Verdict(Condition.COMPLETE)
+ABSENT: Final = Verdict(Condition.ABSENT)
+TORN: Final = Verdict(Condition.TORN)
+
+
+def _corrupt(reason: str) -> Verdict:
+    return Verdict(Condition.CORRUPT, reason)
+
+
+def frame_length(payload_length: int, run_count: int) -> int:
+    """Bytes that a frame occupies in its file: a multiple of the sector."""
+    unpadded = HEADER_BYTES + payload_length + len(FENCE) + run_count * _RUN.size + len(END_MARKER)
+    return -(-unpadded // SECTOR_BYTES) * SECTOR_BYTES
+
+
+def frame_length_max(payload_length: int) -> int:
+    """Most bytes that a frame with such a payload can occupy: every other sector zero."""
+    return frame_length(payload_length, payload_length // (2 * SECTOR_BYTES) + 1)
+
+
+def zero_runs(payload: Sequence[memoryview]) -> list[tuple[int, int]]:
+    """Runs (first sector, count) of the frame's sectors that lie wholly inside the payload and hold only zeros."""
+    runs: list[tuple[int, int]] = []
+    position = HEADER_BYTES
+    open_sector_zero = False  # whether the bytes seen of the sector at `position` are all zero
+    for piece in payload:
+        taken = 0
+        within = position % SECTOR_BYTES
+        if within:
+            taken = min(SECTOR_BYTES - within, len(piece))
+            open_sector_zero = open_sector_zero and is_zero(piece[:taken])
+            if open_sector_zero and within + taken == SECTOR_BYTES:
+                _extend_runs(runs, position // SECTOR_BYTES)
+        whole = (len(piece) - taken) // SECTOR_BYTES * SECTOR_BYTES
+        if whole:
+            first = (position + taken) // SECTOR_BYTES
+            for index in zero_sectors(piece[taken : taken + whole]):
+                _extend_runs(runs, first + index)
+        if taken + whole < len(piece):
+            open_sector_zero = is_zero(piece[taken + whole :])
+        position += len(piece)
+    return runs
+
+
+def _extend_runs(runs: list[tuple[int, int]], sector: int) -> None:
+    if runs and runs[-1][0] + runs[-1][1] == sector:
+        runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+    else:
+        runs.append((sector, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class FrameIdentity:
+    """Who writes: the fields that all frames of one owner share."""
+
+    container: int
+    epoch: int
+    nonce: bytes
+
+
+def encode_frame(
+    identity: FrameIdentity,
+    kind: FrameKind,
+    payload: Sequence[memoryview],
+    *,
+    sequence: int,
+    acknowledged_through: int,
+    log_start: int,
+    offset: int,
+) -> tuple[list[Buffer], int]:
+    """The buffers of a frame, in order, and their total length. The payload buffers are passed on, not copied."""
+    payload_length = 0
+    payload_crc = 0
+    for piece in payload:
+        payload_length += len(piece)
+        payload_crc = crc32c(piece, payload_crc)
+    runs = zero_runs(payload)
+    table = b"".join(_RUN.pack(first, count) for first, count in runs)
+    length = frame_length(payload_length, len(runs))
+    fixed = _HEADER.pack(
+        MAGIC, VERSION, kind, identity.container, identity.epoch, identity.nonce, sequence, acknowledged_through,
+        log_start, offset, payload_length, length, len(runs), crc32c(table), payload_crc,
+    )  # fmt: skip
+    padding = length - HEADER_BYTES - payload_length - len(FENCE) - len(table) - len(END_MARKER)
+    header = fixed + _HEADER_TAIL.pack(crc32c(fixed), HEADER_END)
+    return [header, *payload, FENCE + table + FENCE * padding + END_MARKER], length
+
+
+def decode_header(sector: Buffer, offset: int) -> FrameHeader | Verdict:
+    """The header in a frame's first sector, or why there is none. ``offset`` is where the sector was read.
+
+    Raises:
+        FormatVersionError: the header is valid and of a newer version.
+    """
+    view = memoryview(sector)
+    fixed = view[: _HEADER.size]
+    if len(view) < HEADER_BYTES:
+        return ABSENT if is_zero(view) else _corrupt("the file ends inside a header")
+    if is_zero(view[:SECTOR_BYTES]):
+        return ABSENT
+    crc, header_end = _HEADER_TAIL.unpack_from(view, _HEADER.size)
+    if header_end != HEADER_END or crc != crc32c(fixed):
+        if _cut_short(header_end, HEADER_END) and is_zero(view[HEADER_BYTES:SECTOR_BYTES]):
+            return TORN
+        return _corrupt("the header does not match its checksum")
+    magic, version, kind, *rest = _HEADER.unpack(fixed)
+    if magic != MAGIC:
+        return _corrupt("the header has another magic number")
+    if version > VERSION:
+        raise FormatVersionError(f"a log frame at offset {offset} has format version {version}, known up to {VERSION}")
+    if kind not in _KINDS:
+        return _corrupt(f"frames of kind {kind} do not exist")
+    header = FrameHeader(FrameKind(kind), *rest)
+    if header.offset != offset:
+        return _corrupt(f"the frame belongs at offset {header.offset}")
+    if header.frame_length != frame_length(header.payload_length, header.run_count):
+        return _corrupt("the lengths of the header contradict each other")
+    return header
+
+
+def _cut_short(found: bytes, expected: bytes) -> bool:
+    """Whether `found` is a proper prefix of `expected` followed by zeros: a write that ended there."""
+    kept = found.rstrip(b"\0")
+    return len(kept) < len(expected) and expected.startswith(kept)
+
+
+def judge_frame(header: FrameHeader, image: memoryview) -> Verdict:
+    """Whether the bytes of a frame with a valid header are complete, torn or corrupt."""
+    if _cut_short(bytes(image[-len(END_MARKER) :]), END_MARKER):
+        return TORN
+    payload_end = HEADER_BYTES + header.payload_length
+    table_end = payload_end + len(FENCE) + header.run_count * _RUN.size
+    zeros = [index + 1 for index in zero_sectors(image[SECTOR_BYTES:])]
+    if zeros and (not header.run_count or zeros[-1] >= payload_end // SECTOR_BYTES):
+        return TORN  # no sector may be zero, or one of those with the table is missing
+    table = image[payload_end + len(FENCE) : table_end]
+    if crc32c(table) != header.runs_crc:
+        return _corrupt("the table of zero sectors does not match its checksum")
+    if zeros:
+        recorded: set[int] = set()
+        for first, count in _RUN.iter_unpack(table):
+            recorded.update(range(first, first + count))
+        if not recorded.issuperset(zeros):
+            return TORN
+    if bytes(image[payload_end : payload_end + 1]) != FENCE or bytes(image[table_end:]).strip(FENCE) != END_MARKER:
+        return _corrupt("the end of the frame is damaged")
+    if crc32c(image[HEADER_BYTES:payload_end]) != header.payload_crc:
+        return _corrupt("the payload does not match its checksum")
+    return COMPLETE
+
+
+def payload_of(header: FrameHeader, image: memoryview) -> memoryview:
+    """The payload inside a frame's bytes."""
+    return image[HEADER_BYTES : HEADER_BYTES + header.payload_length]
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRange:
+    """Frames `first` to `last` (both included) count as written by `epoch`."""
+
+    epoch: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartRecord:
+    """Payload of a START frame.
+
+    ``first_sequence`` is the first sequence of this epoch; ``previous_epoch`` the one it took over from (0: none);
+    ``history`` the accepted frames of earlier epochs, oldest first, as far as they were not truncated. Frames of an
+    earlier epoch outside of it are never read.
+    """
+
+    first_sequence: int
+    previous_epoch: int
+    history: tuple[EpochRange, ...]
+
+    def encode(self) -> bytes:
+        """The payload's bytes."""
+        entries = b"".join(_START_ENTRY.pack(entry.epoch, entry.first, entry.last) for entry in self.history)
+        return _START.pack(self.first_sequence, self.previous_epoch, len(self.history)) + entries
+
+    @classmethod
+    def decode(cls, payload: memoryview) -> StartRecord:
+        """The record in a payload whose checksum is right. Raises ValueError when it is no such record."""
+        if len(payload) < _START.size:
+            raise ValueError("the start record is too short")
+        first_sequence, previous_epoch, count = _START.unpack_from(payload)
+        if len(payload) != _START.size + count * _START_ENTRY.size:
+            raise ValueError("the start record's length is wrong")
+        entries = _START_ENTRY.iter_unpack(payload[_START.size :])
+        return cls(first_sequence, previous_epoch, tuple(EpochRange(*entry) for entry in entries))

@@ -1,0 +1,169 @@
+"""Pure decision of what a file log holds, from what a scan of its files found (design §4, docs/formats/log.md).
+
+Recovery takes the contiguous prefix. A frame that is missing at or below the greatest ``acknowledged_through`` is a
+loss and refused; above it is a gap of the pipeline, and what follows is dropped; below ``log_start`` it was truncated.
+The START frame of the newest epoch says which frames of older epochs count, so leftovers that nobody acknowledged
+cannot come back later.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tailrace.common.errors import CorruptionError, DataLossError
+from tailrace.log.frames import Condition, EpochRange, StartRecord
+
+
+@dataclass(slots=True)
+class FileScan:
+    """What a scan found in one file.
+
+    ``sectors`` are the first sectors of the DATA frames that follow each other from ``first_sequence`` on;
+    ``end_offset`` is where that prefix (with its MARK frames) ends, and ``end`` what stands there.
+    ``greatest_*`` cover every valid header of the file, also those behind the end; ``strays`` counts the latter.
+    """
+
+    name: str
+    epoch: int
+    first_sequence: int
+    length_bytes: int
+    start: StartRecord | None = None
+    nonce: bytes = b""
+    sectors: array[int] = field(default_factory=lambda: array("I"))
+    end_offset: int = 0
+    end: Condition = Condition.ABSENT
+    reason: str = ""
+    strays: int = 0
+    greatest_acknowledged: int = -1
+    greatest_log_start: int = 0
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence after the file's prefix."""
+        return self.first_sequence + len(self.sectors)
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedFile:
+    """The frames `first` to `last` of a file count."""
+
+    scan: FileScan
+    first: int
+    last: int
+
+
+@dataclass(slots=True)
+class Decision:
+    """What the log holds.
+
+    ``acknowledged_through`` is what is known as acknowledged, frames above it were only found. ``known_epoch`` is the
+    greatest epoch that ever tried to open the log.
+    """
+
+    files: list[AcceptedFile] = field(default_factory=list)
+    garbage: list[str] = field(default_factory=list)
+    history: tuple[EpochRange, ...] = ()
+    previous_epoch: int = 0
+    known_epoch: int = 0
+    next_sequence: int = 0
+    log_start: int = 0
+    acknowledged_through: int = -1
+
+
+def decide(scans: Iterable[FileScan]) -> Decision:
+    """Decide which frames count.
+
+    Raises:
+        CorruptionError: a frame that recovery needs is damaged; names file and offset.
+        DataLossError: a frame that was acknowledged is missing; names its sequence.
+    """
+    epochs: dict[int, list[FileScan]] = {}
+    for scan in sorted(scans, key=lambda scan: (scan.epoch, scan.first_sequence)):
+        epochs.setdefault(scan.epoch, []).append(scan)
+    decision = Decision(known_epoch=max(epochs, default=0))
+    top = _newest_started(epochs)
+    if top is not None:
+        _decide_from(epochs, top, decision)
+    accepted = {file.scan.name for file in decision.files}
+    decision.garbage = [scan.name for files in epochs.values() for scan in files if scan.name not in accepted]
+    return decision
+
+
+def _newest_started(epochs: dict[int, list[FileScan]]) -> int | None:
+    """The newest epoch that began. An epoch without any START frame never did: `open` returns after that is durable."""
+    for epoch in sorted(epochs, reverse=True):
+        files = epochs[epoch]
+        if any(scan.start is not None for scan in files):
+            return epoch
+        for scan in files:
+            if scan.end is Condition.CORRUPT:
+                raise CorruptionError(f"{scan.name} at offset {scan.end_offset}", scan.reason)
+            if scan.strays:
+                raise DataLossError(f"{scan.name}: frames of epoch {epoch} are there, but the file's start is missing")
+    return None
+
+
+def _decide_from(epochs: dict[int, list[FileScan]], top: int, decision: Decision) -> None:
+    files = epochs[top]
+    record = _agreed_start(files)
+    decision.previous_epoch = top
+    decision.log_start = max(scan.greatest_log_start for scan in files)
+    decision.acknowledged_through = max(record.first_sequence - 1, *(scan.greatest_acknowledged for scan in files))
+    history: list[EpochRange] = []
+    for entry in record.history:
+        first = max(entry.first, decision.log_start)
+        if first <= entry.last:
+            _walk(epochs.get(entry.epoch, []), first, entry.last, decision)
+            history.append(EpochRange(entry.epoch, first, entry.last))
+    first = max(record.first_sequence, decision.log_start)
+    decision.next_sequence = _walk(files, first, None, decision)
+    if decision.next_sequence > first:
+        history.append(EpochRange(top, first, decision.next_sequence - 1))
+    decision.history = tuple(history)
+
+
+def _agreed_start(files: list[FileScan]) -> StartRecord:
+    """The START record of an epoch, from its last file that has one (history only shrinks)."""
+    started = [scan for scan in files if scan.start is not None]
+    for scan in started:
+        if scan.nonce != started[0].nonce:
+            raise CorruptionError(f"{scan.name} at offset 0", "another owner wrote in this epoch")
+    record = started[-1].start
+    assert record is not None
+    return record
+
+
+def _walk(files: list[FileScan], first: int, last: int | None, decision: Decision) -> int:
+    """Accept the frames from `first` through `last` (None: as far as they go); returns the next sequence.
+
+    Raises:
+        CorruptionError, DataLossError: as `decide`.
+    """
+    expected = first
+    stopped_at: FileScan | None = None
+    begun = [scan for scan in files if scan.first_sequence <= first][-1:]
+    for scan in begun + [scan for scan in files if scan.first_sequence > first]:
+        if last is not None and expected > last:
+            return expected
+        if scan.first_sequence > expected or (stopped_at is not None and stopped_at.end is Condition.CORRUPT):
+            break
+        stopped_at = scan
+        if scan.start is None:
+            continue
+        if scan.first_sequence < expected and scan not in begun:
+            raise CorruptionError(f"{scan.name} at offset 0", f"repeats frames below {expected}")
+        end = scan.next_sequence - 1 if last is None else min(scan.next_sequence - 1, last)
+        if end >= expected:
+            decision.files.append(AcceptedFile(scan, expected, end))
+            expected = end + 1
+    if last is not None and expected > last:
+        return expected
+    if stopped_at is not None and stopped_at.end is Condition.CORRUPT:
+        raise CorruptionError(f"{stopped_at.name} at offset {stopped_at.end_offset}", stopped_at.reason)
+    acknowledged = decision.acknowledged_through if last is None else last
+    if expected <= acknowledged:
+        where = f" at {stopped_at.name} offset {stopped_at.end_offset}" if stopped_at is not None else ""
+        raise DataLossError(f"log frame {expected} is missing{where}, but frames through {acknowledged} were durable")
+    return expected

@@ -1,0 +1,185 @@
+"""Reading the files of a file log: a window over a file, and the scan that recovery decides from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tailrace.common import limits
+from tailrace.common.errors import CorruptionError
+from tailrace.kernel import is_zero
+from tailrace.log import frames
+from tailrace.log.frames import Condition, FrameHeader, FrameKind, StartRecord, Verdict
+from tailrace.log.recovery import AcceptedFile, FileScan
+
+if TYPE_CHECKING:
+    from tailrace.log.disk import Disk, DiskFile
+
+_NAME: Final = re.compile(r"(\d{20})-(\d{20})\.log")
+_SPARE: Final = re.compile(r"spare-\d+\.log")
+
+
+def file_name(first_sequence: int, epoch: int) -> str:
+    """Name of the file whose first frame has that sequence and epoch."""
+    return f"{first_sequence:020d}-{epoch:020d}.log"
+
+
+def spare_name(number: int) -> str:
+    """Name of a file that holds nothing (any more)."""
+    return f"spare-{number}.log"
+
+
+def is_spare(name: str) -> bool:
+    """Whether the name is one that `spare_name` makes."""
+    return _SPARE.fullmatch(name) is not None
+
+
+class Window:
+    """Reads of a file at rising offsets, fetched in large pieces."""
+
+    def __init__(self, file: DiskFile) -> None:
+        self._file = file
+        self._start = 0
+        self._data = memoryview(b"")
+        self.length_bytes = file.length_bytes
+
+    async def view(self, offset: int, length: int) -> memoryview:
+        """The bytes there, fewer at the end of the file. Valid for as long as the caller keeps it."""
+        if not self._start <= offset <= offset + length <= self._start + len(self._data):
+            wanted = max(length, limits.LOG_SCAN_WINDOW_BYTES)
+            self._data = memoryview(await self._read(offset, min(wanted, self.length_bytes - offset)))
+            self._start = offset
+        return self._data[offset - self._start : offset - self._start + length]
+
+    async def _read(self, offset: int, length: int) -> bytes:
+        data = await self._file.pread(offset, length) if length > 0 else b""
+        while 0 < len(data) < length:
+            more = await self._file.pread(offset + len(data), length - len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+
+async def frame_at(window: Window, offset: int) -> tuple[FrameHeader, memoryview] | Verdict:
+    """The complete frame at an offset, or what stands there instead."""
+    header = frames.decode_header(await window.view(offset, frames.SECTOR_BYTES), offset)
+    if isinstance(header, Verdict):
+        return header
+    image = await window.view(offset, header.frame_length)
+    if len(image) < header.frame_length:
+        return Verdict(Condition.CORRUPT, "the frame runs past the end of the file")
+    verdict = frames.judge_frame(header, image)
+    return (header, frames.payload_of(header, image)) if verdict.condition is Condition.COMPLETE else verdict
+
+
+async def scan_directory(disk: Disk, directory: str, container: int) -> list[FileScan]:
+    """Scan every log file of a directory."""
+    scans = []
+    for name in disk.list(directory):
+        if match := _NAME.fullmatch(name):
+            file = disk.open(f"{directory}/{name}")
+            try:
+                scan = FileScan(f"{directory}/{name}", int(match[2]), int(match[1]), file.length_bytes)
+                await _scan_file(Window(file), scan, container)
+            finally:
+                file.close()
+            scans.append(scan)
+    return scans
+
+
+async def _scan_file(window: Window, scan: FileScan, container: int) -> None:
+    offset = 0
+    while offset < window.length_bytes:
+        found = await frame_at(window, offset)
+        if isinstance(found, Verdict):
+            scan.end, scan.reason = found.condition, found.reason
+            break
+        header, payload = found
+        if problem := _misplaced(scan, header, container):
+            scan.end, scan.reason = Condition.CORRUPT, problem
+            break
+        _note(scan, header)
+        if header.kind is FrameKind.DATA:
+            scan.sectors.append(offset // frames.SECTOR_BYTES)
+        elif header.kind is FrameKind.START:
+            try:
+                scan.start = StartRecord.decode(payload)
+            except ValueError as error:
+                scan.end, scan.reason = Condition.CORRUPT, str(error)
+                break
+            scan.nonce = header.nonce
+        offset += header.frame_length
+    scan.end_offset = offset
+    await _scan_rest(window, scan, container)
+
+
+def _misplaced(scan: FileScan, header: FrameHeader, container: int) -> str:
+    """Why a complete frame cannot stand where it stands; empty when it can."""
+    if header.container != container:
+        return f"the frame belongs to container {header.container}"
+    if header.epoch != scan.epoch:
+        return f"the frame belongs to epoch {header.epoch}"
+    if (header.kind is FrameKind.START) != (scan.start is None):
+        return "a file begins with its only START frame"
+    if scan.start is not None and header.nonce != scan.nonce:
+        return "the frame has another owner's nonce"
+    if header.sequence != scan.next_sequence:
+        return f"frame {header.sequence} stands where {scan.next_sequence} belongs"
+    return ""
+
+
+def _note(scan: FileScan, header: FrameHeader) -> None:
+    scan.greatest_acknowledged = max(scan.greatest_acknowledged, header.acknowledged_through)
+    scan.greatest_log_start = max(scan.greatest_log_start, header.log_start)
+
+
+async def _scan_rest(window: Window, scan: FileScan, container: int) -> None:
+    """Look behind the prefix for valid headers: they tell what was acknowledged."""
+    offset = scan.end_offset
+    while offset < window.length_bytes:
+        piece = await window.view(offset, min(limits.LOG_SCAN_WINDOW_BYTES, window.length_bytes - offset))
+        if not piece:
+            return
+        if not is_zero(piece):
+            for at in range(0, len(piece), frames.SECTOR_BYTES):
+                sector = piece[at : at + frames.SECTOR_BYTES]
+                if bytes(sector[:8]) == frames.MAGIC:
+                    header = frames.decode_header(sector, offset + at)
+                    if isinstance(header, FrameHeader) and (header.container, header.epoch) == (container, scan.epoch):
+                        _note(scan, header)
+                        scan.strays += header.kind is not FrameKind.START
+        offset += len(piece)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFrame:
+    """A frame that counts, and where it stands."""
+
+    file: str
+    offset: int
+    header: FrameHeader
+    payload: memoryview
+
+
+async def read_frames(disk: Disk, accepted: AcceptedFile, first_sequence: int = 0) -> AsyncIterator[StoredFrame]:
+    """The frames of an accepted file from `first_sequence` on, verified again.
+
+    Raises:
+        CorruptionError: the file changed since it was scanned.
+    """
+    scan = accepted.scan
+    first = max(first_sequence, accepted.first)
+    file = disk.open(scan.name)
+    try:
+        window = Window(file)
+        for sequence in range(first, accepted.last + 1):
+            offset = scan.sectors[sequence - scan.first_sequence] * frames.SECTOR_BYTES
+            found = await frame_at(window, offset)
+            if isinstance(found, Verdict):
+                raise CorruptionError(f"{scan.name} at offset {offset}", found.reason or found.condition.value)
+            yield StoredFrame(scan.name, offset, *found)
+    finally:
+        file.close()
