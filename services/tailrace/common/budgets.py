@@ -1,4 +1,4 @@
-"""One memory figure for a worker, and every byte budget that follows from it (design §8). Pure but for `memory_limit`."""
+"""One memory figure for a worker, and every byte budget that follows from it (design §8)."""
 
 from __future__ import annotations
 

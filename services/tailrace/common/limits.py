@@ -97,6 +97,21 @@ TABLE_VALUE_MAX_BYTES: Final = MIB - 8192
 TABLE_BATCH_MAX_BYTES: Final = 32 * MIB
 TABLE_REPLY_MAX_BYTES: Final = 2 * MIB
 TABLE_CONFLICT_RETRIES_MAX: Final = 100
+TABLE_BATCH_KEYS_MAX: Final = ATTRIBUTE_UPDATES_PER_OPERATION_MAX - 8  # different keys of one batch
+TABLE_ENTRY_CACHE_BYTES: Final = 16 * MIB  # hot entries of a worker
+TABLE_ENTRY_CACHE_OVERHEAD_BYTES: Final = 300  # objects around a cached entry
+TABLE_ENTRY_CACHED_MAX_BYTES: Final = 64 * KIB  # larger entries are not cached
+TABLE_ENTRY_READ_BYTES: Final = 4 * KIB  # first read of an entry whose length is not known
+TABLE_ENTRY_READS_MAX: Final = 16  # entries that one request reads at once
+TABLE_SCAN_READ_BYTES: Final = 1 * MIB
+TABLE_DELTA_SCAN_MAX_BYTES: Final = 32 * MIB  # removed and replaced entries that one delta read passes over
+TABLE_ITERATOR_ENTRIES_MAX: Final = 10_000
+TABLE_COMPACTION_INTERVAL_S: Final = 30.0
+TABLE_COMPACTION_PASS_BYTES: Final = 4 * MIB
+TABLE_COMPACTION_PASSES_MAX: Final = 32  # of one table in one interval
+TABLE_COMPACTION_MIN_BYTES: Final = 128 * KIB  # smaller tables are not worth a pass
+TABLE_COMPACTION_UTILISATION: Final = 0.75  # live entries of all written since the compaction offset
+TABLE_COMPACTION_CANDIDATES_MAX: Final = 10_000  # changed tables remembered
 
 # -- stream cuts (naming §7) --------------------------------------------------------------------------------------
 STREAM_CUT_TEXT_MAX_BYTES: Final = 1 * MIB  # Base64 text accepted from a user
@@ -176,3 +191,4 @@ CONTAINER_RESTART_MAX_S: Final = 60.0
 TABLE_COMPACTION_INTERVAL_S: Final = 30.0
 ROUTES_CACHED_MAX: Final = 10_000  # segment names whose container is remembered
 CLOSE_DEADLINE_S: Final = 20.0
+INSPECT_PAGE_MAX: Final = 1000

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-import uuid
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tailrace.common import limits
 from tailrace.common.errors import InvalidNameError
+
+if TYPE_CHECKING:
+    import uuid
 
 INTERNAL_SCOPE: Final = "_system"
 MARK_PREFIX: Final = "_MARK"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.common.errors import BadRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 
 class KeyRange(NamedTuple):

@@ -24,4 +24,4 @@ class SystemEntropy:
 
     def uniform(self) -> float:
         """A float in [0, 1)."""
-        return random.random()  # noqa: S311 - spreading load, not secrets
+        return random.random()

@@ -12,13 +12,15 @@ import enum
 import gzip
 import itertools
 import zlib
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tailrace.common import limits, names
 from tailrace.common.errors import BadRequestError
 from tailrace.common.ranges import KeyRange, covers_exactly, elementary_edges
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 UNBOUNDED_TEXT: Final = "UNBOUNDED"
 FUTURE_OFFSET: Final = -1

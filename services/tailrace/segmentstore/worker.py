@@ -14,7 +14,14 @@ import structlog
 
 from tailrace.cluster.mapping import container_of
 from tailrace.common import limits
-from tailrace.common.errors import ContainerStoppedError, DataError, FencedError, TailraceError, WrongHostError
+from tailrace.common.errors import (
+    ContainerStoppedError,
+    DataError,
+    FencedError,
+    TailraceError,
+    UnavailableError,
+    WrongHostError,
+)
 from tailrace.kernel import BlockCache
 from tailrace.segmentstore.cachemanager import CacheManager
 from tailrace.segmentstore.container import Container, ContainerPorts
@@ -60,6 +67,7 @@ class Worker:
         self._containers: dict[int, Container] = {}
         self._tables: dict[int, TableService] = {}
         self._failed: dict[int, ContainerStatus] = {}
+        self._unprovable: set[int] = set()
         self._routes: dict[str, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -108,6 +116,7 @@ class Worker:
                 continue
             except DataError:
                 self._failed[container_id] = container.status()
+                self._unprovable.add(container_id)
                 await container.close()
                 return False
             self._failed.pop(container_id, None)
@@ -128,15 +137,18 @@ class Worker:
                 del self._tables[container_id]
                 await container.close()
                 if isinstance(cause, DataError):
-                    return  # never guess: a person must look at it
+                    self._unprovable.add(container_id)
                 if asyncio.get_running_loop().time() - started > limits.CONTAINER_RESTART_MAX_S:
                     delay_s = limits.CONTAINER_RESTART_MIN_S
-            elif container_id in self._failed:
-                return  # it could not prove its data when it was opened
+            if container_id in self._unprovable:
+                return  # never guess: a person must look at it
             await asyncio.sleep(delay_s)
             delay_s = min(delay_s * 2, limits.CONTAINER_RESTART_MAX_S)
             _logger.warning("container_reopening", container=container_id)
-            await self._open(container_id)
+            try:
+                await self._open(container_id)
+            except UnavailableError as error:
+                _logger.warning("container_not_opened", container=container_id, reason=str(error))
 
     async def _compact_tables(self) -> None:
         while True:
