@@ -35,7 +35,7 @@ class Inspectable(Protocol):
         """Running containers."""
         ...
 
-    def container(self, container_id: int) -> Container:
+    def container_by_id(self, container_id: int) -> Container:
         """A running container by number."""
         ...
 
@@ -129,7 +129,7 @@ def create_app(worker: Inspectable) -> FastAPI:
         after: str = "",
         limit: int = Query(default=100, ge=1, le=limits.INSPECT_PAGE_MAX),
     ) -> list[dict[str, Any]]:
-        chosen = worker.containers() if container is None else [worker.container(container)]
+        chosen = worker.containers() if container is None else [worker.container_by_id(container)]
         names = sorted(
             (name, item) for item in chosen for name in item.segment_names() if name.startswith(prefix) and name > after
         )[:limit]
@@ -158,7 +158,7 @@ def create_app(worker: Inspectable) -> FastAPI:
 
     @app.post("/v1/containers/{container_id}/flush")
     async def flush(container_id: int) -> dict[str, Any]:
-        container = worker.container(container_id)
+        container = worker.container_by_id(container_id)
         await container.flush_to_storage()
         return dataclasses.asdict(container.status())
 

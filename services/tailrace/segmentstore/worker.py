@@ -176,9 +176,9 @@ class Worker:
         Raises:
             WrongHostError: it does not run here. ContainerStoppedError: it should, and stopped.
         """
-        return self.container(self._container_id(segment))
+        return self.container_by_id(self._container_id(segment))
 
-    def container(self, container_id: int) -> Container:
+    def container_by_id(self, container_id: int) -> Container:
         """A container by its number; errors as of `container_for`."""
         container = self._containers.get(container_id)
         if container is not None:
