@@ -24,6 +24,7 @@ READ_REPLY_MAX_BYTES: Final = 2 * MIB
 SETUP_APPENDS_PER_CONNECTION_MAX: Final = 2048
 REQUEST_DEADLINE_S: Final = 60.0
 CONNECTION_IN_FLIGHT_FREE_BYTES: Final = 1 * MIB  # a connection with less outstanding is always read
+CONNECTIONS_MAX: Final = 10_000  # of one server
 REQUESTS_PER_CONNECTION_MAX: Final = 4096  # unanswered requests, waiting tail reads included
 TRANSIENT_SEGMENTS_PER_CONNECTION_MAX: Final = 1024
 SEND_BUFFER_HIGH_BYTES: Final = 1 * MIB  # above it a connection is neither read nor answered

@@ -123,6 +123,10 @@ class Receiver:
         """Hand out the frame with this payload again, and all after it."""
         self._scan = payload_start - FRAME_HEADER_BYTES
 
+    def resume_at(self, position: int) -> None:
+        """Hand out frames again from `position`, where one begins; what is before it was handled."""
+        self._scan = position
+
     def hold(self, payload_start: int, length: int) -> None:
         """Keep the payload of a frame that was handed out until `release_held`."""
         self.held_start, self._held_length = payload_start, length

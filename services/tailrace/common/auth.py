@@ -1,0 +1,56 @@
+"""The seams through which every request passes: who may do what, and who used how much.
+
+Both are plain functions, so that one place decides and the servers only ask. The implementations here are those of a
+server without authentication and without quotas.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class AccessLevel(enum.IntEnum):
+    """What a request wants to do with a resource, in the order of the permissions (wire §9)."""
+
+    NONE = 0
+    READ = 1
+    READ_UPDATE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who is at the other end of a connection: the peer's address, and its name when a certificate proved one."""
+
+    address: str
+    name: str = ""
+
+
+class Authorize(Protocol):
+    """Decides whether `principal` with `token` may use `resource` (a segment or scope name) at `level`.
+
+    Raises:
+        UnauthenticatedError: the token is missing, malformed or expired.
+        PermissionDeniedError: it does not cover the resource.
+    """
+
+    def __call__(self, principal: Principal, token: str, resource: str, level: AccessLevel) -> None:
+        """Return if allowed, else raise."""
+        ...
+
+
+class Account(Protocol):
+    """Notes that `operations` requests with `length_bytes` bytes of data were made on a scope."""
+
+    def __call__(self, scope: str, length_bytes: int, operations: int) -> None:
+        """Note the use; must not raise."""
+        ...
+
+
+def allow_all(principal: Principal, token: str, resource: str, level: AccessLevel) -> None:
+    """Authorize everything: the server runs without authentication."""
+
+
+def account_nothing(scope: str, length_bytes: int, operations: int) -> None:
+    """Keep no account."""

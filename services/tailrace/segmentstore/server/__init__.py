@@ -1,0 +1,1 @@
+"""The server of the segment store protocol: connections, appends, requests, replies (design §3, wire)."""

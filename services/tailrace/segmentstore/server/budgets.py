@@ -1,0 +1,95 @@
+"""Bytes in flight: how much of what was received may wait for its commit (design §3.2).
+
+A connection above its share, or one of many when all together are above the total, is not read. A connection with less
+than `limits.CONNECTION_IN_FLIGHT_FREE_BYTES` outstanding is always read, so that none is starved by the others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.common import limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class InFlightBudget:
+    """The total of all connections of a server."""
+
+    def __init__(self, max_bytes: int = limits.ALL_CONNECTIONS_IN_FLIGHT_MAX_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self.outstanding_bytes = 0
+        self._waiting: dict[ConnectionBudget, None] = {}
+
+    def connection(self, on_room: Callable[[], None]) -> ConnectionBudget:
+        """The share of a new connection; `on_room` is called once for each `must_wait` that was true."""
+        return ConnectionBudget(self, on_room)
+
+    def wait(self, budget: ConnectionBudget) -> None:
+        """Call the connection's `on_room` when there is room for it."""
+        self._waiting[budget] = None
+
+    def forget(self, budget: ConnectionBudget) -> None:
+        """The connection does not wait any more."""
+        self._waiting.pop(budget, None)
+
+    def released(self, budget: ConnectionBudget) -> None:
+        """Bytes of `budget` were released: wake who may go on."""
+        if not self._waiting:
+            return
+        # Below the total everybody is looked at; above it only the one whose own share has changed.
+        candidates = list(self._waiting) if self.outstanding_bytes <= self.max_bytes else [budget]
+        for each in candidates:
+            if each in self._waiting and each.may_resume:
+                del self._waiting[each]
+                each.on_room()
+
+
+class ConnectionBudget:
+    """The share of one connection."""
+
+    __slots__ = ("_shared", "on_room", "outstanding_bytes")
+
+    def __init__(self, shared: InFlightBudget, on_room: Callable[[], None]) -> None:
+        self._shared = shared
+        self.on_room = on_room
+        self.outstanding_bytes = 0
+
+    def charge(self, length_bytes: int) -> None:
+        """Count bytes in."""
+        self.outstanding_bytes += length_bytes
+        self._shared.outstanding_bytes += length_bytes
+
+    def must_wait(self) -> bool:
+        """Whether the connection must not be read for now; `on_room` is called when it may be again."""
+        shared = self._shared
+        if self.outstanding_bytes <= limits.CONNECTION_IN_FLIGHT_FREE_BYTES:
+            return False
+        if (
+            self.outstanding_bytes <= limits.CONNECTION_IN_FLIGHT_MAX_BYTES
+            and shared.outstanding_bytes <= shared.max_bytes
+        ):
+            return False
+        shared.wait(self)
+        return True
+
+    def release(self, length_bytes: int) -> None:
+        """Count bytes out, which may let this and other connections go on."""
+        self.outstanding_bytes -= length_bytes
+        self._shared.outstanding_bytes -= length_bytes
+        self._shared.released(self)
+
+    def close(self) -> None:
+        """The connection is gone; what it has in flight is released as it completes."""
+        self._shared.forget(self)
+
+    @property
+    def may_resume(self) -> bool:
+        """Whether reading may go on; a quarter below the limit, so that it does not stop at every append."""
+        if self.outstanding_bytes < limits.CONNECTION_IN_FLIGHT_FREE_BYTES:
+            return True
+        return (
+            self.outstanding_bytes <= limits.CONNECTION_IN_FLIGHT_MAX_BYTES * 3 // 4
+            and self._shared.outstanding_bytes <= self._shared.max_bytes
+        )

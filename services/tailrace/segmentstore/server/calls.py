@@ -1,0 +1,53 @@
+"""One request being served: what a handler gets, and how handlers are listed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from tailrace.common.auth import AccessLevel
+from tailrace.wire.command import Command
+
+if TYPE_CHECKING:
+    from tailrace.segmentstore.api import SegmentContainer
+    from tailrace.segmentstore.server.context import ServerContext
+    from tailrace.segmentstore.server.outbox import Outbox
+    from tailrace.segmentstore.tables.types import TableService
+
+
+@dataclass(slots=True)
+class Call:
+    """What a handler works with: the segment's container and what the connection holds.
+
+    ``transients`` are the transient segments that were created on the connection and still exist.
+    """
+
+    context: ServerContext
+    container: SegmentContainer
+    outbox: Outbox
+    transients: dict[str, SegmentContainer]
+
+    @property
+    def tables(self) -> TableService:
+        """Table segments of the container."""
+        return self.context.registry.table_service(self.container)
+
+
+Reply: TypeAlias = Command | bytes
+HandlerFunction: TypeAlias = Callable[[Call, Any], Awaitable[Reply]]
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """How a request is served.
+
+    ``segment_field`` names the request's field that decides the container and is authorized at ``level``; empty for
+    the commands that name a container. ``waits`` marks a request without a deadline, which may wait for as long as its
+    connection lasts and is cancelled with it.
+    """
+
+    function: HandlerFunction
+    segment_field: str = "segment"
+    level: AccessLevel = AccessLevel.READ
+    waits: bool = False

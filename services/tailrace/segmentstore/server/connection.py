@@ -1,0 +1,245 @@
+"""One connection of the segment store protocol: bytes in, frames to their processors (design §3.1, wire §1, §2)."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from typing import TYPE_CHECKING, Final
+
+from tailrace.common import limits
+from tailrace.common.auth import Principal
+from tailrace.common.errors import ProtocolError
+from tailrace.segmentstore.server.appends import AppendProcessor
+from tailrace.segmentstore.server.outbox import Outbox
+from tailrace.segmentstore.server.requests import RequestProcessor
+from tailrace.wire import commands as c
+from tailrace.wire.appends import (
+    APPEND_BLOCK,
+    APPEND_BLOCK_END,
+    CONDITIONAL_APPEND,
+    CONDITIONAL_BLOCK_END,
+    BlockAssembler,
+    decode_conditional,
+)
+from tailrace.wire.codec import decode, encode
+from tailrace.wire.receiver import Receiver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tailrace.segmentstore.server.context import ServerContext
+
+WIRE_VERSION: Final = 16
+"""Version that the server announces; 17 would make newer clients ask for what it does not offer (wire §2)."""
+
+OLDEST_WIRE_VERSION: Final = 5
+
+_HELLO_FRAME: Final = encode(c.Hello(WIRE_VERSION, OLDEST_WIRE_VERSION))
+_KEEP_ALIVE_FRAME: Final = encode(c.KeepAlive())
+_KEEP_ALIVE: Final = c.KeepAlive.CODE
+_PADDING: Final = c.Padding.CODE
+
+
+class Stop(enum.IntFlag):
+    """Why a connection is not read for now."""
+
+    NONE = 0
+    CONTAINER = 1  # an append waits for room in its container
+    BUDGET = 2  # too many bytes in flight
+    SENDING = 4  # the peer does not take its replies
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol object of one client. `made` is called when the connection stands, `gone` when it has ended.
+
+    While any `Stop` is set nothing is read and nothing received is decoded; frames that were not handled are found
+    again.
+    """
+
+    def __init__(
+        self, context: ServerContext, made: Callable[[Connection], None], gone: Callable[[Connection], None]
+    ) -> None:
+        self._context = context
+        self._made = made
+        self._gone = gone
+        self._loop = asyncio.get_running_loop()
+        self._receiver = Receiver(context.pool)
+        self._assembler = BlockAssembler()
+        self._budget = context.in_flight.connection(self._has_room)
+        self._stops = Stop.NONE
+        self._closing = False
+        self._waiting_frame_end = -1
+        self._cut_off: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start serving."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self.principal = Principal(str(peer))
+        self._outbox = Outbox(self._loop, transport)
+        self._appends = AppendProcessor(self._context, self._outbox, self._budget, self.fail)
+        self._requests = RequestProcessor(self._context, self.principal, self._outbox, self._budget, self.fail)
+        self._made(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End everything that only this connection waits for."""
+        self._closing = True
+        if self._cut_off is not None:
+            self._cut_off.cancel()
+        self._budget.close()
+        self._appends.close()
+        self._outbox.close()
+        self._requests.close()
+        self._receiver.close()
+        self._gone(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the transport receives next."""
+        return self._receiver.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes were received."""
+        self._receiver.received(nbytes)
+        if not self._stops:
+            self._drain()
+
+    def eof_received(self) -> bool:
+        """The peer sends no more; the transport closes after what is queued."""
+        return False
+
+    def pause_writing(self) -> None:
+        """The peer does not take what is sent: stop answering and reading."""
+        self._outbox.transport_full()
+        self._stop(Stop.SENDING)
+
+    def resume_writing(self) -> None:
+        """The peer takes it again."""
+        self._outbox.transport_drained()
+        self._go_on(Stop.SENDING)
+
+    def fail(self, reason: str, error: Exception | None = None) -> None:
+        """Close the connection after what is queued was sent; one line says why (issue, "Bad input")."""
+        if self._closing:
+            return
+        self._context.log.warning("connection closed", peer=self.principal.address, reason=reason, exc_info=error)
+        self.end()
+
+    def end(self) -> None:
+        """Close after what is queued was sent, but do not wait for a peer that does not take it."""
+        self._closing = True
+        self._outbox.flush()
+        self._transport.close()
+        if self._cut_off is None:
+            self._cut_off = self._loop.call_later(limits.CLOSE_FLUSH_DEADLINE_S, self._transport.abort)
+
+    # -- frames -------------------------------------------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        """Handle the frames that were received, until a stop."""
+        receiver = self._receiver
+        try:
+            while not self._stops and not self._closing and (frames := receiver.frames()):
+                view = receiver.view
+                for code, start, length in frames:
+                    self._frame(code, view, start, length)
+                    if self._stops or self._closing:
+                        self._stopped_after(start, length)
+                        break
+            if not self._stops & Stop.CONTAINER:
+                receiver.settle()
+        except ProtocolError as error:
+            self.fail(str(error))
+        except Exception as error:
+            self.fail(f"{type(error).__name__}: {error}", error)
+
+    def _stopped_after(self, start: int, length: int) -> None:
+        """Leave the frames behind this one for later; this one too when its append waits for room."""
+        if self._stops & Stop.CONTAINER:
+            self._receiver.rewind(start)
+            self._waiting_frame_end = start + length
+        else:
+            self._receiver.resume_at(start + length)
+
+    def _frame(self, code: int, view: memoryview, start: int, length: int) -> None:
+        if code == APPEND_BLOCK_END:
+            self._append_block_end(view, start, length)
+        elif code == APPEND_BLOCK:
+            self._appends.check_writer(self._assembler.begin(view, start, length))
+            self._receiver.hold(start, length)
+        elif code == _KEEP_ALIVE:
+            self._outbox.send(_KEEP_ALIVE_FRAME)
+        elif code in (CONDITIONAL_APPEND, CONDITIONAL_BLOCK_END):
+            self._assembler.refuse_open_block()
+            self._append(self._appends.append(decode_conditional(code, view, start, length)))
+        elif code != _PADDING:
+            self._command(decode(code, view[start : start + length]), length)
+
+    def _append_block_end(self, view: memoryview, start: int, length: int) -> None:
+        append = self._assembler.end(view, start, length, self._receiver.held_start)
+        self._append(self._appends.append(append))
+
+    def _append(self, waiter: asyncio.Future[None] | None) -> None:
+        if waiter is not None:
+            waiter.add_done_callback(self._try_again)
+            self._stop(Stop.CONTAINER)
+            return
+        if self._receiver.held_start >= 0:
+            self._assembler.close()
+            self._receiver.release_held()
+        if self._budget.must_wait():
+            self._stop(Stop.BUDGET)
+
+    def _command(self, command: c.Command, length: int) -> None:
+        if isinstance(command, c.Hello):
+            self._hello(command)
+            return
+        if isinstance(command, c.SetupAppend):
+            self._requests.start_setup(command, self._appends, length)
+        else:
+            self._requests.start(command, length)
+        if self._budget.must_wait():
+            self._stop(Stop.BUDGET)
+
+    def _hello(self, command: c.Hello) -> None:
+        self._outbox.send(_HELLO_FRAME)
+        if command.low_version > WIRE_VERSION or command.high_version < OLDEST_WIRE_VERSION:
+            self.fail(f"the peer speaks versions {command.low_version} to {command.high_version}")
+
+    # -- stopping and going on ----------------------------------------------------------------------------------------
+
+    def _stop(self, why: Stop) -> None:
+        if not self._stops and not self._closing:
+            self._transport.pause_reading()
+        self._stops |= why
+
+    def _go_on(self, why: Stop) -> None:
+        self._stops &= ~why
+        if not self._stops and not self._closing:
+            self._transport.resume_reading()
+            # Not at once: this may be called while a container commits.
+            self._loop.call_soon(self._drain_rest)
+
+    def _drain_rest(self) -> None:
+        if not self._stops and not self._closing:
+            self._drain()
+
+    def _has_room(self) -> None:
+        self._go_on(Stop.BUDGET)
+
+    def _try_again(self, waiter: asyncio.Future[None]) -> None:
+        """The container may have room now for the append that waits."""
+        if self._closing:
+            return
+        if not waiter.cancelled() and (error := waiter.exception()) is not None:
+            self.fail(f"waiting for room failed: {error}")
+            return
+        try:
+            again = self._appends.resubmit()
+        except Exception as error:
+            self.fail(f"{type(error).__name__}: {error}", error)
+            return
+        self._append(again)
+        if again is None:
+            self._receiver.resume_at(self._waiting_frame_end)
+            self._go_on(Stop.CONTAINER)

@@ -1,0 +1,40 @@
+"""What all connections of a server share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from structlog.typing import FilteringBoundLogger
+
+    from tailrace.common.auth import Account, Authorize
+    from tailrace.common.ports import Clock, Entropy
+    from tailrace.segmentstore.server.budgets import InFlightBudget
+    from tailrace.segmentstore.server.registry import ContainerRegistry
+    from tailrace.wire.receiver import BufferPool
+
+
+@dataclass(frozen=True, slots=True)
+class ServerContext:
+    """Ports, seams and shared resources of one server.
+
+    ``background`` runs a coroutine that outlives its connection; the server cancels it when it closes.
+    """
+
+    registry: ContainerRegistry
+    in_flight: InFlightBudget
+    clock: Clock
+    entropy: Entropy
+    authorize: Authorize
+    account: Account
+    pool: BufferPool
+    log: FilteringBoundLogger
+    background: Callable[[Coroutine[None, None, None]], None]
+
+
+def scope_of(segment: str) -> str:
+    """The scope that a segment's use is counted for."""
+    return segment.partition("/")[0]

@@ -1,0 +1,25 @@
+"""How the server finds the containers that run here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from tailrace.segmentstore.api import SegmentContainer
+    from tailrace.segmentstore.tables.types import TableService
+
+
+class ContainerRegistry(Protocol):
+    """The containers of this process (design §9)."""
+
+    def container_for(self, segment_name: str) -> SegmentContainer:
+        """The running container that owns the segment's name. Raises WrongHostError when it does not run here."""
+        ...
+
+    def container_by_id(self, container_id: int) -> SegmentContainer:
+        """The running container with that number. Raises WrongHostError when it does not run here."""
+        ...
+
+    def table_service(self, container: SegmentContainer) -> TableService:
+        """The table segments of a container."""
+        ...

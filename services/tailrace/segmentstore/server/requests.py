@@ -1,0 +1,167 @@
+"""Requests other than appends: each is a task that ends in one reply, or in the connection's end (wire §4)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace.common import limits, names
+from tailrace.common.auth import AccessLevel
+from tailrace.common.errors import NoSuchSegmentError, ProtocolError, TailraceError
+from tailrace.segmentstore.server import segments, tables
+from tailrace.segmentstore.server.calls import Call, Handler
+from tailrace.segmentstore.server.context import scope_of
+from tailrace.segmentstore.server.replies import Failure, failure_reply
+from tailrace.wire import commands as c
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from tailrace.common.auth import Principal
+    from tailrace.segmentstore.api import SegmentContainer
+    from tailrace.segmentstore.server.appends import AppendProcessor
+    from tailrace.segmentstore.server.budgets import ConnectionBudget
+    from tailrace.segmentstore.server.context import ServerContext
+    from tailrace.segmentstore.server.outbox import Outbox
+    from tailrace.segmentstore.server.writers import WriterState
+    from tailrace.wire.command import Command
+
+HANDLERS: Final[dict[type[Command], Handler]] = {**segments.HANDLERS, **tables.HANDLERS}
+
+
+class RequestProcessor:
+    """Requests of one connection. `fail` closes the connection for a reason."""
+
+    def __init__(
+        self,
+        context: ServerContext,
+        principal: Principal,
+        outbox: Outbox,
+        budget: ConnectionBudget,
+        fail: Callable[..., None],
+    ) -> None:
+        self._context = context
+        self._principal = principal
+        self._outbox = outbox
+        self._budget = budget
+        self._fail = fail
+        self._tasks: dict[asyncio.Task[None], bool] = {}
+        self._transients: dict[str, SegmentContainer] = {}
+
+    def start(self, command: Command, length_bytes: int) -> None:
+        """Serve a request of `length_bytes` on the wire.
+
+        Raises:
+            ProtocolError: the command is no request, or there are too many unanswered ones.
+        """
+        handler = HANDLERS.get(type(command))
+        if handler is None:
+            raise ProtocolError(f"{type(command).__name__} is no request")
+        self._run(self._serve(command, handler), length_bytes, cancel_with_connection=handler.waits)
+
+    def start_setup(self, command: c.SetupAppend, appends: AppendProcessor, length_bytes: int) -> None:
+        """Serve a SetupAppend; otherwise as `start`."""
+        writer = appends.begin_setup(command)
+        self._run(self._setup(command, writer, appends), length_bytes, cancel_with_connection=True)
+
+    def close(self) -> None:
+        """The connection is gone: waiting reads end, other requests complete unanswered, transient segments go."""
+        for task, cancel_with_connection in self._tasks.items():
+            if cancel_with_connection:
+                task.cancel()
+        self._context.background(self._delete_transients(list(self._tasks)))
+
+    def _run(self, work: Coroutine[Any, Any, None], length_bytes: int, *, cancel_with_connection: bool) -> None:
+        if len(self._tasks) >= limits.REQUESTS_PER_CONNECTION_MAX:
+            work.close()
+            raise ProtocolError(f"more than {limits.REQUESTS_PER_CONNECTION_MAX} unanswered requests")
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = cancel_with_connection
+
+        def done(task: asyncio.Task[None]) -> None:
+            del self._tasks[task]
+            self._budget.release(length_bytes)
+
+        task.add_done_callback(done)
+        self._budget.charge(length_bytes)
+
+    async def _serve(self, command: Any, handler: Handler) -> None:
+        segment: str = getattr(command, handler.segment_field) if handler.segment_field else ""
+        try:
+            async with asyncio.timeout(None if handler.waits else limits.REQUEST_DEADLINE_S):
+                if not handler.waits:
+                    await self._outbox.room()
+                call = self._call(command, segment, handler)
+                reply = await handler.function(call, command)
+            if isinstance(reply, bytes):
+                self._outbox.send(reply)
+            else:
+                self._outbox.reply(reply)
+        except TailraceError as error:
+            offset = command.offset if isinstance(command, c.ReadSegment) else -1
+            self._refuse(Failure(error, command.request_id, segment, type(command).__name__, offset))
+        except TimeoutError:
+            self._fail(f"{type(command).__name__} of {segment} took longer than {limits.REQUEST_DEADLINE_S} s")
+        except Exception as error:
+            self._fail(f"{type(command).__name__} of {segment} failed: {type(error).__name__}: {error}", error)
+
+    def _call(self, command: Any, segment: str, handler: Handler) -> Call:
+        """Authorize, account, and find the container. Raises what they raise."""
+        context = self._context
+        if handler.segment_field:
+            names.check_segment_name(segment)
+            context.authorize(self._principal, command.token, segment, handler.level)
+            context.account(scope_of(segment), 0, 1)
+            container = context.registry.container_for(segment)
+        else:
+            context.authorize(self._principal, command.token, names.INTERNAL_SCOPE, handler.level)
+            context.account(names.INTERNAL_SCOPE, 0, 1)
+            container = context.registry.container_by_id(command.container_id)
+        return Call(context, container, self._outbox, self._transients)
+
+    async def _setup(self, command: c.SetupAppend, writer: WriterState, appends: AppendProcessor) -> None:
+        context, segment = self._context, command.segment
+        try:
+            async with asyncio.timeout(limits.REQUEST_DEADLINE_S):
+                names.check_segment_name(segment)
+                context.authorize(self._principal, command.token, segment, AccessLevel.READ_UPDATE)
+                context.account(writer.scope, 0, 1)
+                container = context.registry.container_for(segment)
+                number = await container.writer_state(segment, command.writer_id)
+            appends.finish_setup(writer, container, number)
+            self._outbox.reply(c.AppendSetup(command.request_id, segment, command.writer_id, number))
+        except TailraceError as error:
+            appends.abandon_setup(writer)
+            self._refuse(Failure(error, command.request_id, segment, "SetupAppend"))
+        except TimeoutError:
+            self._fail(f"SetupAppend of {segment} took longer than {limits.REQUEST_DEADLINE_S} s")
+        except Exception as error:
+            self._fail(f"SetupAppend of {segment} failed: {type(error).__name__}: {error}", error)
+
+    def _refuse(self, failure: Failure) -> None:
+        reply = failure_reply(failure)
+        if reply is None:
+            error = failure.error
+            self._fail(f"{failure.operation} of {failure.segment} failed: {type(error).__name__}: {error}")
+        else:
+            self._outbox.reply(reply)
+
+    async def _delete_transients(self, tasks: list[asyncio.Task[None]]) -> None:
+        # Requests under way may still create or merge such segments: only what is left after them is deleted.
+        try:
+            if tasks:
+                await asyncio.wait(tasks, timeout=limits.REQUEST_DEADLINE_S)
+        except asyncio.CancelledError:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            raise
+        for name, container in list(self._transients.items()):
+            try:
+                async with asyncio.timeout(limits.REQUEST_DEADLINE_S):
+                    await container.delete(name)
+            except NoSuchSegmentError:
+                continue
+            except (TailraceError, TimeoutError) as error:
+                # The container removes idle transient segments itself, so this one is only late.
+                self._context.log.warning("transient segment not deleted", segment=name, reason=str(error))

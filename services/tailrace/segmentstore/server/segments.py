@@ -1,0 +1,250 @@
+"""Requests on segments: one small handler per command (wire §3.2, §3.3, §3.5, §4)."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Final
+
+from tailrace.common import limits, names
+from tailrace.common.auth import AccessLevel
+from tailrace.common.errors import BadAttributeError, BadRequestError, NoSuchSegmentError, OverloadedError
+from tailrace.common.ports import new_uuid
+from tailrace.segmentstore.api import (
+    CREATION_TIME,
+    EVENT_COUNT,
+    NULL_ATTRIBUTE,
+    ROLLOVER_SIZE,
+    SCALE_POLICY_RATE,
+    SCALE_POLICY_TYPE,
+    AttributeUpdate,
+    AttributeUpdateType,
+    SegmentKind,
+)
+from tailrace.segmentstore.server.calls import Call, Handler
+from tailrace.segmentstore.server.context import scope_of
+from tailrace.wire import commands as c
+from tailrace.wire.codec import encode_segment_read
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace.wire.command import Command
+
+_READ_MIN_BYTES: Final = 8
+_SCALE_TYPES: Final = (0, 1, 2)
+_CONDITION_KINDS: Final = (AttributeUpdateType.REPLACE, AttributeUpdateType.REPLACE_IF_EQUALS)
+
+
+async def read_segment(call: Call, command: c.ReadSegment) -> bytes:
+    """Read; at the tail the answer waits for data without a limit (wire §6)."""
+    if command.offset < 0:
+        raise BadRequestError(f"offset {command.offset} is negative")
+    length = min(limits.READ_REPLY_MAX_BYTES, max(_READ_MIN_BYTES, command.suggested_length))
+    while True:
+        await call.outbox.room()
+        result = await call.container.read(command.segment, command.offset, length, wait=True)
+        try:
+            # While the read waited, the peer may have stopped taking replies: read again when it takes them.
+            if not call.outbox.full:
+                call.context.account(scope_of(command.segment), result.length, 0)
+                return encode_segment_read(
+                    command.segment,
+                    command.offset,
+                    result.data,
+                    result.length,
+                    at_tail=result.at_tail,
+                    end_of_segment=result.end_of_segment,
+                    request_id=command.request_id,
+                )
+        finally:
+            result.release()
+
+
+async def get_info(call: Call, command: c.GetStreamSegmentInfo) -> Command:
+    """Properties of a segment."""
+    info = await call.container.info(command.segment)
+    return c.StreamSegmentInfo(
+        command.request_id,
+        command.segment,
+        True,
+        info.sealed,
+        False,
+        info.last_modified_ms,
+        info.length,
+        info.start_offset,
+    )
+
+
+async def get_attribute(call: Call, command: c.GetSegmentAttribute) -> Command:
+    """The stored value of any attribute, NULL_ATTRIBUTE when it is not set (wire §7)."""
+    values = await call.container.get_attributes(command.segment, (command.attribute_id,))
+    return c.SegmentAttribute(command.request_id, values.get(command.attribute_id, NULL_ATTRIBUTE))
+
+
+async def update_attribute(call: Call, command: c.UpdateSegmentAttribute) -> Command:
+    """Compare and set; a mismatch is an answer, not an error (wire §4)."""
+    update = AttributeUpdate(
+        command.attribute_id, AttributeUpdateType.REPLACE_IF_EQUALS, command.new_value, command.expected_value
+    )
+    try:
+        await call.container.update_attributes(command.segment, (update,))
+    except BadAttributeError:
+        return c.SegmentAttributeUpdated(command.request_id, False)
+    return c.SegmentAttributeUpdated(command.request_id, True)
+
+
+async def create_segment(call: Call, command: c.CreateSegment) -> Command:
+    """Create a stream or transaction segment with its scale policy and rollover size."""
+    _check_policy(command.scale_type, command.target_rate)
+    attributes = [
+        (CREATION_TIME, call.context.clock.now_ms()),
+        (SCALE_POLICY_TYPE, command.scale_type),
+        (SCALE_POLICY_RATE, command.target_rate),
+    ]
+    if command.rollover_size_bytes > 0:
+        attributes.append((ROLLOVER_SIZE, command.rollover_size_bytes))
+    await call.container.create_segment(command.segment, attributes=attributes)
+    return c.SegmentCreated(command.request_id, command.segment)
+
+
+def _check_policy(scale_type: int, target_rate: int) -> None:
+    if scale_type not in _SCALE_TYPES:
+        raise BadRequestError(f"scaleType {scale_type} is none of {_SCALE_TYPES}")
+    if target_rate < 0:
+        raise BadRequestError(f"targetRate {target_rate} is negative")
+
+
+async def update_policy(call: Call, command: c.UpdateSegmentPolicy) -> Command:
+    """Set the scale policy."""
+    _check_policy(command.scale_type, command.target_rate)
+    updates = (
+        AttributeUpdate(SCALE_POLICY_TYPE, AttributeUpdateType.REPLACE, command.scale_type),
+        AttributeUpdate(SCALE_POLICY_RATE, AttributeUpdateType.REPLACE, command.target_rate),
+    )
+    await call.container.update_attributes(command.segment, updates)
+    return c.SegmentPolicyUpdated(command.request_id, command.segment)
+
+
+async def create_transient(call: Call, command: c.CreateTransientSegment) -> Command:
+    """Create a segment that lives until it is merged or the connection closes; the reply carries its name (wire §5)."""
+    if len(call.transients) >= limits.TRANSIENT_SEGMENTS_PER_CONNECTION_MAX:
+        raise OverloadedError(f"more than {limits.TRANSIENT_SEGMENTS_PER_CONNECTION_MAX} transient segments")
+    name = names.transient_segment_name(
+        command.parent_segment, uuid.UUID(bytes=command.writer_id), new_uuid(call.context.entropy)
+    )
+    names.check_segment_name(name)
+    # Noted before it exists: should the connection close meanwhile, it is deleted all the same.
+    call.transients[name] = call.container
+    attributes = ((CREATION_TIME, call.context.clock.now_ms()),)
+    await call.container.create_segment(name, kind=SegmentKind.TRANSIENT, attributes=attributes)
+    return c.SegmentCreated(command.request_id, name)
+
+
+async def seal_segment(call: Call, command: c.SealSegment) -> Command:
+    """Seal."""
+    await call.container.seal(command.segment)
+    return c.SegmentSealed(command.request_id, command.segment)
+
+
+async def truncate_segment(call: Call, command: c.TruncateSegment) -> Command:
+    """Drop the bytes before an offset."""
+    await call.container.truncate(command.segment, command.truncation_offset)
+    return c.SegmentTruncated(command.request_id, command.segment)
+
+
+async def delete_segment(call: Call, command: c.DeleteSegment) -> Command:
+    """Delete."""
+    await call.container.delete(command.segment)
+    call.transients.pop(command.segment, None)
+    return c.SegmentDeleted(command.request_id, command.segment)
+
+
+async def merge_segments(call: Call, command: c.MergeSegments) -> Command:
+    """Merge a transaction or transient segment, if the attributes are as expected (wire §4)."""
+    updates = []
+    for condition in command.attribute_updates:
+        if condition.kind not in _CONDITION_KINDS:
+            raise BadRequestError(f"attribute update of type {condition.kind} in a merge")
+        kind = AttributeUpdateType(condition.kind)
+        updates.append(AttributeUpdate(condition.attribute_id, kind, condition.new_value, condition.old_value))
+    try:
+        length = await _merge(call, command.target, command.source, updates)
+    except BadAttributeError:
+        return c.SegmentAttributeUpdated(command.request_id, False)
+    return c.SegmentsMerged(command.request_id, command.target, command.source, length)
+
+
+async def merge_batch(call: Call, command: c.MergeSegmentsBatch) -> Command:
+    """Merge several sources in order; one that is missing counts as merged (wire §4)."""
+    merged = []
+    for source in command.sources:
+        try:
+            length = await _merge(call, command.target, source, ())
+        except NoSuchSegmentError as error:
+            if error.segment != source:
+                raise
+            length = (await call.container.info(command.target)).length
+        merged.append(c.MergedSource(source, length))
+    return c.SegmentsBatchMerged(command.request_id, command.target, merged)
+
+
+async def _merge(call: Call, target: str, source: str, updates: Sequence[AttributeUpdate]) -> int:
+    names.check_segment_name(source)
+    if call.context.registry.container_for(source) is not call.container:
+        raise BadRequestError(f"source {source} and target {target} are in different containers")
+    events = await _event_count(call, source)
+    counted = (*updates, AttributeUpdate(EVENT_COUNT, AttributeUpdateType.ACCUMULATE, events))
+    result = await call.container.merge(target, source, counted)
+    call.transients.pop(source, None)
+    return result.target_length
+
+
+async def _event_count(call: Call, source: str) -> int:
+    """Events that a merge adds: a transient segment holds one large event, whatever it was written in (wire §5)."""
+    if names.is_transient_segment(source):
+        return 1
+    try:
+        info = await call.container.info(source)
+    except NoSuchSegmentError:
+        return 0  # missing or merged already; the merge knows which
+    return max(0, info.core_attributes.get(EVENT_COUNT, 0))
+
+
+async def flush_to_storage(call: Call, command: c.FlushToStorage) -> Command:
+    """Administration: move everything of the container to Tier 2."""
+    await call.container.flush_to_storage()
+    return c.StorageFlushed(command.request_id)
+
+
+async def list_chunks(call: Call, command: c.ListStorageChunks) -> Command:
+    """Administration: chunks of a segment."""
+    chunks = await call.container.list_chunks(command.segment)
+    listed = [
+        c.ChunkInfo(
+            chunk.length_bytes,
+            chunk.length_bytes if chunk.exists else 0,
+            chunk.start_offset,
+            chunk.object_key,
+            chunk.exists,
+        )
+        for chunk in chunks
+    ]
+    return c.StorageChunksListed(command.request_id, listed)
+
+
+HANDLERS: Final[dict[type[Command], Handler]] = {
+    c.ReadSegment: Handler(read_segment, waits=True),
+    c.GetStreamSegmentInfo: Handler(get_info),
+    c.GetSegmentAttribute: Handler(get_attribute),
+    c.UpdateSegmentAttribute: Handler(update_attribute),
+    c.CreateSegment: Handler(create_segment),
+    c.UpdateSegmentPolicy: Handler(update_policy),
+    c.CreateTransientSegment: Handler(create_transient, segment_field="parent_segment"),
+    c.SealSegment: Handler(seal_segment),
+    c.TruncateSegment: Handler(truncate_segment),
+    c.DeleteSegment: Handler(delete_segment),
+    c.MergeSegments: Handler(merge_segments, segment_field="target"),
+    c.MergeSegmentsBatch: Handler(merge_batch, segment_field="target", level=AccessLevel.READ_UPDATE),
+    c.FlushToStorage: Handler(flush_to_storage, segment_field="", level=AccessLevel.READ_UPDATE, waits=True),
+    c.ListStorageChunks: Handler(list_chunks),
+}
