@@ -10,8 +10,8 @@ from typing import Final, Protocol
 
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, CorruptionError
-from tailrace.segmentstore.attributes.page import Buffer, Child, Page, PageKind, decode_page
-from tailrace.segmentstore.attributes.primitives import lookup_many, search
+from tailrace.kernel import lookup_many, search
+from tailrace.segmentstore.attributes.page import Buffer, Child, Page, PageKind, decode_page, unpack_attribute
 
 DEFAULT_KEY_LENGTH: Final = 16
 
@@ -118,8 +118,10 @@ async def _get_below(
     state: IndexState, page: Page, keys: Sequence[bytes], pages: PageReader, found: dict[bytes, int]
 ) -> None:
     if page.kind is PageKind.LEAF:
-        indices = lookup_many(page.entries, page.key_length, page.value_length, page.count, keys)
-        found.update((key, page.attribute(index)) for key, index in zip(keys, indices, strict=True) if index >= 0)
+        values = lookup_many(page.entries, page.key_length, page.value_length, page.count, keys)
+        found.update(
+            (key, unpack_attribute(value)) for key, value in zip(keys, values, strict=True) if value is not None
+        )
         return
     routes = route(page, keys)
     for first in range(0, len(routes), limits.ATTRIBUTE_PAGE_READS_MAX):

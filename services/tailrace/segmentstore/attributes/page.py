@@ -65,7 +65,7 @@ class Page:
     def attribute(self, index: int) -> int:
         """Value of a leaf entry."""
         start = index * (self.key_length + self.value_length) + self.key_length
-        return int.from_bytes(self.entries[start : start + LEAF_VALUE_BYTES], "big", signed=True)
+        return unpack_attribute(self.entries[start : start + LEAF_VALUE_BYTES])
 
     def child(self, index: int) -> Child:
         """Value of an index entry."""
@@ -93,6 +93,11 @@ def max_entries(kind: PageKind, key_length: int) -> int:
 def pack_attribute(value: int) -> bytes:
     """Value part of a leaf entry."""
     return _VALUE.pack(value)
+
+
+def unpack_attribute(packed: Buffer) -> int:
+    """The value that `pack_attribute` packed."""
+    return int.from_bytes(packed, "big", signed=True)
 
 
 def pack_child(child: Child) -> bytes:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError
+from tailrace.kernel import merge, search
 from tailrace.segmentstore.attributes.index import (
     IndexState,
     PageReader,
@@ -35,7 +36,6 @@ from tailrace.segmentstore.attributes.page import (
     pack_child,
     value_bytes,
 )
-from tailrace.segmentstore.attributes.primitives import merge, search
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,133 @@
+"""Compaction of table segments: copy what lives at the beginning to the end, then truncate (design §7, server §9).
+
+Copies keep their versions. A pass covers the records [begin, end): those that live are written again, each conditional
+on the index still leading to the old place, and with the last of them the compaction offset becomes `end`. Tombstones
+need no copies: an older entry of the same key always lies before its tombstone (a copy made later would have needed an
+index that led to the old place), so it goes with the same truncation or went before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tailrace.common import limits
+from tailrace.common.errors import NoSuchSegmentError, SegmentSealedError, SegmentTruncatedError, WriteConflictError
+from tailrace.segmentstore.api import (
+    NULL_ATTRIBUTE,
+    TABLE_COMPACTION_OFFSET,
+    TABLE_ENTRY_COUNT,
+    TABLE_TOTAL_ENTRY_COUNT,
+    AttributeUpdate,
+    AttributeUpdateType,
+    SegmentProperties,
+)
+from tailrace.segmentstore.tables.plan import plan_copy
+from tailrace.segmentstore.tables.queries import compaction_offset
+from tailrace.segmentstore.tables.staging import StagedTable, outcome
+
+if TYPE_CHECKING:
+    from tailrace.segmentstore.tables.layout import Layout
+    from tailrace.segmentstore.tables.record import Record
+    from tailrace.segmentstore.tables.service import TableService
+
+
+def needs_compaction(table: SegmentProperties) -> bool:
+    """Whether less than the wanted share of what was written since the compaction offset is alive."""
+    live = table.core_attributes.get(TABLE_ENTRY_COUNT, 0)
+    total = table.core_attributes.get(TABLE_TOTAL_ENTRY_COUNT, 0)
+    size = table.length - compaction_offset(table)
+    return size >= limits.TABLE_COMPACTION_MIN_BYTES and live < total * limits.TABLE_COMPACTION_UTILISATION
+
+
+async def compact_while_needed(service: TableService, segment: str) -> int:
+    """Compact a table until it is worth no more; returns the number of passes. A table that went away needs none."""
+    for done in range(limits.TABLE_COMPACTION_PASSES_MAX):
+        try:
+            if not needs_compaction(await service.container.info(segment)) or not await compact(service, segment):
+                return done
+        except (NoSuchSegmentError, SegmentSealedError):
+            return done
+    return limits.TABLE_COMPACTION_PASSES_MAX
+
+
+async def compact(service: TableService, segment: str) -> bool:
+    """One pass over at most ``limits.TABLE_COMPACTION_PASS_BYTES``; False when nothing was done.
+
+    A concurrent change of what is being copied ends the pass; the copies made so far are valid, and the next pass
+    begins where this one began.
+
+    Raises:
+        SegmentSealedError, CorruptionError.
+    """
+    async with service.use(segment) as (table, layout, staged):
+        try:
+            records = await _scan(service, table)
+            if not records:
+                return False
+            end = records[-1].offset + records[-1].length
+            ids = await _maybe_live(service, table, layout, records)
+            await _copy(service, table, staged, ids, (records[0].offset, end, len(records)))
+            await service.container.truncate(segment, end)
+        except (WriteConflictError, SegmentTruncatedError):
+            return False
+        return True
+
+
+async def _scan(service: TableService, table: SegmentProperties) -> list[Record]:
+    """The records of a pass."""
+    begin = compaction_offset(table)
+    end = min(table.length, begin + limits.TABLE_COMPACTION_PASS_BYTES)
+    records: list[Record] = []
+    position = begin
+    while found := await service.reader.scan(table, position, end):
+        records.extend(found)
+        position = found[-1].offset + found[-1].length
+    return records
+
+
+async def _maybe_live(
+    service: TableService, table: SegmentProperties, layout: Layout, records: Sequence[Record]
+) -> list[bytes]:
+    """Attributes that may lead to some of the records. Those that lead elsewhere now never come back."""
+    by_id: dict[bytes, list[Record]] = {}
+    for record in records:
+        if record.value is not None:
+            by_id.setdefault(layout.attribute_id(record.key), []).append(record)
+    ids = list(by_id)
+    live: list[bytes] = []
+    for first in range(0, len(ids), limits.TABLE_BATCH_KEYS_MAX):
+        heads = await service.container.get_attributes(table.name, ids[first : first + limits.TABLE_BATCH_KEYS_MAX])
+        for attribute_id, head in heads.items():
+            for record in by_id[attribute_id]:
+                if record.offset == head:
+                    service.reader.remember(table.segment_id, (record,))
+            if head != NULL_ATTRIBUTE and any(r.shared or r.offset == head for r in by_id[attribute_id]):
+                live.append(attribute_id)
+    return live
+
+
+async def _copy(
+    service: TableService, table: SegmentProperties, staged: StagedTable, ids: list[bytes], span: tuple[int, int, int]
+) -> None:
+    """Copy what lives in [begin, end), in atomic groups; the last moves the compaction offset."""
+    begin, end, record_count = span
+    old_offset = table.core_attributes.get(TABLE_COMPACTION_OFFSET, NULL_ATTRIBUTE)
+    moved = AttributeUpdate(TABLE_COMPACTION_OFFSET, AttributeUpdateType.REPLACE_IF_EQUALS, end, comparison=old_offset)
+    for first in range(0, max(1, len(ids)), limits.TABLE_BATCH_KEYS_MAX):
+        group = ids[first : first + limits.TABLE_BATCH_KEYS_MAX]
+        is_last = first + limits.TABLE_BATCH_KEYS_MAX >= len(ids)
+        async with staged.lock:
+            table = await service.same(table)
+            tail = staged.length(table)
+            buckets = await service.current_buckets(table, staged, group)
+            plan = plan_copy(
+                {i: bucket for i, bucket in buckets.items() if any(begin <= r.offset < end for r in bucket)},
+                tail,
+                forgotten_records=record_count if is_last else 0,
+                extra=[moved] if is_last else [],
+            )
+            if plan.is_empty:
+                continue
+            change = await service.submit(table.name, staged, plan)
+        await outcome(change.settled())

@@ -1,0 +1,201 @@
+"""What one atomic change of a table appends and does to its index: pure (design §7, wire §8).
+
+A bucket is the tuple of the live entries that one attribute leads to, in chain order: the attribute holds the offset of
+the first, each record that of the next. Fixed-key buckets have at most one entry, hash buckets more only when hashes
+collide. Whatever changes a bucket writes all of its entries again, so chains never lead to anything dead.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from tailrace.common.errors import TableKeyBadVersionError, TableKeyNotExistsError
+from tailrace.segmentstore.api import (
+    NULL_ATTRIBUTE,
+    TABLE_ENTRY_COUNT,
+    TABLE_TOTAL_ENTRY_COUNT,
+    AttributeUpdate,
+    AttributeUpdateType,
+)
+from tailrace.segmentstore.tables.record import NO_CHAIN, OWN_OFFSET, Record, encode_record
+from tailrace.segmentstore.tables.types import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
+
+if TYPE_CHECKING:
+    from tailrace.segmentstore.tables.layout import Layout
+
+Bucket: TypeAlias = tuple[Record, ...]
+Buckets: TypeAlias = Mapping[bytes, Bucket]
+PlanBatch: TypeAlias = "Callable[[Layout, Buckets, int], Plan]"
+
+
+def head_of(bucket: Bucket) -> int:
+    """Value of the bucket's attribute."""
+    return bucket[0].offset if bucket else NULL_ATTRIBUTE
+
+
+def find(bucket: Bucket, key: bytes) -> Record | None:
+    """The bucket's entry with that key."""
+    for record in bucket:
+        if record.key == key:
+            return record
+    return None
+
+
+def check_condition(bucket: Bucket, key: bytes, expected: int) -> None:
+    """Check the version that an update or removal expects (wire §8, "versions" and "errors").
+
+    Raises:
+        TableKeyNotExistsError: a concrete version for an absent key. TableKeyBadVersionError: any other mismatch.
+    """
+    if expected == NO_VERSION:
+        return
+    record = find(bucket, key)
+    if record is None:
+        if expected != NOT_EXISTS:
+            raise TableKeyNotExistsError(f"table key {key[:64].hex()} does not exist, version {expected} was given")
+    elif record.version != expected:
+        raise TableKeyBadVersionError(
+            f"table key {key[:64].hex()} has version {record.version}, not {'absent' if expected < 0 else expected}"
+        )
+
+
+class Plan:
+    """One atomic append: its bytes, its attribute updates, and what the buckets are after it."""
+
+    __slots__ = ("_live", "_records", "buckets", "length", "parts", "tail", "updates", "versions")
+
+    def __init__(self, tail: int) -> None:
+        self.tail = tail
+        self.length = 0
+        self.parts: list[bytes] = []
+        self.updates: list[AttributeUpdate] = []
+        self.buckets: dict[bytes, Bucket] = {}
+        self.versions: list[int] = []
+        self._records = 0
+        self._live = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self.updates and not self.parts
+
+    def write(
+        self,
+        key: bytes,
+        value: bytes | None,
+        *,
+        version: int = OWN_OFFSET,
+        chain: Bucket = (),
+        shared: bool = False,
+    ) -> Record:
+        """Add a record that leads to `chain`; its offset is known because the append is conditional on the length."""
+        offset = self.tail + self.length
+        next_offset = chain[0].offset if chain else NO_CHAIN
+        data = encode_record(key, value, version, next_offset, shared=shared)
+        self.parts.append(data)
+        self.length += len(data)
+        self._records += 1
+        return Record(key, value, offset if version == OWN_OFFSET else version, offset, next_offset, shared)
+
+    def copy(self, records: Sequence[Record], *, others: int = 0) -> Bucket:
+        """Write entries again, with their versions, as a chain; `others` entries of the bucket will follow."""
+        bucket: Bucket = ()
+        shared = len(records) + others > 1
+        for record in records:
+            copied = self.write(record.key, record.value, version=record.version, chain=bucket, shared=shared)
+            bucket = (copied, *bucket)
+        return bucket
+
+    def replace(self, attribute_id: bytes, before: Bucket, after: Bucket) -> None:
+        """Let the index lead to the new bucket if it still leads to the old one."""
+        self.buckets[attribute_id] = after
+        self.updates.append(
+            AttributeUpdate(
+                attribute_id, AttributeUpdateType.REPLACE_IF_EQUALS, head_of(after), comparison=head_of(before)
+            )
+        )
+        self._live += len(after) - len(before)
+
+    def finish(self, *, forgotten_records: int = 0) -> Plan:
+        """Add the counters: live entries, and records that lie behind the compaction offset."""
+        records = self._records - forgotten_records
+        for attribute_id, change in ((TABLE_ENTRY_COUNT, self._live), (TABLE_TOTAL_ENTRY_COUNT, records)):
+            if change:
+                self.updates.append(AttributeUpdate(attribute_id, AttributeUpdateType.ACCUMULATE, change))
+        return self
+
+
+def plan_update(layout: Layout, buckets: Buckets, entries: Sequence[TableEntry], tail: int) -> Plan:
+    """Insert or update entries at `tail`; `buckets` is the state before, for every entry's attribute id.
+
+    Conditions are checked against that state; of a repeated key the last entry wins and every one gets a version.
+
+    Raises:
+        TableKeyNotExistsError, TableKeyBadVersionError: a condition does not hold.
+    """
+    ids = [layout.attribute_id(entry.key) for entry in entries]
+    for attribute_id, entry in zip(ids, entries, strict=True):
+        check_condition(buckets[attribute_id], entry.key, entry.version)
+    last_of = {entry.key: position for position, entry in enumerate(entries)}
+    plan = Plan(tail)
+    after = _copy_others(plan, layout, buckets, last_of)
+    for position, (attribute_id, entry) in enumerate(zip(ids, entries, strict=True)):
+        others, shared = after[attribute_id]
+        if last_of[entry.key] == position:
+            record = plan.write(entry.key, entry.value, chain=others, shared=shared)
+            after[attribute_id] = ((record, *others), shared)
+        else:
+            record = plan.write(entry.key, entry.value, shared=shared)
+        plan.versions.append(record.version)
+    for attribute_id, (bucket, _) in after.items():
+        plan.replace(attribute_id, buckets[attribute_id], bucket)
+    return plan.finish()
+
+
+def _copy_others(
+    plan: Plan, layout: Layout, buckets: Buckets, updated: Mapping[bytes, int]
+) -> dict[bytes, tuple[Bucket, bool]]:
+    """Write what shares a bucket with updated keys; per bucket these copies, and whether it will hold several keys."""
+    coming = Counter(layout.attribute_id(key) for key in updated)
+    result = {}
+    for attribute_id, count in coming.items():
+        rest = [record for record in buckets[attribute_id] if record.key not in updated]
+        result[attribute_id] = (plan.copy(rest, others=count), len(rest) + count > 1)
+    return result
+
+
+def plan_remove(layout: Layout, buckets: Buckets, keys: Sequence[TableKey], tail: int) -> Plan:
+    """Remove keys; absent ones without a condition are ignored.
+
+    Raises:
+        TableKeyNotExistsError, TableKeyBadVersionError: a condition does not hold.
+    """
+    removed: dict[bytes, set[bytes]] = {}
+    plan = Plan(tail)
+    for key in keys:
+        check_condition(buckets[layout.attribute_id(key.key)], key.key, key.version)
+    for key in keys:
+        attribute_id = layout.attribute_id(key.key)
+        gone = removed.setdefault(attribute_id, set())
+        if key.key not in gone and find(buckets[attribute_id], key.key) is not None:
+            gone.add(key.key)
+            if layout.has_tombstones:
+                plan.write(key.key, None)
+    for attribute_id, gone in removed.items():
+        if gone:
+            rest = [record for record in buckets[attribute_id] if record.key not in gone]
+            plan.replace(attribute_id, buckets[attribute_id], plan.copy(rest))
+    return plan.finish()
+
+
+def plan_copy(
+    buckets: Buckets, tail: int, *, forgotten_records: int = 0, extra: Sequence[AttributeUpdate] = ()
+) -> Plan:
+    """Write whole buckets again at the tail, versions kept (compaction)."""
+    plan = Plan(tail)
+    for attribute_id, bucket in buckets.items():
+        plan.replace(attribute_id, bucket, plan.copy(bucket[::-1]))
+    plan.updates.extend(extra)
+    return plan.finish(forgotten_records=forgotten_records)

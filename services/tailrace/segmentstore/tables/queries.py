@@ -1,0 +1,158 @@
+"""Reads of table segments: lookups, iterators, deltas (wire §8). All see committed entries only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.common import limits
+from tailrace.common.errors import BadRequestError, CorruptionError, UnsupportedError
+from tailrace.segmentstore.api import TABLE_COMPACTION_OFFSET, SegmentContainer, SegmentProperties
+from tailrace.segmentstore.tables.layout import BUCKET_ID_BYTES, FixedKeyLayout, Layout
+from tailrace.segmentstore.tables.plan import find
+from tailrace.segmentstore.tables.types import TableDelta, TableEntry
+
+if TYPE_CHECKING:
+    from tailrace.segmentstore.tables.reader import TableReader
+    from tailrace.segmentstore.tables.record import Record
+
+
+class Span(NamedTuple):
+    """Attribute ids that an iterator still has to visit, and the token that led here; `first` None means none."""
+
+    first: bytes | None
+    last: bytes
+    token: bytes
+    id_bytes: int
+    """Length of a token: of the part of an attribute id that is the client's key or bucket."""
+
+
+def entry_of(record: Record) -> TableEntry:
+    """An entry as the caller sees it."""
+    return TableEntry(record.key, record.value or b"", record.version)
+
+
+def compaction_offset(table: SegmentProperties) -> int:
+    """Where the entries begin that deltas and compaction look at; what lies before was copied behind it."""
+    return max(table.core_attributes.get(TABLE_COMPACTION_OFFSET, 0), table.start_offset)
+
+
+async def get(
+    reader: TableReader, table: SegmentProperties, layout: Layout, keys: Sequence[bytes]
+) -> list[TableEntry | None]:
+    """Entries in the order of the keys; errors of `TableReader.buckets`, and BadRequestError."""
+    for key in keys:
+        layout.check_key(key)
+    ids = [layout.attribute_id(key) for key in keys]
+    buckets = await reader.buckets(table, list(dict.fromkeys(ids)))
+    found = [find(buckets[attribute_id], key) for attribute_id, key in zip(ids, keys, strict=True)]
+    return [None if record is None else entry_of(record) for record in found]
+
+
+def span_of(layout: Layout, continuation: bytes, from_key: bytes, to_key: bytes) -> Span:
+    """What an iterator request is to visit (wire §8, "iterators").
+
+    Raises:
+        BadRequestError: an argument that the layout does not have, or of a wrong length.
+    """
+    if isinstance(layout, FixedKeyLayout):
+        if continuation:
+            raise BadRequestError("continuation token in a table with keys of fixed length: give the first key instead")
+        for name, key in (("first", from_key), ("last", to_key)):
+            if len(key) not in (0, layout.key_length):
+                raise BadRequestError(f"{name} key of {len(key)} bytes in a table with keys of {layout.key_length}")
+        first = layout.attribute_id(from_key or bytes(layout.key_length))
+        last = layout.attribute_id(to_key or b"\xff" * layout.key_length)
+        return Span(first, last, b"", layout.key_length)
+    if from_key or to_key:
+        raise BadRequestError("first or last key given for a hash table: it has no order")
+    if len(continuation) not in (0, BUCKET_ID_BYTES):
+        raise BadRequestError(f"continuation token of {len(continuation)} bytes")
+    first_bucket = following(continuation) if continuation else bytes(BUCKET_ID_BYTES)
+    return Span(first_bucket, b"\xff" * BUCKET_ID_BYTES, continuation, BUCKET_ID_BYTES)
+
+
+def following(attribute_id: bytes) -> bytes | None:
+    """The next attribute id of the same length; None after the last."""
+    number = int.from_bytes(attribute_id, "big") + 1
+    return None if number >> (8 * len(attribute_id)) else number.to_bytes(len(attribute_id), "big")
+
+
+async def iterate(
+    container: SegmentContainer, reader: TableReader, table: SegmentProperties, span: Span, limit: int
+) -> tuple[list[Record], bytes]:
+    """Entries of a span until there are `limit` or about ``limits.TABLE_REPLY_MAX_BYTES`` of them, and the next token.
+
+    Whole buckets are returned, so there may be slightly more. Errors of `TableReader.buckets`.
+    """
+    limit = max(1, min(limit, limits.TABLE_ITERATOR_ENTRIES_MAX))
+    records: list[Record] = []
+    token, position, reply_bytes = span.token, span.first, 0
+    while position is not None and position <= span.last:
+        wanted = min(limit - len(records), limits.TABLE_ENTRY_READS_MAX)
+        found = await container.iterate_attributes(table.name, position, span.last, wanted)
+        buckets = await reader.chains(table, [head for _, head in found])
+        for (attribute_id, _), bucket in zip(found, buckets, strict=True):
+            records.extend(bucket)
+            reply_bytes += sum(record.length for record in bucket)
+            token = attribute_id[: span.id_bytes]
+            if len(records) >= limit or reply_bytes >= limits.TABLE_REPLY_MAX_BYTES:
+                return records, token
+        if len(found) < wanted:
+            break
+        position = following(found[-1][0])
+    return records, token
+
+
+async def delta(
+    reader: TableReader, table: SegmentProperties, layout: Layout, from_position: int, limit: int
+) -> TableDelta:
+    """Entries written since a position, until `limit` different ones or the end are reached (wire §8, "delta").
+
+    A reply without entries means the end (or a very long run of removals): some clients stop at it.
+
+    Raises:
+        UnsupportedError: fixed-key layout. BadRequestError: the position is beyond the end or within an entry.
+    """
+    if isinstance(layout, FixedKeyLayout):
+        raise UnsupportedError(f"delta read of {table.name}: its keys have a fixed length")
+    if not 0 <= from_position <= table.length:
+        raise BadRequestError(f"position {from_position} is not in 0..{table.length}, the length of {table.name}")
+    begin = max(from_position, compaction_offset(table))
+    limit = max(1, min(limit, limits.TABLE_ITERATOR_ENTRIES_MAX))
+    position, reply_bytes = begin, 0
+    entries: dict[bytes, TableEntry] = {}
+    while position < table.length and position - begin < limits.TABLE_DELTA_SCAN_MAX_BYTES:
+        for record in await _scan(reader, table, position, is_given=position == from_position):
+            before = entries.pop(record.key, None)
+            reply_bytes -= 0 if before is None else len(before.key) + len(before.value)
+            if record.value is not None:
+                entries[record.key] = entry_of(record)
+                reply_bytes += len(record.key) + len(record.value)
+            position = record.offset + record.length
+            if len(entries) >= limit or reply_bytes >= limits.TABLE_REPLY_MAX_BYTES:
+                return _delta(table, entries, from_position, position)
+    return _delta(table, entries, from_position, position if position > begin else 0)
+
+
+def _delta(table: SegmentProperties, entries: dict[bytes, TableEntry], from_position: int, position: int) -> TableDelta:
+    if position == 0:  # nothing was scanned
+        return TableDelta((), should_clear=False, reached_end=True, last_position=0)
+    return TableDelta(
+        tuple(entries.values()),
+        should_clear=from_position < compaction_offset(table),
+        reached_end=position >= table.length,
+        last_position=position,
+    )
+
+
+async def _scan(reader: TableReader, table: SegmentProperties, position: int, *, is_given: bool) -> list[Record]:
+    try:
+        records = await reader.scan(table, position, table.length)
+    except CorruptionError as error:
+        if is_given:
+            raise BadRequestError(f"no entry of {table.name} begins at {position}") from error
+        raise
+    if not records:
+        raise CorruptionError(f"{table.name}, table record at {position}", "it ends beyond the segment's end")
+    return records

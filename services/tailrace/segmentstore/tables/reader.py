@@ -1,0 +1,126 @@
+"""Reading committed table entries: by place, by bucket, and in log order (design §7)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tailrace.common import limits
+from tailrace.common.errors import CorruptionError
+from tailrace.segmentstore.api import NULL_ATTRIBUTE, SegmentContainer, SegmentProperties
+from tailrace.segmentstore.tables.record import HEADER_BYTES, NO_CHAIN, Record, decode_record, record_length
+
+if TYPE_CHECKING:
+    from tailrace.segmentstore.tables.cache import EntryCache
+    from tailrace.segmentstore.tables.plan import Bucket
+
+
+class TableReader:
+    """Entries of a container's tables, through the worker's cache of hot entries."""
+
+    def __init__(self, container: SegmentContainer, cache: EntryCache) -> None:
+        self._container = container
+        self._cache = cache
+
+    async def buckets(self, table: SegmentProperties, attribute_ids: Sequence[bytes]) -> dict[bytes, Bucket]:
+        """Committed buckets of these attributes; empty ones for attributes that are not set.
+
+        Raises:
+            SegmentTruncatedError: compaction moved an entry meanwhile; ask again.
+            CorruptionError: an entry is damaged; the error names its place.
+        """
+        heads = await self._container.get_attributes(table.name, attribute_ids)
+        found = await self.chains(table, list(heads.values()))
+        buckets = dict(zip(heads, found, strict=True))
+        return {attribute_id: buckets.get(attribute_id, ()) for attribute_id in attribute_ids}
+
+    async def chains(self, table: SegmentProperties, heads: Sequence[int]) -> list[Bucket]:
+        """The bucket that each head leads to; errors as `buckets`."""
+        result = [self._cached_chain(table, head) for head in heads]
+        cold = [index for index, bucket in enumerate(result) if bucket is None]
+        for first in range(0, len(cold), limits.TABLE_ENTRY_READS_MAX):
+            group = cold[first : first + limits.TABLE_ENTRY_READS_MAX]
+            if len(group) == 1:
+                loaded = [await self._chain(table, heads[group[0]])]
+            else:
+                loaded = await asyncio.gather(*(self._chain(table, heads[index]) for index in group))
+            for index, bucket in zip(group, loaded, strict=True):
+                result[index] = bucket
+        return [bucket for bucket in result if bucket is not None]
+
+    def remember(self, table_id: int, bucket: Bucket) -> None:
+        """Cache entries that were committed just now."""
+        for record in bucket:
+            self._cache.put(self._container.container_id, table_id, record)
+
+    def _cached_chain(self, table: SegmentProperties, head: int) -> Bucket | None:
+        """The bucket if all of it is cached."""
+        if head == NULL_ATTRIBUTE:
+            return ()
+        record = self._cache.get(self._container.container_id, table.segment_id, head)
+        return (record,) if record is not None and record.chain == NO_CHAIN else None
+
+    async def _chain(self, table: SegmentProperties, head: int) -> Bucket:
+        bucket: list[Record] = []
+        offset = head
+        while offset != NO_CHAIN:
+            record = await self._record(table, offset)
+            if record.value is None or record.chain >= offset:
+                raise CorruptionError(
+                    f"{table.name}, table record at {offset}",
+                    f"the index leads to a tombstone or a chain that goes on at {record.chain}",
+                )
+            bucket.append(record)
+            offset = record.chain
+        return tuple(bucket)
+
+    async def _record(self, table: SegmentProperties, offset: int) -> Record:
+        cached = self._cache.get(self._container.container_id, table.segment_id, offset)
+        if cached is not None:
+            return cached
+        data = await self._read(table, offset, limits.TABLE_ENTRY_READ_BYTES)
+        length = record_length(data, f"{table.name}, table record at {offset}")
+        if length > len(data):
+            data += await self._container.read_exact(table.name, offset + len(data), length - len(data))
+        record = decode_record(data, offset, table.name)
+        self._cache.put(self._container.container_id, table.segment_id, record)
+        return record
+
+    async def _read(self, table: SegmentProperties, offset: int, length: int) -> bytes:
+        """Up to `length` committed bytes, at least a header."""
+        available = table.length - offset
+        if available < HEADER_BYTES:  # the properties are older than the index value
+            available = (await self._container.info(table.name)).length - offset
+        if available < HEADER_BYTES:
+            raise CorruptionError(f"{table.name}, table record at {offset}", f"{available} bytes before the end")
+        return await self._container.read_exact(table.name, offset, min(length, available))
+
+    async def scan(self, table: SegmentProperties, from_offset: int, to_offset: int) -> list[Record]:
+        """Some records in log order, from a record's beginning; none when none ends at or before `to_offset`.
+
+        `to_offset` is not beyond the length in `table`; errors as `buckets`.
+        """
+        window = limits.TABLE_SCAN_READ_BYTES
+        while to_offset - from_offset >= HEADER_BYTES:
+            length = min(window, to_offset - from_offset)
+            data = await self._container.read_exact(table.name, from_offset, length)
+            records, first_bytes = _records_in(data, from_offset, table.name)
+            if records or length == to_offset - from_offset:
+                return records
+            window = first_bytes
+        return []
+
+
+def _records_in(data: bytes, offset: int, place: str) -> tuple[list[Record], int]:
+    """The whole records at the beginning of `data`, and the length of the one that is cut off (or of the last)."""
+    view = memoryview(data)
+    records = []
+    position = length = 0
+    while len(view) - position >= HEADER_BYTES:
+        length = record_length(view[position:], f"{place}, table record at {offset + position}")
+        if length > len(view) - position:
+            break
+        records.append(decode_record(view[position : position + length], offset + position, place))
+        position += length
+    return records, length

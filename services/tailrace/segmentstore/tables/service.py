@@ -1,0 +1,316 @@
+"""Table segments over a container: versions, conditions, iterators, deltas (design §7, wire §8).
+
+Everything is built on `SegmentContainer`: a change of a table is one conditional append with its index updates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from tailrace.common import limits
+from tailrace.common.errors import (
+    BadAttributeError,
+    BadOffsetError,
+    BadRequestError,
+    ConditionFailedError,
+    SegmentTruncatedError,
+    TableNotEmptyError,
+    UnsupportedError,
+    WriteConflictError,
+)
+from tailrace.segmentstore.api import (
+    TABLE_COMPACTION_OFFSET,
+    TABLE_ENTRY_COUNT,
+    TABLE_TOTAL_ENTRY_COUNT,
+    SegmentContainer,
+    SegmentKind,
+    SegmentProperties,
+)
+from tailrace.segmentstore.tables import compaction, queries
+from tailrace.segmentstore.tables.cache import EntryCache
+from tailrace.segmentstore.tables.layout import (
+    TABLE_KEY_LENGTH,
+    FixedKeyLayout,
+    HashFunction,
+    HashLayout,
+    Layout,
+    layout_for_new_table,
+    layout_of,
+    sha256_bucket,
+)
+from tailrace.segmentstore.tables.plan import Bucket, Buckets, Plan, PlanBatch, plan_remove, plan_update
+from tailrace.segmentstore.tables.reader import TableReader
+from tailrace.segmentstore.tables.record import Record, record_bytes
+from tailrace.segmentstore.tables.staging import InFlight, StagedTable, outcome
+from tailrace.segmentstore.tables.types import TableDelta, TableEntry, TableInfo, TableKey
+
+_T = TypeVar("_T")
+
+
+class TableService:
+    """Table segments of one container; implements the protocol of the same name in ``types``.
+
+    `hash_function` makes 16-byte buckets of keys; another than SHA-256 is for tests only, it is part of the format.
+    """
+
+    def __init__(
+        self,
+        container: SegmentContainer,
+        cache: EntryCache | None = None,
+        *,
+        hash_function: HashFunction = sha256_bucket,
+    ) -> None:
+        self.container = container
+        self.reader = TableReader(container, cache or EntryCache())
+        self._hash_function = hash_function
+        self._staged: dict[int, StagedTable] = {}
+        self._changed: dict[str, None] = {}
+
+    # -- life cycle ----------------------------------------------------------------------------------------------
+
+    async def create_table(self, segment: str, key_length: int) -> None:
+        """Create a table segment; `key_length` 0 is the hash layout. Raises SegmentExistsError, BadRequestError."""
+        layout = layout_for_new_table(key_length, self._hash_function)
+        attributes = [(TABLE_ENTRY_COUNT, 0), (TABLE_TOTAL_ENTRY_COUNT, 0), (TABLE_COMPACTION_OFFSET, 0)]
+        if isinstance(layout, HashLayout):
+            await self.container.create_segment(segment, kind=SegmentKind.TABLE, attributes=attributes)
+            return
+        await self.container.create_segment(
+            segment,
+            kind=SegmentKind.FIXED_KEY_TABLE,
+            key_length=layout.attribute_id_length,
+            attributes=[*attributes, (TABLE_KEY_LENGTH, key_length)],
+        )
+
+    async def delete_table(self, segment: str, must_be_empty: bool) -> None:
+        """Delete. Raises TableNotEmptyError; UnsupportedError for `must_be_empty` on the fixed-key layout."""
+        async with self.use(segment) as (table, layout, staged), staged.lock:
+            if must_be_empty:
+                if isinstance(layout, FixedKeyLayout):
+                    raise UnsupportedError(f"deleting {segment} only if it is empty: its keys have a fixed length")
+                await staged.settled()
+                table = await self.container.info(segment)
+                if table.core_attributes.get(TABLE_ENTRY_COUNT, 0) != 0:
+                    raise TableNotEmptyError(f"table segment {segment} is not empty")
+            await self.container.delete(segment)
+
+    async def info(self, segment: str) -> TableInfo:
+        """Properties of a table segment."""
+        table = await self.container.info(segment)
+        layout = layout_of(table, self._hash_function)
+        entry_count = table.core_attributes.get(TABLE_ENTRY_COUNT, 0)
+        return TableInfo(table.start_offset, table.length, entry_count, layout.key_length)
+
+    # -- changes -------------------------------------------------------------------------------------------------
+
+    async def update(self, segment: str, entries: Sequence[TableEntry], table_offset: int = -1) -> list[int]:
+        """Insert or update atomically; returns the new versions in the order of the entries.
+
+        Raises:
+            TableKeyNotExistsError, TableKeyBadVersionError: a condition failed, nothing was changed.
+            BadOffsetError: `table_offset` is not -1 and not the segment's length.
+            SegmentSealedError, BadRequestError, WriteConflictError (too many concurrent changes).
+        """
+        _check_batch(entries)
+
+        def plan(layout: Layout, buckets: Buckets, tail: int) -> Plan:
+            return plan_update(layout, buckets, entries, tail)
+
+        done = await self._change(segment, [entry.key for entry in entries], table_offset, plan)
+        return done.versions
+
+    async def remove(self, segment: str, keys: Sequence[TableKey], table_offset: int = -1) -> None:
+        """Remove atomically; errors as `update`. An absent key without a condition is removed successfully."""
+        _check_batch(keys)
+
+        def plan(layout: Layout, buckets: Buckets, tail: int) -> Plan:
+            return plan_remove(layout, buckets, keys, tail)
+
+        await self._change(segment, [key.key for key in keys], table_offset, plan)
+
+    async def _change(self, segment: str, keys: Sequence[bytes], table_offset: int, plan: PlanBatch) -> Plan:
+        for _ in range(limits.TABLE_CONFLICT_RETRIES_MAX):
+            try:
+                return await self._try_change(segment, keys, table_offset, plan)
+            except WriteConflictError:
+                await asyncio.sleep(0)
+        raise WriteConflictError(f"table segment {segment} changed {limits.TABLE_CONFLICT_RETRIES_MAX} times meanwhile")
+
+    async def _try_change(self, segment: str, keys: Sequence[bytes], table_offset: int, plan: PlanBatch) -> Plan:
+        async with self.use(segment) as (table, layout, staged):
+            for key in keys:
+                layout.check_key(key)
+            ids = list(dict.fromkeys(layout.attribute_id(key) for key in keys))
+            if staged.lock.locked():  # read what is cold before it is our turn, so that others do not wait for it
+                await self.current_buckets(table, staged, ids)
+            async with staged.lock:
+                table = await self.same(table)
+                tail = staged.length(table)
+                buckets = await self.current_buckets(table, staged, ids)
+                planned = Plan(tail)
+                refused: ConditionFailedError | None = None
+                try:
+                    if table_offset not in (-1, tail):
+                        raise BadOffsetError(segment, table_offset, tail)
+                    planned = plan(layout, buckets, tail)
+                except ConditionFailedError as error:
+                    refused = error
+                change = None if planned.is_empty else await self.submit(segment, staged, planned)
+            # An answer must not rest on what is not durable yet, not even a refusal.
+            await outcome(staged.settled() if change is None else change.settled())
+            if refused is not None:
+                raise refused
+            return planned
+
+    # -- what changes and compaction share ------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def use(self, segment: str) -> AsyncIterator[tuple[SegmentProperties, Layout, StagedTable]]:
+        """The table's committed properties, its layout, and what is in flight for it."""
+        table = await self.container.info(segment)
+        layout = layout_of(table, self._hash_function)
+        table_id = table.segment_id
+        staged = self._staged.get(table_id)
+        if staged is None:
+            staged = self._staged[table_id] = StagedTable(
+                self.container, lambda plan, committed: self._finished(segment, table_id, plan, committed)
+            )
+        staged.users += 1
+        try:
+            yield table, layout, staged
+        finally:
+            staged.users -= 1
+            self._forget_if_idle(table_id)
+
+    async def same(self, table: SegmentProperties) -> SegmentProperties:
+        """The table's properties now. Raises WriteConflictError when another segment has its name."""
+        now = await self.container.info(table.name)
+        if now.segment_id != table.segment_id:
+            raise WriteConflictError(f"table segment {table.name} was created again meanwhile")
+        return now
+
+    async def current_buckets(
+        self, table: SegmentProperties, staged: StagedTable, ids: Sequence[bytes]
+    ) -> dict[bytes, Bucket]:
+        """The buckets after everything in flight; with the lock held nothing can get in between.
+
+        Raises:
+            WriteConflictError: compaction moved an entry meanwhile.
+        """
+        buckets = staged.buckets(ids)
+        cold = [attribute_id for attribute_id in ids if attribute_id not in buckets]
+        try:
+            if cold:
+                buckets.update(await self.reader.buckets(table, cold))
+        except SegmentTruncatedError as error:
+            raise WriteConflictError(str(error)) from error
+        return buckets
+
+    async def submit(self, segment: str, staged: StagedTable, plan: Plan) -> InFlight:
+        """Submit with the lock held. Raises WriteConflictError when the table is not as the plan supposes."""
+        try:
+            return await staged.submit(segment, plan)
+        except (BadAttributeError, BadOffsetError) as error:
+            raise WriteConflictError(str(error)) from error
+
+    def _finished(self, segment: str, table_id: int, plan: Plan, committed: bool) -> None:
+        self._forget_if_idle(table_id)
+        if not committed:
+            return
+        for bucket in plan.buckets.values():
+            self.reader.remember(table_id, bucket)
+        self._changed.pop(segment, None)
+        self._changed[segment] = None
+        if len(self._changed) > limits.TABLE_COMPACTION_CANDIDATES_MAX:
+            del self._changed[next(iter(self._changed))]
+
+    def _forget_if_idle(self, table_id: int) -> None:
+        staged = self._staged.get(table_id)
+        if staged is not None and staged.idle:
+            del self._staged[table_id]
+
+    # -- queries -------------------------------------------------------------------------------------------------
+
+    async def get(self, segment: str, keys: Sequence[bytes]) -> list[TableEntry | None]:
+        """Committed entries in the order of the keys; None for a missing one. Raises BadRequestError."""
+
+        async def ask(table: SegmentProperties, layout: Layout) -> list[TableEntry | None]:
+            return await queries.get(self.reader, table, layout, keys)
+
+        return await self._read(segment, ask)
+
+    async def iterate_keys(
+        self, segment: str, limit: int, continuation: bytes, from_key: bytes, to_key: bytes
+    ) -> tuple[list[TableKey], bytes]:
+        """About `limit` keys and the token to go on with; no keys means the end. Raises BadRequestError."""
+        records, token = await self._iterate(segment, limit, continuation, from_key, to_key)
+        return [TableKey(record.key, record.version) for record in records], token
+
+    async def iterate_entries(
+        self, segment: str, limit: int, continuation: bytes, from_key: bytes, to_key: bytes
+    ) -> tuple[list[TableEntry], bytes]:
+        """About `limit` entries and the token to go on with; no entries means the end. Raises BadRequestError."""
+        records, token = await self._iterate(segment, limit, continuation, from_key, to_key)
+        return [queries.entry_of(record) for record in records], token
+
+    async def _iterate(
+        self, segment: str, limit: int, continuation: bytes, from_key: bytes, to_key: bytes
+    ) -> tuple[list[Record], bytes]:
+        async def ask(table: SegmentProperties, layout: Layout) -> tuple[list[Record], bytes]:
+            span = queries.span_of(layout, continuation, from_key, to_key)
+            return await queries.iterate(self.container, self.reader, table, span, limit)
+
+        return await self._read(segment, ask)
+
+    async def delta(self, segment: str, from_position: int, limit: int) -> TableDelta:
+        """What changed since `from_position`. Raises UnsupportedError on the fixed-key layout, BadRequestError."""
+
+        async def ask(table: SegmentProperties, layout: Layout) -> TableDelta:
+            return await queries.delta(self.reader, table, layout, from_position, limit)
+
+        return await self._read(segment, ask)
+
+    async def _read(self, segment: str, ask: Callable[[SegmentProperties, Layout], Awaitable[_T]]) -> _T:
+        """Ask again when compaction truncates what the index led to."""
+        for _ in range(limits.TABLE_CONFLICT_RETRIES_MAX):
+            table = await self.container.info(segment)
+            try:
+                return await ask(table, layout_of(table, self._hash_function))
+            except SegmentTruncatedError:
+                await asyncio.sleep(0)
+        raise WriteConflictError(f"table segment {segment} changed {limits.TABLE_CONFLICT_RETRIES_MAX} times meanwhile")
+
+    # -- compaction ----------------------------------------------------------------------------------------------
+
+    async def compact(self, segment: str) -> bool:
+        """One compaction pass whatever the utilisation; False when there is nothing to compact."""
+        return await compaction.compact(self, segment)
+
+    async def compact_changed(self) -> int:
+        """Compact the tables that changed and need it; returns the number of passes.
+
+        The container's owner calls this every ``limits.TABLE_COMPACTION_INTERVAL_S``, never twice at a time.
+        """
+        changed, self._changed = self._changed, {}
+        passes = 0
+        for segment in changed:
+            passes += await compaction.compact_while_needed(self, segment)
+        return passes
+
+
+def _check_batch(batch: Sequence[TableEntry] | Sequence[TableKey]) -> None:
+    """Raise BadRequestError when a batch breaks a limit (wire §8, "limits")."""
+    total_bytes = 0
+    for item in batch:
+        value = item.value if isinstance(item, TableEntry) else b""
+        if len(value) > limits.TABLE_VALUE_MAX_BYTES:
+            raise BadRequestError(f"table value of {len(value)} bytes, more than {limits.TABLE_VALUE_MAX_BYTES}")
+        total_bytes += record_bytes(item.key, value)
+    if total_bytes > limits.TABLE_BATCH_MAX_BYTES:
+        raise BadRequestError(f"table batch of {total_bytes} bytes, more than {limits.TABLE_BATCH_MAX_BYTES}")
+    keys = len({item.key for item in batch})
+    if keys > limits.TABLE_BATCH_KEYS_MAX:
+        raise BadRequestError(f"table batch of {keys} keys, more than {limits.TABLE_BATCH_KEYS_MAX}")
