@@ -16,7 +16,7 @@ from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, FormatVersionError
 from tailrace.kernel import crc32c
 
-Buffer: TypeAlias = bytes | memoryview
+Buffer: TypeAlias = bytes | bytearray | memoryview
 
 MAGIC: Final = b"TLAP"
 VERSION: Final = 1
