@@ -279,7 +279,11 @@ class SegmentContainer(Protocol):
         ...
 
     async def read_exact(self, segment: str, offset: int, length: int) -> bytes:
-        """Exactly `length` committed bytes. Raises BadRequestError when the segment is shorter."""
+        """Exactly `length` committed bytes.
+
+        Raises:
+            BadRequestError: the segment is shorter. SegmentTruncatedError: `offset` is below the start.
+        """
         ...
 
     async def flush_to_storage(self) -> None:

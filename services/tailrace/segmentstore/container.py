@@ -576,7 +576,10 @@ class Container:
 
     async def read_exact(self, segment: str, offset: int, length: int) -> bytes:
         """See `SegmentContainer.read_exact`."""
-        return await self._reader.read_range(self._committed(segment), offset, offset + length, self._alive)
+        target = self._committed(segment)
+        if offset < target.start_offset:
+            raise SegmentTruncatedError(segment, target.start_offset)
+        return await self._reader.read_range(target, offset, offset + length, self._alive)
 
     # -- Tier 2 and checkpoints ----------------------------------------------------------------------------------
 

@@ -58,6 +58,7 @@ class Segment:
     __slots__ = (
         "chunks",
         "committed",
+        "core",
         "dirty",
         "eviction_generation",
         "flush_deadline",
@@ -96,6 +97,7 @@ class Segment:
         self.staged_gone = False
         self.latest: dict[bytes, int] = {}
         self.committed: dict[bytes, int] = {}
+        self.core: dict[bytes, int] = {}  # those of `committed` that are pinned
         self.dirty: dict[bytes, int] = {}  # extended attribute -> sequence number of its last committed update
         self.index = ops.EMPTY_INDEX
         self.index_pages = Coverage()
@@ -116,7 +118,6 @@ class Segment:
 
     def properties(self) -> SegmentProperties:
         """Committed properties."""
-        core = {key: value for key, value in self.committed.items() if is_core_attribute(key)}
         return SegmentProperties(
             self.name,
             self.segment_id,
@@ -126,7 +127,7 @@ class Segment:
             self.start_offset,
             self.sealed,
             self.last_modified_ms,
-            core,
+            self.core.copy(),
         )
 
     def set_attributes(self, sequence: int, values: ops.Attributes) -> None:
@@ -134,7 +135,9 @@ class Segment:
         committed, dirty = self.committed, self.dirty
         for key, value in values:
             committed[key] = value
-            if not is_core_attribute(key):
+            if is_core_attribute(key):
+                self.core[key] = value
+            else:
                 dirty[key] = sequence
 
     def add_pending(self, append: PendingAppend) -> None:

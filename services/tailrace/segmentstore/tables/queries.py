@@ -89,15 +89,17 @@ async def iterate(
     records: list[Record] = []
     token, position, reply_bytes = span.token, span.first, 0
     while position is not None and position <= span.last:
-        wanted = min(limit - len(records), limits.TABLE_ENTRY_READS_MAX)
+        wanted = min(limit - len(records), limits.TABLE_ITERATOR_RUN)
         found = await container.iterate_attributes(table.name, position, span.last, wanted)
-        buckets = await reader.chains(table, [head for _, head in found])
-        for (attribute_id, _), bucket in zip(found, buckets, strict=True):
-            records.extend(bucket)
-            reply_bytes += sum(record.length for record in bucket)
-            token = attribute_id[: span.id_bytes]
-            if len(records) >= limit or reply_bytes >= limits.TABLE_REPLY_MAX_BYTES:
-                return records, token
+        for first in range(0, len(found), limits.TABLE_ENTRY_READS_MAX):
+            group = found[first : first + limits.TABLE_ENTRY_READS_MAX]
+            buckets = await reader.chains(table, [head for _, head in group])
+            for (attribute_id, _), bucket in zip(group, buckets, strict=True):
+                records.extend(bucket)
+                reply_bytes += sum(record.length for record in bucket)
+                token = attribute_id[: span.id_bytes]
+                if len(records) >= limit or reply_bytes >= limits.TABLE_REPLY_MAX_BYTES:
+                    return records, token
         if len(found) < wanted:
             break
         position = following(found[-1][0])

@@ -289,7 +289,7 @@ class TableService:
         """One compaction pass whatever the utilisation; False when there is nothing to compact."""
         return await compaction.compact(self, segment)
 
-    async def compact_changed(self) -> int:
+    async def compact_due(self) -> int:
         """Compact the tables that changed and need it; returns the number of passes.
 
         The container's owner calls this every ``limits.TABLE_COMPACTION_INTERVAL_S``, never twice at a time.
