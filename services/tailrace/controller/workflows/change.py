@@ -1,0 +1,67 @@
+"""Update, truncation and sealing of a stream (controller §4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.controller.epochs import epoch_span, segments_of, wholly_before, without_future
+from tailrace.controller.model import StreamState
+from tailrace.controller.policies import ranges_for_policy
+from tailrace.controller.records import Intent, ScopeStreamEntry, StreamRecord, TruncateIntent
+from tailrace.controller.scopes import STREAMS
+from tailrace.controller.store import Change, Snapshot, StreamKey
+from tailrace.controller.transitions import finished, scaling
+from tailrace.controller.workflows.context import segment_name, segment_names
+from tailrace.controller.workflows.scale import record_sealed, seal_segments
+
+if TYPE_CHECKING:
+    from tailrace.controller.workflows.context import WorkflowContext
+
+
+async def update(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
+    """Bring tags and segments in line with the configuration; go on as a scale when it asks for other segments."""
+    await context.scopes.replace(key.scope, STREAMS + key.stream, ScopeStreamEntry(root.config.tags))
+    epoch = await context.store.active_epoch(key, root)
+    await context.segments.update_policy(segment_names(key, epoch.segments), root.config)
+    ranges = ranges_for_policy(root.config.scaling, epoch)
+    scale_id = root.intent.intent_id if root.intent is not None else b""
+
+    def decide(now: StreamRecord | None, _: Snapshot) -> Change[None]:
+        if now is None or now.intent != root.intent:
+            return Change(None)
+        if ranges is None:
+            return Change(None, {key.root: finished(now, StreamState.ACTIVE)})
+        sealed = [segment.identifier for segment in epoch.segments]
+        return Change(None, {key.root: scaling(now, epoch, sealed, ranges, scale_id)})
+
+    await context.store.change(key, (), decide)
+
+
+async def truncate(context: WorkflowContext, key: StreamKey, root: StreamRecord, intent: TruncateIntent) -> None:
+    """Truncate the segments of the root's cut, and delete those wholly before it."""
+    cut = without_future(root.truncation or {})
+    first = 0 if intent.previous is None else epoch_span(intent.previous)[0]
+    segments = segments_of(await context.store.epochs(key, root, first, epoch_span(cut)[1]))
+    gone = wholly_before(cut, segments)
+    await context.segments.truncate([(segment_name(key, identifier), offset) for identifier, offset in cut.items()])
+    await context.segments.delete(segment_names(key, gone))
+    await _finish(context, key, intent)
+
+
+async def seal(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> bool:
+    """Seal the active segments; False while transactions are on their way to their end."""
+    if root.has_transactions:
+        return False
+    epoch = await context.store.active_epoch(key, root)
+    sizes = await seal_segments(context, key, tuple(segment.identifier for segment in epoch.segments))
+    await record_sealed(context, key, root, root.active_epoch + 1, sizes, StreamState.SEALED)
+    return True
+
+
+async def _finish(context: WorkflowContext, key: StreamKey, intent: Intent) -> None:
+    def decide(now: StreamRecord | None, _: Snapshot) -> Change[None]:
+        if now is None or now.intent != intent:
+            return Change(None)
+        return Change(None, {key.root: finished(now, StreamState.ACTIVE)})
+
+    await context.store.change(key, (), decide)

@@ -1,0 +1,59 @@
+"""What every workflow step works with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tailrace.common import limits, names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tailrace.common.ports import Clock, Entropy
+    from tailrace.controller.model import StreamSegment
+    from tailrace.controller.scopes import ScopeStore
+    from tailrace.controller.segments import SegmentOperations
+    from tailrace.controller.store import StreamKey, StreamStore
+
+INTENT_ID_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerConfig:
+    """Settings of a controller."""
+
+    transaction_lease_min_ms: int = limits.TRANSACTION_LEASE_MIN_MS
+    """Shortest lease that a transaction may ask for; published clients never ask for less than 10 s."""
+    transaction_lease_max_ms: int = limits.TRANSACTION_LEASE_MAX_MS
+    """Longest lease that a transaction may ask for."""
+    blocking_deadline_s: float = limits.RPC_BLOCKING_DEADLINE_S
+    """How long a call waits for its workflow; the workflow goes on after that."""
+    idle_s: float = limits.WORKFLOW_IDLE_S
+    """How long a stream's task outlives its last work."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowContext:
+    """Stores, segments, time and randomness for the steps."""
+
+    store: StreamStore
+    scopes: ScopeStore
+    segments: SegmentOperations
+    clock: Clock
+    entropy: Entropy
+    config: ControllerConfig
+
+    def new_id(self) -> bytes:
+        """A random id for an intent or record, so that equal bytes mean the same one."""
+        return self.entropy.token(INTENT_ID_BYTES)
+
+
+def segment_names(key: StreamKey, segments: Iterable[StreamSegment]) -> list[str]:
+    """Full names of the segments."""
+    return [segment_name(key, segment.identifier) for segment in segments]
+
+
+def segment_name(key: StreamKey, identifier: int) -> str:
+    """Full name of the stream's segment of that id."""
+    return names.qualified_segment_name(key.scope, key.stream, identifier)

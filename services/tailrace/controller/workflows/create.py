@@ -1,0 +1,83 @@
+"""Creation of a stream: its scope's entry, its segments, its mark stream, then ACTIVE (controller §4, naming §1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.common import names
+from tailrace.common.errors import NoSuchScopeError
+from tailrace.controller.epochs import first_epoch
+from tailrace.controller.model import ScalingPolicy, StreamConfig, StreamState
+from tailrace.controller.records import CreateIntent, Record, ScopeStreamEntry, StreamRecord
+from tailrace.controller.scopes import STREAMS
+from tailrace.controller.store import Change, Snapshot, StreamKey
+from tailrace.controller.transitions import created, finished, first_segment_number, tombstone
+from tailrace.controller.workflows.context import segment_names
+
+if TYPE_CHECKING:
+    from tailrace.controller.workflows.context import WorkflowContext
+
+MARK_CONFIG = StreamConfig(ScalingPolicy())
+
+
+def mark_of(key: StreamKey) -> StreamKey | None:
+    """The mark stream that belongs to a stream; a mark stream has none itself."""
+    if key.stream.startswith(names.MARK_PREFIX):
+        return None
+    return StreamKey(key.scope, names.MARK_PREFIX + key.stream)
+
+
+async def begin_create(context: WorkflowContext, key: StreamKey, config: StreamConfig) -> tuple[bool, StreamRecord]:
+    """Persist the intent to create; (whether it is ours, the root that is there now)."""
+    intent_id = context.new_id()
+
+    def decide(root: StreamRecord | None, _: Snapshot) -> Change[tuple[bool, StreamRecord]]:
+        if root is not None and root.state is not StreamState.DELETED:
+            return Change((False, root))
+        fresh = created(root, config, context.clock.now_ms(), intent_id)
+        epoch = first_epoch(config.scaling.min_segments, first_segment_number(fresh), fresh.created_ms)
+        puts: dict[bytes, Record] = {key.root: fresh, key.epoch(fresh.incarnation, 0): epoch}
+        return Change((True, fresh), puts)
+
+    return await context.store.change(key, (), decide)
+
+
+async def create(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
+    """Bring a stream in CREATING to ACTIVE; or back to nothing when its scope went away before it was listed."""
+    try:
+        await context.scopes.add(key.scope, STREAMS + key.stream, ScopeStreamEntry(root.config.tags))
+    except NoSuchScopeError:
+        await _give_up(context, key, root)
+        return
+    epoch = await context.store.epoch(key, root, 0)
+    await context.segments.create(segment_names(key, epoch.segments), root.config)
+    mark = mark_of(key)
+    if mark is not None:
+        await _create_mark(context, mark)
+    await _finish(context, key, root, StreamState.ACTIVE)
+
+
+async def _create_mark(context: WorkflowContext, mark: StreamKey) -> None:
+    """The mark stream is created and deleted by its stream's workflow, with the same steps."""
+    _, root = await begin_create(context, mark, MARK_CONFIG)
+    if isinstance(root.intent, CreateIntent):
+        await create(context, mark, root)
+
+
+async def _finish(context: WorkflowContext, key: StreamKey, root: StreamRecord, state: StreamState) -> None:
+    def decide(current: StreamRecord | None, _: Snapshot) -> Change[None]:
+        if current is None or current.intent != root.intent:
+            return Change(None)
+        return Change(None, {key.root: finished(current, state)})
+
+    await context.store.change(key, (), decide)
+
+
+async def _give_up(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
+    def decide(current: StreamRecord | None, _: Snapshot) -> Change[None]:
+        if current is None or current.intent != root.intent:
+            return Change(None)
+        return Change(None, {key.root: tombstone(current)})
+
+    await context.store.change(key, (), decide)
+    await context.store.remove(key, [key.epoch(root.incarnation, 0)])

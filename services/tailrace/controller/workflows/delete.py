@@ -1,0 +1,83 @@
+"""Deletion of a sealed stream with its mark stream; its counters stay (controller §4, naming §1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.common import limits
+from tailrace.controller.epochs import segments_of
+from tailrace.controller.model import Epoch, StreamState
+from tailrace.controller.records import CompletedChunk, DeleteIntent, StreamRecord
+from tailrace.controller.scopes import STREAMS
+from tailrace.controller.store import Change, Snapshot, StreamKey
+from tailrace.controller.transitions import deleting, tombstone
+from tailrace.controller.workflows.context import segment_names
+from tailrace.controller.workflows.create import mark_of
+
+if TYPE_CHECKING:
+    from tailrace.controller.workflows.context import WorkflowContext
+
+
+async def delete(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
+    """Bring a stream in DELETING to its tombstone."""
+    await _delete_segments(context, key, root)
+    mark = mark_of(key)
+    if mark is not None:
+        await _delete_mark(context, mark)
+    await context.scopes.remove(key.scope, STREAMS + key.stream)
+    await _remove_records(context, key, root)
+
+    def decide(current: StreamRecord | None, _: Snapshot) -> Change[None]:
+        if current is None or current.intent != root.intent:
+            return Change(None)
+        return Change(None, {key.root: tombstone(current)})
+
+    await context.store.change(key, (), decide)
+
+
+async def _delete_segments(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
+    """Every segment that the stream ever had; one that is gone already, or whose epoch record is, needs nothing."""
+    for first in range(0, root.active_epoch + 1, limits.EPOCHS_PER_READ_MAX):
+        last = min(first + limits.EPOCHS_PER_READ_MAX - 1, root.active_epoch)
+        items = [key.epoch(root.incarnation, number) for number in range(first, last + 1)]
+        snapshot = await context.store.read(key, items)
+        found = [epoch for item in items if (epoch := snapshot.get(Epoch, item)) is not None]
+        await context.segments.delete(segment_names(key, segments_of(found).values()))
+
+
+async def _delete_mark(context: WorkflowContext, mark: StreamKey) -> None:
+    intent_id = context.new_id()
+
+    def decide(current: StreamRecord | None, _: Snapshot) -> Change[StreamRecord | None]:
+        if current is None or current.state is StreamState.DELETED:
+            return Change(None)
+        if isinstance(current.intent, DeleteIntent):
+            return Change(current)
+        root = deleting(current, intent_id)
+        return Change(root, {mark.root: root})
+
+    root = await context.store.change(mark, (), decide)
+    if root is not None:
+        await delete(context, mark, root)
+
+
+async def _remove_records(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
+    """Everything but the root. The root names all of it, so a run that was cut short is repeated in full."""
+    epochs = range(root.active_epoch + 2)
+    gone = [key.subscribers]
+    gone += [key.writer(writer) for writer in root.writers]
+    gone += [key.sealed(root.incarnation, epoch) for epoch in epochs]
+    for chunk in completed_chunks(root):
+        item = key.completed(root.incarnation, chunk)
+        found = (await context.store.read(key, [item])).get(CompletedChunk, item)
+        if found is not None:
+            await context.store.remove(key, [key.transaction(done.transaction_id) for done in found.transactions])
+            gone.append(item)
+    await context.store.remove(key, gone)
+    await context.store.remove(key, [key.epoch(root.incarnation, epoch) for epoch in epochs])
+
+
+def completed_chunks(root: StreamRecord) -> range:
+    """Numbers of the chunks that hold completed transactions."""
+    size = limits.COMPLETED_TRANSACTIONS_PER_CHUNK
+    return range(root.completed_first // size, -(-root.completed_next // size))

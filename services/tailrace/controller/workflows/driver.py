@@ -1,0 +1,247 @@
+"""Runs every stream's work: one task a stream, a bounded number of steps at a time (design §10).
+
+Before anything is left to do for a stream its name is in the table of pending streams, so a controller that starts
+finds every stream whose workflow, transactions or leases another one left behind. A task ends, and the name goes, once
+nothing was left to do for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import structlog
+
+from tailrace.common import limits
+from tailrace.common.errors import DeadlineError, OverloadedError, TailraceError, UnavailableError, WriteConflictError
+from tailrace.controller.metadata import PENDING_TABLE
+from tailrace.controller.ports import UNCONDITIONAL, Put
+from tailrace.controller.records import PendingRecord, StreamRecord, decode, encode
+from tailrace.controller.store import StreamKey
+from tailrace.controller.workflows import steps
+from tailrace.controller.workflows.transactions import expire
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tailrace.controller.workflows.context import WorkflowContext
+
+_LOG = structlog.get_logger(__name__)
+_STREAM = "stream"
+
+
+@dataclass(slots=True)
+class _Worker:
+    """One stream's task and what it knows beyond the stored records."""
+
+    key: StreamKey
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    holds: int = 0
+    pending_version: int | None = None
+    enlisting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    deadlines_s: dict[bytes, float] = field(default_factory=dict)
+    waiters: list[tuple[bytes, asyncio.Future[None]]] = field(default_factory=list)
+    failures: int = 0
+    task: asyncio.Task[None] | None = None
+
+
+class StreamDriver:
+    """The tasks of all streams that have something to do."""
+
+    def __init__(self, context: WorkflowContext) -> None:
+        self._context = context
+        self._workers: dict[StreamKey, _Worker] = {}
+        self._pool = asyncio.Semaphore(limits.WORKFLOW_STEPS_CONCURRENT_MAX)
+        self._closed = False
+
+    @property
+    def active_streams(self) -> int:
+        """Streams with a task."""
+        return len(self._workers)
+
+    async def start(self) -> None:
+        """Take up what was left behind."""
+        metadata = self._context.store.metadata
+        token = b""
+        while True:
+            entries, token = await metadata.entries(PENDING_TABLE, limits.METADATA_TABLE_PAGE_ENTRIES, token)
+            if not entries:
+                return
+            for entry in entries:
+                record = decode(PendingRecord, entry.value, f"{PENDING_TABLE}[{entry.key!r}]")
+                if record.what == _STREAM:
+                    worker = self._worker(StreamKey(record.scope, record.name))
+                    worker.pending_version = entry.version
+
+    async def close(self) -> None:
+        """Stop every task; what they were doing is taken up by the next controller."""
+        self._closed = True
+        tasks = [worker.task for worker in self._workers.values() if worker.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for worker in self._workers.values():
+            for _, waiter in worker.waiters:
+                if not waiter.done():
+                    waiter.set_exception(DeadlineError("the controller stops; the workflow goes on elsewhere"))
+        self._workers.clear()
+
+    @contextlib.asynccontextmanager
+    async def enlisted(self, key: StreamKey) -> AsyncIterator[None]:
+        """Around a change that leaves something to do: the stream is pending before, and its task wakes after."""
+        if self._closed:
+            raise OverloadedError("the controller stops")
+        worker = self._worker(key)
+        worker.holds += 1
+        try:
+            async with worker.enlisting:
+                if worker.pending_version is None:
+                    await self._enlist(worker)
+            yield
+        finally:
+            worker.holds -= 1
+            worker.wake.set()
+
+    async def wait(self, key: StreamKey, intent_id: bytes) -> None:
+        """Until the stream is no longer busy with that intent.
+
+        Raises:
+            DeadlineError: it took too long; the workflow goes on.
+        """
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        worker = self._worker(key)
+        worker.waiters.append((intent_id, waiter))
+        worker.wake.set()
+        try:
+            async with asyncio.timeout(self._context.config.blocking_deadline_s):
+                await waiter
+        except TimeoutError as error:
+            raise DeadlineError(f"stream {key} is still busy; the workflow goes on") from error
+        finally:
+            worker.waiters = [item for item in worker.waiters if item[1] is not waiter]
+
+    def lease(self, key: StreamKey, transaction_id: bytes, lease_ms: int) -> None:
+        """A transaction's lease ends in `lease_ms` from now."""
+        worker = self._worker(key)
+        worker.deadlines_s[transaction_id] = asyncio.get_running_loop().time() + lease_ms / 1000
+        worker.wake.set()
+
+    # -- tasks
+
+    def _worker(self, key: StreamKey) -> _Worker:
+        worker = self._workers.get(key)
+        if worker is None:
+            if len(self._workers) >= limits.WORKFLOW_STREAMS_MAX:
+                raise OverloadedError(f"{limits.WORKFLOW_STREAMS_MAX} streams have something to do already")
+            worker = self._workers[key] = _Worker(key)
+            worker.task = asyncio.get_running_loop().create_task(self._run(worker), name=f"stream {key}")
+        return worker
+
+    async def _enlist(self, worker: _Worker) -> None:
+        record = PendingRecord(_STREAM, worker.key.scope, worker.key.stream)
+        entry = Put(_pending_key(worker.key), encode(record), UNCONDITIONAL)
+        worker.pending_version = (await self._context.store.metadata.put(PENDING_TABLE, [entry]))[0]
+
+    async def _run(self, worker: _Worker) -> None:
+        while True:
+            worker.wake.clear()
+            try:
+                pause_s = await self._attempt(worker)
+            except Exception as error:  # whatever it is: the stream must not be left alone with its work
+                pause_s = self._after_failure(worker, error)
+            if pause_s == 0:
+                continue
+            idle = pause_s is None
+            try:
+                async with asyncio.timeout(self._context.config.idle_s if pause_s is None else pause_s):
+                    await worker.wake.wait()
+            except TimeoutError:
+                if idle and await self._retire(worker):
+                    return
+
+    async def _attempt(self, worker: _Worker) -> float | None:
+        """One step; seconds until the next one (0: at once), None when only a call can bring more to do."""
+        async with self._pool, asyncio.timeout(limits.WORKFLOW_STEP_DEADLINE_S):
+            waiters = list(worker.waiters)  # who comes while the root is read has changed it after that
+            root = await self._context.store.load(worker.key)
+            _tell(waiters, root)
+            pause_s: float | None = None
+            if root is not None and not root.is_idle:
+                pause_s = await self._step(worker, root)
+        worker.failures = 0
+        return pause_s
+
+    async def _step(self, worker: _Worker, root: StreamRecord) -> float | None:
+        await self._arm_leases(worker, root)
+        if await self._expire_leases(worker):
+            return 0
+        if await steps.advance(self._context, worker.key, root):
+            return 0
+        if not worker.deadlines_s:
+            return None
+        return max(0.001, min(worker.deadlines_s.values()) - asyncio.get_running_loop().time())
+
+    async def _arm_leases(self, worker: _Worker, root: StreamRecord) -> None:
+        """Know when each open transaction's lease ends; forget the others."""
+        known = worker.deadlines_s
+        worker.deadlines_s = {item: known[item] for item in root.open_transactions if item in known}
+        missing = [item for item in root.open_transactions if item not in known]
+        if missing:
+            now_s = asyncio.get_running_loop().time()
+            for item, left_ms in (await steps.leases_left(self._context, worker.key, missing)).items():
+                worker.deadlines_s[item] = now_s + left_ms / 1000
+
+    async def _expire_leases(self, worker: _Worker) -> bool:
+        now_s = asyncio.get_running_loop().time()
+        due = [item for item, deadline_s in worker.deadlines_s.items() if deadline_s <= now_s]
+        for item in due:
+            left_ms = await expire(self._context, worker.key, item)
+            if left_ms is None:
+                worker.deadlines_s.pop(item, None)
+            else:
+                worker.deadlines_s[item] = now_s + left_ms / 1000
+        return bool(due)
+
+    def _after_failure(self, worker: _Worker, error: Exception) -> float:
+        worker.failures += 1
+        longest_s: float = min(limits.WORKFLOW_BACKOFF_INITIAL_S * 2.0**worker.failures, limits.WORKFLOW_BACKOFF_MAX_S)
+        pause_s = longest_s * (0.5 + 0.5 * self._context.entropy.uniform())
+        _LOG.warning(
+            "workflow step failed, will be repeated",
+            stream=str(worker.key),
+            error=f"{type(error).__name__}: {error}",
+            failures=worker.failures,
+            pause_s=round(pause_s, 3),
+            exc_info=not isinstance(error, TailraceError | TimeoutError),
+        )
+        return pause_s
+
+    async def _retire(self, worker: _Worker) -> bool:
+        """End an idle task. Whoever enlists meanwhile keeps it, and another controller's mark stays."""
+        if worker.holds or worker.waiters or worker.wake.is_set():
+            return False
+        if worker.pending_version is not None:
+            version, worker.pending_version = worker.pending_version, None
+            try:
+                await self._context.store.metadata.remove(PENDING_TABLE, [(_pending_key(worker.key), version)])
+            except WriteConflictError:
+                _LOG.debug("stream is pending for another controller", stream=str(worker.key))
+            except UnavailableError as error:  # a name too many: the next start finds nothing to do for it
+                _LOG.warning("idle stream stays pending", stream=str(worker.key), error=str(error))
+        if worker.holds or worker.waiters or worker.wake.is_set():
+            return False
+        del self._workers[worker.key]
+        return True
+
+
+def _tell(waiters: list[tuple[bytes, asyncio.Future[None]]], root: StreamRecord | None) -> None:
+    current = root.intent.intent_id if root is not None and root.intent is not None else None
+    for intent_id, waiter in waiters:
+        if intent_id != current and not waiter.done():
+            waiter.set_result(None)
+
+
+def _pending_key(key: StreamKey) -> bytes:
+    return f"{_STREAM}/{key}".encode()

@@ -1,0 +1,71 @@
+"""Scaling: new segments first, then the epoch that shows them, then the old ones are sealed (server §1, "workflow")."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tailrace.controller.epochs import next_epoch
+from tailrace.controller.model import StreamState
+from tailrace.controller.records import Record, ScaleIntent, SealedRecord, StreamRecord
+from tailrace.controller.store import Change, Snapshot, StreamKey
+from tailrace.controller.transitions import finished
+from tailrace.controller.workflows.context import segment_name, segment_names
+
+if TYPE_CHECKING:
+    from tailrace.controller.workflows.context import WorkflowContext
+
+
+async def scale(context: WorkflowContext, key: StreamKey, root: StreamRecord, intent: ScaleIntent) -> bool:
+    """One step of a scale; False while transactions of the epoch hold it (issue part 6: leases bound the wait)."""
+    if root.active_epoch != intent.old_epoch:
+        await _seal_replaced(context, key, root, intent)
+        return True
+    if root.has_transactions:
+        return False
+    await context.segments.create(segment_names(key, intent.created), root.config)
+    await _show_epoch(context, key, root, intent)
+    return True
+
+
+async def _show_epoch(context: WorkflowContext, key: StreamKey, root: StreamRecord, intent: ScaleIntent) -> None:
+    current = await context.store.epoch(key, root, intent.old_epoch)
+    epoch = next_epoch(current, intent.sealed, intent.created, context.clock.now_ms())
+
+    def decide(now: StreamRecord | None, _: Snapshot) -> Change[None]:
+        if now is None or now.intent != intent or now.active_epoch != intent.old_epoch:
+            return Change(None)
+        shown = msgspec.structs.replace(now, active_epoch=epoch.epoch)
+        puts: dict[bytes, Record] = {key.root: shown, key.epoch(now.incarnation, epoch.epoch): epoch}
+        return Change(None, puts)
+
+    await context.store.change(key, (), decide)
+
+
+async def _seal_replaced(context: WorkflowContext, key: StreamKey, root: StreamRecord, intent: ScaleIntent) -> None:
+    sizes = await seal_segments(context, key, intent.sealed)
+    await record_sealed(context, key, root, intent.old_epoch + 1, sizes, StreamState.ACTIVE)
+
+
+async def seal_segments(context: WorkflowContext, key: StreamKey, identifiers: tuple[int, ...]) -> dict[int, int]:
+    """Seal; returns the final lengths by id."""
+    lengths = await context.segments.seal([segment_name(key, identifier) for identifier in identifiers])
+    return dict(sorted(zip(identifiers, lengths, strict=True)))
+
+
+async def record_sealed(
+    context: WorkflowContext, key: StreamKey, root: StreamRecord, epoch: int, sizes: dict[int, int], state: StreamState
+) -> None:
+    """Persist sealed sizes and the bytes sealed until now, and end the workflow (design §10)."""
+
+    def decide(now: StreamRecord | None, _: Snapshot) -> Change[None]:
+        if now is None or now.intent != root.intent:
+            return Change(None)
+        total = now.sealed_bytes + sum(sizes.values())
+        record = SealedRecord(epoch, context.clock.now_ms(), sizes, total)
+        ended = msgspec.structs.replace(finished(now, state), sealed_bytes=total)
+        puts: dict[bytes, Record] = {key.root: ended, key.sealed(now.incarnation, epoch): record}
+        return Change(None, puts)
+
+    await context.store.change(key, (), decide)

@@ -1,0 +1,218 @@
+"""Commit and abort passes, and the end of leases (server §3, design §10).
+
+One pass of a stream runs at a time, so no two transactions are ordered differently in two segments. The batch of a
+pass is persisted in order before its first merge; whoever resumes does exactly that batch.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tailrace.common import limits, names
+from tailrace.common.errors import IllegalStateError
+from tailrace.controller.epochs import transaction_segments
+from tailrace.controller.records import (
+    CompletedChunk,
+    CompletedTransaction,
+    Record,
+    StreamRecord,
+    TransactionRecord,
+    WriterMark,
+)
+from tailrace.controller.store import Change, Snapshot, StreamKey
+from tailrace.controller.transitions import aborts_done, commit_batch_done, commit_batch_taken, transaction_aborting
+from tailrace.controller.workflows.context import segment_name
+from tailrace.controller.workflows.delete import completed_chunks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace.controller.model import Epoch
+    from tailrace.controller.workflows.context import WorkflowContext
+
+
+def transaction_segment_names(key: StreamKey, epoch: Epoch, transaction_id: bytes) -> list[tuple[str, str]]:
+    """(real segment, transaction's segment) in order of number; the transaction's epoch is in its name (naming §1)."""
+    identity = uuid.UUID(bytes=transaction_id)
+    return [
+        (
+            segment_name(key, segment.identifier),
+            names.transaction_segment_name(segment_name(key, identifier), identity),
+        )
+        for segment, identifier in transaction_segments(epoch, transaction_epoch(transaction_id))
+    ]
+
+
+def transaction_epoch(transaction_id: bytes) -> int:
+    """Upper 32 bits of the id: the epoch that the transaction was opened in."""
+    return int.from_bytes(transaction_id[:4], "big")
+
+
+def make_transaction_id(epoch: int, counter: int) -> bytes:
+    """Id of a transaction: epoch, then a counter that never repeats in a stream (server §3)."""
+    return epoch.to_bytes(4, "big") + counter.to_bytes(12, "big")
+
+
+async def commit_pass(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
+    """Take a batch if none is taken, merge it, and remember it as committed."""
+    if not root.commit_batch:
+        await _take_batch(context, key, root)
+        return
+    batch = root.commit_batch
+    epoch = await context.store.active_epoch(key, root)
+    if any(transaction_epoch(item) != epoch.reference for item in batch):
+        raise IllegalStateError(f"stream {key} has transactions of another epoch than {epoch.epoch} to commit")
+    sources: dict[str, list[str]] = {}
+    for transaction_id in batch:
+        for target, source in transaction_segment_names(key, epoch, transaction_id):
+            sources.setdefault(target, []).append(source)
+    lengths = await context.segments.merge(list(sources.items()))
+    ordered = sorted(epoch.segments, key=lambda segment: segment.number)
+    position = dict(sorted(zip((segment.identifier for segment in ordered), lengths, strict=True)))
+    await _finish_batch(context, key, batch, position)
+
+
+async def _take_batch(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
+    def decide(now: StreamRecord | None, _: Snapshot) -> Change[None]:
+        if now is None or now.commit_batch or now.commit_queue[:1] != root.commit_queue[:1]:
+            return Change(None)
+        return Change(None, {key.root: commit_batch_taken(now)})
+
+    await context.store.change(key, (), decide)
+
+
+async def _finish_batch(
+    context: WorkflowContext, key: StreamKey, batch: tuple[bytes, ...], position: dict[int, int]
+) -> None:
+    items = [key.transaction(transaction_id) for transaction_id in batch]
+    marked = await _marking_writers(context, key, items)
+    now_ms = context.clock.now_ms()
+    root = await context.store.load(key)
+    chunks = _chunk_keys(key, root, len(batch))
+
+    def decide(now: StreamRecord | None, snapshot: Snapshot) -> Change[None]:
+        if now is None or now.commit_batch != batch:
+            return Change(None)
+        done = [CompletedTransaction(transaction_id, True, now_ms) for transaction_id in batch]
+        puts = completed_puts(key, now, snapshot, done)
+        ended = commit_batch_done(now)
+        for writer, timestamp in marked.items():
+            if writer in ended.writers or len(ended.writers) < limits.WRITER_MARKS_PER_STREAM_MAX:
+                puts[key.writer(writer)] = WriterMark(timestamp, position, now_ms)
+                ended = with_writer(ended, writer)
+        return Change(None, {**puts, key.root: ended})
+
+    await context.store.change(key, (*items, *chunks), decide)
+
+
+async def _marking_writers(context: WorkflowContext, key: StreamKey, items: Sequence[bytes]) -> dict[str, int]:
+    """Writers whose commits carried a time, with their last one (server §4, "per writer")."""
+    snapshot = await context.store.read(key, items)
+    marked: dict[str, int] = {}
+    for item in items:
+        record = snapshot.transaction(item)
+        if isinstance(record, TransactionRecord) and record.writer and record.timestamp is not None:
+            marked[record.writer] = max(record.timestamp, marked.get(record.writer, record.timestamp))
+    return marked
+
+
+def with_writer(root: StreamRecord, writer: str) -> StreamRecord:
+    """The root that lists the writer among those with a mark."""
+    if writer in root.writers:
+        return root
+    return msgspec.structs.replace(root, writers=(*root.writers, writer))
+
+
+async def abort_pass(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
+    """Delete the segments of some transactions that are to be aborted, and remember them as aborted."""
+    batch = root.abort_queue[: limits.TRANSACTION_ABORT_BATCH_MAX]
+    for transaction_id in batch:
+        epoch = await context.store.epoch(key, root, transaction_epoch(transaction_id))
+        own = [source for _, source in transaction_segment_names(key, epoch, transaction_id)]
+        await context.segments.delete(own)
+    now_ms = context.clock.now_ms()
+    items = [key.transaction(transaction_id) for transaction_id in batch]
+    chunks = _chunk_keys(key, root, len(batch))
+
+    def decide(now: StreamRecord | None, snapshot: Snapshot) -> Change[None]:
+        if now is None or now.abort_queue[: len(batch)] != batch:
+            return Change(None)
+        done = [CompletedTransaction(transaction_id, False, now_ms) for transaction_id in batch]
+        return Change(None, {**completed_puts(key, now, snapshot, done), key.root: aborts_done(now, batch)})
+
+    await context.store.change(key, (*items, *chunks), decide)
+
+
+def _chunk_keys(key: StreamKey, root: StreamRecord | None, count: int) -> list[bytes]:
+    """Keys of the chunks that `count` more completed transactions fall into."""
+    if root is None:
+        return []
+    size = limits.COMPLETED_TRANSACTIONS_PER_CHUNK
+    first = root.completed_next // size
+    last = (root.completed_next + count - 1) // size
+    return [key.completed(root.incarnation, chunk) for chunk in range(first, last + 1)]
+
+
+def completed_puts(
+    key: StreamKey, root: StreamRecord, snapshot: Snapshot, done: Sequence[CompletedTransaction]
+) -> dict[bytes, Record]:
+    """Writes that remember completed transactions: one by one for questions, in chunks for lists."""
+    size = limits.COMPLETED_TRANSACTIONS_PER_CHUNK
+    puts: dict[bytes, Record] = {key.transaction(item.transaction_id): item for item in done}
+    following = root.completed_next
+    rest = list(done)
+    while rest:
+        item = key.completed(root.incarnation, following // size)
+        room = size - following % size
+        before = snapshot.get(CompletedChunk, item) if item in snapshot.stored else None
+        kept = before.transactions[: following % size] if before is not None else ()
+        puts[item] = CompletedChunk((*kept, *rest[:room]))
+        following += len(rest[:room])
+        rest = rest[room:]
+    return puts
+
+
+async def forget_completed(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> bool:
+    """Drop the oldest full chunk when all of it completed long enough ago; whether one was dropped."""
+    chunks = completed_chunks(root)
+    if len(chunks) < 2:
+        return False
+    item = key.completed(root.incarnation, chunks[0])
+    found = (await context.store.read(key, [item])).get(CompletedChunk, item)
+    too_old_ms = context.clock.now_ms() - limits.TRANSACTION_REMEMBERED_MS
+    if found is not None and any(done.completed_ms > too_old_ms for done in found.transactions):
+        return False
+    if found is not None:
+        await context.store.remove(key, [key.transaction(done.transaction_id) for done in found.transactions])
+        await context.store.remove(key, [item])
+
+    def decide(now: StreamRecord | None, _: Snapshot) -> Change[None]:
+        if now is None or now.completed_first != root.completed_first:
+            return Change(None)
+        first = chunks[1] * limits.COMPLETED_TRANSACTIONS_PER_CHUNK
+        return Change(None, {key.root: msgspec.structs.replace(now, completed_first=first)})
+
+    await context.store.change(key, (), decide)
+    return True
+
+
+async def expire(context: WorkflowContext, key: StreamKey, transaction_id: bytes) -> int | None:
+    """Abort an open transaction whose lease is over; milliseconds left when it is not, None when nothing is left to do.
+
+    The record is written too, so that a ping that comes at the same time is seen.
+    """
+    item = key.transaction(transaction_id)
+
+    def decide(root: StreamRecord | None, snapshot: Snapshot) -> Change[int | None]:
+        record = snapshot.transaction(item)
+        if root is None or transaction_id not in root.open_transactions or not isinstance(record, TransactionRecord):
+            return Change(None)
+        left_ms = record.expires_ms - context.clock.now_ms()
+        if left_ms > 0:
+            return Change(min(left_ms, context.config.transaction_lease_max_ms))
+        return Change(None, {key.root: transaction_aborting(root, transaction_id), item: record})
+
+    return await context.store.change(key, [item], decide)
