@@ -14,7 +14,7 @@ from tailrace.wire.codec import PAYLOAD_MAX_BYTES, decode, encode, encode_parts
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tailrace.client.types import Endpoint
 
@@ -25,6 +25,9 @@ _SEPARATE_WRITE_MIN_BYTES: Final = 32 * limits.KIB
 _FLOW_SHIFT: Final = 32
 _DATA_APPENDED: Final = struct.Struct(">16sqqqq")
 _FRAMES_PER_SCAN: Final = 256
+_APPEND_HEAD: Final = struct.Struct(">ii16sii")
+_APPEND_TAIL: Final = struct.Struct(">iqq")
+_APPEND_FIXED_BYTES: Final = _APPEND_HEAD.size - 8 + _APPEND_TAIL.size
 
 
 class AppendFlow(Protocol):
@@ -64,8 +67,8 @@ class Connection(asyncio.BufferedProtocol):
         self._hello: asyncio.Future[c.Hello] = self._loop.create_future()
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._error: ConnectionLostError | None = None
-        self._writable = asyncio.Event()
-        self._writable.set()
+        self._writable = True
+        self._waiting_writers: list[Callable[[], None]] = []
         self._heard_at_s = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -133,16 +136,31 @@ class Connection(asyncio.BufferedProtocol):
         self._check_open()
         self._write(encode_parts(command))
 
-    async def drain(self) -> None:
-        """Wait until the peer takes more bytes. Raises ConnectionLostError."""
-        if not self._writable.is_set():
-            await self._writable.wait()
+    def send_append(self, flow: int, writer_id: bytes, data: bytes, count: int, last_number: int) -> None:
+        """Send an append block of `count` events (wire §5, form A). Raises ConnectionLostError."""
         self._check_open()
+        length = len(data)
+        head = _APPEND_HEAD.pack(c.AppendBlockEnd.CODE, _APPEND_FIXED_BYTES + length, writer_id, length, length)
+        tail = _APPEND_TAIL.pack(count, last_number, flow << _FLOW_SHIFT | last_number & 0xFFFFFFFF)
+        self._write((head, data, tail))
 
     @property
     def writable(self) -> bool:
-        """Whether `drain` would return at once."""
-        return self._writable.is_set()
+        """Whether the peer takes bytes fast enough."""
+        return self._writable
+
+    def call_when_writable(self, callback: Callable[[], None]) -> None:
+        """Call back, once, when the peer takes bytes again or the connection has ended."""
+        if self._writable:
+            self._loop.call_soon(callback)
+        else:
+            self._waiting_writers.append(callback)
+
+    def _set_writable(self) -> None:
+        self._writable = True
+        waiting, self._waiting_writers = self._waiting_writers, []
+        for callback in waiting:
+            self._loop.call_soon(callback)
 
     def _check_open(self) -> None:
         if self._error is not None:
@@ -236,11 +254,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The peer does not take bytes fast enough."""
-        self._writable.clear()
+        self._writable = False
 
     def resume_writing(self) -> None:
         """The peer has taken most of them."""
-        self._writable.set()
+        self._set_writable()
 
     def eof_received(self) -> bool:
         """The peer sends no more: the connection ends."""
@@ -262,7 +280,7 @@ class Connection(asyncio.BufferedProtocol):
             self._closed.set_result(None)
         else:
             self._transport.abort()
-        self._writable.set()
+        self._set_writable()
         for future in self._pending.values():
             if not future.done():
                 future.set_exception(ConnectionLostError(str(error)))
@@ -331,6 +349,7 @@ class ConnectionPool:
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self._tls = tls
         self._connections: dict[tuple[Endpoint, str], asyncio.Task[Connection]] = {}
+        self._retired: list[Connection] = []
         self._open = True
 
     async def get(self, endpoint: Endpoint, lane: str = "control") -> Connection:
@@ -348,6 +367,14 @@ class ConnectionPool:
             self._connections[key] = task
         return await asyncio.shield(task)
 
+    def retire(self, endpoint: Endpoint, lane: str, connection: Connection) -> None:
+        """Make a new connection for the next caller; those who use this one keep it."""
+        task = self._connections.get((endpoint, lane))
+        if task is not None and task.done() and not self._is_spent(task) and task.result() is connection:
+            del self._connections[endpoint, lane]
+            self._retired = [other for other in self._retired if other.is_open]
+            self._retired.append(connection)
+
     @staticmethod
     def _is_spent(task: asyncio.Task[Connection]) -> bool:
         if not task.done():
@@ -363,3 +390,6 @@ class ConnectionPool:
         for result in await asyncio.gather(*tasks.values(), return_exceptions=True):
             if isinstance(result, Connection):
                 await result.close()
+        retired, self._retired = self._retired, []
+        for connection in retired:
+            await connection.close()

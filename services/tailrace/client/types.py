@@ -6,6 +6,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from tailrace.cluster.endpoints import Endpoint
 from tailrace.wire.tables import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
 
 __all__ = [
@@ -24,16 +25,6 @@ __all__ = [
 
 NO_ATTRIBUTE: Final = -(2**63)
 """Value of a segment attribute that is not set (wire §7)."""
-
-
-class Endpoint(NamedTuple):
-    """Where a segment store worker listens."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)

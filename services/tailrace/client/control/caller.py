@@ -1,0 +1,106 @@
+"""One call to the controller with its deadline and retries (controller §3)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tailrace.client.model import Cut, SegmentRange, StreamName
+from tailrace.client.retry import Backoff
+from tailrace.common import limits
+from tailrace.common.errors import DeadlineError, IllegalStateError, TailraceError
+from tailrace.common.ranges import KeyRange
+from tailrace.common.realports import SystemEntropy
+from tailrace.rpc import controller_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from google.protobuf.message import Message
+
+    from tailrace.client.transport import ControllerTransport
+    from tailrace.common.ports import Entropy
+
+M = TypeVar("M", bound="Message")
+
+
+class Caller:
+    """Makes calls; the mixins of this package build on it."""
+
+    def __init__(
+        self,
+        transport: ControllerTransport,
+        *,
+        entropy: Entropy | None = None,
+        deadline_s: float = limits.CLIENT_CONTROLLER_CALL_DEADLINE_S,
+    ) -> None:
+        self._transport = transport
+        self._entropy: Entropy = entropy or SystemEntropy()
+        self._deadline_s = deadline_s
+
+    async def _call(self, method: str, request: Message, reply: type[M]) -> M:
+        """Call with up to CLIENT_CONTROLLER_ATTEMPTS_MAX attempts.
+
+        Retried are errors that say so, and illegal states (INTERNAL), which a restarting controller answers with.
+        UNKNOWN is not: that is what wrong arguments arrive as.
+        """
+        ends_at_s = asyncio.get_running_loop().time() + self._deadline_s
+        backoff = Backoff(self._entropy)
+        for attempt in range(1, limits.CLIENT_CONTROLLER_ATTEMPTS_MAX + 1):
+            left_s = ends_at_s - asyncio.get_running_loop().time()
+            try:
+                async with asyncio.timeout(left_s):
+                    return await self._transport.call(method, request, reply, left_s)
+            except TimeoutError as error:
+                raise DeadlineError(f"{method} had no answer within {self._deadline_s:g} s") from error
+            except TailraceError as error:
+                delay_s = backoff.next_delay_s()
+                out_of_time = asyncio.get_running_loop().time() + delay_s >= ends_at_s
+                retryable = error.retryable or isinstance(error, IllegalStateError)
+                if not retryable or out_of_time or attempt == limits.CLIENT_CONTROLLER_ATTEMPTS_MAX:
+                    raise
+                await asyncio.sleep(delay_s)
+        raise AssertionError("the last attempt returns or raises")
+
+    async def close(self) -> None:
+        """Release the connections to the controller."""
+        await self._transport.close()
+
+
+def check_status(reply: Any, subject: str, failures: Mapping[str, Callable[[str], TailraceError]]) -> str:
+    """Name of the reply's status if it is SUCCESS, else raise what `failures` says for it.
+
+    Statuses that are not listed become IllegalStateError.
+    """
+    name: str = type(reply).Status.Name(reply.status)
+    if name == "SUCCESS":
+        return name
+    make = failures.get(name)
+    if make is not None:
+        raise make(subject)
+    raise IllegalStateError(f"{subject}: the controller answered {name}")
+
+
+def stream_info(stream: StreamName) -> pb.StreamInfo:
+    """The message that names a stream."""
+    return pb.StreamInfo(scope=stream.scope, stream=stream.stream)
+
+
+def segment_id(stream: StreamName, identifier: int) -> pb.SegmentId:
+    """The message that names a segment."""
+    return pb.SegmentId(streamInfo=stream_info(stream), segmentId=identifier)
+
+
+def cut_message(stream: StreamName, cut: Cut | None) -> pb.StreamCut:
+    """The message of a cut; None is unbounded."""
+    return pb.StreamCut(streamInfo=stream_info(stream), cut=dict(cut or {}))
+
+
+def segment_range(message: pb.SegmentRange) -> SegmentRange:
+    """A segment with its key range."""
+    return SegmentRange(message.segmentId.segmentId, KeyRange(message.minKey, message.maxKey))
+
+
+def segment_ranges(messages: Iterable[pb.SegmentRange]) -> list[SegmentRange]:
+    """Segments sorted by key range."""
+    return sorted((segment_range(message) for message in messages), key=lambda segment: segment.key_range)

@@ -1,0 +1,159 @@
+"""Segments of a stream: which there are, what follows them, where they are served, scaling (controller §4)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from tailrace.client.control.caller import (
+    Caller,
+    cut_message,
+    segment_id,
+    segment_range,
+    segment_ranges,
+    stream_info,
+)
+from tailrace.client.model import Cut, ScaleStarted, SegmentRange, StreamName, Successor
+from tailrace.client.retry import Backoff
+from tailrace.client.types import Endpoint
+from tailrace.common import limits, names
+from tailrace.common.errors import DeadlineError, IllegalStateError, WriteConflictError
+from tailrace.rpc import controller_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace.client.transport import ControllerTransport
+    from tailrace.common.ports import Entropy
+    from tailrace.common.ranges import KeyRange
+
+
+class SegmentCalls(Caller):
+    """Calls on segments. Missing streams raise NotFoundError."""
+
+    def __init__(
+        self,
+        transport: ControllerTransport,
+        *,
+        entropy: Entropy | None = None,
+        deadline_s: float = limits.CLIENT_CONTROLLER_CALL_DEADLINE_S,
+    ) -> None:
+        super().__init__(transport, entropy=entropy, deadline_s=deadline_s)
+        self._endpoints: OrderedDict[str, tuple[float, Endpoint]] = OrderedDict()
+
+    async def current_segments(self, stream: StreamName) -> list[SegmentRange]:
+        """Segments that may be written to, sorted by key range; none when the stream is sealed."""
+        reply = await self._call("getCurrentSegments", stream_info(stream), pb.SegmentRanges)
+        return segment_ranges(reply.segmentRanges)
+
+    async def epoch_segments(self, stream: StreamName, epoch: int) -> list[SegmentRange]:
+        """Segments of an epoch, sorted by key range."""
+        request = pb.GetEpochSegmentsRequest(streamInfo=stream_info(stream), epoch=epoch)
+        return segment_ranges((await self._call("getEpochSegments", request, pb.SegmentRanges)).segmentRanges)
+
+    async def head_segments(self, stream: StreamName) -> dict[int, int]:
+        """Segments at the head of the stream with their start offsets."""
+        request = pb.GetSegmentsRequest(streamInfo=stream_info(stream), timestamp=0)
+        reply = await self._call("getSegments", request, pb.SegmentsAtTime)
+        return {location.segmentId.segmentId: location.offset for location in reply.segments}
+
+    async def successors(self, stream: StreamName, identifier: int) -> list[Successor]:
+        """What follows a sealed segment; nothing when it or the stream's end was reached."""
+        reply = await self._call(
+            "getSegmentsImmediatelyFollowing", segment_id(stream, identifier), pb.SuccessorResponse
+        )
+        found = [Successor(segment_range(entry.segment), tuple(entry.value)) for entry in reply.segments]
+        return sorted(found, key=lambda successor: successor.segment.key_range)
+
+    async def segments_between(self, stream: StreamName, start: Cut | None, end: Cut | None) -> list[int]:
+        """Ids of the segments from one cut to another; None is the head and the tail."""
+        request = pb.StreamCutRange(streamInfo=stream_info(stream))
+        getattr(request, "from").update(start or {})
+        request.to.update(end or {})
+        reply = await self._call("getSegmentsBetween", request, pb.StreamCutRangeResponse)
+        return [segment.segmentId for segment in reply.segments]
+
+    async def is_segment_active(self, stream: StreamName, identifier: int) -> bool:
+        """Whether the segment is in the active epoch."""
+        reply = await self._call("isSegmentValid", segment_id(stream, identifier), pb.SegmentValidityResponse)
+        return reply.response
+
+    async def is_cut_valid(self, stream: StreamName, cut: Cut) -> bool:
+        """Whether the cut covers the key space with segments of the stream."""
+        reply = await self._call("isStreamCutValid", cut_message(stream, cut), pb.StreamCutValidityResponse)
+        return reply.response
+
+    # -- where segments are served ------------------------------------------------------------------------------
+
+    async def locate(self, segment: str) -> Endpoint:
+        """Endpoint of a segment; remembered until `forget` or CLIENT_ENDPOINT_TTL_S. Raises InvalidNameError."""
+        key = names.container_key(segment)
+        now_s = asyncio.get_running_loop().time()
+        known = self._endpoints.get(key)
+        if known is not None and known[0] > now_s:
+            return known[1]
+        name = names.parse_segment_name(segment)
+        request = segment_id(StreamName(name.scope, name.stream), name.identifier)
+        reply = await self._call("getURI", request, pb.NodeUri)
+        endpoint = Endpoint(reply.endpoint, reply.port)
+        self._endpoints[key] = (now_s + limits.CLIENT_ENDPOINT_TTL_S, endpoint)
+        if len(self._endpoints) > limits.CLIENT_ENDPOINTS_CACHED_MAX:
+            self._endpoints.popitem(last=False)
+        return endpoint
+
+    def forget(self, segment: str) -> None:
+        """Ask the controller again where the segment is."""
+        self._endpoints.pop(names.container_key(segment), None)
+
+    async def delegation_token(self, stream: StreamName) -> str:
+        """Token for the segments of a stream; empty when the server asks for none."""
+        reply = await self._call("getDelegationToken", stream_info(stream), pb.DelegationToken)
+        return reply.delegationToken
+
+    async def controllers(self) -> list[Endpoint]:
+        """Addresses of the live controllers."""
+        reply = await self._call("getControllerServerList", pb.ServerRequest(), pb.ServerResponse)
+        return [Endpoint(node.endpoint, node.port) for node in reply.nodeURI]
+
+    # -- scaling ------------------------------------------------------------------------------------------------
+
+    async def start_scale(self, stream: StreamName, sealed: Sequence[int], ranges: Sequence[KeyRange]) -> ScaleStarted:
+        """Replace segments by new ones with the given ranges; returns before it is done.
+
+        Raises:
+            WriteConflictError: a segment is not active, or there would be fewer segments than the minimum.
+            IllegalStateError: another scale runs, the stream is sealed, or the ranges do not match.
+        """
+        entries = [pb.ScaleRequest.KeyRangeEntry(start=low, end=high) for low, high in ranges]
+        request = pb.ScaleRequest(streamInfo=stream_info(stream), sealedSegments=sealed, newKeyRanges=entries)
+        reply = await self._call("scale", request, pb.ScaleResponse)
+        if reply.status == pb.ScaleResponse.PRECONDITION_FAILED:
+            raise WriteConflictError(
+                f"stream {stream}: a segment to seal is not active, or fewer segments than the minimum would be left"
+            )
+        if reply.status != pb.ScaleResponse.STARTED:
+            raise IllegalStateError(f"stream {stream} was not scaled: it is being changed, sealed, or ranges differ")
+        return ScaleStarted(reply.epoch, segment_ranges(reply.segments))
+
+    async def scale_is_done(self, stream: StreamName, epoch: int) -> bool:
+        """Whether the scale that left `epoch` is complete. Raises IllegalStateError for an epoch that is not known."""
+        request = pb.ScaleStatusRequest(streamInfo=stream_info(stream), epoch=epoch)
+        reply = await self._call("checkScale", request, pb.ScaleStatusResponse)
+        if reply.status in (pb.ScaleStatusResponse.IN_PROGRESS, pb.ScaleStatusResponse.SUCCESS):
+            return reply.status == pb.ScaleStatusResponse.SUCCESS
+        name = pb.ScaleStatusResponse.ScaleStatus.Name(reply.status)
+        raise IllegalStateError(f"stream {stream}: asking for the scale of epoch {epoch} was answered {name}")
+
+    async def scale(
+        self, stream: StreamName, sealed: Sequence[int], ranges: Sequence[KeyRange], *, deadline_s: float
+    ) -> list[SegmentRange]:
+        """Scale and wait until it is done; returns the new segments. Raises as `start_scale`, and DeadlineError."""
+        started = await self.start_scale(stream, sealed, ranges)
+        ends_at_s = asyncio.get_running_loop().time() + deadline_s
+        backoff = Backoff(self._entropy, maximum_s=1.0)
+        while not await self.scale_is_done(stream, started.epoch):
+            if asyncio.get_running_loop().time() > ends_at_s:
+                raise DeadlineError(f"scaling {stream} goes on after {deadline_s:g} s")
+            await asyncio.sleep(backoff.next_delay_s())
+        return list(started.segments)

@@ -1,0 +1,204 @@
+"""Scopes and streams: create, list, configure, seal, truncate, delete (controller §4)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from tailrace.client.control.caller import Caller, check_status, cut_message, stream_info
+from tailrace.client.model import (
+    UNLIMITED,
+    Cut,
+    RetentionKind,
+    RetentionPolicy,
+    ScaleType,
+    ScalingPolicy,
+    StreamConfig,
+    StreamName,
+)
+from tailrace.common.errors import (
+    IllegalStateError,
+    InvalidNameError,
+    NoSuchScopeError,
+    NoSuchStreamError,
+    NotEmptyError,
+    UnsupportedError,
+)
+from tailrace.rpc import controller_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tailrace.common.errors import TailraceError
+
+_Failures = dict[str, "Callable[[str], TailraceError]"]
+
+_NO_SCOPE: _Failures = {"SCOPE_NOT_FOUND": lambda subject: NoSuchScopeError(f"{subject}: the scope does not exist")}
+_NO_STREAM: _Failures = {
+    **_NO_SCOPE,
+    "STREAM_NOT_FOUND": lambda subject: NoSuchStreamError(f"{subject} does not exist"),
+}
+_SEALED: _Failures = {"STREAM_SEALED": lambda subject: UnsupportedError(f"{subject} is sealed")}
+
+
+class ScopeCalls(Caller):
+    """Calls on scopes."""
+
+    async def create_scope(self, scope: str) -> bool:
+        """Create a scope; False when it exists. Raises InvalidNameError."""
+        reply = await self._call("createScope", pb.ScopeInfo(scope=scope), pb.CreateScopeStatus)
+        if reply.status == pb.CreateScopeStatus.SCOPE_EXISTS:
+            return False
+        check_status(reply, f"scope {scope}", {"INVALID_SCOPE_NAME": lambda s: InvalidNameError(f"{s}: invalid name")})
+        return True
+
+    async def delete_scope(self, scope: str, *, recursive: bool = False) -> bool:
+        """Delete a scope; False when there is none. Raises NotEmptyError unless `recursive`."""
+        method = "deleteScopeRecursive" if recursive else "deleteScope"
+        reply = await self._call(method, pb.ScopeInfo(scope=scope), pb.DeleteScopeStatus)
+        if reply.status == pb.DeleteScopeStatus.SCOPE_NOT_FOUND:
+            return False
+        check_status(reply, f"scope {scope}", {"SCOPE_NOT_EMPTY": lambda s: NotEmptyError(f"{s} is not empty")})
+        return True
+
+    async def scope_exists(self, scope: str) -> bool:
+        """Whether there is such a scope."""
+        reply = await self._call("checkScopeExists", pb.ScopeInfo(scope=scope), pb.ExistsResponse)
+        return reply.exists
+
+    async def list_scopes(self) -> AsyncIterator[str]:
+        """All scopes, internal ones too, page by page."""
+        token = ""
+        while True:
+            request = pb.ScopesRequest(continuationToken=pb.ContinuationToken(token=token))
+            reply = await self._call("listScopes", request, pb.ScopesResponse)
+            if not reply.scopes:
+                return
+            for scope in reply.scopes:
+                yield scope
+            token = reply.continuationToken.token
+
+
+class StreamCalls(Caller):
+    """Calls on streams as a whole. Missing scopes and streams raise NoSuchScopeError and NoSuchStreamError."""
+
+    async def create_stream(self, stream: StreamName, config: StreamConfig) -> bool:
+        """Create a stream; False when it exists. Raises NoSuchScopeError, InvalidNameError, BadRequestError."""
+        reply = await self._call("createStream", config_message(stream, config), pb.CreateStreamStatus)
+        if reply.status == pb.CreateStreamStatus.STREAM_EXISTS:
+            return False
+        failures: _Failures = {
+            **_NO_SCOPE,
+            "INVALID_STREAM_NAME": lambda subject: InvalidNameError(f"{subject}: invalid name"),
+        }
+        check_status(reply, f"stream {stream}", failures)
+        return True
+
+    async def update_stream(self, stream: StreamName, config: StreamConfig) -> None:
+        """Replace the configuration. Raises UnsupportedError when the stream is sealed."""
+        reply = await self._call("updateStream", config_message(stream, config), pb.UpdateStreamStatus)
+        check_status(reply, f"stream {stream}", {**_NO_STREAM, **_SEALED})
+
+    async def truncate_stream(self, stream: StreamName, cut: Cut) -> None:
+        """Drop everything before the cut. Raises IllegalStateError for a cut that is not valid."""
+        reply = await self._call("truncateStream", cut_message(stream, cut), pb.UpdateStreamStatus)
+        check_status(
+            reply,
+            f"stream {stream}",
+            {
+                **_NO_STREAM,
+                **_SEALED,
+                "FAILURE": lambda subject: IllegalStateError(
+                    f"{subject}: the cut does not cover the key space or lies before the truncation point"
+                ),
+            },
+        )
+
+    async def seal_stream(self, stream: StreamName) -> None:
+        """Seal; sealing a sealed stream succeeds."""
+        reply = await self._call("sealStream", stream_info(stream), pb.UpdateStreamStatus)
+        check_status(reply, f"stream {stream}", _NO_STREAM)
+
+    async def delete_stream(self, stream: StreamName) -> bool:
+        """Delete a sealed stream; False when there is none. Raises IllegalStateError when it is not sealed."""
+        reply = await self._call("deleteStream", stream_info(stream), pb.DeleteStreamStatus)
+        if reply.status == pb.DeleteStreamStatus.STREAM_NOT_FOUND:
+            return False
+        check_status(
+            reply,
+            f"stream {stream}",
+            {"STREAM_NOT_SEALED": lambda subject: IllegalStateError(f"{subject} is not sealed")},
+        )
+        return True
+
+    async def stream_config(self, stream: StreamName) -> StreamConfig:
+        """The present configuration. Raises NotFoundError."""
+        reply = await self._call("getStreamConfiguration", stream_info(stream), pb.StreamConfig)
+        return config_of(reply)
+
+    async def stream_exists(self, stream: StreamName) -> bool:
+        """Whether there is such a stream."""
+        return (await self._call("checkStreamExists", stream_info(stream), pb.ExistsResponse)).exists
+
+    async def list_streams(self, scope: str, *, tag: str | None = None) -> AsyncIterator[StreamName]:
+        """Streams of a scope, internal ones (leading "_") too, with `tag` if given. Raises NoSuchScopeError."""
+        token = pb.ContinuationToken(token="")
+        while True:
+            if tag is None:
+                plain = pb.StreamsInScopeRequest(scope=pb.ScopeInfo(scope=scope), continuationToken=token)
+                reply = await self._call("listStreamsInScope", plain, pb.StreamsInScopeResponse)
+            else:
+                tagged = pb.StreamsInScopeWithTagRequest(
+                    scope=pb.ScopeInfo(scope=scope), tag=tag, continuationToken=token
+                )
+                reply = await self._call("listStreamsInScopeForTag", tagged, pb.StreamsInScopeResponse)
+            check_status(reply, f"scope {scope}", _NO_SCOPE)
+            if not reply.streams:
+                return
+            for info in reply.streams:
+                yield StreamName(info.scope, info.stream)
+            token = reply.continuationToken
+
+
+def config_message(stream: StreamName, config: StreamConfig) -> pb.StreamConfig:
+    """The message of a stream's configuration."""
+    message = pb.StreamConfig(
+        streamInfo=stream_info(stream),
+        scalingPolicy=pb.ScalingPolicy(
+            scaleType=pb.ScalingPolicy.ScalingPolicyType.ValueType(int(config.scaling.kind)),
+            targetRate=config.scaling.target_rate,
+            scaleFactor=config.scaling.scale_factor,
+            minNumSegments=config.scaling.min_segments,
+        ),
+        tags=pb.Tags(tag=config.tags),
+        timestampAggregationTimeout=config.timestamp_aggregation_timeout_ms,
+        rolloverSizeBytes=config.rollover_bytes,
+    )
+    if config.retention is not None:
+        message.retentionPolicy.CopyFrom(
+            pb.RetentionPolicy(
+                retentionType=pb.RetentionPolicy.RetentionPolicyType.ValueType(int(config.retention.kind)),
+                retentionParam=config.retention.minimum,
+                retentionMax=config.retention.maximum,
+            )
+        )
+    return message
+
+
+def config_of(message: pb.StreamConfig) -> StreamConfig:
+    """Inverse of `config_message`; retention of type UNKNOWN is none (controller §5 "conventions")."""
+    scaling, retention = message.scalingPolicy, message.retentionPolicy
+    kept = None
+    if retention.retentionType != pb.RetentionPolicy.UNKNOWN:
+        kept = RetentionPolicy(
+            RetentionKind(retention.retentionType), retention.retentionParam, retention.retentionMax or UNLIMITED
+        )
+    return StreamConfig(
+        scaling=ScalingPolicy(
+            ScaleType(scaling.scaleType), scaling.minNumSegments, scaling.targetRate, scaling.scaleFactor
+        ),
+        retention=kept,
+        tags=tuple(message.tags.tag),
+        timestamp_aggregation_timeout_ms=message.timestampAggregationTimeout,
+        rollover_bytes=message.rolloverSizeBytes,
+    )
