@@ -1,4 +1,4 @@
-"""The data folder of a standalone server: who uses it, which format it has, and the epochs of its containers (design §9).
+"""The data folder of a standalone server: its user, its format, and the epochs of its containers (design §9).
 
 Runs once at start, before the server serves, so it uses the file system directly.
 """
@@ -72,7 +72,8 @@ class DataFolder:
 def open_data_folder(path: Path, *, containers: int, tier2: str, entropy: Entropy) -> DataFolder:
     """Open or create a data folder.
 
-    An existing folder keeps its number of containers and its Tier 2; asking for others is refused.
+    An existing folder keeps its number of containers (0 asks for no number) and its Tier 2 (empty: in the folder);
+    asking for others is refused.
 
     Raises:
         StartError: in use, of a newer format, not writable, damaged, or of another shape; says which.
@@ -98,6 +99,7 @@ def _manifest(path: Path, containers: int, tier2: str, entropy: Entropy) -> Mani
     file = path / _MANIFEST
     if file.exists():
         return _read_manifest(file, containers, tier2)
+    containers = containers or limits.CONTAINERS_DEFAULT
     if not 1 <= containers <= limits.CONTAINERS_MAX:
         raise StartError(f"--containers {containers} is not between 1 and {limits.CONTAINERS_MAX}")
     if (path / "log").exists():
@@ -125,7 +127,7 @@ def _read_manifest(file: Path, containers: int, tier2: str) -> Manifest:
     if containers not in (0, manifest.containers):
         raise StartError(f"{file}: the folder has {manifest.containers} containers, not {containers}")
     if tier2 != manifest.tier2:
-        raise StartError(f"{file}: the folder's Tier 2 is {manifest.tier2}, not {tier2}")
+        raise StartError(f"{file}: the folder's Tier 2 is {manifest.tier2 or 'in the folder'}, not {tier2 or 'in it'}")
     return manifest
 
 

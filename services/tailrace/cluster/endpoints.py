@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tailrace.cluster.mapping import container_of
 from tailrace.common.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class ListenerKind(enum.Enum):

@@ -1,0 +1,65 @@
+"""A container over memory: real container, real pipeline, memory log, memory object store."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from tailrace.common.realports import SystemClock, SystemEntropy
+from tailrace.kernel import BlockCache
+from tailrace.log.memory import MemoryLog, MemoryLogStore
+from tailrace.segmentstore.cachemanager import CacheManager
+from tailrace.segmentstore.container import Container, ContainerPorts
+from tailrace.storage.obstores import open_object_store
+
+
+class World:
+    """What survives a container: its log and its objects."""
+
+    def __init__(self, cache_bytes: int = 32 << 20) -> None:
+        self.log = MemoryLogStore()
+        self.objects = open_object_store("memory://")
+        self.cache_bytes = cache_bytes
+        self.epochs = itertools.count(1)
+        self.running: list[Container] = []
+
+    async def open(self) -> Container:
+        """A new owner over what is there."""
+        ports = ContainerPorts(
+            MemoryLog(self.log),
+            self.objects,
+            CacheManager(BlockCache(self.cache_bytes)),
+            SystemClock(),
+            SystemEntropy(),
+            b"cluster-id-of-16",
+        )
+        container = Container(7, next(self.epochs), ports)
+        self.running.append(container)
+        await container.start(b"nonce-of-16-byte")
+        return container
+
+    async def close(self) -> None:
+        """End every owner."""
+        for container in self.running:
+            await container.close()
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    """An empty world."""
+    world = World()
+    yield world
+    await world.close()
+
+
+@pytest.fixture
+def reopen(world: World) -> Callable[[], Awaitable[Container]]:
+    """Close the present owner and open the next one."""
+
+    async def again() -> Container:
+        await world.running[-1].close()
+        return await world.open()
+
+    return again

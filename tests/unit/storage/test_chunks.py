@@ -1,0 +1,86 @@
+"""The chunk format: every byte that is read is verified, wherever it lies."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.common.errors import CorruptionError
+from tailrace.storage import chunks
+
+HEADER = chunks.SectionHeader(b"0123456789abcdef", 42, "scope/stream/0.#epoch.0", 1000, 0)
+
+
+def section(data: bytes, position: int = 0, key: str = "c0/k") -> tuple[bytes, int]:
+    header = chunks.SectionHeader(HEADER.cluster_id, 42, HEADER.segment_name, 1000, len(data))
+    buffers, data_position, end = chunks.encode_section(key, position, header, data)
+    raw = b"".join(buffers)
+    assert len(raw) == end - position
+    return raw, data_position
+
+
+@given(st.integers(0, 3 * chunks.BLOCK_BYTES), st.integers(0, 1 << 20), st.data())
+def test_any_range_reads_back(length: int, position: int, data: st.DataObject) -> None:
+    content = bytes(range(251)) * (length // 251 + 1)
+    content = content[:length]
+    raw, data_position = section(content, position)
+    offset = data.draw(st.integers(0, length))
+    wanted = data.draw(st.integers(0, length - offset))
+    at, stored, first = chunks.block_range(data_position, length, offset, wanted)
+    blocks = chunks.decode_blocks("c0/k", at, raw[at - position : at - position + stored])
+    assert b"".join(blocks)[offset - first :][:wanted] == content[offset : offset + wanted]
+
+
+@given(st.binary(min_size=1, max_size=200), st.data())
+def test_a_flipped_bit_is_found_and_placed(content: bytes, data: st.DataObject) -> None:
+    raw, position = section(content)
+    stored = bytearray(raw[position : position + chunks.stored_length(len(content))])
+    bit = data.draw(st.integers(0, 8 * len(stored) - 1))
+    stored[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(CorruptionError, match=f"object c0/k at {position}"):
+        chunks.decode_blocks("c0/k", position, stored)
+
+
+def test_bytes_of_another_object_or_place_do_not_pass() -> None:
+    raw, position = section(b"x" * 100)
+    stored = raw[position : position + 104]
+    assert b"".join(chunks.decode_blocks("c0/k", position, stored)) == b"x" * 100
+    for key, at in (("c0/l", position), ("c0/k", position + 1)):
+        with pytest.raises(CorruptionError):
+            chunks.decode_blocks(key, at, stored)
+
+
+@given(st.data())
+def test_header_and_footer_are_verified(data: st.DataObject) -> None:
+    raw, position = section(b"content")
+    header, length = chunks.decode_header(raw, "there")
+    assert (header.segment_id, header.segment_name, header.start_offset, header.length) == (
+        42,
+        HEADER.segment_name,
+        1000,
+        7,
+    )
+    assert length == position
+    footer_at = position + chunks.stored_length(7)
+    header_crc = int.from_bytes(raw[position - 4 : position], "big")
+    chunks.decode_footer(raw[footer_at:], header_crc, 7, "there")
+    damaged = bytearray(raw)
+    bit = data.draw(st.integers(0, 8 * position - 1))
+    damaged[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(CorruptionError, match="there"):
+        chunks.decode_header(damaged, "there")
+    damaged = bytearray(raw)
+    bit = data.draw(st.integers(8 * footer_at, 8 * len(raw) - 1))
+    damaged[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(CorruptionError, match="there"):
+        chunks.decode_footer(damaged[footer_at:], header_crc, 7, "there")
+
+
+def test_the_vector_of_the_documentation() -> None:
+    text = (Path(__file__).parents[3] / "docs/formats/chunks.md").read_text()
+    (vector,) = re.findall(r"Vector section:.*?```text\n(.*?)```", text, re.DOTALL)
+    assert bytes.fromhex(vector) == section(b"hello")[0]
