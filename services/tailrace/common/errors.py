@@ -22,13 +22,17 @@ Every error knows how it looks on each interface (design §"How we build", wire 
     │   ├── TableKeyNotExistsError
     │   ├── TableNotEmptyError
     │   ├── NotEmptyError
+    │   ├── StreamNotSealedError
     │   └── WriteConflictError
+    │       └── WorkflowBusyError
     ├── SegmentSealedError
     ├── SegmentTruncatedError
     ├── UnsupportedError
     ├── UnauthenticatedError
     ├── PermissionDeniedError
+    │   └── NotAllowedError
     ├── IllegalStateError
+    │   └── StreamSealedError
     └── UnavailableError                try again, perhaps elsewhere
         ├── WrongHostError
         ├── ContainerStoppedError
@@ -211,6 +215,14 @@ class WriteConflictError(ConditionFailedError):
     retryable = True
 
 
+class StreamNotSealedError(ConditionFailedError):
+    """A stream must be sealed before it is deleted (controller §4)."""
+
+
+class WorkflowBusyError(WriteConflictError):
+    """The same kind of change of the same thing is going on (controller §4)."""
+
+
 class SegmentSealedError(TailraceError):
     """The segment is sealed (wire 51)."""
 
@@ -260,10 +272,18 @@ class PermissionDeniedError(TailraceError):
     http_status = 403
 
 
+class NotAllowedError(PermissionDeniedError):
+    """The operation can never succeed on this thing; clients do not try it again (controller §3)."""
+
+
 class IllegalStateError(TailraceError):
     """The thing is in a state that does not allow the operation."""
 
     grpc_code = GRPC_INTERNAL
+
+
+class StreamSealedError(IllegalStateError):
+    """The stream is sealed: it takes no change but its deletion (controller §4)."""
 
 
 class UnavailableError(TailraceError):
