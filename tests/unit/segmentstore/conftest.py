@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -13,6 +14,15 @@ from tailrace.log.memory import MemoryLog, MemoryLogStore
 from tailrace.segmentstore.cachemanager import CacheManager
 from tailrace.segmentstore.container import Container, ContainerPorts
 from tailrace.storage.obstores import open_object_store
+
+
+async def eventually(condition: Callable[[], object], deadline_s: float = 20.0) -> None:
+    """Wait until a condition of background work holds."""
+    for _ in range(int(deadline_s / 0.01)):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("the condition never came true")
 
 
 class World:

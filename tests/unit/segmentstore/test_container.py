@@ -21,7 +21,7 @@ from tailrace.common.errors import (
 from tailrace.segmentstore.api import EVENT_COUNT, NULL_ATTRIBUTE, AttributeUpdate, AttributeUpdateType, SegmentKind
 from tailrace.segmentstore.container import Container
 
-from .conftest import World
+from .conftest import World, eventually
 
 NAME = "scope/stream/0.#epoch.0"
 OTHER = "scope/stream/1.#epoch.0"
@@ -151,8 +151,7 @@ async def test_attributes_in_index_and_memory_are_iterated_as_one(world: World, 
     await container.create_segment(NAME)
     keys = [number.to_bytes(16, "big") for number in range(1, 1001)]
     await container.update_attributes(NAME, [AttributeUpdate(k, AttributeUpdateType.REPLACE, 1) for k in keys])
-    while not container.state.by_name[NAME].index.root_length:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: container.state.by_name[NAME].index.root_length)
     await container.flush_to_storage()
     container = await reopen()
     model = dict.fromkeys(keys, 1)
@@ -368,8 +367,8 @@ async def test_old_log_frames_are_truncated_and_objects_deleted(
     assert world.log.first_sequence > 0
     assert [item async for item in world.objects.list("")]
     await container.delete(NAME)
-    while [item async for item in world.objects.list("")] or container.status().pending_deletes:
-        await asyncio.sleep(0.05)
+    await eventually(lambda: not container.status().pending_deletes)
+    assert not [item async for item in world.objects.list("")]
     container = await reopen()
     assert container.status().pending_deletes == 0
 
