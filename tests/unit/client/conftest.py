@@ -10,7 +10,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from tailrace.client.connection import ConnectionPool
+from tailrace.client.context import ClientContext
+from tailrace.client.transport import LocalTransport
 from tailrace.client.types import Endpoint
+from tailrace.common import names
+from tailrace.kernel import split_events_bytes
+from tailrace.rpc import controller_pb2 as pb
 from tailrace.wire import commands as c
 from tailrace.wire.codec import decode, encode
 
@@ -262,3 +267,99 @@ async def pool() -> AsyncIterator[ConnectionPool]:
     pool = ConnectionPool()
     yield pool
     await pool.close()
+
+
+class TinyController:
+    """Answers the calls of writers and readers from a table of epochs."""
+
+    def __init__(self, store: TinyStore) -> None:
+        self.store = store
+        self.active: list[pb.SegmentRange] = []
+        self.following: dict[int, list[pb.SuccessorResponse.SegmentEntry]] = {}
+        self.heads: dict[int, int] = {}
+        self.calls: list[tuple[str, object]] = []
+        self.answers: dict[str, Callable[[object], object]] = {}
+        self.stream = pb.StreamInfo(scope="s", stream="t")
+
+    def segment(self, identifier: int, low: float, high: float, *, create: bool = True) -> pb.SegmentRange:
+        """A segment's message; creates the segment in the store."""
+        if create:
+            self.store.create(names.qualified_segment_name("s", "t", identifier))
+        return pb.SegmentRange(
+            segmentId=pb.SegmentId(streamInfo=self.stream, segmentId=identifier), minKey=low, maxKey=high
+        )
+
+    def begin(self, *segments: tuple[int, float, float]) -> None:
+        """The first epoch."""
+        self.active = [self.segment(*segment) for segment in segments]
+        self.heads = {segment[0]: 0 for segment in segments}
+
+    def scale(self, sealed: list[int], *segments: tuple[int, float, float]) -> None:
+        """Replace active segments: successors are known before the old ones are sealed."""
+        fresh = [self.segment(*segment) for segment in segments]
+        old = [segment for segment in self.active if segment.segmentId.segmentId in sealed]
+        self.active = [segment for segment in self.active if segment not in old] + fresh
+        for segment in old:
+            self.following[segment.segmentId.segmentId] = [
+                pb.SuccessorResponse.SegmentEntry(
+                    segment=new,
+                    value=[
+                        other.segmentId.segmentId
+                        for other in old
+                        if other.minKey < new.maxKey and new.minKey < other.maxKey
+                    ],
+                )
+                for new in fresh
+                if segment.minKey < new.maxKey and new.minKey < segment.maxKey
+            ]
+        for segment in old:
+            self.store.segments[names.qualified_segment_name("s", "t", segment.segmentId.segmentId)].sealed = True
+
+    async def handle(self, method: str, request: object) -> object:
+        self.calls.append((method, request))
+        if method in self.answers:
+            return self.answers[method](request)
+        match method:
+            case "getURI":
+                return pb.NodeUri(endpoint=self.store.endpoint.host, port=self.store.endpoint.port)
+            case "getCurrentSegments":
+                return pb.SegmentRanges(segmentRanges=self.active)
+            case "getSegmentsImmediatelyFollowing":
+                assert isinstance(request, pb.SegmentId)
+                return pb.SuccessorResponse(segments=self.following.get(request.segmentId, []))
+            case "getSegments":
+                locations = [
+                    pb.SegmentsAtTime.SegmentLocation(
+                        segmentId=pb.SegmentId(streamInfo=self.stream, segmentId=identifier), offset=offset
+                    )
+                    for identifier, offset in self.heads.items()
+                ]
+                return pb.SegmentsAtTime(segments=locations)
+        raise AssertionError(f"no answer to {method}")
+
+
+@pytest.fixture
+def controller(store: TinyStore) -> TinyController:
+    """A controller whose segments the tiny store serves."""
+    return TinyController(store)
+
+
+@pytest.fixture
+async def context(controller: TinyController) -> AsyncIterator[ClientContext]:
+    """A client of the tiny controller and the tiny store."""
+    context = ClientContext(LocalTransport(controller.handle))
+    yield context
+    await context.close()
+
+
+def events_in(data: bytes | bytearray) -> list[bytes]:
+    """The events that stand in a segment."""
+    events, end = split_events_bytes(data, 0, len(data))
+    assert end == len(data)
+    return events
+
+
+@pytest.fixture
+def split() -> Callable[[bytes | bytearray], list[bytes]]:
+    """`events_in`, for tests."""
+    return events_in
