@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tailrace.common.budgets import Budgets
     from tailrace.common.ports import Clock, Entropy
     from tailrace.log.port import DurableLog
-    from tailrace.segmentstore.api import ContainerStatus
+    from tailrace.segmentstore.api import ContainerStatus, SegmentContainer
     from tailrace.storage.port import ObjectStore
 
 _logger = structlog.get_logger()
@@ -188,7 +188,7 @@ class Worker:
             raise ContainerStoppedError(f"container {container_id} stopped: {failed.reason}")
         raise WrongHostError(f"container {container_id} does not run here")
 
-    def table_service(self, container: Container) -> TableService:
+    def table_service(self, container: SegmentContainer) -> TableService:
         """The table segments of a container."""
         tables = self._tables.get(container.container_id)
         if tables is None:
