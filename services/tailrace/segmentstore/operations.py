@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, TypeAlias
 
@@ -474,12 +474,12 @@ def _decode_create(reader: Reader) -> Create:
 
 
 def _decode_merge(reader: Reader) -> Merge:
-    fields = [reader.i64() for _ in range(5)]
-    return Merge(*fields, reader.attributes())
+    target, source, offset, length, timestamp = (reader.i64() for _ in range(5))
+    return Merge(target, source, offset, length, timestamp, reader.attributes())
 
 
 def _decode_add_chunks(reader: Reader) -> AddChunks:
-    refs = []
+    refs: list[tuple[int, ChunkRef]] = []
     for _ in range(reader.u32()):
         identifier = reader.i64()
         refs.extend((identifier, ref) for ref in reader.refs())
@@ -496,7 +496,7 @@ def _decode_checkpoint(reader: Reader) -> Checkpoint:
     return Checkpoint(as_of, reader.rest())
 
 
-_DECODERS = {
+_DECODERS: Final[dict[int, Callable[[Reader], ControlOperation]]] = {
     OperationType.RECOVERED: lambda reader: Recovered(reader.i64(), reader.i64()),
     OperationType.CREATE: _decode_create,
     OperationType.UPDATE_ATTRIBUTES: lambda reader: UpdateAttributes(reader.i64(), reader.attributes()),
@@ -517,7 +517,7 @@ class Placed:
 
     sequence: int
     operation: Operation
-    places: Sequence[tuple[int, int, int]]
+    places: tuple[tuple[int, int, int], ...]
 
 
 class Assembler:

@@ -6,7 +6,7 @@ import asyncio
 import os
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import obstore
@@ -60,7 +60,7 @@ class ObstoreObjects:
     async def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> None:
         """Create an object from the joined buffers; a single request, never multipart."""
         body = data[0] if len(data) == 1 else b"".join(data)
-        mode = "create" if if_absent else "overwrite"
+        mode: Literal["create", "overwrite"] = "create" if if_absent else "overwrite"
         call = obstore.put_async(self._store, self._prefix + key, bytes(body), mode=mode, use_multipart=False)
         await self._call("put", key, call)
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
 
+from tailrace.common.errors import UnavailableError
 from tailrace.common.realports import SystemClock, SystemEntropy
 from tailrace.kernel import BlockCache
 from tailrace.log.memory import MemoryLog, MemoryLogStore
 from tailrace.segmentstore.cachemanager import CacheManager
 from tailrace.segmentstore.container import Container, ContainerPorts
 from tailrace.storage.obstores import open_object_store
+from tailrace.storage.port import Buffer, ObjectInfo
 
 
 async def eventually(condition: Callable[[], object], deadline_s: float = 20.0) -> None:
@@ -25,12 +27,47 @@ async def eventually(condition: Callable[[], object], deadline_s: float = 20.0) 
     pytest.fail("the condition never came true")
 
 
+class Objects:
+    """A memory object store that can be out of reach."""
+
+    def __init__(self) -> None:
+        self._store = open_object_store("memory://")
+        self.outage = False
+
+    def _check(self) -> None:
+        if self.outage:
+            raise UnavailableError("the object store does not answer")
+
+    async def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> None:
+        self._check()
+        await self._store.put(key, data, if_absent=if_absent)
+
+    async def get(self, key: str) -> bytes:
+        self._check()
+        return await self._store.get(key)
+
+    async def get_range(self, key: str, offset: int, length: int) -> bytes:
+        self._check()
+        return await self._store.get_range(key, offset, length)
+
+    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        self._check()
+        return self._store.list(prefix)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        self._check()
+        await self._store.delete(keys)
+
+    async def close(self) -> None:
+        await self._store.close()
+
+
 class World:
     """What survives a container: its log and its objects."""
 
     def __init__(self, cache_bytes: int = 32 << 20) -> None:
         self.log = MemoryLogStore()
-        self.objects = open_object_store("memory://")
+        self.objects = Objects()
         self.cache_bytes = cache_bytes
         self.epochs = itertools.count(1)
         self.running: list[Container] = []
