@@ -85,7 +85,7 @@ async def iterate(
 
     Whole buckets are returned, so there may be slightly more. Errors of `TableReader.buckets`.
     """
-    limit = max(1, min(limit, limits.TABLE_ITERATOR_ENTRIES_MAX))
+    limit = max(1, min(limit, limits.TABLE_ITERATE_ITEMS_MAX))
     records: list[Record] = []
     token, position, reply_bytes = span.token, span.first, 0
     while position is not None and position <= span.last:
@@ -121,7 +121,7 @@ async def delta(
     if not 0 <= from_position <= table.length:
         raise BadRequestError(f"position {from_position} is not in 0..{table.length}, the length of {table.name}")
     begin = max(from_position, compaction_offset(table))
-    limit = max(1, min(limit, limits.TABLE_ITERATOR_ENTRIES_MAX))
+    limit = max(1, min(limit, limits.TABLE_ITERATE_ITEMS_MAX))
     position, reply_bytes = begin, 0
     entries: dict[bytes, TableEntry] = {}
     while position < table.length and position - begin < limits.TABLE_DELTA_SCAN_MAX_BYTES:
