@@ -1,0 +1,376 @@
+"""A disk with a page cache that is lost in a power cut, sector by sector (reliability §4).
+
+Durable is only what a sync covered: file contents by `sync`, directory entries by `sync_directory`. A power cut keeps
+any subset of the other sectors and directory changes. The death of a process alone loses nothing that it wrote,
+except the end of a write that it was killed in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from sim.loop import SimLoop
+from sim.process import ProcessKilledError, SimProcess
+from tailrace.common.errors import DiskFullError, StartError
+
+SECTOR_BYTES = 512
+
+
+class Inode:
+    """A file's contents: what programs see, what is on the platter, and which sectors differ on their way there."""
+
+    def __init__(self) -> None:
+        self.seen = bytearray()
+        self.durable = bytearray()
+        self.dirty: dict[int, int] = {}
+        self.shortened_to: int | None = None
+        self._writes = 0
+
+    def write(self, offset: int, data: bytes | memoryview) -> None:
+        """Into the page cache."""
+        end = offset + len(data)
+        if end > len(self.seen):
+            self.seen.extend(bytes(end - len(self.seen)))
+        self.seen[offset:end] = data
+        self._writes += 1
+        for sector in range(offset // SECTOR_BYTES, -(-end // SECTOR_BYTES)):
+            self.dirty[sector] = self._writes
+
+    def shorten(self, length: int) -> None:
+        """Cut the end off, in the page cache."""
+        del self.seen[length:]
+        self.shortened_to = length if self.shortened_to is None else min(length, self.shortened_to)
+        for sector in [sector for sector in self.dirty if sector * SECTOR_BYTES >= length]:
+            del self.dirty[sector]
+
+    def settle(self, sectors: dict[int, int], with_length: bool = True) -> None:
+        """Put sectors (with the write that dirtied them) on the platter."""
+        if with_length and self.shortened_to is not None:
+            del self.durable[self.shortened_to :]
+            self.shortened_to = None
+        for sector, write in sectors.items():
+            piece = self.seen[sector * SECTOR_BYTES : (sector + 1) * SECTOR_BYTES]
+            end = sector * SECTOR_BYTES + len(piece)
+            if end > len(self.durable):
+                self.durable.extend(bytes(end - len(self.durable)))
+            self.durable[sector * SECTOR_BYTES : end] = piece
+            if self.dirty.get(sector) == write:
+                del self.dirty[sector]
+
+    def cut_power(self, rng: random.Random, chance: float) -> None:
+        """Keep a random subset of what is dirty."""
+        kept = {sector: write for sector, write in self.dirty.items() if rng.random() < chance}
+        self.settle(kept, with_length=rng.random() < 0.5)
+        self.seen = bytearray(self.durable)
+        self.dirty.clear()
+        self.shortened_to = None
+
+
+@dataclass
+class Directory:
+    """Entries that programs see, durable entries, and the changes in between, oldest first."""
+
+    seen: dict[str, Inode] = field(default_factory=dict)
+    durable: dict[str, Inode] = field(default_factory=dict)
+    changes: list[tuple[str, str, Inode | None]] = field(default_factory=list)
+
+    def apply(self, entries: dict[str, Inode], change: tuple[str, str, Inode | None]) -> None:
+        """A change is (removed name or "", added name or "", inode added)."""
+        removed, added, inode = change
+        entries.pop(removed, None)
+        if added and inode is not None:
+            entries[added] = inode
+
+    def change(self, removed: str, added: str, inode: Inode | None) -> None:
+        """Change what programs see."""
+        change = (removed, added, inode)
+        self.apply(self.seen, change)
+        self.changes.append(change)
+
+    def settle(self, count: int) -> None:
+        """Make the oldest changes durable."""
+        for change in self.changes[:count]:
+            self.apply(self.durable, change)
+        del self.changes[:count]
+
+    def cut_power(self, rng: random.Random) -> None:
+        """Keep a prefix of the changes (a journal) or any subset (no journal)."""
+        if rng.random() < 0.5:
+            kept = self.changes[: rng.randint(0, len(self.changes))]
+        else:
+            kept = [change for change in self.changes if rng.random() < 0.5]
+        for change in kept:
+            self.apply(self.durable, change)
+        self.seen = dict(self.durable)
+        self.changes.clear()
+
+
+class SimDisk:
+    """What survives: shared by the incarnations of a process. `attach` gives a process its Disk port."""
+
+    def __init__(self, loop: SimLoop, seed: int, capacity_bytes: int = 1 << 40) -> None:
+        self.loop = loop
+        self.random = random.Random(f"{seed}-disk")
+        self.capacity_bytes = capacity_bytes
+        self.directories: dict[str, Directory] = {}
+        self.sync_error_chance = 0.0
+        self.slow_sync_chance = 0.02
+        self.operations = 0
+        self.faults: dict[str, int] = {}
+        self._locks: dict[str, SimProcess] = {}
+        self._countdown: tuple[SimProcess, int, Callable[[SimProcess], None]] | None = None
+
+    def attach(self, process: SimProcess) -> AttachedDisk:
+        """The Disk port of a process."""
+        return AttachedDisk(self, process)
+
+    def kill_at(self, process: SimProcess, operations: int, kill: Callable[[SimProcess], None]) -> None:
+        """Kill the process in its n-th disk operation from now; `kill` is called in the world to clean up."""
+        self._countdown = (process, operations, kill)
+
+    def operation(self, process: SimProcess, name: str, *details: object) -> bool:
+        """Count an operation of a process; True when the process is to die in the middle of it."""
+        process.check()
+        self.operations += 1
+        self.loop.trace(name, *details)
+        if self._countdown is None or self._countdown[0] is not process:
+            return False
+        _, left, kill = self._countdown
+        self._countdown = (process, left - 1, kill)
+        if left > 0:
+            return False
+        self._countdown = None
+        process.alive = False
+        self.loop.call_world(0, kill, process)
+        return True
+
+    def used_bytes(self) -> int:
+        """Space taken by the files that have a name."""
+        inodes = {id(inode): inode for directory in self.directories.values() for inode in directory.seen.values()}
+        return sum(len(inode.seen) for inode in inodes.values())
+
+    def release(self, process: SimProcess) -> None:
+        """Drop the locks of a dead process."""
+        self._locks = {directory: owner for directory, owner in self._locks.items() if owner is not process}
+
+    def cut_power(self) -> None:
+        """Lose a random part of what was not synced. All processes on the disk must be dead."""
+        chance = self.random.choice([0.0, 0.1, 0.5, 0.9, 1.0])
+        self.count("power cut")
+        for name in sorted(self.directories):
+            directory = self.directories[name]
+            directory.cut_power(self.random)
+            for inode in {id(inode): inode for inode in directory.seen.values()}.values():
+                inode.cut_power(self.random, chance)
+
+    def flip_bit(self, path: str, bit: int) -> None:
+        """Damage one bit of a file, on the platter and in the page cache."""
+        inode = self.inode(path)
+        for image in (inode.seen, inode.durable):
+            if bit // 8 < len(image):
+                image[bit // 8] ^= 1 << (bit % 8)
+        self.count("bit flip")
+
+    def count(self, fault: str) -> None:
+        """Count an injected fault."""
+        self.faults[fault] = self.faults.get(fault, 0) + 1
+
+    def inode(self, path: str) -> Inode:
+        """The file at a path. Raises FileNotFoundError."""
+        directory, name = path.rsplit("/", 1)
+        found = self.directories.get(directory, Directory()).seen.get(name)
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        return found
+
+    def take_lock(self, directory: str, process: SimProcess) -> None:
+        """Lock a directory for a process. Raises StartError."""
+        if directory in self._locks:
+            raise StartError(f"log directory {directory} is in use by another process")
+        self._locks[directory] = process
+
+    def drop_lock(self, directory: str, process: SimProcess) -> None:
+        """Unlock, if that process holds the lock."""
+        if self._locks.get(directory) is process:
+            del self._locks[directory]
+
+
+class AttachedDisk:
+    """The Disk port of one process."""
+
+    def __init__(self, disk: SimDisk, process: SimProcess) -> None:
+        self.disk = disk
+        self.process = process
+
+    def step(self, name: str, *details: object) -> None:
+        """Count an operation; raise in it when the process dies."""
+        if self.disk.operation(self.process, name, *details):
+            raise ProcessKilledError(self.process.name)
+
+    async def pause(self, most_s: float = 0.002) -> None:
+        """Time that an operation takes."""
+        rng = self.disk.random
+        slow = rng.random() < self.disk.slow_sync_chance
+        await asyncio.sleep(rng.random() * (0.2 if slow else most_s))
+        self.process.check()
+
+    def _directory(self, path: str) -> tuple[Directory, str]:
+        directory, name = path.rsplit("/", 1)
+        if directory not in self.disk.directories:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", directory)
+        return self.disk.directories[directory], name
+
+    def open(self, path: str) -> SimFile:
+        """See Disk.open."""
+        self.step("open", path)
+        return SimFile(self, path, self.disk.inode(path))
+
+    async def create_zeroed(self, path: str, length_bytes: int) -> SimFile:
+        """See Disk.create_zeroed."""
+        self.step("create", path, length_bytes)
+        directory, name = self._directory(path)
+        inode = Inode()
+        directory.change("", name, inode)
+        await self.pause()
+        if self.disk.used_bytes() + length_bytes > self.disk.capacity_bytes:
+            self.disk.count("disk full")
+            directory.change(name, "", None)
+            raise DiskFullError(f"no space for {length_bytes} bytes of log in {path}")
+        inode.seen = bytearray(length_bytes)
+        inode.dirty = dict.fromkeys(range(-(-length_bytes // SECTOR_BYTES)), 0)
+        await self.pause()
+        self.step("created", path)
+        inode.settle(dict(inode.dirty))
+        return SimFile(self, path, inode)
+
+    def list(self, directory: str) -> list[str]:
+        """See Disk.list."""
+        self.step("list", directory)
+        return sorted(self.disk.directories[directory].seen)
+
+    def make_directory(self, directory: str) -> None:
+        """See Disk.make_directory."""
+        self.step("mkdir", directory)
+        self.disk.directories.setdefault(directory, Directory())
+
+    def rename(self, source: str, target: str) -> None:
+        """See Disk.rename."""
+        self.step("rename", source, target)
+        directory, name = self._directory(source)
+        directory.change(name, target.rsplit("/", 1)[1], self.disk.inode(source))
+
+    def unlink(self, path: str) -> None:
+        """See Disk.unlink."""
+        self.step("unlink", path)
+        directory, name = self._directory(path)
+        self.disk.inode(path)
+        directory.change(name, "", None)
+
+    async def sync_directory(self, directory: str) -> None:
+        """See Disk.sync_directory."""
+        self.step("sync directory", directory)
+        state = self.disk.directories[directory]
+        count = len(state.changes)
+        await self.pause()
+        state.settle(count)
+
+    def lock(self, directory: str) -> SimLock:
+        """See Disk.lock."""
+        self.step("lock", directory)
+        self.disk.take_lock(directory, self.process)
+        return SimLock(self, directory)
+
+    def free_bytes(self, directory: str) -> int:
+        """See Disk.free_bytes."""
+        return max(0, self.disk.capacity_bytes - self.disk.used_bytes())
+
+
+class SimLock:
+    """See DirectoryLock."""
+
+    def __init__(self, disk: AttachedDisk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+
+    def release(self) -> None:
+        """See DirectoryLock.release."""
+        self._disk.disk.drop_lock(self._directory, self._disk.process)
+
+
+class SimFile:
+    """See DiskFile."""
+
+    def __init__(self, disk: AttachedDisk, path: str, inode: Inode) -> None:
+        self._disk = disk
+        self._path = path
+        self._inode = inode
+        self._closed = False
+
+    def _step(self, name: str, *details: object) -> bool:
+        if self._closed:
+            raise OSError(errno.EBADF, "the file is closed", self._path)
+        return self._disk.disk.operation(self._disk.process, name, self._path, *details)
+
+    @property
+    def length_bytes(self) -> int:
+        """See DiskFile.length_bytes."""
+        return len(self._inode.seen)
+
+    def pwrite(self, offset: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
+        """See DiskFile.pwrite. A process that dies in it leaves a prefix of the bytes."""
+        data = b"".join(buffers)
+        dies = self._step("pwrite", offset, len(data), data[:64], data[-16:])
+        if dies:
+            self._disk.disk.count("write cut short")
+            data = data[: self._disk.disk.random.randint(0, len(data))]
+        if data:
+            self._inode.write(offset, data)
+        if dies:
+            raise ProcessKilledError(self._disk.process.name)
+
+    async def pread(self, offset: int, length: int) -> bytes:
+        """See DiskFile.pread."""
+        if self._step("pread", offset, length):
+            raise ProcessKilledError(self._disk.process.name)
+        await self._disk.pause(0.0005)
+        return bytes(self._inode.seen[offset : offset + length])
+
+    async def sync(self) -> None:
+        """See DiskFile.sync. After an error the rest counts as clean and is not on the platter."""
+        disk = self._disk.disk
+        dies = self._step("sync")
+        covered = dict(self._inode.dirty)
+        if dies:
+            raise ProcessKilledError(self._disk.process.name)
+        await self._disk.pause()
+        if disk.random.random() < disk.sync_error_chance:
+            disk.count("sync error")
+            self._inode.settle({sector: write for sector, write in covered.items() if disk.random.random() < 0.5})
+            for sector in covered:
+                self._inode.dirty.pop(sector, None)
+            raise OSError(errno.EIO, "input/output error", self._path)
+        self._inode.settle(covered)
+
+    async def zero(self) -> None:
+        """See DiskFile.zero."""
+        chunk = 64 * SECTOR_BYTES
+        for offset in range(0, len(self._inode.seen), chunk):
+            if self._step("zero", offset):
+                raise ProcessKilledError(self._disk.process.name)
+            self._inode.write(offset, bytes(min(chunk, len(self._inode.seen) - offset)))
+            await self._disk.pause()
+            self._inode.settle(dict(self._inode.dirty))
+
+    def truncate(self, length_bytes: int) -> None:
+        """See DiskFile.truncate."""
+        if self._step("truncate", length_bytes):
+            raise ProcessKilledError(self._disk.process.name)
+        self._inode.shorten(length_bytes)
+
+    def close(self) -> None:
+        """See DiskFile.close."""
+        self._closed = True

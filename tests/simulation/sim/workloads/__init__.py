@@ -1,0 +1,1 @@
+"""Workloads: write, crash, recover, verify; each is one function of a seed."""

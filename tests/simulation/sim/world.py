@@ -1,0 +1,117 @@
+"""The simulated world: one loop, one seed, and everything that outlives a process."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from sim.disk import SimDisk
+from sim.guards import real_world_forbidden
+from sim.loop import SimLoop
+from sim.network import SimNetwork
+from sim.ports import SimClock, SimEntropy
+from sim.process import SimProcess
+from sim.store import SimObjectStore
+
+T = TypeVar("T")
+
+
+class SimWorld:
+    """Makes processes, kills them, cuts the power. Everything random derives from the seed."""
+
+    def __init__(self, seed: int, *, disk_bytes: int = 1 << 40) -> None:
+        self.seed = seed
+        self.loop = SimLoop(seed)
+        self.random = random.Random(f"{seed}-world")
+        self.disk = SimDisk(self.loop, seed, disk_bytes)
+        self.store = SimObjectStore(self.loop, seed)
+        self.network = SimNetwork(self.loop, seed)
+        self.loop.network = self.network
+        self.processes: list[SimProcess] = []
+        self.crashes = 0
+        self._incarnations = 0
+
+    def process(self, name: str) -> SimProcess:
+        """A new process."""
+        self._incarnations += 1
+        process = SimProcess(f"{name}#{self._incarnations}", self.loop)
+        self.processes.append(process)
+        return process
+
+    def clock(self) -> SimClock:
+        """A wall clock."""
+        return SimClock(self.loop)
+
+    def entropy(self, name: str) -> SimEntropy:
+        """A source of random bytes."""
+        return SimEntropy(random.Random(f"{self.seed}-entropy-{name}"))
+
+    def crash(self, process: SimProcess, *, power: bool = False) -> None:
+        """Kill a process at once; with `power`, the machine: its disk loses what was not synced.
+
+        Must not be called by code of the process itself.
+        """
+        process.alive = False
+        self.crashes += 1
+        self.loop.trace("crash", process.name, power)
+        self.loop.drop_callbacks_of_the_dead()
+        self.network.drop(process)
+        self.disk.release(process)
+        process.abandon_tasks()
+        if process in self.processes:
+            self.processes.remove(process)
+        if power:
+            self.disk.cut_power()
+
+    def crash_at_disk_operation(self, process: SimProcess, operations: int, *, power: bool) -> asyncio.Future[None]:
+        """Kill the process inside its n-th disk operation from now; the future is done when it is dead."""
+        dead: asyncio.Future[None] = self.loop.create_future()
+
+        def finish(victim: SimProcess) -> None:
+            self.crash(victim, power=power)
+            if not dead.done():
+                dead.set_result(None)
+
+        self.disk.kill_at(process, operations, finish)
+        return dead
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine of the world to its end."""
+        with real_world_forbidden():
+            return self.loop.run_until_complete(main)
+
+    def faults(self) -> dict[str, int]:
+        """Injected faults by name."""
+        total = {"crash": self.crashes}
+        for source in (self.disk.faults, self.store.faults, self.network.faults):
+            for name, count in source.items():
+                total[name] = total.get(name, 0) + count
+        return total
+
+    def close(self) -> None:
+        """End the world. Raises AssertionError when code failed without anybody noticing."""
+        for process in list(self.processes):
+            self.crash(process)
+        pending = [task for task in asyncio.all_tasks(self.loop) if getattr(task, "process", None) is None]
+        with real_world_forbidden():
+            for task in pending:
+                task.cancel()
+            if pending:
+                self.loop.run_until_complete(asyncio.wait(pending))
+        self.loop.close()
+        assert not self.loop.unhandled, f"unhandled errors in the simulation (seed {self.seed}): {self.loop.unhandled}"
+
+    def __enter__(self) -> SimWorld:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if error is None:
+            self.close()
+            return
+        if hasattr(error, "add_note"):
+            error.add_note(f"simulation seed {self.seed}")
+        for process in list(self.processes):
+            self.crash(process)
+        self.loop.close()
