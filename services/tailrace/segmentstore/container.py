@@ -20,6 +20,7 @@ from tailrace.common.errors import (
     SegmentSealedError,
     SegmentTruncatedError,
     TailraceError,
+    UnavailableError,
 )
 from tailrace.common.names import check_segment_name
 from tailrace.kernel import crc32c
@@ -191,10 +192,8 @@ class Container:
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if task.cancelled():
-            return
-        error = task.exception()
-        if isinstance(error, Exception) and not isinstance(error, NoSuchSegmentError | SegmentTruncatedError):
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
             self._stop(error)
 
     # -- lookups -------------------------------------------------------------------------------------------------
@@ -299,10 +298,21 @@ class Container:
         key = (segment.segment_id, attribute_ids[0])
         running = self._loading.get(key)
         if running is None:
-            running = self._spawn(self._attributes.load(segment, attribute_ids))
+            running = self._spawn(self._load_until_there(segment, attribute_ids))
             self._loading[key] = running
             running.add_done_callback(lambda _: self._loading.pop(key, None))
         return running
+
+    async def _load_until_there(self, segment: Segment, attribute_ids: list[bytes]) -> None:
+        """Load attributes; while Tier 2 does not answer the append waits, nothing is failed (design §3)."""
+        delay_s = limits.STORAGE_RETRY_MIN_S
+        while True:
+            try:
+                return await self._attributes.load(segment, attribute_ids)
+            except UnavailableError as error:
+                _logger.warning("attributes_not_loaded", container=self._id, segment=segment.name, reason=str(error))
+            await asyncio.sleep(delay_s)
+            delay_s = min(delay_s * 2, limits.STORAGE_RETRY_MAX_S)
 
     # -- commits -------------------------------------------------------------------------------------------------
 
@@ -432,7 +442,7 @@ class Container:
         values = [(CREATION_TIME, now), (EVENT_COUNT, 0), *attributes]
         created = Segment(identifier, segment, kind, key_length, now)
         created.latest.update(values)
-        self.state.staged_by_name[segment] = created
+        self.state.staged_by_name[segment] = self.state.staged_creates[identifier] = created
         await self._pipeline.stage_control(ops.Create(identifier, segment, kind, key_length, now, values))
 
     async def seal(self, segment: str) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
 from tailrace.common import limits
 from tailrace.common.errors import (
     BadRequestError,
@@ -12,6 +14,7 @@ from tailrace.common.errors import (
     NoSuchSegmentError,
     NotFoundError,
     SegmentTruncatedError,
+    TailraceError,
 )
 from tailrace.segmentstore.api import ReadResult
 
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.readindex import Entry
     from tailrace.segmentstore.state import Segment
     from tailrace.segmentstore.tier2 import Tier2
+
+_logger = structlog.get_logger()
 
 
 def _nothing() -> None:
@@ -165,6 +170,9 @@ class SegmentReader:
     async def _prefetch_range(self, segment: Segment, offset: int, key: tuple[int, int]) -> None:
         try:
             await self._fetch_range(segment, offset, key[1])
+        except TailraceError as error:
+            # Whoever reads the range meets the same fault and reports it; a prefetch is nobody's request.
+            _logger.info("prefetch_failed", segment=segment.name, offset=offset, reason=str(error))
         finally:
             del self._fetches[key]
 

@@ -106,7 +106,7 @@ class Segment:
         self.chunks = Coverage()
         self.pending: deque[PendingAppend] = deque()
         self.pending_bytes = 0
-        self.flush_deadline = 0.0
+        self.flush_deadline = math.inf
         self.flushing = False
         self.read_index = ReadIndex()
         self.waiters: list[asyncio.Future[None]] = []
@@ -145,13 +145,22 @@ class Segment:
         self.pending.append(append)
         self.pending_bytes += append.length
 
-    def drop_pending(self, start: int, end: int) -> None:
-        """Forget appends of which every byte lies in [start, end)."""
+    def drop_pending_below(self, offset: int) -> None:
+        """Forget appends that lie wholly below `offset`."""
         pending = self.pending
-        while pending and start <= pending[0].offset and pending[0].end <= end:
+        while pending and pending[0].end <= offset:
             self.pending_bytes -= pending.popleft().length
-        if any(start <= item.offset and item.end <= end for item in pending):
-            kept = [item for item in pending if not (start <= item.offset and item.end <= end)]
+
+    def drop_tiered(self, ref: ops.ChunkRef) -> None:
+        """Forget appends of which Tier 2 holds every byte that counts, after `ref` was added."""
+        pending, start = self.pending, self.start_offset
+        while (
+            pending and pending[0].end <= ref.end and self.chunks.covers(max(pending[0].offset, start), pending[0].end)
+        ):
+            self.pending_bytes -= pending.popleft().length
+        if pending and pending[0].offset < ref.segment_offset:
+            # A merged source came to Tier 2 before the target's own bytes: the hole is in the middle.
+            kept = [item for item in pending if not self.chunks.covers(max(item.offset, start), item.end)]
             self.pending = deque(kept)
             self.pending_bytes = sum(item.length for item in kept)
 
@@ -182,6 +191,7 @@ class ContainerState:
         self.segments: dict[int, Segment] = {}
         self.by_name: dict[str, Segment] = {}
         self.staged_by_name: dict[str, Segment] = {}
+        self.staged_creates: dict[int, Segment] = {}  # created and not yet committed
         self.merged: dict[str, MergedSource] = {}
         self.moves: dict[int, tuple[int, int]] = {}  # merged source id -> (target id, shift)
         self.object_uses: dict[str, int] = {}
@@ -247,8 +257,8 @@ class ContainerState:
     def _create(self, operation: ops.Create) -> None:
         if operation.name in self.by_name:
             raise ValueError(f"segment {operation.name} exists")
-        segment = self.staged_by_name.get(operation.name)
-        if segment is None or segment.segment_id != operation.segment_id:
+        segment = self.staged_creates.pop(operation.segment_id, None)
+        if segment is None:
             segment = Segment(
                 operation.segment_id, operation.name, operation.kind, operation.key_length, operation.timestamp_ms
             )
@@ -266,7 +276,7 @@ class ContainerState:
         if not segment.start_offset <= operation.start_offset <= segment.length:
             raise ValueError(f"truncation at {operation.start_offset}")
         segment.start_offset = operation.start_offset
-        segment.drop_pending(0, operation.start_offset)
+        segment.drop_pending_below(operation.start_offset)
         self._release(segment.chunks.truncate(operation.start_offset))
 
     def _merge(self, sequence: int, operation: ops.Merge) -> None:
@@ -320,7 +330,7 @@ class ContainerState:
                 self._release([moved])
                 continue
             segment.chunks.add(moved)
-            segment.drop_pending(moved.segment_offset, moved.end)
+            segment.drop_tiered(moved)
 
     def _commit_index(self, operation: ops.CommitIndex) -> None:
         segment = self.segments.get(operation.segment_id)

@@ -8,6 +8,7 @@ orphan object.
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
@@ -73,6 +74,7 @@ class StorageWriter:
         """The segment has new un-tiered bytes or dirty attributes."""
         if segment.segment_id not in self._active:
             self._active[segment.segment_id] = segment
+        if segment.flush_deadline == math.inf:
             segment.flush_deadline = asyncio.get_running_loop().time() + limits.FLUSH_INTERVAL_S
         if (
             segment.pending_bytes >= limits.FLUSH_THRESHOLD_BYTES
@@ -159,10 +161,8 @@ class StorageWriter:
             small = [
                 segment for segment in segments if segment.pending and segment.pending_bytes < _SHARED_MAX_BYTES // 4
             ]
-            for segment in large:
-                await self._write([segment], limits.FLUSH_OBJECT_MAX_BYTES)
-            for batch in _batches(small):
-                await self._write(batch, _SHARED_MAX_BYTES)
+            await self._write_all([[segment] for segment in large], limits.FLUSH_OBJECT_MAX_BYTES)
+            await self._write_all(_batches(small), _SHARED_MAX_BYTES)
             now = asyncio.get_running_loop().time()
             for segment in segments:
                 if self._attributes_due(segment, now):
@@ -175,10 +175,21 @@ class StorageWriter:
     def _settle(self, segments: Sequence[Segment]) -> None:
         deadline = asyncio.get_running_loop().time() + limits.FLUSH_INTERVAL_S
         for segment in segments:
-            segment.flush_deadline = deadline
+            segment.flush_deadline = deadline if segment.pending else math.inf
             if not segment.pending and not segment.dirty:
                 self._active.pop(segment.segment_id, None)
             AttributeStore.evict(segment)
+
+    async def _write_all(self, batches: Sequence[Sequence[Segment]], max_bytes: int) -> None:
+        """One object per batch, a few at a time. The first error is raised once the others are done."""
+        for start in range(0, len(batches), limits.FLUSH_CONCURRENCY):
+            together = batches[start : start + limits.FLUSH_CONCURRENCY]
+            results = await asyncio.gather(
+                *(self._write(batch, max_bytes) for batch in together), return_exceptions=True
+            )
+            for result in results:
+                if result is not None:
+                    raise result
 
     async def _write(self, segments: Sequence[Segment], max_bytes: int) -> None:
         sections = []

@@ -400,3 +400,51 @@ async def test_after_a_stop_nothing_is_served(world: World) -> None:
         await container.append(NAME, [b"x"])
     with pytest.raises(ContainerStoppedError):
         await container.info(NAME)
+
+
+async def test_a_segment_truncated_within_an_append_is_flushed_once(world: World, reopen: Reopen) -> None:
+    container = await world.open()
+    await container.create_segment(NAME)
+    await container.append(NAME, [b"abcdef"])
+    await container.append(NAME, [b"ghi"])
+    await container.truncate(NAME, 2)
+    await container.flush_to_storage()
+    assert container.status().untiered_bytes == 0
+    flushes = container.status().details["flushes"]
+    await container.flush_to_storage()
+    assert container.status().details["flushes"] == flushes
+    assert await content(await reopen()) == b"cdefghi"
+
+
+async def test_create_append_delete_and_create_at_once(world: World, reopen: Reopen) -> None:
+    container = await world.open()
+    first = asyncio.create_task(container.create_segment(NAME))
+    await asyncio.sleep(0)
+    old = asyncio.create_task(container.append(NAME, [b"old"]))
+    await asyncio.sleep(0)
+    gone = asyncio.create_task(container.delete(NAME))
+    await asyncio.sleep(0)
+    second = asyncio.create_task(container.create_segment(NAME))
+    await asyncio.sleep(0)
+    new = asyncio.create_task(container.append(NAME, [b"newer"]))
+    await asyncio.gather(first, old, gone, second, new)
+    assert await content(container) == b"newer"
+    assert await content(await reopen()) == b"newer"
+
+
+async def test_an_outage_of_tier_2_makes_appends_wait_and_fails_none(world: World, reopen: Reopen) -> None:
+    container = await world.open()
+    await container.create_segment(NAME)
+    updates = [AttributeUpdate(n.to_bytes(16, "big"), AttributeUpdateType.REPLACE, n) for n in range(1, 1001)]
+    await container.update_attributes(NAME, updates)
+    await eventually(lambda: container.state.by_name[NAME].index.root_length)
+    await container.flush_to_storage()
+    container = await reopen()
+    world.objects.outage = True
+    add = AttributeUpdate((5).to_bytes(16, "big"), AttributeUpdateType.ACCUMULATE, 1)
+    append = asyncio.create_task(container.append(NAME, [b"x"], [add]))
+    await asyncio.sleep(0.1)
+    assert not append.done()
+    world.objects.outage = False
+    assert await append == (0, 1)
+    assert await container.get_attributes(NAME, [add.attribute_id]) == {add.attribute_id: 6}
