@@ -7,6 +7,7 @@ is used by commits and by replay alike, so that both end in the same state. No I
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
