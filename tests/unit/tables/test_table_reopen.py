@@ -1,0 +1,82 @@
+"""Tables over a real container: what a restart and Tier 2 keep."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tailrace.common import limits
+from tailrace.common.realports import SystemClock, SystemEntropy
+from tailrace.kernel import BlockCache
+from tailrace.log.memory import MemoryLog, MemoryLogStore
+from tailrace.segmentstore.cachemanager import CacheManager
+from tailrace.segmentstore.container import Container, ContainerPorts
+from tailrace.segmentstore.tables.service import TableService
+from tailrace.segmentstore.tables.types import TableEntry, TableKey
+from tailrace.storage.obstores import open_object_store
+
+
+class Owners:
+    """Successive owners of one container."""
+
+    def __init__(self) -> None:
+        self._log = MemoryLogStore()
+        self._store = open_object_store("memory://")
+        self._epoch = 0
+        self._container: Container | None = None
+
+    async def next(self) -> Container:
+        await self.close()
+        self._epoch += 1
+        cache = CacheManager(BlockCache(8 * limits.MIB))
+        ports = ContainerPorts(MemoryLog(self._log), self._store, cache, SystemClock(), SystemEntropy(), b"c" * 16)
+        self._container = Container(0, self._epoch, ports)
+        await self._container.start(b"n" * 16)
+        return self._container
+
+    async def close(self) -> None:
+        if self._container is not None:
+            await self._container.close()
+
+
+@pytest.fixture
+async def owners() -> AsyncIterator[Owners]:
+    owners = Owners()
+    yield owners
+    await owners.close()
+
+
+@pytest.mark.parametrize("key_length", [0, 3, 16])
+async def test_tables_survive_flushes_compaction_and_restarts(owners: Owners, key_length: int) -> None:
+    expected: dict[bytes, TableEntry] = {}
+    table = "scope/table/0"
+    container = await owners.next()
+    await TableService(container).create_table(table, key_length)
+    for round_number in range(6):
+        tables = TableService(container)
+        for first in range(0, 600, 200):
+            entries = [
+                TableEntry(number.to_bytes(key_length or 4, "big"), b"%d" % (number + round_number))
+                for number in range(first, first + 200)
+                if (number + round_number) % 3
+            ]
+            versions = await tables.update(table, entries)
+            for item, version in zip(entries, versions, strict=True):
+                expected[item.key] = TableEntry(item.key, item.value, version)
+        gone = list(expected)[round_number::7]
+        await tables.remove(table, [TableKey(key) for key in gone])
+        for key in gone:
+            del expected[key]
+        if round_number % 2:
+            await container.flush_to_storage()
+        if round_number % 3 == 2:
+            await tables.compact(table)
+        if round_number != 3:
+            container = await owners.next()
+        tables = TableService(container)
+        keys = [number.to_bytes(key_length or 4, "big") for number in range(600)]
+        assert await tables.get(table, keys) == [expected.get(key) for key in keys]
+        found, _ = await tables.iterate_entries(table, 1000, b"", b"", b"")
+        assert {item.key: item for item in found} == expected
+        assert (await tables.info(table)).entry_count == len(expected)

@@ -1,0 +1,184 @@
+"""What a table answers while changes are on their way, and what it never answers before they are durable."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tailrace.common import limits
+from tailrace.common.errors import (
+    BadOffsetError,
+    ContainerStoppedError,
+    TableKeyBadVersionError,
+    TableNotEmptyError,
+    WriteConflictError,
+)
+from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType
+from tailrace.segmentstore.tables.cache import EntryCache
+from tailrace.segmentstore.tables.record import Record
+from tailrace.segmentstore.tables.service import TableService
+from tailrace.segmentstore.tables.types import NOT_EXISTS, TableEntry, TableKey
+
+TABLE = "scope/table/0"
+
+
+@pytest.fixture
+def model(model_container: Any) -> Any:
+    return model_container()
+
+
+@pytest.fixture
+async def tables(model: Any) -> TableService:
+    service = TableService(model)
+    await service.create_table(TABLE, 0)
+    return service
+
+
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_changes_are_pipelined(model: Any, tables: TableService) -> None:
+    model.hold()
+    updates = [asyncio.create_task(tables.update(TABLE, [TableEntry(b"k%d" % n, b"v")])) for n in range(50)]
+    await turns(200)
+    assert model.staged == 50
+    assert not any(update.done() for update in updates)
+    model.release()
+    versions = [version for (version,) in await asyncio.gather(*updates)]
+    assert versions == sorted(set(versions))
+
+
+async def test_conditions_see_what_is_in_flight(model: Any, tables: TableService) -> None:
+    model.hold()
+    first = asyncio.create_task(tables.update(TABLE, [TableEntry(b"k", b"1", NOT_EXISTS)]))
+    await turns()
+    second = asyncio.create_task(tables.update(TABLE, [TableEntry(b"k", b"2", 0)]))
+    third = asyncio.create_task(tables.update(TABLE, [TableEntry(b"k", b"3", 0)]))
+    at_offset = asyncio.create_task(tables.update(TABLE, [TableEntry(b"j", b"4")], 0))
+    await turns()
+    assert await tables.get(TABLE, [b"k"]) == [None], "reads see committed entries only"
+    assert not third.done()
+    assert not at_offset.done()
+    model.release()
+    assert await first == [0]
+    (version,) = await second
+    with pytest.raises(TableKeyBadVersionError):
+        await third
+    with pytest.raises(BadOffsetError):
+        await at_offset
+    assert await tables.get(TABLE, [b"k"]) == [TableEntry(b"k", b"2", version)]
+
+
+async def test_refusals_and_no_ops_wait_until_what_they_rest_on_is_durable(model: Any, tables: TableService) -> None:
+    await tables.update(TABLE, [TableEntry(b"k", b"v")])
+    model.hold()
+    removal = asyncio.create_task(tables.remove(TABLE, [TableKey(b"k")]))
+    await turns()
+    again = asyncio.create_task(tables.remove(TABLE, [TableKey(b"k")]))
+    insert = asyncio.create_task(tables.update(TABLE, [TableEntry(b"x", b"v")]))
+    refused = asyncio.create_task(tables.update(TABLE, [TableEntry(b"x", b"w", NOT_EXISTS)]))
+    await turns()
+    assert not any(task.done() for task in (removal, again, insert, refused))
+    model.stop()
+    for task in (removal, again, insert, refused):
+        with pytest.raises(ContainerStoppedError):
+            await task
+
+
+async def test_cancelled_caller_leaves_the_change_to_finish(model: Any, tables: TableService) -> None:
+    model.hold()
+    update = asyncio.create_task(tables.update(TABLE, [TableEntry(b"k", b"v")]))
+    await turns()
+    waiting = asyncio.create_task(tables.update(TABLE, [TableEntry(b"k", b"w", NOT_EXISTS)]))
+    await turns()
+    update.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await update
+    model.release()
+    with pytest.raises(TableKeyBadVersionError):
+        await waiting
+    assert await tables.get(TABLE, [b"k"]) == [TableEntry(b"k", b"v", 0)]
+    assert not tables._staged, "nothing is kept for an idle table"
+
+
+async def test_delete_if_empty_counts_what_is_in_flight(model: Any, tables: TableService) -> None:
+    model.hold()
+    update = asyncio.create_task(tables.update(TABLE, [TableEntry(b"k", b"v")]))
+    await turns()
+    deletion = asyncio.create_task(tables.delete_table(TABLE, True))
+    await turns()
+    model.release()
+    with pytest.raises(TableNotEmptyError):
+        await deletion
+    assert await update == [0]
+
+
+async def test_foreign_append_is_noticed_and_the_change_repeated(model: Any, tables: TableService) -> None:
+    await tables.update(TABLE, [TableEntry(b"k", b"1")])
+    model.hold()
+    other = TableService(model)  # another writer of the same segment, unknown to this one
+    mine = [asyncio.create_task(tables.update(TABLE, [TableEntry(b"k", b"a%d" % n)])) for n in range(2)]
+    foreign = [asyncio.create_task(other.update(TABLE, [TableEntry(b"k", b"b%d" % n)])) for n in range(2)]
+    await turns()
+    model.release()
+    versions = [version for (version,) in await asyncio.gather(*mine, *foreign)]
+    (found,) = await tables.get(TABLE, [b"k"])
+    assert found is not None
+    assert found.version == max(versions)
+    assert len(set(versions)) == 4
+    assert (await tables.info(TABLE)).entry_count == 1
+
+
+async def test_endless_conflicts_give_up(model: Any, tables: TableService) -> None:
+    await tables.update(TABLE, [TableEntry(b"k", b"1")])
+    bucket = next(iter(await model.iterate_attributes(TABLE, bytes(16), b"\xff" * 16, 1)))[0]
+    model.hold()  # committed and staged state stay apart for ever
+    foreign = asyncio.create_task(
+        model.update_attributes(TABLE, [AttributeUpdate(bucket, AttributeUpdateType.REPLACE, 10**6)])
+    )
+    await turns()
+    with pytest.raises(WriteConflictError):
+        await tables.update(TABLE, [TableEntry(b"k", b"2")])
+    model.release()
+    await foreign
+
+
+# -- the cache of hot entries ----------------------------------------------------------------------------------------
+
+
+async def test_hot_entries_cost_no_segment_read(model: Any, tables: TableService) -> None:
+    await tables.update(TABLE, [TableEntry(b"k%d" % n, b"v" * 50) for n in range(100)])
+    before = model.reads
+    for _ in range(3):
+        assert None not in await tables.get(TABLE, [b"k%d" % n for n in range(100)])
+    await tables.update(TABLE, [TableEntry(b"k5", b"w", NO) for NO in [(await tables.get(TABLE, [b"k5"]))[0].version]])
+    assert model.reads == before
+    cold = TableService(model)
+    await cold.get(TABLE, [b"k7"])
+    assert model.reads == before + 1
+    await cold.get(TABLE, [b"k7"])
+    assert model.reads == before + 1
+
+
+def test_cache_keeps_its_bound_and_the_recently_used() -> None:
+    cache = EntryCache(10 * (1000 + limits.TABLE_ENTRY_CACHE_OVERHEAD_BYTES))
+    records = [Record(b"k" * 471, b"v" * 500, n, n, -1, False) for n in range(20)]
+    assert records[0].length == 1000
+    for record in records[:10]:
+        cache.put(0, 1, record)
+    assert cache.get(0, 1, 0) is records[0]
+    cache.put(0, 1, records[0])
+    for record in records[10:]:
+        cache.put(0, 1, record)
+        assert cache.get(0, 1, 0) is records[0]
+        assert cache.used_bytes <= 10 * (1000 + limits.TABLE_ENTRY_CACHE_OVERHEAD_BYTES)
+    assert len(cache) == 10
+    assert cache.get(0, 1, 1) is None
+    assert cache.get(0, 2, 0) is None
+    assert cache.get(1, 1, 0) is None
+    cache.put(0, 1, Record(b"k", b"v" * limits.TABLE_ENTRY_CACHED_MAX_BYTES, 99, 99, -1, False))
+    assert cache.get(0, 1, 99) is None
