@@ -171,8 +171,9 @@ class FileLog:
         file.first_readable = accepted.first
         self._files.append(file)
         if accepted.last > self._decision.acknowledged_through:
-            unsure = max(self._decision.acknowledged_through + 1 - scan.first_sequence, 0)
-            offset = file.sectors[unsure] * frames.SECTOR_BYTES if unsure else 0
+            # From the last acknowledged frame on, not from the one after it: a MARK may stand between them.
+            sure = self._decision.acknowledged_through - scan.first_sequence
+            offset = file.sectors[sure] * frames.SECTOR_BYTES if sure >= 0 else 0
             await self._rewrite(handle, offset, scan.end_offset)
         if scan.end_offset < scan.length_bytes:
             handle.truncate(scan.end_offset)

@@ -107,6 +107,10 @@ def _newest_started(epochs: dict[int, list[FileScan]]) -> int | None:
 
 def _decide_from(epochs: dict[int, list[FileScan]], top: int, decision: Decision) -> None:
     files = epochs[top]
+    for scan in files:
+        if scan.end is Condition.CORRUPT:
+            # Even a damaged MARK counts: without its log start, truncated frames would look lost.
+            raise CorruptionError(f"{scan.name} at offset {scan.end_offset}", scan.reason)
     record = _agreed_start(files)
     decision.previous_epoch = top
     decision.log_start = max(scan.greatest_log_start for scan in files)
@@ -142,12 +146,12 @@ def _walk(files: list[FileScan], first: int, last: int | None, decision: Decisio
         CorruptionError, DataLossError: as `decide`.
     """
     expected = first
-    stopped_at: FileScan | None = None
+    stopped_at: FileScan | None = None  # the last file that was looked at
     begun = [scan for scan in files if scan.first_sequence <= first][-1:]
     for scan in begun + [scan for scan in files if scan.first_sequence > first]:
         if last is not None and expected > last:
             return expected
-        if scan.first_sequence > expected or (stopped_at is not None and stopped_at.end is Condition.CORRUPT):
+        if scan.first_sequence > expected:
             break
         stopped_at = scan
         if scan.start is None:

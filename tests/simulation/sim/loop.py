@@ -40,6 +40,12 @@ class SimTask(asyncio.Task):  # type: ignore[type-arg]
     process: SimProcess | None = None
 
 
+class SimFuture(asyncio.Future):  # type: ignore[type-arg]
+    """A future that knows its process."""
+
+    process: SimProcess | None = None
+
+
 class _VirtualSelector:
     """Stands where the loop expects its selector: instead of waiting it moves the time."""
 
@@ -140,6 +146,12 @@ class SimLoop(asyncio.BaseEventLoop):
             process = handle._context.get(PROCESS)
             if process is not None and not process.alive:
                 handle.cancel()
+
+    def create_future(self) -> SimFuture:
+        """As asyncio."""
+        future = SimFuture(loop=self)
+        future.process = PROCESS.get()
+        return future
 
     def _make_task(
         self, loop: Any, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context | None = None, **kwargs: Any

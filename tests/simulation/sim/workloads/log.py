@@ -202,13 +202,14 @@ class LogWorkload:
         """Flip a bit inside a frame that counts: opening must name the place, and mending it must bring all back."""
         process = self.world.process("scanner")
         scans = await process.spawn(scan_directory(self.world.disk.attach(process), DIRECTORY, CONTAINER))
-        accepted = decide(scans).files
-        if not accepted:
+        decision = decide(scans)
+        if not decision.files:
             return
-        file = self.random.choice(accepted)
+        file = self.random.choice(decision.files)
         start = file.scan.sectors[file.first - file.scan.first_sequence] * 512
-        last = file.last + 1 - file.scan.first_sequence
-        end = file.scan.sectors[last] * 512 if last < len(file.scan.sectors) else file.scan.end_offset
+        end = file.scan.end_offset
+        if file.scan.epoch != decision.previous_epoch:  # what follows the last frame of an older epoch does not count
+            end = file.scan.sectors[file.last - file.scan.first_sequence] * 512 + 128
         bit = self.random.randint(start * 8, end * 8 - 1)
         self.world.disk.flip_bit(file.scan.name, bit)
         disk = self.world.disk.attach(process)
