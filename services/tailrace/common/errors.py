@@ -32,6 +32,7 @@ Every error knows how it looks on each interface (design §"How we build", wire 
     ├── PermissionDeniedError
     │   └── NotAllowedError
     ├── IllegalStateError
+    │   └── ReinitializationRequiredError
     │   └── StreamSealedError
     └── UnavailableError                try again, perhaps elsewhere
         ├── WrongHostError
@@ -284,6 +285,10 @@ class IllegalStateError(TailraceError):
 
 class StreamSealedError(IllegalStateError):
     """The stream is sealed: it takes no change but its deletion (controller §4)."""
+
+
+class ReinitializationRequiredError(IllegalStateError):
+    """The reader does not belong to its group any more (reset, or declared offline): make a new reader."""
 
 
 class UnavailableError(TailraceError):

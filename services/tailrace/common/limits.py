@@ -145,6 +145,10 @@ READER_PARTIAL_EVENT_DEADLINE_S: Final = 30.0  # wait for the rest of an event
 READER_GROUP_COMPACT_BYTES: Final = 512 * KIB  # state record bytes since the last compaction
 READER_GROUP_COMPACT_PROBABILITY: Final = 0.05
 READER_GROUP_CONFLICTS_MAX: Final = 1000  # conditional writes lost in a row before giving up
+READER_GROUP_POLL_S: Final = 0.5  # between looks whether a checkpoint is complete
+READER_GROUP_RESETS_MAX: Final = 20  # attempts of a reset while others reset the group, too
+READER_GROUP_CONFIG_CHECK_S: Final = 10.0  # between looks whether an interrupted reset must be finished
+READER_EVENTS_PER_READ_MAX: Final = 100_000  # of one call
 READER_GROUP_RECORD_MAX_BYTES: Final = EVENT_MAX_BYTES
 
 # -- controller (controller §3, §4, server §3, §8) ----------------------------------------------------------------

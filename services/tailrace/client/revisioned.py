@@ -1,0 +1,211 @@
+"""Revisioned streams: one segment whose records are written on condition that nobody wrote in between (naming §4).
+
+A revision is an offset: the end of the record that was read or written last. Marks are an attribute that points to a
+record from which reading may begin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tailrace.client.blocks import EVENT_HEADER_BYTES
+from tailrace.client.hashing import REVISION_MARK
+from tailrace.client.model import StreamName, owner_of
+from tailrace.client.replies import error_of
+from tailrace.client.retry import Attempts, with_retries
+from tailrace.client.types import NO_ATTRIBUTE
+from tailrace.common import limits
+from tailrace.common.errors import (
+    BadEventNumberError,
+    BadRequestError,
+    ConnectionLostError,
+    CorruptionError,
+    NoSuchStreamError,
+    SegmentTruncatedError,
+    WrongHostError,
+)
+from tailrace.common.ports import new_uuid
+from tailrace.kernel import pack_events, split_events_bytes
+from tailrace.wire import commands as c
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tailrace.client.connection import Connection
+    from tailrace.client.context import ClientContext
+
+    _Make = Callable[[int], c.Command]
+
+LANE: Final = "append"
+
+
+class Entry(NamedTuple):
+    """A record and the revision after it."""
+
+    payload: bytes
+    revision: int
+
+
+async def open_revisioned(context: ClientContext, stream: StreamName) -> RevisionedStream:
+    """The revisioned stream kept in a stream: the segment that owns key 0.0.
+
+    Raises:
+        NoSuchStreamError: the stream is missing or sealed.
+    """
+    segments = await context.controller.current_segments(stream)
+    if not segments:
+        raise NoSuchStreamError(f"stream {stream} is sealed")
+    return RevisionedStream(context, stream.segment(owner_of(segments, 0.0).identifier))
+
+
+class RevisionedStream:
+    """Reads and writes of one segment, one write at a time."""
+
+    def __init__(self, context: ClientContext, segment: str) -> None:
+        self.segment = segment
+        self._context = context
+        self._writer_id = new_uuid(context.entropy).bytes
+        self._number = 0
+        self._connection: Connection | None = None
+        self._lock = asyncio.Lock()
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    async def latest(self) -> int:
+        """Revision after the last record."""
+        return (await self._context.segments.segment_info(self.segment)).length
+
+    async def oldest(self) -> int:
+        """Revision before the first record that is left."""
+        return (await self._context.segments.segment_info(self.segment)).start_offset
+
+    async def read_from(self, revision: int) -> list[Entry]:
+        """Records after `revision` up to the present end.
+
+        Raises:
+            SegmentTruncatedError: `revision` lies before the start. CorruptionError: no record begins there.
+        """
+        info = await self._context.segments.segment_info(self.segment)
+        if revision < info.start_offset:
+            raise SegmentTruncatedError(self.segment, info.start_offset)
+        data = bytearray()
+        while revision + len(data) < info.length:
+            wanted = min(limits.READER_REQUEST_BYTES, info.length - revision - len(data))
+            read = await self._context.segments.read(self.segment, revision + len(data), wanted)
+            if not read.data:
+                break
+            data += read.data
+        try:
+            payloads, consumed = split_events_bytes(data, 0, len(data), limits.READER_GROUP_RECORD_MAX_BYTES)
+        except ValueError as error:
+            raise CorruptionError(f"{self.segment} after {revision}", str(error)) from error
+        if consumed != len(data):
+            raise CorruptionError(f"{self.segment} at {revision + consumed}", "a record is cut off")
+        return _with_revisions(payloads, revision)
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    async def write_conditionally(self, revision: int, payload: bytes) -> int | None:
+        """Write a record if `revision` is the latest; returns the new revision, or None when it is not."""
+        _check_size(payload)
+
+        def make(number: int) -> c.Command:
+            return c.ConditionalAppend(self._writer_id, number, revision, payload, 0)
+
+        if await self._write(make):
+            return revision + EVENT_HEADER_BYTES + len(payload)
+        return None
+
+    async def write_unconditionally(self, payload: bytes) -> None:
+        """Write a record after whatever is there."""
+        _check_size(payload)
+        event = pack_events([payload])
+
+        def make(number: int) -> c.Command:
+            return c.AppendBlockEnd(self._writer_id, len(event), event, 1, number, 0)
+
+        await self._write(make)
+
+    async def _write(self, make: _Make) -> bool:
+        """Append under the next number; after a lost answer the segment tells whether it was stored."""
+        async with self._lock:
+            self._number += 1
+            number = self._number
+
+            async def attempt(_: Attempts) -> bool:
+                try:
+                    return await self._attempt(make, number)
+                except (WrongHostError, ConnectionLostError):
+                    self._connection = None
+                    self._context.segments.forget(self.segment)
+                    raise
+
+            return await with_retries(attempt, self._context.entropy, limits.CLIENT_REQUEST_DEADLINE_S)
+
+    async def _attempt(self, make: _Make, number: int) -> bool:
+        connection = self._connection
+        if connection is None or not connection.is_open:
+            connection, stored = await self._set_up()
+            if stored >= number:
+                return True
+        try:
+            reply = await connection.request(make(number))
+        except BaseException:
+            self._connection = None  # the outcome is known only after the next set-up
+            raise
+        match reply:
+            case c.DataAppended():
+                return True
+            case c.ConditionalCheckFailed():
+                return False
+            case _:
+                self._connection = None
+                error = error_of(reply)
+                raise ConnectionLostError(str(error)) if isinstance(error, BadEventNumberError) else error
+
+    async def _set_up(self) -> tuple[Connection, int]:
+        endpoint = await self._context.segments.locate(self.segment)
+        connection = await self._context.pool.get(endpoint, LANE)
+        if not connection.may_set_up:
+            self._context.pool.retire(endpoint, LANE, connection)
+            connection = await self._context.pool.get(endpoint, LANE)
+        setup = c.SetupAppend(0, self._writer_id, self.segment, self._context.segments.token)
+        reply = await connection.request(setup)
+        if not isinstance(reply, c.AppendSetup):
+            raise error_of(reply)
+        self._connection = connection
+        return connection, reply.last_event_number
+
+    # -- mark and truncation ------------------------------------------------------------------------------------
+
+    async def mark(self) -> int | None:
+        """Revision at which the marked record begins; None when no mark is set."""
+        value = await self._context.segments.get_attribute(self.segment, REVISION_MARK)
+        return None if value == NO_ATTRIBUTE else value
+
+    async def compare_and_set_mark(self, expected: int | None, new: int) -> bool:
+        """Move the mark if it is where it is expected; whether it was."""
+        old = NO_ATTRIBUTE if expected is None else expected
+        return await self._context.segments.update_attribute(self.segment, REVISION_MARK, new, old)
+
+    async def truncate(self, revision: int) -> None:
+        """Drop the records before `revision`. A revision that is gone already is fine."""
+        try:
+            await self._context.segments.truncate_segment(self.segment, revision)
+        except SegmentTruncatedError as error:
+            if error.start_offset < revision:
+                raise
+
+
+def _with_revisions(payloads: list[bytes], revision: int) -> list[Entry]:
+    entries = []
+    for payload in payloads:
+        revision += EVENT_HEADER_BYTES + len(payload)
+        entries.append(Entry(payload, revision))
+    return entries
+
+
+def _check_size(payload: bytes) -> None:
+    if len(payload) > limits.READER_GROUP_RECORD_MAX_BYTES:
+        raise BadRequestError(f"a record of {len(payload)} bytes is too large")
