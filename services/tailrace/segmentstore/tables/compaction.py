@@ -60,18 +60,20 @@ async def compact(service: TableService, segment: str) -> bool:
     Raises:
         SegmentSealedError, CorruptionError.
     """
-    async with service.use(segment) as (table, layout, staged):
-        try:
-            records = await _scan(service, table)
-            if not records:
-                return False
-            end = records[-1].offset + records[-1].length
-            ids = await _maybe_live(service, table, layout, records)
-            await _copy(service, table, staged, ids, (records[0].offset, end, len(records)))
-            await service.container.truncate(segment, end)
-        except (WriteConflictError, SegmentTruncatedError):
+    table, layout, staged = await service.enter(segment)
+    try:
+        records = await _scan(service, table)
+        if not records:
             return False
-        return True
+        end = records[-1].offset + records[-1].length
+        ids = await _maybe_live(service, table, layout, records)
+        await _copy(service, table, staged, ids, (records[0].offset, end, len(records)))
+        await service.container.truncate(segment, end)
+    except (WriteConflictError, SegmentTruncatedError):
+        return False
+    finally:
+        service.leave(table, staged)
+    return True
 
 
 async def _scan(service: TableService, table: SegmentProperties) -> list[Record]:
@@ -130,4 +132,4 @@ async def _copy(
             if plan.is_empty:
                 continue
             change = await service.submit(table.name, staged, plan)
-        await outcome(change.settled())
+        await outcome(change.done)

@@ -7,7 +7,6 @@ collide. Whatever changes a bucket writes all of its entries again, so chains ne
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
 
 Bucket: TypeAlias = tuple[Record, ...]
 Buckets: TypeAlias = Mapping[bytes, Bucket]
-PlanBatch: TypeAlias = "Callable[[Layout, Buckets, int], Plan]"
+Ids: TypeAlias = Mapping[bytes, bytes]
+PlanBatch: TypeAlias = "Callable[[Layout, Ids, Buckets, int], Plan]"
 
 
 def head_of(bucket: Bucket) -> int:
@@ -127,21 +127,21 @@ class Plan:
         return self
 
 
-def plan_update(layout: Layout, buckets: Buckets, entries: Sequence[TableEntry], tail: int) -> Plan:
-    """Insert or update entries at `tail`; `buckets` is the state before, for every entry's attribute id.
+def plan_update(ids: Ids, buckets: Buckets, entries: Sequence[TableEntry], tail: int) -> Plan:
+    """Insert or update entries at `tail`; `ids` leads from each key to its attribute, `buckets` is the state before.
 
     Conditions are checked against that state; of a repeated key the last entry wins and every one gets a version.
 
     Raises:
         TableKeyNotExistsError, TableKeyBadVersionError: a condition does not hold.
     """
-    ids = [layout.attribute_id(entry.key) for entry in entries]
-    for attribute_id, entry in zip(ids, entries, strict=True):
-        check_condition(buckets[attribute_id], entry.key, entry.version)
+    for entry in entries:
+        check_condition(buckets[ids[entry.key]], entry.key, entry.version)
     last_of = {entry.key: position for position, entry in enumerate(entries)}
     plan = Plan(tail)
-    after = _copy_others(plan, layout, buckets, last_of)
-    for position, (attribute_id, entry) in enumerate(zip(ids, entries, strict=True)):
+    after = _copy_others(plan, ids, buckets)
+    for position, entry in enumerate(entries):
+        attribute_id = ids[entry.key]
         others, shared = after[attribute_id]
         if last_of[entry.key] == position:
             record = plan.write(entry.key, entry.value, chain=others, shared=shared)
@@ -154,39 +154,36 @@ def plan_update(layout: Layout, buckets: Buckets, entries: Sequence[TableEntry],
     return plan.finish()
 
 
-def _copy_others(
-    plan: Plan, layout: Layout, buckets: Buckets, updated: Mapping[bytes, int]
-) -> dict[bytes, tuple[Bucket, bool]]:
+def _copy_others(plan: Plan, ids: Ids, buckets: Buckets) -> dict[bytes, tuple[Bucket, bool]]:
     """Write what shares a bucket with updated keys; per bucket these copies, and whether it will hold several keys."""
-    coming = Counter(layout.attribute_id(key) for key in updated)
+    coming: dict[bytes, int] = {}
+    for attribute_id in ids.values():
+        coming[attribute_id] = coming.get(attribute_id, 0) + 1
     result = {}
     for attribute_id, count in coming.items():
-        rest = [record for record in buckets[attribute_id] if record.key not in updated]
+        rest = [record for record in buckets[attribute_id] if record.key not in ids]
         result[attribute_id] = (plan.copy(rest, others=count), len(rest) + count > 1)
     return result
 
 
-def plan_remove(layout: Layout, buckets: Buckets, keys: Sequence[TableKey], tail: int) -> Plan:
-    """Remove keys; absent ones without a condition are ignored.
+def plan_remove(ids: Ids, buckets: Buckets, keys: Sequence[TableKey], tail: int, *, tombstones: bool) -> Plan:
+    """Remove keys; absent ones without a condition are ignored. With `tombstones`, removals are written (hash layout).
 
     Raises:
         TableKeyNotExistsError, TableKeyBadVersionError: a condition does not hold.
     """
+    for key in keys:
+        check_condition(buckets[ids[key.key]], key.key, key.version)
     removed: dict[bytes, set[bytes]] = {}
     plan = Plan(tail)
-    for key in keys:
-        check_condition(buckets[layout.attribute_id(key.key)], key.key, key.version)
-    for key in keys:
-        attribute_id = layout.attribute_id(key.key)
-        gone = removed.setdefault(attribute_id, set())
-        if key.key not in gone and find(buckets[attribute_id], key.key) is not None:
-            gone.add(key.key)
-            if layout.has_tombstones:
-                plan.write(key.key, None)
+    for name, attribute_id in ids.items():
+        if find(buckets[attribute_id], name) is not None:
+            removed.setdefault(attribute_id, set()).add(name)
+            if tombstones:
+                plan.write(name, None)
     for attribute_id, gone in removed.items():
-        if gone:
-            rest = [record for record in buckets[attribute_id] if record.key not in gone]
-            plan.replace(attribute_id, buckets[attribute_id], plan.copy(rest))
+        rest = [record for record in buckets[attribute_id] if record.key not in gone]
+        plan.replace(attribute_id, buckets[attribute_id], plan.copy(rest))
     return plan.finish()
 
 

@@ -6,8 +6,7 @@ Everything is built on `SegmentContainer`: a change of a table is one conditiona
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TypeVar
 
 from tailrace.common import limits
@@ -41,7 +40,7 @@ from tailrace.segmentstore.tables.layout import (
     layout_of,
     sha256_bucket,
 )
-from tailrace.segmentstore.tables.plan import Bucket, Buckets, Plan, PlanBatch, plan_remove, plan_update
+from tailrace.segmentstore.tables.plan import Bucket, Buckets, Ids, Plan, PlanBatch, plan_remove, plan_update
 from tailrace.segmentstore.tables.reader import TableReader
 from tailrace.segmentstore.tables.record import Record, record_bytes
 from tailrace.segmentstore.tables.staging import InFlight, StagedTable, outcome
@@ -87,15 +86,21 @@ class TableService:
 
     async def delete_table(self, segment: str, must_be_empty: bool) -> None:
         """Delete. Raises TableNotEmptyError; UnsupportedError for `must_be_empty` on the fixed-key layout."""
-        async with self.use(segment) as (table, layout, staged), staged.lock:
-            if must_be_empty:
-                if isinstance(layout, FixedKeyLayout):
-                    raise UnsupportedError(f"deleting {segment} only if it is empty: its keys have a fixed length")
-                await staged.settled()
-                table = await self.container.info(segment)
-                if table.core_attributes.get(TABLE_ENTRY_COUNT, 0) != 0:
-                    raise TableNotEmptyError(f"table segment {segment} is not empty")
-            await self.container.delete(segment)
+        table, layout, staged = await self.enter(segment)
+        try:
+            async with staged.lock:
+                if must_be_empty:
+                    await self._check_empty(segment, layout, staged)
+                await self.container.delete(segment)
+        finally:
+            self.leave(table, staged)
+
+    async def _check_empty(self, segment: str, layout: Layout, staged: StagedTable) -> None:
+        if isinstance(layout, FixedKeyLayout):
+            raise UnsupportedError(f"deleting {segment} only if it is empty: its keys have a fixed length")
+        await staged.settled()
+        if (await self.container.info(segment)).core_attributes.get(TABLE_ENTRY_COUNT, 0) != 0:
+            raise TableNotEmptyError(f"table segment {segment} is not empty")
 
     async def info(self, segment: str) -> TableInfo:
         """Properties of a table segment."""
@@ -116,8 +121,8 @@ class TableService:
         """
         _check_batch(entries)
 
-        def plan(layout: Layout, buckets: Buckets, tail: int) -> Plan:
-            return plan_update(layout, buckets, entries, tail)
+        def plan(_: Layout, ids: Ids, buckets: Buckets, tail: int) -> Plan:
+            return plan_update(ids, buckets, entries, tail)
 
         done = await self._change(segment, [entry.key for entry in entries], table_offset, plan)
         return done.versions
@@ -126,8 +131,8 @@ class TableService:
         """Remove atomically; errors as `update`. An absent key without a condition is removed successfully."""
         _check_batch(keys)
 
-        def plan(layout: Layout, buckets: Buckets, tail: int) -> Plan:
-            return plan_remove(layout, buckets, keys, tail)
+        def plan(layout: Layout, ids: Ids, buckets: Buckets, tail: int) -> Plan:
+            return plan_remove(ids, buckets, keys, tail, tombstones=layout.has_tombstones)
 
         await self._change(segment, [key.key for key in keys], table_offset, plan)
 
@@ -140,36 +145,38 @@ class TableService:
         raise WriteConflictError(f"table segment {segment} changed {limits.TABLE_CONFLICT_RETRIES_MAX} times meanwhile")
 
     async def _try_change(self, segment: str, keys: Sequence[bytes], table_offset: int, plan: PlanBatch) -> Plan:
-        async with self.use(segment) as (table, layout, staged):
+        table, layout, staged = await self.enter(segment)
+        try:
             for key in keys:
                 layout.check_key(key)
-            ids = list(dict.fromkeys(layout.attribute_id(key) for key in keys))
+            ids = {key: layout.attribute_id(key) for key in keys}
             if staged.lock.locked():  # read what is cold before it is our turn, so that others do not wait for it
-                await self.current_buckets(table, staged, ids)
+                await self.current_buckets(table, staged, ids.values())
             async with staged.lock:
                 table = await self.same(table)
                 tail = staged.length(table)
-                buckets = await self.current_buckets(table, staged, ids)
+                buckets = await self.current_buckets(table, staged, ids.values())
                 planned = Plan(tail)
                 refused: ConditionFailedError | None = None
                 try:
                     if table_offset not in (-1, tail):
                         raise BadOffsetError(segment, table_offset, tail)
-                    planned = plan(layout, buckets, tail)
+                    planned = plan(layout, ids, buckets, tail)
                 except ConditionFailedError as error:
                     refused = error
                 change = None if planned.is_empty else await self.submit(segment, staged, planned)
             # An answer must not rest on what is not durable yet, not even a refusal.
-            await outcome(staged.settled() if change is None else change.settled())
+            await outcome(staged.settled() if change is None else change.done)
             if refused is not None:
                 raise refused
             return planned
+        finally:
+            self.leave(table, staged)
 
     # -- what changes and compaction share ------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def use(self, segment: str) -> AsyncIterator[tuple[SegmentProperties, Layout, StagedTable]]:
-        """The table's committed properties, its layout, and what is in flight for it."""
+    async def enter(self, segment: str) -> tuple[SegmentProperties, Layout, StagedTable]:
+        """The table's committed properties, its layout, and what is in flight for it; to be followed by `leave`."""
         table = await self.container.info(segment)
         layout = layout_of(table, self._hash_function)
         table_id = table.segment_id
@@ -179,11 +186,12 @@ class TableService:
                 self.container, lambda plan, committed: self._finished(segment, table_id, plan, committed)
             )
         staged.users += 1
-        try:
-            yield table, layout, staged
-        finally:
-            staged.users -= 1
-            self._forget_if_idle(table_id)
+        return table, layout, staged
+
+    def leave(self, table: SegmentProperties, staged: StagedTable) -> None:
+        """Undo `enter`."""
+        staged.users -= 1
+        self._forget_if_idle(table.segment_id)
 
     async def same(self, table: SegmentProperties) -> SegmentProperties:
         """The table's properties now. Raises WriteConflictError when another segment has its name."""
@@ -193,7 +201,7 @@ class TableService:
         return now
 
     async def current_buckets(
-        self, table: SegmentProperties, staged: StagedTable, ids: Sequence[bytes]
+        self, table: SegmentProperties, staged: StagedTable, ids: Collection[bytes]
     ) -> dict[bytes, Bucket]:
         """The buckets after everything in flight; with the lock held nothing can get in between.
 

@@ -21,18 +21,32 @@ if TYPE_CHECKING:
 
 
 class InFlight:
-    """A submitted plan; ``done`` yields when it is committed or raises why it failed."""
+    """A submitted plan. Its submitter waits for ``done``, others by `settled`; each may give up without the others."""
 
-    __slots__ = ("done", "plan", "taken")
+    __slots__ = ("_others", "done", "plan", "taken")
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.taken = False
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._others: list[asyncio.Future[None]] = []
 
     async def settled(self) -> None:
-        """Wait for the outcome; a caller that is cancelled leaves it to the others."""
-        await asyncio.shield(self.done)
+        """Wait until the plan is committed; raises why it failed."""
+        other: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._others.append(other)
+        await other
+
+    def finish(self, error: Exception | None) -> None:
+        """Tell everybody."""
+        for waiter in (self.done, *self._others):
+            if waiter.done():
+                continue
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+                waiter.exception()  # the loop must not complain when the caller was cancelled meanwhile
 
 
 class StagedTable:
@@ -107,10 +121,14 @@ class StagedTable:
         return change
 
     async def _hand_over(self, request: AppendRequest) -> None:
+        room = self._container.submit_append(request)
+        if room is None:
+            return
         try:
             async with asyncio.timeout(limits.REQUEST_DEADLINE_S):
-                while (room := self._container.submit_append(request)) is not None:
+                while room is not None:
                     await asyncio.shield(room)
+                    room = self._container.submit_append(request)
         except TimeoutError as error:
             raise OverloadedError(f"no room for an update of {request.segment}") from error
 
@@ -125,13 +143,7 @@ class StagedTable:
         if error is not None:
             self._length = 0  # what was to follow will fail too; the next change asks the container again
         self._finished(change.plan, error is None)
-        if change.done.done():
-            return
-        if error is None:
-            change.done.set_result(None)
-        else:
-            change.done.set_exception(error)
-            change.done.exception()  # whoever waits gets it; the loop must not complain when nobody does
+        change.finish(error)
 
 
 async def outcome(settled: Awaitable[None]) -> None:
