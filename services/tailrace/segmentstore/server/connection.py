@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import enum
+import socket
 from typing import TYPE_CHECKING, Final
 
 from tailrace.common import limits
@@ -40,20 +40,26 @@ _KEEP_ALIVE: Final = c.KeepAlive.CODE
 _PADDING: Final = c.Padding.CODE
 
 
-class Stop(enum.IntFlag):
-    """Why a connection is not read for now."""
+# Why a connection is not read for now; plain numbers, since they are tested once per frame.
+_STOP_CONTAINER: Final = 1  # an append waits for room in its container
+_STOP_BUDGET: Final = 2  # too many bytes in flight
+_STOP_SENDING: Final = 4  # the peer does not take its replies
 
-    NONE = 0
-    CONTAINER = 1  # an append waits for room in its container
-    BUDGET = 2  # too many bytes in flight
-    SENDING = 4  # the peer does not take its replies
+
+def _keep_alive(transport: asyncio.Transport) -> None:
+    """Let the kernel find out when the peer is gone without a word: tail reads wait for ever otherwise."""
+    peer = transport.get_extra_info("socket")
+    if peer is not None:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.TCP_KEEPALIVE_IDLE_S)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.TCP_KEEPALIVE_INTERVAL_S)
 
 
 class Connection(asyncio.BufferedProtocol):
     """The protocol object of one client. `made` is called when the connection stands, `gone` when it has ended.
 
-    While any `Stop` is set nothing is read and nothing received is decoded; frames that were not handled are found
-    again.
+    While any reason to stop is set nothing is read and nothing received is decoded; frames that were not handled are
+    found again.
     """
 
     def __init__(
@@ -66,7 +72,7 @@ class Connection(asyncio.BufferedProtocol):
         self._receiver = Receiver(context.pool)
         self._assembler = BlockAssembler()
         self._budget = context.in_flight.connection(self._has_room)
-        self._stops = Stop.NONE
+        self._stops = 0
         self._closing = False
         self._waiting_frame_end = -1
         self._cut_off: asyncio.TimerHandle | None = None
@@ -77,6 +83,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport
         peer = transport.get_extra_info("peername")
         self.principal = Principal(str(peer))
+        _keep_alive(transport)
         self._outbox = Outbox(self._loop, transport)
         self._appends = AppendProcessor(self._context, self._outbox, self._budget, self.fail)
         self._requests = RequestProcessor(self._context, self.principal, self._outbox, self._budget, self.fail)
@@ -111,12 +118,12 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """The peer does not take what is sent: stop answering and reading."""
         self._outbox.transport_full()
-        self._stop(Stop.SENDING)
+        self._stop(_STOP_SENDING)
 
     def resume_writing(self) -> None:
         """The peer takes it again."""
         self._outbox.transport_drained()
-        self._go_on(Stop.SENDING)
+        self._go_on(_STOP_SENDING)
 
     def fail(self, reason: str, error: Exception | None = None) -> None:
         """Close the connection after what is queued was sent; one line says why (issue, "Bad input")."""
@@ -139,14 +146,14 @@ class Connection(asyncio.BufferedProtocol):
         """Handle the frames that were received, until a stop."""
         receiver = self._receiver
         try:
-            while not self._stops and not self._closing and (frames := receiver.frames()):
+            while self._stops == 0 and not self._closing and (frames := receiver.frames()):
                 view = receiver.view
                 for code, start, length in frames:
                     self._frame(code, view, start, length)
-                    if self._stops or self._closing:
+                    if self._stops != 0 or self._closing:
                         self._stopped_after(start, length)
                         break
-            if not self._stops & Stop.CONTAINER:
+            if not self._stops & _STOP_CONTAINER:
                 receiver.settle()
         except ProtocolError as error:
             self.fail(str(error))
@@ -155,7 +162,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _stopped_after(self, start: int, length: int) -> None:
         """Leave the frames behind this one for later; this one too when its append waits for room."""
-        if self._stops & Stop.CONTAINER:
+        if self._stops & _STOP_CONTAINER:
             self._receiver.rewind(start)
             self._waiting_frame_end = start + length
         else:
@@ -182,13 +189,13 @@ class Connection(asyncio.BufferedProtocol):
     def _append(self, waiter: asyncio.Future[None] | None) -> None:
         if waiter is not None:
             waiter.add_done_callback(self._try_again)
-            self._stop(Stop.CONTAINER)
+            self._stop(_STOP_CONTAINER)
             return
         if self._receiver.held_start >= 0:
             self._assembler.close()
             self._receiver.release_held()
         if self._budget.must_wait():
-            self._stop(Stop.BUDGET)
+            self._stop(_STOP_BUDGET)
 
     def _command(self, command: c.Command, length: int) -> None:
         if isinstance(command, c.Hello):
@@ -199,7 +206,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._requests.start(command, length)
         if self._budget.must_wait():
-            self._stop(Stop.BUDGET)
+            self._stop(_STOP_BUDGET)
 
     def _hello(self, command: c.Hello) -> None:
         self._outbox.send(_HELLO_FRAME)
@@ -208,12 +215,12 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- stopping and going on ----------------------------------------------------------------------------------------
 
-    def _stop(self, why: Stop) -> None:
+    def _stop(self, why: int) -> None:
         if not self._stops and not self._closing:
             self._transport.pause_reading()
         self._stops |= why
 
-    def _go_on(self, why: Stop) -> None:
+    def _go_on(self, why: int) -> None:
         self._stops &= ~why
         if not self._stops and not self._closing:
             self._transport.resume_reading()
@@ -225,7 +232,7 @@ class Connection(asyncio.BufferedProtocol):
             self._drain()
 
     def _has_room(self) -> None:
-        self._go_on(Stop.BUDGET)
+        self._go_on(_STOP_BUDGET)
 
     def _try_again(self, waiter: asyncio.Future[None]) -> None:
         """The container may have room now for the append that waits."""
@@ -242,4 +249,4 @@ class Connection(asyncio.BufferedProtocol):
         self._append(again)
         if again is None:
             self._receiver.resume_at(self._waiting_frame_end)
-            self._go_on(Stop.CONTAINER)
+            self._go_on(_STOP_CONTAINER)
