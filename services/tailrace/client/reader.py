@@ -127,11 +127,17 @@ class EventReader:
         return found[0] if found else None
 
     async def events(self, *, idle_ms: int) -> AsyncIterator[EventRead]:
-        """Events one after the other, until none came for `idle_ms`; checkpoints are answered silently."""
-        while batch := await self.read_events(1000, idle_ms):
+        """Events one after the other, until none came for `idle_ms`; checkpoints are passed without a word."""
+        loop = asyncio.get_running_loop()
+        idle_at_s = loop.time() + idle_ms / 1000
+        while True:
+            batch = await self.read_events(1000, max(0, int((idle_at_s - loop.time()) * 1000)))
             for item in batch:
                 if item.checkpoint is None:
                     yield item
+                    idle_at_s = loop.time() + idle_ms / 1000
+            if loop.time() >= idle_at_s:
+                return
 
     def _take(self, max_events: int) -> EventBatch | None:
         """Events of the next segment that has some; segments take turns."""

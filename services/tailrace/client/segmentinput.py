@@ -146,4 +146,7 @@ class SegmentInput:
         """How many bytes the next event takes, so that a large one is not looked at for every piece of it."""
         if len(self._rest) < EVENT_HEADER_BYTES:
             return EVENT_HEADER_BYTES
-        return EVENT_HEADER_BYTES + int.from_bytes(self._rest[4:8], "big", signed=True)
+        length = int.from_bytes(self._rest[4:8], "big")
+        if any(self._rest[:4]) or length > limits.WRITER_EVENT_MAX_BYTES:
+            return EVENT_HEADER_BYTES  # no event begins here: parsing says so
+        return EVENT_HEADER_BYTES + length

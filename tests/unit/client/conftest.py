@@ -14,6 +14,7 @@ from tailrace.client.context import ClientContext
 from tailrace.client.transport import LocalTransport
 from tailrace.client.types import Endpoint
 from tailrace.common import names
+from tailrace.common.errors import NotFoundError
 from tailrace.kernel import split_events_bytes
 from tailrace.rpc import controller_pb2 as pb
 from tailrace.wire import commands as c
@@ -278,6 +279,7 @@ class TinyController:
         self.following: dict[int, list[pb.SuccessorResponse.SegmentEntry]] = {}
         self.heads: dict[int, int] = {}
         self.calls: list[tuple[str, object]] = []
+        self.groups: dict[str, pb.ReaderGroupConfiguration] = {}
         self.answers: dict[str, Callable[[object], object]] = {}
         self.stream = pb.StreamInfo(scope="s", stream="t")
 
@@ -323,6 +325,12 @@ class TinyController:
             case "getURI":
                 return pb.NodeUri(endpoint=self.store.endpoint.host, port=self.store.endpoint.port)
             case "getCurrentSegments":
+                assert isinstance(request, pb.StreamInfo)
+                if request.stream.startswith("_RG"):
+                    if request.stream.removeprefix("_RG") not in self.groups:
+                        raise NotFoundError(f"stream {request.stream} does not exist")
+                    only = pb.SegmentRange(segmentId=pb.SegmentId(streamInfo=request), minKey=0.0, maxKey=1.0)
+                    return pb.SegmentRanges(segmentRanges=[only])
                 return pb.SegmentRanges(segmentRanges=self.active)
             case "getSegmentsImmediatelyFollowing":
                 assert isinstance(request, pb.SegmentId)
@@ -335,6 +343,26 @@ class TinyController:
                     for identifier, offset in self.heads.items()
                 ]
                 return pb.SegmentsAtTime(segments=locations)
+            case "createReaderGroup":
+                assert isinstance(request, pb.ReaderGroupConfiguration)
+                stored = self.groups.setdefault(request.readerGroupName, request)
+                self.store.segments.setdefault(f"s/_RG{request.readerGroupName}/0.#epoch.0", Segment())
+                return pb.CreateReaderGroupResponse(config=stored)
+            case "getReaderGroupConfig":
+                assert isinstance(request, pb.ReaderGroupInfo)
+                if request.readerGroup not in self.groups:
+                    return pb.ReaderGroupConfigResponse(status=pb.ReaderGroupConfigResponse.RG_NOT_FOUND)
+                return pb.ReaderGroupConfigResponse(config=self.groups[request.readerGroup])
+            case "updateReaderGroup":
+                assert isinstance(request, pb.ReaderGroupConfiguration)
+                stored = self.groups[request.readerGroupName]
+                if request.generation != stored.generation:
+                    return pb.UpdateReaderGroupResponse(status=pb.UpdateReaderGroupResponse.INVALID_CONFIG)
+                stored.CopyFrom(request)
+                stored.generation += 1
+                return pb.UpdateReaderGroupResponse(generation=stored.generation)
+            case "updateSubscriberStreamCut":
+                return pb.UpdateSubscriberStatus()
         raise AssertionError(f"no answer to {method}")
 
 

@@ -1,0 +1,333 @@
+"""Readers of a group: sharing, checkpoints, scaling, leaving, resets, and events exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tailrace.client.context import ClientContext
+from tailrace.client.groupstate import policy
+from tailrace.client.groupstate import records as r
+from tailrace.client.model import StreamName
+from tailrace.client.reader import EventReader
+from tailrace.client.readergroup import ReaderGroup, ReaderGroupManager, group_config
+from tailrace.common.errors import (
+    AlreadyExistsError,
+    BadRequestError,
+    CorruptionError,
+    DeadlineError,
+    IllegalStateError,
+    NoSuchReaderGroupError,
+    ReinitializationRequiredError,
+    SegmentTruncatedError,
+)
+from tailrace.common.streamcut import StreamCut
+from tailrace.kernel import pack_events
+from tailrace.wire import commands as c
+
+STREAM = StreamName("s", "t")
+E1 = 1 << 32
+
+
+@pytest.fixture(autouse=True)
+def _fast_sharing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds of the distribution policy become hundredths."""
+    monkeypatch.setattr(policy, "TIME_UNIT_S", 0.01)
+
+
+@pytest.fixture
+async def group(controller: Any, context: ClientContext) -> ReaderGroup:
+    """A group over two segments that refreshes fast and makes no checkpoints by itself."""
+    controller.begin((0, 0.0, 0.5), (1, 0.5, 1.0))
+    manager = ReaderGroupManager(context, "s")
+    config = group_config({STREAM: None}, group_refresh_ms=10, automatic_checkpoint_ms=-1)
+    assert await manager.create("g", config)
+    assert not await manager.create("g", config)
+    return await manager.open("g")
+
+
+@pytest.fixture
+async def readers(context: ClientContext) -> AsyncIterator[Any]:
+    """Makes readers that are closed at the end."""
+    made: list[EventReader] = []
+
+    async def make(name: str) -> EventReader:
+        made.append(await EventReader(context, "s", "g", name).start())
+        return made[-1]
+
+    yield make
+    for reader in made:
+        await reader.close()
+
+
+def fill(store: Any, identifier: int, *events: bytes) -> None:
+    store.segments[STREAM.segment(identifier)].data += pack_events(events)
+
+
+async def drain(reader: EventReader, timeout_ms: int = 50) -> list[bytes]:
+    """Events until none come for a while."""
+    return [item.event async for item in reader.events(idle_ms=timeout_ms)]
+
+
+async def test_one_reader_reads_everything(store: Any, group: ReaderGroup, readers: Any) -> None:
+    fill(store, 0, b"a", b"", b"c" * 100_000)
+    fill(store, 1, b"x", b"y")
+    reader = await readers("r")
+    assert sorted(await drain(reader)) == sorted([b"a", b"", b"c" * 100_000, b"x", b"y"])
+    assert await group.online_readers() == ["r"]
+
+
+async def test_offsets_of_events_and_batches(store: Any, group: ReaderGroup, readers: Any) -> None:
+    fill(store, 0, b"ab", b"cde")
+    reader = await readers("r")
+    first, second = await reader.read_events(10, 1000)
+    assert (first.event, first.segment, first.offset, first.end_offset) == (b"ab", STREAM.segment(0), 0, 10)
+    assert (second.event, second.offset, second.end_offset) == (b"cde", 10, 21)
+    assert await reader.read_event(0) is None
+    assert reader.position.positions[STREAM.segment(0)] == 21
+    with pytest.raises(BadRequestError, match="max_events"):
+        await reader.read_events(0, 1)
+
+
+async def test_new_events_arrive_while_waiting(store: Any, group: ReaderGroup, readers: Any) -> None:
+    reader = await readers("r")
+    read = asyncio.create_task(reader.read_event(5000))
+    await asyncio.sleep(0.05)
+    async with store.grown:
+        fill(store, 1, b"late")
+        store.grown.notify_all()
+    found = await read
+    assert found is not None
+    assert found.event == b"late"
+
+
+async def test_a_reader_that_leaves_hands_its_place_on(store: Any, group: ReaderGroup, readers: Any) -> None:
+    fill(store, 0, *(b"%d" % i for i in range(100)))
+    first = await readers("r1")
+    taken = [item.event for item in await first.read_events(30, 1000)]
+    await first.close()
+    second = await readers("r2")
+    assert taken + await drain(second) == [b"%d" % i for i in range(100)]
+
+
+async def test_a_dead_reader_is_declared_offline(store: Any, group: ReaderGroup, readers: Any) -> None:
+    fill(store, 0, *(b"%d" % i for i in range(10)))
+    dead = await readers("r1")
+    await dead.read_events(6, 1000)
+    position = dead.position
+    await group.reader_offline("r1", position)
+    await group.reader_offline("r1", position)
+    alive = await readers("r2")
+    assert await drain(alive) == [b"6", b"7", b"8", b"9"]
+    with pytest.raises(ReinitializationRequiredError):
+        await drain(dead)
+
+
+async def test_two_readers_share_segments(store: Any, group: ReaderGroup, readers: Any) -> None:
+    first, second = await readers("r1"), await readers("r2")
+    await asyncio.gather(drain(first), drain(second))
+    state = await group.state()
+    assert {name: len(owned) for name, owned in state.assigned.items()} == {"r1": 1, "r2": 1}
+    fill(store, 0, b"a")
+    fill(store, 1, b"b")
+    async with store.grown:
+        store.grown.notify_all()
+    got = await asyncio.gather(drain(first), drain(second))
+    assert sorted(got) == [[b"a"], [b"b"]]
+
+
+async def test_names_of_readers_are_unique(group: ReaderGroup, readers: Any, context: ClientContext) -> None:
+    await readers("r")
+    with pytest.raises(AlreadyExistsError, match="online"):
+        await EventReader(context, "s", "g", "r").start()
+
+
+async def test_a_checkpoint_is_an_event_and_covers_all_readers(store: Any, group: ReaderGroup, readers: Any) -> None:
+    fill(store, 0, b"a", b"b")
+    first, second = await readers("r1"), await readers("r2")
+    await asyncio.gather(drain(first), drain(second))
+    checkpoint = asyncio.create_task(group.checkpoint("cp", deadline_s=10))
+    seen: list[str | None] = []
+
+    async def answer(reader: EventReader) -> None:
+        while not checkpoint.done():
+            item = await reader.read_event(20)
+            if item is not None:
+                seen.append(item.checkpoint)
+
+    await asyncio.gather(answer(first), answer(second))
+    assert seen == ["cp", "cp"]
+    cut = (await checkpoint).cuts["s/t"]
+    assert cut == StreamCut("s", "t", {0: 18, 1: 0})
+    with pytest.raises(IllegalStateError, match="exists already"):
+        await group.checkpoint("cp", deadline_s=1)
+
+
+async def test_cuts_are_taken_without_events(store: Any, group: ReaderGroup, readers: Any) -> None:
+    fill(store, 0, b"a")
+    reader = await readers("r")
+    await drain(reader)
+    cuts = asyncio.create_task(group.stream_cuts(deadline_s=10))
+    while not cuts.done():
+        assert await reader.read_event(10) is None
+    assert await cuts == {"s/t": StreamCut("s", "t", {0: 9, 1: 0})}
+
+
+async def test_checkpoints_that_nobody_answers(group: ReaderGroup, readers: Any) -> None:
+    reader = await readers("r")
+    await drain(reader)
+    with pytest.raises(DeadlineError):
+        await group.checkpoint("cp", deadline_s=0.01)
+    await group.cancel_outstanding_checkpoints()
+    assert (await group.state()).due == {}
+    assert await drain(reader) == []
+
+
+async def test_readers_follow_a_scale_after_a_checkpoint(
+    store: Any, controller: Any, group: ReaderGroup, readers: Any
+) -> None:
+    fill(store, 0, b"0a", b"0b")
+    fill(store, 1, b"1a")
+    controller.scale([0], (E1 + 2, 0.0, 0.2), (E1 + 3, 0.2, 0.5))
+    controller.scale([E1 + 3, 1], (2 * E1 + 4, 0.2, 1.0))
+    for identifier, text in ((E1 + 2, b"2a"), (E1 + 3, b"3a"), (2 * E1 + 4, b"4a")):
+        fill(store, identifier, text)
+    first, second = await readers("r1"), await readers("r2")
+    got: list[bytes] = []
+
+    async def read(reader: EventReader, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            got.extend(item.event for item in await reader.read_events(10, 20) if item.checkpoint is None)
+
+    stop = asyncio.Event()
+    tasks = [asyncio.create_task(read(reader, stop)) for reader in (first, second)]
+    for turn in range(20):
+        await group.checkpoint(f"cp{turn}", deadline_s=10)
+        if len(got) >= 6:
+            break
+        await asyncio.sleep(0.3)
+    stop.set()
+    await asyncio.gather(*tasks)
+    assert sorted(got) == [b"0a", b"0b", b"1a", b"2a", b"3a", b"4a"]
+    assert got.index(b"3a") > got.index(b"0b")
+    assert got.index(b"4a") > max(got.index(b"3a"), got.index(b"1a")), "a merged segment waits for all predecessors"
+
+
+async def test_automatic_checkpoints_and_published_cuts(
+    store: Any, controller: Any, context: ClientContext, readers: Any
+) -> None:
+    controller.begin((0, 0.0, 1.0))
+    fill(store, 0, b"a")
+    retention = r.RetentionType.AUTOMATIC_AT_LAST_CHECKPOINT
+    config = group_config({STREAM: None}, group_refresh_ms=10, automatic_checkpoint_ms=50, retention=retention)
+    await ReaderGroupManager(context, "s").create("g", config)
+    reader = await readers("r")
+    for _ in range(60):
+        await reader.read_events(10, 50)
+        published = [call for method, call in controller.calls if method == "updateSubscriberStreamCut"]
+        if published:
+            break
+    assert dict(published[0].streamCut.cut) == {0: 9}
+    assert published[0].subscriber == "s/g"
+
+
+async def test_a_group_between_cuts_ends(store: Any, controller: Any, context: ClientContext, readers: Any) -> None:
+    controller.begin((0, 0.0, 1.0))
+    fill(store, 0, *(b"%d" % i for i in range(10)))
+    start, end = StreamCut("s", "t", {0: 18}), StreamCut("s", "t", {0: 45})
+    config = group_config({STREAM: start}, end={STREAM: end}, group_refresh_ms=10, automatic_checkpoint_ms=20)
+    await ReaderGroupManager(context, "s").create("g", config)
+    reader = await readers("r")
+    assert await drain(reader, 200) == [b"2", b"3", b"4"]
+    for _ in range(100):
+        await reader.read_events(10, 50)
+        if reader.end_of_data:
+            break
+    assert reader.end_of_data
+
+
+async def test_events_that_were_dropped_are_told(store: Any, group: ReaderGroup, readers: Any) -> None:
+    fill(store, 0, b"a", b"b", b"c")
+    store.segments[STREAM.segment(0)].start = 18
+    reader = await readers("r")
+    with pytest.raises(SegmentTruncatedError):
+        await drain(reader)
+    assert await drain(reader) == [b"c"]
+
+
+async def test_bytes_that_are_no_events_are_corruption(store: Any, group: ReaderGroup, readers: Any) -> None:
+    store.segments[STREAM.segment(0)].data += b"garbage here"
+    reader = await readers("r")
+    with pytest.raises(CorruptionError, match=STREAM.segment(0)):
+        await drain(reader)
+
+
+async def test_a_reset_starts_again_and_ends_old_readers(store: Any, group: ReaderGroup, readers: Any) -> None:
+    fill(store, 0, b"a")
+    old = await readers("r1")
+    assert await drain(old) == [b"a"]
+    await group.reset()
+    with pytest.raises(ReinitializationRequiredError):
+        await drain(old)
+    fresh = await readers("r1")
+    assert await drain(fresh) == [b"a"]
+    assert (await group.state()).config.generation == 1
+    assert not (await group.state()).updating_config
+
+
+async def test_a_reset_begun_by_a_dead_client_is_finished_by_a_reader(
+    store: Any, controller: Any, group: ReaderGroup, readers: Any
+) -> None:
+    reader = await readers("r1")
+    await group._synchronizer.fetch()
+    await group._synchronizer.update(lambda _: [r.UpdatingConfig(True)])
+    controller.groups["g"].generation = 1
+    with pytest.raises(ReinitializationRequiredError):
+        await drain(reader, 2000)
+    assert (await group.state()).config.generation == 1
+
+
+async def test_another_configuration_is_refused(group: ReaderGroup, context: ClientContext) -> None:
+    with pytest.raises(AlreadyExistsError, match="another configuration"):
+        await ReaderGroupManager(context, "s").create("g", group_config({STREAM: None}, group_refresh_ms=11))
+    with pytest.raises(NoSuchReaderGroupError):
+        await ReaderGroupManager(context, "s").open("missing")
+
+
+async def test_state_is_compacted_and_read_from_the_mark(
+    store: Any, group: ReaderGroup, readers: Any, context: ClientContext
+) -> None:
+    fill(store, 0, b"a")
+    reader = await readers("r")
+    await drain(reader)
+    synchronizer = group._synchronizer
+    await synchronizer.fetch()
+    assert await synchronizer.compact()
+    before = (await group.state()).coarse_positions()
+    segment = store.segments["s/_RGg/0.#epoch.0"]
+    assert segment.start == 0, "the first compaction truncates nothing"
+    await synchronizer.update(lambda _: [r.CreateCheckpoint("x_SILENT_")])
+    assert await synchronizer.compact()
+    assert segment.start > 0
+    other = await ReaderGroupManager(context, "s").open("g")
+    assert (await other.state()).coarse_positions() == before
+    assert (await other.state()).checkpoints == ["x_SILENT_"]
+    await drain(reader)
+    assert reader.position.positions[STREAM.segment(0)] == 9
+
+
+@pytest.mark.parametrize("kind", [c.ConditionalAppend, c.ReadSegment, c.GetStreamSegmentInfo])
+@pytest.mark.parametrize("after", [False, True])
+async def test_lost_connections_do_not_disturb_the_group(
+    store: Any, group: ReaderGroup, readers: Any, kind: type[c.Command], after: bool
+) -> None:
+    fill(store, 0, *(b"%d" % i for i in range(50)))
+    store.cut(kind, times=3, after=after)
+    first = await readers("r1")
+    got = [item.event for item in await first.read_events(20, 2000)]
+    await first.close()
+    second = await readers("r2")
+    assert got + await drain(second, 200) == [b"%d" % i for i in range(50)]
