@@ -1,25 +1,11 @@
 """The benchmark of the cache runs, gives every row of the article's table for every system, and plans fairly."""
 
-import importlib.util
-from pathlib import Path
-from types import ModuleType
-
 import pytest
 
-PATH = Path(__file__).resolve().parents[3] / "benchmarks" / "kernel.py"
+from tailrace.cli.bench import cache as benchmark
 
 
-@pytest.fixture(scope="module")
-def benchmark() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("tailrace_kernel_benchmark", PATH)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-def test_every_system_has_every_row(benchmark: ModuleType) -> None:
+def test_every_system_has_every_row() -> None:
     rows = benchmark.run(entries=150, repeats=1)
     assert all(set(row) == {"system", "case", "metric", "value", "unit"} and row["value"] > 0 for row in rows)
     cases: dict[str, set[tuple[str, str]]] = {}
@@ -30,7 +16,7 @@ def test_every_system_has_every_row(benchmark: ModuleType) -> None:
     assert len(rows) == 3 * 6
 
 
-def test_the_plan_is_repeatable_and_its_peak_is_enough(benchmark: ModuleType) -> None:
+def test_the_plan_is_repeatable_and_its_peak_is_enough() -> None:
     plan = benchmark.plan_operations(2000, 10_240)
     assert plan == benchmark.plan_operations(2000, 10_240)
     inserts = sum(length >= 0 for length, _, _ in plan)
@@ -38,7 +24,7 @@ def test_the_plan_is_repeatable_and_its_peak_is_enough(benchmark: ModuleType) ->
     assert 0 < benchmark.peak_blocks(plan) <= 3 * inserts
 
 
-def test_bad_counts_are_refused(benchmark: ModuleType) -> None:
+def test_bad_counts_are_refused() -> None:
     for entries, repeats in [(0, 1), (1, 0)]:
         with pytest.raises(ValueError, match="at least 1"):
             benchmark.run(entries, repeats)

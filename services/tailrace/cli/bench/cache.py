@@ -9,18 +9,15 @@ small, hence figures per operation.
 
 from __future__ import annotations
 
-import json
 import random
-import sys
 import time
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from tailrace.cli.bench.result import Row
 from tailrace.kernel import BUFFER_BYTES, _cache, _cache_py, blocks_needed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-Row: TypeAlias = dict[str, str | float]
 
 ENTRY_BYTES = 10 * 1024
 APPEND_BYTES = 2 * 1024
@@ -201,7 +198,3 @@ def run_random(system: System, length_max: int, plan: Sequence[Operation]) -> fl
     for handle in live:
         system.delete(handle)
     return seconds
-
-
-if __name__ == "__main__":
-    json.dump(run(*(int(argument) for argument in sys.argv[1:])), sys.stdout, indent=1)

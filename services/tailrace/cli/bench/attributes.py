@@ -1,33 +1,16 @@
-"""Size and speed of the attribute index: the two tables of the attributes article, in memory.
-
-Run: ``python benchmarks/attributes.py [COUNT]``; prints one JSON object with rows.
-"""
+"""Size and speed of the attribute index: the two tables of the attributes article, in memory."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import platform
 import random
-import sys
 import time
 from collections.abc import Sequence
-from typing import TypedDict
 
+from tailrace.cli.bench.result import Row
 from tailrace.segmentstore.attributes import IndexState, get_many, update
 
 BATCHES = (10, 100, 1000)
 ENTRIES = 1_000_000
-
-
-class Row(TypedDict):
-    """One measured value."""
-
-    system: str
-    case: str
-    metric: str
-    value: float
-    unit: str
 
 
 class _MemorySegment:
@@ -109,8 +92,3 @@ async def rows(count: int = ENTRIES, batches: Sequence[int] = BATCHES) -> list[R
     for batch in batches:
         result += await _random_updates(count, batch)
     return result
-
-
-if __name__ == "__main__":
-    measured = asyncio.run(rows(int(sys.argv[1]) if len(sys.argv) > 1 else ENTRIES))
-    print(json.dumps({"benchmark": "attributes", "machine": platform.platform(), "rows": measured}, indent=1))

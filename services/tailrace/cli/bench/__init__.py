@@ -1,0 +1,1 @@
+"""What ``tailrace bench`` measures, and how it does it honestly (performance §5)."""

@@ -1,0 +1,68 @@
+"""Latencies in logarithmic buckets, as HDR histograms keep them (pure)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+_BUCKETS_PER_DOUBLING: Final = 64  # a bucket is 1.1 % wide
+
+
+class LatencyHistogram:
+    """Counts of latencies in seconds from 1 µs on, each known within 1.1 %; memory does not grow with their number."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+        self.count = 0
+        self.maximum_s = 0.0
+        self._sum_s = 0.0
+
+    def record(self, latency_s: float, count: int = 1) -> None:
+        """Add a latency, `count` times. Less than 1 µs counts as 1 µs."""
+        bucket = math.ceil(math.log2(max(latency_s, 1e-6) * 1e6) * _BUCKETS_PER_DOUBLING)
+        self._counts[bucket] = self._counts.get(bucket, 0) + count
+        self.count += count
+        self._sum_s += latency_s * count
+        self.maximum_s = max(self.maximum_s, latency_s)
+
+    def record_corrected(self, latency_s: float, interval_s: float) -> None:
+        """Add a latency of a closed loop that was to send every `interval_s`, and those that it kept from being sent.
+
+        Without this a pause counts as one slow request although many would have been slow (coordinated omission).
+        """
+        self.record(latency_s)
+        if interval_s > 0:
+            missed = latency_s - interval_s
+            while missed >= interval_s:
+                self.record(missed)
+                missed -= interval_s
+
+    def percentile_s(self, share: float) -> float:
+        """The latency that `share` (0 to 1] of all do not exceed (nearest rank); NaN when there are none."""
+        if not self.count:
+            return math.nan
+        rank = max(1, math.ceil(share * self.count))
+        for upper_s, through in self._cumulative():
+            if through >= rank:
+                return min(upper_s, self.maximum_s)
+        raise AssertionError("the last bucket holds the last rank")
+
+    @property
+    def mean_s(self) -> float:
+        """The mean; NaN when there are none."""
+        return self._sum_s / self.count if self.count else math.nan
+
+    def merge(self, other: LatencyHistogram) -> None:
+        """Add what another one counted."""
+        for bucket, count in other._counts.items():
+            self._counts[bucket] = self._counts.get(bucket, 0) + count
+        self.count += other.count
+        self._sum_s += other._sum_s
+        self.maximum_s = max(self.maximum_s, other.maximum_s)
+
+    def _cumulative(self) -> Iterator[tuple[float, int]]:
+        through = 0
+        for bucket in sorted(self._counts):
+            through += self._counts[bucket]
+            yield 2 ** (bucket / _BUCKETS_PER_DOUBLING) / 1e6, through

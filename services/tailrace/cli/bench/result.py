@@ -1,0 +1,65 @@
+"""The one form of all results: a machine and rows."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+from tailrace.cli.bench.histogram import LatencyHistogram
+
+
+class Row(TypedDict):
+    """One measured value."""
+
+    system: str
+    case: str
+    metric: str
+    value: float
+    unit: str
+
+
+def row(system: str, case: str, metric: str, value: float, unit: str) -> Row:
+    """A row, with the value rounded to what can be told apart."""
+    return Row(system=system, case=case, metric=metric, value=float(f"{value:.5g}"), unit=unit)
+
+
+def latency_rows(
+    system: str, case: str, histogram: LatencyHistogram, shares: Sequence[float] = (0.5, 0.99, 0.999)
+) -> list[Row]:
+    """Percentiles in milliseconds."""
+    return [row(system, case, f"p{share * 100:g}", histogram.percentile_s(share) * 1000, "ms") for share in shares]
+
+
+def result(benchmark: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The object that ``--json`` prints."""
+    return {"benchmark": benchmark, "machine": machine(), "rows": list(rows)}
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers were measured on."""
+    return {
+        "cpu": cpu_model(_read("/proc/cpuinfo")) or platform.processor() or platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "kernel": f"{platform.system()} {platform.release()}",
+    }
+
+
+def cpu_model(cpuinfo: str) -> str:
+    """The first model name of ``/proc/cpuinfo``; empty when there is none."""
+    for line in cpuinfo.splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return ""
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

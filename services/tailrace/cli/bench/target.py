@@ -1,0 +1,68 @@
+"""The server that is measured: one of its own over a temporary folder, or one that runs already."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tailrace.cli.demo.server import Endpoints, ServerProcess
+from tailrace.common.errors import BadRequestError
+
+_OWN_PORTS = {"controller": 0, "rest": 0, "store": 0, "admin": 0}
+
+
+@dataclass(slots=True)
+class Target:
+    """A running server; `process` and `admin` are known of an own one only."""
+
+    controller: str
+    admin: str | None = None
+    pid: int | None = None
+    process: ServerProcess | None = None
+
+    async def restart(self) -> None:
+        """Stop the server and start it again over the same folder. Its cache is empty then."""
+        if self.process is None:
+            raise BadRequestError("a server that runs already is not restarted")
+        await self.process.stop()
+        self._follow(await self.process.start())
+
+    def _follow(self, endpoints: Endpoints) -> None:
+        self.controller, self.admin, self.pid = endpoints.controller, endpoints.admin, endpoints.pid
+
+    def cpu_s(self) -> float | None:
+        """Processor time that the server has used, if it runs on this machine and is ours."""
+        return None if self.pid is None else _cpu_s(self.pid)
+
+
+@contextlib.asynccontextmanager
+async def bench_target(controller: str | None, folder: Path | None) -> AsyncIterator[Target]:
+    """The server at `controller`, or an own one over a temporary folder in `folder` that is gone afterwards."""
+    if controller is not None:
+        yield Target(controller)
+        return
+    with tempfile.TemporaryDirectory(prefix="tailrace-bench-", dir=folder) as name:
+        process = ServerProcess(Path(name), ports=_OWN_PORTS)
+        endpoints = await process.start()
+        try:
+            yield Target(endpoints.controller, endpoints.admin, endpoints.pid, process)
+        finally:
+            await process.stop()
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def flush_all(admin: str) -> None:
+    """Have every container move what it holds to Tier 2."""
+    import httpx
+
+    async with httpx.AsyncClient(base_url=admin, timeout=300.0, trust_env=False) as client:
+        for container in (await client.get("/v1/containers")).raise_for_status().json():
+            (await client.post(f"/v1/containers/{container['container_id']}/flush")).raise_for_status()

@@ -1,0 +1,1 @@
+"""The commands. They import what they need when they run: a command line answers fast."""

@@ -1,0 +1,51 @@
+"""Arguments and options that several commands take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+
+import typer
+
+from tailrace.cli import values
+from tailrace.client.model import StreamName
+from tailrace.common.errors import BadRequestError, InvalidNameError
+from tailrace.common.streamcut import StreamCut
+
+T = TypeVar("T")
+
+
+def checked(parse: Callable[[str], T], text: str) -> T:
+    """The parsed value; what cannot be read is a wrong command line, a name that is not allowed is an error."""
+    try:
+        return parse(text)
+    except InvalidNameError:
+        raise
+    except BadRequestError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def size(text: str) -> int:
+    """Parser of sizes for typer."""
+    return checked(values.parse_size, text)
+
+
+def duration_ms(text: str) -> int:
+    """Parser of durations for typer."""
+    return checked(values.parse_duration_ms, text)
+
+
+def stream_name(text: str) -> StreamName:
+    """Parser of SCOPE/STREAM for typer."""
+    return checked(StreamName.parse, text)
+
+
+def position(text: str) -> str | StreamCut:
+    """Parser of head, tail or a stream cut for typer."""
+    return checked(values.parse_position, text)
+
+
+StreamArgument = Annotated[
+    StreamName, typer.Argument(parser=stream_name, metavar="SCOPE/STREAM", help="The stream.", show_default=False)
+]
+ScopeArgument = Annotated[str, typer.Argument(metavar="SCOPE", help="The scope.", show_default=False)]

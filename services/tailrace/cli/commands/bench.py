@@ -1,0 +1,147 @@
+"""``tailrace bench``: what this machine does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tailrace.cli.commands.arguments import size
+from tailrace.cli.output import note, print_json, print_table
+from tailrace.cli.session import check_reachable, run
+from tailrace.cli.settings import SETTINGS
+
+if TYPE_CHECKING:
+    from tailrace.cli.bench.result import Row
+
+app = typer.Typer(help="Measure this machine.", no_args_is_help=True)
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object: benchmark, machine, rows.")]
+PlotOption = Annotated[
+    Path | None, typer.Option("--plot", metavar="FILE", help="Draw the rows into a PNG.", show_default=False)
+]
+ServerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--controller", metavar="URI", help="A running server.", show_default="an own one in a temporary folder"
+    ),
+]
+FolderOption = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Where the own server's temporary folder is made.", show_default="the system's"),
+]
+SecondsOption = Annotated[float, typer.Option(min=0.1, help="How long each case is measured.")]
+WarmUpOption = Annotated[float, typer.Option("--warm-up", min=0.0, help="Seconds before each measurement.")]
+
+
+@app.command()
+def ingest(
+    controller: ServerOption = None,
+    folder: FolderOption = None,
+    seconds: SecondsOption = 10.0,
+    warm_up: WarmUpOption = 2.0,
+    batch: Annotated[int, typer.Option(min=1, max=20_000, help="Events of one batched call.")] = 1000,
+    window: Annotated[
+        int, typer.Option(parser=size, metavar="SIZE", help="Bytes under way at most, 100 B events.")
+    ] = "1MiB",  # type: ignore[assignment]  # typer parses defaults too
+    json: JsonOption = False,
+    plot: PlotOption = None,
+) -> None:
+    """Durable appends: throughput in batches and by single calls, large events, one at a time."""
+
+    async def work() -> list[Row]:
+        from tailrace.cli.bench.ingest import measure_ingest
+        from tailrace.cli.bench.target import bench_target
+
+        async with bench_target(await _server(controller), folder) as target:
+            return await measure_ingest(
+                target, seconds=seconds, warm_up_s=warm_up, batch_events=batch, window_bytes=window, tell=_tell
+            )
+
+    _report("ingest", run(work()), json, plot)
+
+
+@app.command()
+def read(
+    controller: ServerOption = None,
+    folder: FolderOption = None,
+    seconds: SecondsOption = 10.0,
+    warm_up: WarmUpOption = 2.0,
+    rate: Annotated[int, typer.Option(min=1, help="Events per second at the tail.")] = 10_000,
+    catch_up: Annotated[
+        int, typer.Option(parser=size, metavar="SIZE", help="How much is read in catch-up; below the cache's size.")
+    ] = "100MB",  # type: ignore[assignment]  # typer parses defaults too
+    json: JsonOption = False,
+    plot: PlotOption = None,
+) -> None:
+    """Reading: end to end at the tail at a fixed rate, and catch-up from the cache and from Tier 2."""
+
+    async def work() -> list[Row]:
+        from tailrace.cli.bench.readbench import measure_read
+        from tailrace.cli.bench.target import bench_target
+
+        async with bench_target(await _server(controller), folder) as target:
+            return await measure_read(
+                target, seconds=seconds, warm_up_s=warm_up, rate_per_s=rate, catch_up_bytes=catch_up, tell=_tell
+            )
+
+    _report("read", run(work()), json, plot)
+
+
+@app.command()
+def cache(
+    entries: Annotated[int, typer.Option(min=1, help="Entries, or operations, of each test.")] = 50_000,
+    repeats: Annotated[int, typer.Option(min=1, help="The best of so many runs counts.")] = 3,
+    json: JsonOption = False,
+    plot: PlotOption = None,
+) -> None:
+    """The block cache, native and in pure Python, against a dictionary."""
+    from tailrace.cli.bench import cache as benchmark
+
+    _report("cache", benchmark.run(entries, repeats), json, plot)
+
+
+@app.command()
+def attributes(
+    count: Annotated[int, typer.Option(min=1, help="Attributes of the segment.")] = 1_000_000,
+    json: JsonOption = False,
+    plot: PlotOption = None,
+) -> None:
+    """The attribute index in memory: sorted inserts, gets, random updates."""
+    from tailrace.cli.bench import attributes as benchmark
+
+    _report("attributes", run(benchmark.rows(count)), json, plot)
+
+
+async def _server(controller: str | None) -> str | None:
+    """The address of a server that was asked for and answers, or None for an own one."""
+    chosen = controller or (SETTINGS.controller if SETTINGS.controller_given else None)
+    if chosen is not None:
+        await check_reachable(chosen)
+    return chosen
+
+
+def _tell(case: str) -> None:
+    note(f"measuring {case}")
+
+
+def _report(benchmark: str, rows: Sequence[Row], json: bool, plot: Path | None) -> None:
+    from tailrace.cli.bench.result import result
+
+    content = result(benchmark, rows)
+    if plot is not None:
+        from tailrace.cli.bench.plot import plot as draw
+
+        draw(benchmark, content["machine"], rows, plot)
+    if json:
+        print_json(content)
+    else:
+        _print(benchmark, content["machine"], rows)
+
+
+def _print(benchmark: str, machine: dict[str, Any], rows: Sequence[Row]) -> None:
+    title = f"{benchmark}: {machine['cpu']}, {machine['cores']} cores, {machine['python']}, {machine['kernel']}"
+    cells = [(row["system"], row["case"], row["metric"], f"{row['value']:,.6g}", row["unit"]) for row in rows]
+    print_table(title, ("system", "case", "metric", "value", "unit"), cells)

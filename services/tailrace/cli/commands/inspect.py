@@ -1,0 +1,156 @@
+"""``tailrace inspect``: what a running segment store holds, from its admin interface."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+import typer
+
+from tailrace.cli.output import print_fields, print_json, print_table
+from tailrace.cli.settings import DEFAULT_ADMIN, JsonOption
+from tailrace.cli.values import size_text
+from tailrace.common import limits
+from tailrace.common.errors import IllegalStateError, NotFoundError, TailraceError, UnavailableError
+
+app = typer.Typer(help="Look into a running server.", no_args_is_help=True)
+
+AdminOption = Annotated[
+    str, typer.Option("--admin", envvar="TAILRACE_ADMIN", metavar="URL", help="Admin interface of the server.")
+]
+SegmentArgument = Annotated[
+    str, typer.Argument(metavar="SEGMENT", help="Full name, for example demo/sensors/0.#epoch.0.", show_default=False)
+]
+LimitOption = Annotated[int | None, typer.Option(min=1, help="At most so many.", show_default="all")]
+REQUEST_DEADLINE_S: Final = 30.0
+
+
+def _get(admin: str, path: str, parameters: dict[str, str | int] | None = None) -> Any:
+    import httpx
+
+    url = f"{admin.rstrip('/')}{path}"
+    try:
+        reply = httpx.get(url, params=parameters, timeout=REQUEST_DEADLINE_S, trust_env=False)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise UnavailableError(f"the admin interface at {admin} cannot be reached: {error}") from error
+    if reply.is_success:
+        return reply.json()
+    raise _error(admin, reply.status_code, reply.text)
+
+
+def _error(admin: str, status: int, text: str) -> TailraceError:
+    import json
+
+    try:
+        content = json.loads(text)
+        reason = str(content.get("error") or content.get("detail") or content)
+    except (ValueError, AttributeError):
+        reason = text.strip() or f"HTTP status {status}"
+    if status == 404:
+        return NotFoundError(reason)
+    return IllegalStateError(f"the admin interface at {admin} answered {status}: {reason}")
+
+
+def _pages(
+    admin: str, path: str, parameters: dict[str, str | int], key: str, limit: int | None
+) -> Iterator[dict[str, Any]]:
+    """Items of a paged list, whose pages go on after the `key` of the last item."""
+    left = limit
+    after = ""
+    while left is None or left > 0:
+        size = limits.INSPECT_PAGE_MAX if left is None else min(left, limits.INSPECT_PAGE_MAX)
+        page = _get(admin, path, {**parameters, "limit": size, **({"after": after} if after else {})})
+        yield from page
+        if len(page) < size:
+            return
+        after = str(page[-1][key])
+        left = None if left is None else left - len(page)
+
+
+@app.command()
+def containers(admin: AdminOption = DEFAULT_ADMIN, json: JsonOption = False) -> None:
+    """Segment containers: state, epoch, segments, bytes of the log and bytes not yet in Tier 2."""
+    found = _get(admin, "/v1/containers")
+    if json:
+        print_json(found)
+        return
+    columns = ("container", "state", "epoch", "segments", "log", "not in Tier 2", "to delete", "last sequence")
+    rows = [
+        (
+            item["container_id"],
+            f"{item['state']}: {item['reason']}" if item["reason"] else item["state"],
+            item["epoch"],
+            item["segments"],
+            size_text(item["log_bytes"]),
+            size_text(item["untiered_bytes"]),
+            item["pending_deletes"],
+            item["last_sequence"],
+        )
+        for item in found
+    ]
+    print_table("containers", columns, rows)
+
+
+@app.command()
+def segments(
+    admin: AdminOption = DEFAULT_ADMIN,
+    prefix: Annotated[str, typer.Option(help="Only names that begin so, for example demo/.")] = "",
+    container: Annotated[int | None, typer.Option(min=0, help="Only of this container.", show_default="all")] = None,
+    limit: LimitOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Segments with their lengths, internal ones too."""
+    parameters: dict[str, str | int] = {"prefix": prefix, **({} if container is None else {"container": container})}
+    found = list(_pages(admin, "/v1/segments", parameters, "name", limit))
+    if json:
+        print_json(found)
+        return
+    columns = ("segment", "container", "kind", "start", "length", "sealed")
+    rows = [
+        (item["name"], item["container"], item["kind"], item["start_offset"], item["length"], item["sealed"])
+        for item in found
+    ]
+    print_table(f"{len(found):,} segments", columns, rows)
+
+
+@app.command()
+def attributes(
+    segment: SegmentArgument, admin: AdminOption = DEFAULT_ADMIN, limit: LimitOption = None, json: JsonOption = False
+) -> None:
+    """Attributes of a segment: the last event number of each writer, and more."""
+    found = list(_pages(admin, f"/v1/segments/{quote(segment)}/attributes", {}, "id", limit))
+    if json:
+        print_json(found)
+    else:
+        rows = [(item["id"], item["value"]) for item in found]
+        print_table(f"{len(found):,} attributes of {segment}", ("attribute", "value"), rows)
+
+
+@app.command()
+def chunks(segment: SegmentArgument, admin: AdminOption = DEFAULT_ADMIN, json: JsonOption = False) -> None:
+    """Chunks of Tier 2 that hold a segment's bytes."""
+    found = _get(admin, f"/v1/segments/{quote(segment)}/chunks")
+    if json:
+        print_json(found)
+        return
+    rows = [(item["object_key"], item["start_offset"], item["length_bytes"], item["exists"]) for item in found]
+    print_table(f"{len(found):,} chunks of {segment}", ("object", "start", "length", "exists"), rows)
+
+
+@app.command()
+def cache(admin: AdminOption = DEFAULT_ADMIN, json: JsonOption = False) -> None:
+    """The cache, and the memory budgets of the server."""
+    found = _get(admin, "/v1/cache")
+    if json:
+        print_json(found)
+        return
+    budgets = found.pop("budgets")
+    print_fields(
+        "cache",
+        {
+            name.removesuffix("_bytes").replace("_", " "): size_text(value) if name.endswith("_bytes") else value
+            for name, value in found.items()
+        },
+    )
+    print_fields("budgets", {name: size_text(value) for name, value in budgets.items()})

@@ -1,0 +1,89 @@
+"""``tailrace read``: events to standard output."""
+
+from __future__ import annotations
+
+import base64
+import json as jsonlib
+import sys
+from typing import Annotated
+
+import typer
+
+from tailrace.cli.commands.arguments import StreamArgument, duration_ms, position
+from tailrace.cli.session import connected, run
+from tailrace.cli.settings import SETTINGS, ControllerOption
+from tailrace.cli.values import HEAD
+from tailrace.client.model import StreamName
+from tailrace.common.streamcut import StreamCut
+
+
+def read(
+    stream: StreamArgument,
+    controller: ControllerOption = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Reader group to share and to go on with; made when missing.",
+            show_default="a temporary one",
+        ),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="head|tail|CUT", help="Where a new group begins.", show_default="head"),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with events that are written later.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="End after so many events.", show_default="all")] = None,
+    idle: Annotated[
+        str, typer.Option(metavar="DURATION", help="With --group: end when nothing came for so long.")
+    ] = "3s",
+    json: Annotated[
+        bool, typer.Option("--json", help="One JSON object a line: segment, offset and event (or event_base64).")
+    ] = False,
+) -> None:
+    """Print events, one a line: what is there now, or with --follow what comes too."""
+    begin = position(start) if start is not None else None
+    idle_ms = duration_ms(idle)
+    run(_work(SETTINGS.choose_controller(controller), stream, group, begin, follow, limit, idle_ms, json))
+
+
+async def _work(
+    controller: str,
+    stream: StreamName,
+    group: str | None,
+    begin: str | StreamCut | None,
+    follow: bool,
+    limit: int | None,
+    idle_ms: int,
+    json: bool,
+) -> None:
+    from tailrace.cli.reading import read_with_group, read_with_temporary_group
+
+    write = _write_json if json else _write_plain
+    async with connected(controller) as client:
+        if group is None:
+            await read_with_temporary_group(client, stream, begin or HEAD, write, follow=follow, limit=limit)
+        else:
+            await read_with_group(client, stream, group, begin, write, follow=follow, limit=limit, idle_ms=idle_ms)
+
+
+def _write_plain(segment: str, offset: int, events: list[bytes]) -> None:
+    del segment, offset
+    sys.stdout.buffer.write(b"\n".join(events) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _write_json(segment: str, offset: int, events: list[bytes]) -> None:
+    lines = []
+    for event in events:
+        lines.append(jsonlib.dumps({"segment": segment, "offset": offset, **_content(event)}))
+        offset += 8 + len(event)
+    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.flush()
+
+
+def _content(event: bytes) -> dict[str, str]:
+    try:
+        return {"event": event.decode()}
+    except UnicodeDecodeError:
+        return {"event_base64": base64.b64encode(event).decode()}

@@ -1,0 +1,65 @@
+"""``tailrace standalone``."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tailrace.cli.commands import arguments
+from tailrace.common.errors import StartError
+
+
+def standalone(
+    data: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the server; made when missing.")] = Path(
+        ".tailrace"
+    ),
+    tier2: Annotated[
+        str, typer.Option(metavar="URL", help="Tier 2: file:///DIR or s3://BUCKET/PREFIX; else a folder in --data.")
+    ] = "",
+    s3_endpoint: Annotated[
+        str | None, typer.Option(metavar="URL", help="Endpoint of an S3-compatible object store.", show_default=False)
+    ] = None,
+    bind: Annotated[str, typer.Option(metavar="HOST", help="Address to listen on.")] = "127.0.0.1",
+    advertise: Annotated[
+        str, typer.Option(metavar="HOST", help="Host that clients are sent to.", show_default="as --bind")
+    ] = "",
+    controller_port: Annotated[int, typer.Option(min=0, max=65535, help="Controller; 0 is any free port.")] = 9090,
+    rest_port: Annotated[int, typer.Option(min=0, max=65535, help="REST; 0 is any free port.")] = 9091,
+    store_port: Annotated[int, typer.Option(min=0, max=65535, help="Segment store; 0 is any free port.")] = 12345,
+    admin_port: Annotated[int, typer.Option(min=0, max=65535, help="Admin; 0 is any free port.")] = 6061,
+    cache: Annotated[
+        int, typer.Option(parser=arguments.size, metavar="SIZE", help="Memory of the cache.", show_default="256MiB")
+    ] = "256MiB",  # type: ignore[assignment]  # typer parses defaults too
+    workers: Annotated[int, typer.Option(min=1, help="Worker processes; this version runs one.")] = 1,
+    containers: Annotated[
+        int, typer.Option(min=0, help="Containers of a new folder.", show_default="4, or as the folder has")
+    ] = 0,
+    ready_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Gets the addresses as JSON once the server serves.", show_default=False),
+    ] = None,
+) -> None:
+    """Serve streams from one folder, until SIGINT or SIGTERM."""
+    from tailrace.cli.standalone import StandaloneOptions
+    from tailrace.cli.standalone import run as serve
+
+    if workers != 1:
+        raise StartError(f"--workers {workers}: this version runs one worker process")
+    options = StandaloneOptions(
+        data=data,
+        tier2=tier2,
+        s3_endpoint=s3_endpoint,
+        bind=bind,
+        advertise=advertise,
+        controller_port=controller_port,
+        rest_port=rest_port,
+        store_port=store_port,
+        admin_port=admin_port,
+        cache_bytes=cache,
+        containers=containers,
+        ready_file=ready_file,
+    )
+    asyncio.run(serve(options))

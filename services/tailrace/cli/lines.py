@@ -1,0 +1,113 @@
+"""Lines of a file or of standard input as events, a chunk at a time, without a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tailrace.common import limits
+from tailrace.common.errors import BadRequestError
+
+CHUNK_BYTES: Final = 256 * limits.KIB
+
+
+class LineSplitter:
+    """Cuts arriving bytes into lines (pure). A line is at most as long as an event may be."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Lines that are whole now, without their ends. Raises BadRequestError for one that is too long."""
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()
+        if len(self._rest) > limits.WRITER_EVENT_MAX_BYTES:
+            raise BadRequestError(f"a line is longer than {limits.WRITER_EVENT_MAX_BYTES} bytes")
+        return lines
+
+    def rest(self) -> list[bytes]:
+        """The last line, if it has no end."""
+        rest, self._rest = self._rest, b""
+        return [rest] if rest else []
+
+
+async def read_lines(source: Path | None) -> AsyncIterator[tuple[list[bytes], int]]:
+    """Chunks of lines of a file (standard input when None), each with how many bytes were read for it.
+
+    Raises:
+        OSError: the file cannot be read. BadRequestError: a line is too long.
+    """
+    descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC) if source is not None else 0
+    try:
+        splitter = LineSplitter()
+        waits = may_block(descriptor)
+        while True:
+            if waits:
+                await _readable(descriptor)
+            data = os.read(descriptor, CHUNK_BYTES)
+            if not data:
+                break
+            yield splitter.feed(data), len(data)
+        yield splitter.rest(), 0
+    finally:
+        if source is not None:
+            os.close(descriptor)
+
+
+def known_length(source: Path | None) -> int | None:
+    """Bytes that there are to read, if that is known beforehand."""
+    status = os.stat(source if source is not None else 0)
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def may_block(descriptor: int) -> bool:
+    """Whether reading may wait for somebody: pipes, sockets and terminals."""
+    mode = os.fstat(descriptor).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)
+
+
+async def _readable(descriptor: int) -> None:
+    """Wait until a read returns at once. The descriptor stays in blocking mode: others share it."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    loop.add_reader(descriptor, wake)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(descriptor)
+
+
+def key_of(line: bytes, field: str) -> str:
+    """Routing key of a JSON line: a field's value (``a.b`` is field b of object a). Raises BadRequestError."""
+    try:
+        value = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequestError(f"a line is not JSON: {line[:60].decode(errors='replace')!r}") from error
+    for name in field.split("."):
+        if not isinstance(value, dict) or name not in value:
+            raise BadRequestError(f"a line has no field {field}: {line[:60].decode(errors='replace')!r}")
+        value = value[name]
+    if isinstance(value, str):
+        return value
+    if value is None or isinstance(value, dict | list):
+        raise BadRequestError(f"field {field} is neither text nor a number: {line[:60].decode(errors='replace')!r}")
+    return msgspec.json.encode(value).decode()
+
+
+def by_key(lines: list[bytes], field: str) -> dict[str, list[bytes]]:
+    """Lines by routing key, in their order within each key; keys in the order of their first line."""
+    groups: dict[str, list[bytes]] = {}
+    for line in lines:
+        groups.setdefault(key_of(line, field), []).append(line)
+    return groups

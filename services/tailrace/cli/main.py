@@ -1,0 +1,114 @@
+"""The `tailrace` command: what it offers, and how errors look (one line, exit code 1; 2 for a wrong command line)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from typer.exceptions import TyperException
+
+from tailrace.cli.commands import bench, inspect, read, scope, server, stream, write
+from tailrace.cli.settings import DEFAULT_CONTROLLER, SETTINGS
+from tailrace.common.errors import TailraceError
+
+app = typer.Typer(
+    name="tailrace",
+    help="Tailrace: stream storage. Streams are named SCOPE/STREAM.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command("standalone")(server.standalone)
+app.add_typer(scope.app, name="scope")
+app.add_typer(stream.app, name="stream")
+app.command("write")(write.write)
+app.command("read")(read.read)
+app.add_typer(inspect.app, name="inspect")
+app.add_typer(bench.app, name="bench")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"tailrace {version('tailrace')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    controller: Annotated[
+        str,
+        typer.Option("--controller", envvar="TAILRACE_CONTROLLER", metavar="URI", help="Address of the controller."),
+    ] = DEFAULT_CONTROLLER,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options of every command."""
+    SETTINGS.controller = controller
+    source = context.get_parameter_source("controller")
+    SETTINGS.controller_given = source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT")
+    SETTINGS.debug = debug
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command and end the process with its exit code."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command; returns the exit code. With ``--debug`` errors are raised instead."""
+    SETTINGS.debug = False
+    try:
+        code = typer.main.get_command(app).main(list(arguments), prog_name="tailrace", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except TyperException as error:
+        return _usage(error)
+    except typer.Abort:
+        return 1
+    except BrokenPipeError:
+        # Whoever read our output has gone, which is its right: `tailrace read … | head`.
+        sys.stdout = None  # nothing is left to flush at exit
+        return 1
+    except Exception as error:
+        if SETTINGS.debug:
+            raise
+        sys.stderr.write(f"tailrace: {one_line(error)}\n")
+        return 1
+
+
+def _usage(error: TyperException) -> int:
+    if type(error).__name__ == "NoArgsIsHelpError":
+        sys.stderr.write(f"{error.message}\n")
+        return 2
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "tailrace"
+    reason = " ".join(error.format_message().split())
+    sys.stderr.write(f"{command}: {reason[:1].lower()}{reason[1:]} (see {command} --help)\n")
+    return error.exit_code
+
+
+def one_line(error: BaseException) -> str:
+    """What went wrong in one line: the message of our own errors, with its kind for anything else."""
+    if isinstance(error, BaseExceptionGroup):
+        return one_line(error.exceptions[0])
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    text = " ".join(str(error).split())
+    if isinstance(error, TailraceError) and text:
+        return text
+    details = getattr(error, "details", None)
+    if callable(details):
+        text = " ".join(str(details()).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""What commands print: tables for people, JSON for programs, progress on standard error.
+
+rich is imported when something is shown with it: a command line answers fast.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on one line, for programs."""
+    sys.stdout.write(json.dumps(value) + "\n")
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """A table; numbers are aligned to the right."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for index, column in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    _stdout().print(table)
+
+
+def print_fields(title: str, fields: Mapping[str, Any]) -> None:
+    """Names and values below each other."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in fields.items():
+        table.add_row(name, _cell(value))
+    _stdout().print(table)
+
+
+def print_line(text: str) -> None:
+    """One line of text on standard output."""
+    sys.stdout.write(text + "\n")
+
+
+def note(text: str) -> None:
+    """One line on standard error."""
+    sys.stderr.write(text + "\n")
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return str(value)
+
+
+def _stdout() -> Console:
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False)
+    # A table that goes into a pipe is not folded to the width of a terminal that does not exist.
+    return console if console.is_terminal else Console(highlight=False, markup=False, width=200)
+
+
+class Bar:
+    """A progress bar that knows how far it is; does nothing when nobody looks at it."""
+
+    def __init__(self, progress: Progress | None = None, task: TaskID | None = None) -> None:
+        self._progress = progress
+        self._task = task
+
+    def advance(self, amount: float) -> None:
+        """So much more is done."""
+        if self._progress is not None and self._task is not None:
+            self._progress.advance(self._task, amount)
+
+    def set(self, completed: float, total: float) -> None:
+        """So much of so much is done."""
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, completed=completed, total=total)
+
+
+@contextmanager
+def progress_bar(text: str, total: float | None, *, shown: bool = True) -> Iterator[Bar]:
+    """A bar (a spinner when `total` is None) on standard error while the block runs, if that is a terminal."""
+    if not shown or not sys.stderr.isatty():
+        yield Bar()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}")]
+    if total is not None:
+        columns += [BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeRemainingColumn()]
+    columns.append(TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        yield Bar(progress, progress.add_task(text, total=total))

@@ -1,0 +1,146 @@
+"""Reading for the command line: through a group that is shared and stays, or one of its own that goes again."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from tailrace.cli.output import Bar, progress_bar
+from tailrace.cli.positions import check_cut_of, head_cut, tail_cut
+from tailrace.cli.values import TAIL
+from tailrace.client.model import StreamName
+from tailrace.client.reader import EventReader
+from tailrace.client.readergroup import ReaderGroupManager, group_config
+from tailrace.common.errors import BadRequestError, NoSuchReaderGroupError, NoSuchStreamError
+from tailrace.common.streamcut import StreamCut
+
+if TYPE_CHECKING:
+    from tailrace.client.context import ClientContext
+    from tailrace.client.groupstate.records import ReaderGroupConfig
+
+Write = Callable[[str, int, list[bytes]], None]
+"""Takes events of a segment, and the offset of the first."""
+
+BATCH_EVENTS: Final = 1000
+LOOK_MS: Final = 500
+CHECKPOINT_MS: Final = 250
+"""Sealed segments are left behind at a checkpoint: often, so that a reader gets through many scales quickly."""
+SEGMENTS_MEASURED_MAX: Final = 1000
+
+
+async def read_with_temporary_group(
+    client: ClientContext,
+    stream: StreamName,
+    begin: str | StreamCut,
+    write: Write,
+    *,
+    follow: bool,
+    limit: int | None,
+) -> None:
+    """Read from `begin` through a group that is deleted at the end; without `follow` up to the present tail."""
+    await _check_exists(client, stream)
+    end = None if follow else await tail_cut(client, stream)
+    start = await _start_cut(client, stream, begin)
+    total = await _bytes_between(client, stream, start, end) if end is not None else None
+    manager = ReaderGroupManager(client, stream.scope)
+    group = f"cli-{uuid.uuid4().hex}"
+    config = group_config(
+        {stream: start},
+        end={stream: end} if end is not None else None,
+        automatic_checkpoint_ms=CHECKPOINT_MS,
+        group_refresh_ms=LOOK_MS,
+    )
+    await manager.create(group, config)
+    try:
+        # Events on a terminal are their own progress.
+        with progress_bar(f"reading {stream}", total, shown=total is not None and not _is_terminal()) as bar:
+            await _read(client, stream, group, write, bar, limit=limit, idle_ms=None)
+    finally:
+        await manager.delete(group)
+
+
+async def read_with_group(
+    client: ClientContext,
+    stream: StreamName,
+    group: str,
+    begin: str | StreamCut | None,
+    write: Write,
+    *,
+    follow: bool,
+    limit: int | None,
+    idle_ms: int,
+) -> None:
+    """Join a group, which is made when it is missing; without `follow` until nothing came for `idle_ms`."""
+    await _check_exists(client, stream)
+    manager = ReaderGroupManager(client, stream.scope)
+    config = await _config_of(client, stream.scope, group)
+    if config is None:
+        start = await _start_cut(client, stream, begin) if begin is not None else None
+        await manager.create(group, group_config({stream: start}))
+    elif str(stream) not in config.starting:
+        raise BadRequestError(f"reader group {stream.scope}/{group} does not read {stream}")
+    elif begin is not None:
+        raise BadRequestError(f"reader group {stream.scope}/{group} exists and goes on where it was: leave out --from")
+    await _read(client, stream, group, write, Bar(), limit=limit, idle_ms=None if follow else idle_ms)
+
+
+async def _config_of(client: ClientContext, scope: str, group: str) -> ReaderGroupConfig | None:
+    try:
+        return await client.controller.reader_group_config(scope, group)
+    except NoSuchReaderGroupError:
+        return None
+
+
+async def _check_exists(client: ClientContext, stream: StreamName) -> None:
+    if not await client.controller.stream_exists(stream):
+        raise NoSuchStreamError(f"stream {stream} does not exist")
+
+
+async def _start_cut(client: ClientContext, stream: StreamName, begin: str | StreamCut) -> StreamCut:
+    if isinstance(begin, StreamCut):
+        check_cut_of(begin, stream)
+        return begin
+    return await (tail_cut if begin == TAIL else head_cut)(client, stream)
+
+
+async def _read(
+    client: ClientContext,
+    stream: StreamName,
+    group: str,
+    write: Write,
+    bar: Bar,
+    *,
+    limit: int | None,
+    idle_ms: int | None,
+) -> None:
+    """Read until the group's end, `limit` events, or nothing for `idle_ms`."""
+    left = limit
+    async with EventReader(client, stream.scope, group, f"cli-{uuid.uuid4().hex}") as reader:
+        while left is None or left > 0:
+            batch = await reader.read_batch(min(BATCH_EVENTS, left or BATCH_EVENTS), idle_ms or LOOK_MS)
+            if batch is not None and batch.events:
+                write(batch.segment, batch.offset, batch.events)
+                bar.advance(sum(map(len, batch.events)) + 8 * len(batch.events))
+                left = None if left is None else left - len(batch.events)
+            elif reader.end_of_data or (batch is None and idle_ms is not None):
+                return
+
+
+async def _bytes_between(client: ClientContext, stream: StreamName, start: StreamCut, end: StreamCut) -> int | None:
+    """Bytes from one cut to another; None when finding out would take many requests."""
+    identifiers = await client.controller.segments_between(stream, start.positions, end.positions)
+    if len(identifiers) > SEGMENTS_MEASURED_MAX:
+        return None
+    total = 0
+    for identifier in identifiers:
+        properties = await client.segments.segment_info(stream.segment(identifier))
+        first = max(start.positions.get(identifier, 0), properties.start_offset)
+        total += max(0, end.positions.get(identifier, properties.length) - first)
+    return total
+
+
+def _is_terminal() -> bool:
+    import sys
+
+    return sys.stdout.isatty()

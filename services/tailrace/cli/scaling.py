@@ -1,0 +1,64 @@
+"""``stream scale``: from what is asked for to what the controller does."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tailrace.cli.output import note
+from tailrace.cli.scaleplan import ScalePlan, plan_changes, plan_count
+from tailrace.client.model import SegmentRange, StreamName
+from tailrace.common.errors import BadRequestError, SegmentSealedError
+
+if TYPE_CHECKING:
+    from tailrace.client.context import ClientContext
+
+
+async def scale_stream(
+    client: ClientContext,
+    stream: StreamName,
+    count: int | None,
+    splits: Sequence[str],
+    merges: Sequence[str],
+    deadline_s: float,
+) -> list[SegmentRange]:
+    """Scale to `count` equal segments, or make the splits and merges; returns the active segments afterwards."""
+    if count is not None:
+        await _lower_minimum(client, stream, count)
+    active = await _active(client, stream)
+    plan = plan_count(active, count) if count is not None else plan_changes(active, splits, merges)
+    if plan.changes_nothing:
+        return active
+    if count is None:
+        await _check_minimum(client, stream, plan)
+    await client.controller.scale(stream, plan.sealed, plan.ranges, deadline_s=deadline_s)
+    return await _active(client, stream)
+
+
+async def _active(client: ClientContext, stream: StreamName) -> list[SegmentRange]:
+    active = await client.controller.current_segments(stream)
+    if not active:
+        raise SegmentSealedError(str(stream))
+    return active
+
+
+async def _lower_minimum(client: ClientContext, stream: StreamName, count: int) -> None:
+    """No scale goes below the policy's minimum (controller §4, "scale"), so the minimum follows what is asked for.
+
+    For a fixed policy the minimum is its number of segments, and the update scales by itself.
+    """
+    config = await client.controller.stream_config(stream)
+    if config.scaling.min_segments > count:
+        note(f"the policy's minimum goes from {config.scaling.min_segments} to {count} segments")
+        scaling = dataclasses.replace(config.scaling, min_segments=count)
+        await client.controller.update_stream(stream, dataclasses.replace(config, scaling=scaling))
+
+
+async def _check_minimum(client: ClientContext, stream: StreamName, plan: ScalePlan) -> None:
+    minimum = (await client.controller.stream_config(stream)).scaling.min_segments
+    if plan.resulting_count < minimum:
+        raise BadRequestError(
+            f"{plan.resulting_count} segments would be left, the policy's minimum is {minimum}: "
+            f"scale --segments {plan.resulting_count} lowers it too"
+        )
