@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import socket
@@ -63,14 +64,16 @@ def free_or_ephemeral(ports: dict[str, int], host: str = "127.0.0.1") -> dict[st
 
 
 class ServerProcess:
-    """A standalone server over one folder, as a child process."""
+    """A standalone server over one folder, as a child process; on the usual ports where they are free."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, *, ports: dict[str, int] | None = None) -> None:
         self._data = data
         self._ready_file = data / "ready.json"
         self._log_file = data / "server.log"
         self._process: asyncio.subprocess.Process | None = None
-        self._ports = dict(USUAL_PORTS)
+        self._ports = dict(ports or USUAL_PORTS)
+        self.endpoints: Endpoints | None = None
+        """Where the server listens, once it was started."""
 
     @property
     def log_file(self) -> Path:
@@ -102,6 +105,7 @@ class ServerProcess:
             await self.kill()
             raise StartError(f"the server did not serve within {READY_DEADLINE_S:g} s; see {self._log_file}") from None
         self._ports = endpoints.ports()
+        self.endpoints = endpoints
         return endpoints
 
     async def _wait_until_ready(self, process: asyncio.subprocess.Process, start_of_log: int) -> Endpoints:
@@ -138,7 +142,8 @@ class ServerProcess:
         process = self._process
         if process is None or process.returncode is not None:
             return
-        process.send_signal(number)
+        with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+            process.send_signal(number)
         try:
             async with asyncio.timeout(STOP_DEADLINE_S):
                 await process.wait()

@@ -1,0 +1,111 @@
+"""``python -m tailrace.cli.demo``: the command behind ``make run``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from tailrace.cli.demo.flights import Flight, cache_folder, fetch_archive, read_events
+from tailrace.cli.demo.report import how_to_connect, summary
+from tailrace.cli.demo.run import READERS, run_course
+from tailrace.cli.demo.server import ServerProcess
+from tailrace.cli.main import one_line
+from tailrace.common.errors import StartError
+
+
+class RichShow:
+    """Progress bars: events acknowledged, and read by each reader."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress = progress
+        self._stage = progress.add_task("", total=None)
+        self._written = progress.add_task("acknowledged", total=total)
+        self._read = [progress.add_task(f"reader {number + 1}", total=total) for number in range(READERS)]
+
+    def stage(self, text: str) -> None:
+        """What is being done now."""
+        self._progress.update(self._stage, description=text)
+
+    def progress(self, acknowledged: int, read: Sequence[int]) -> None:
+        """Events acknowledged, and read by each reader, so far."""
+        self._progress.update(self._written, completed=acknowledged)
+        for task, count in zip(self._read, read, strict=True):
+            self._progress.update(task, completed=count)
+
+
+def _load(console: Console, limit: int) -> list[Flight]:
+    with console.status("fetching and reading the flights"):
+        events = read_events(fetch_archive(cache_folder()))
+    return events[:limit] if limit else events
+
+
+async def _demo(console: Console, data: Path, events: Sequence[Flight], ends: bool, as_json: bool) -> int:
+    server = ServerProcess(data)
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    if task is not None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, task.cancel)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    try:
+        with Progress(*columns, console=console) as progress:
+            figures = await run_course(events, server, data, RichShow(progress, len(events)))
+        if as_json:
+            sys.stdout.write(json.dumps(figures.as_json()) + "\n")
+            sys.stdout.flush()
+        else:
+            console.print(summary(figures))
+        if not ends and server.endpoints is not None:
+            console.print(how_to_connect(server.endpoints, figures.stream), markup=False, highlight=False)
+            await _serve_on(server)
+        return 0 if figures.verdict.right else 1
+    finally:
+        await server.stop()
+
+
+async def _serve_on(server: ServerProcess) -> None:
+    """Until somebody ends this process, which is how a demo ends; or the server ends by itself, which is not."""
+    try:
+        code = await server.wait()
+    except asyncio.CancelledError:
+        return
+    raise StartError(f"the server ended with exit code {code}; see {server.log_file}")
+
+
+def demo(
+    data: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the server; made when missing.")] = Path(
+        ".tailrace"
+    ),
+    ends: Annotated[bool, typer.Option("--exit", help="End after the check instead of going on to serve.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")] = False,
+    limit: Annotated[int, typer.Option("--events", min=0, help="Only so many of the events.", show_default="all")] = 0,
+) -> None:
+    """Stream a real data set through a server that is killed once midway, and check every event."""
+    console = Console(stderr=as_json)
+    try:
+        code = asyncio.run(_demo(console, data, _load(console, limit), ends, as_json))
+    except asyncio.CancelledError:
+        raise typer.Exit(130) from None
+    except Exception as error:
+        sys.stderr.write(f"tailrace: {one_line(error)}\n")
+        raise typer.Exit(1) from error
+    raise typer.Exit(code)
+
+
+if __name__ == "__main__":
+    typer.run(demo)

@@ -1,0 +1,208 @@
+"""The demo's course: write and tail a stream, kill the server midway, bring it back, check what arrived."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import functools
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from tailrace.cli.demo.check import DeliveryCheck
+from tailrace.cli.demo.flights import Flight
+from tailrace.cli.demo.report import Figures, percentile
+from tailrace.cli.demo.server import ServerProcess
+from tailrace.client.context import ClientContext
+from tailrace.client.model import ScalingPolicy, StreamConfig, StreamName
+from tailrace.client.reader import EventReader
+from tailrace.client.readergroup import ReaderGroupManager, group_config
+from tailrace.client.writer import EventWriter
+
+SCOPE: Final = "demo"
+SEGMENTS: Final = 4
+READERS: Final = 2
+BURST_EVENTS: Final = 100
+"""Events written between two looks at the room that is left."""
+UNACKNOWLEDGED_EVENTS_MAX: Final = 4096
+"""More would only wait in queues, and the acknowledgement times would tell how long those are."""
+READ_TIMEOUT_MS: Final = 500
+READ_BATCH_EVENTS: Final = 1000
+QUIET_S: Final = 2.0
+"""For so long nothing more arrives once everything did: no duplicate is under way."""
+STALL_S: Final = 120.0
+"""For so long nothing arrived although something is missing: it is lost."""
+SHOW_INTERVAL_S: Final = 0.1
+
+
+class Show(Protocol):
+    """Shows how far the run is."""
+
+    def stage(self, text: str) -> None:
+        """What is being done now."""
+        ...
+
+    def progress(self, acknowledged: int, read: Sequence[int]) -> None:
+        """Events acknowledged, and read by each reader, so far."""
+        ...
+
+
+@dataclass(slots=True)
+class _Course:
+    """What has happened so far."""
+
+    check: DeliveryCheck
+    total: int
+    acknowledged: int = 0
+    read: list[int] = field(default_factory=lambda: [0] * READERS)
+    last_arrival_s: float = 0.0
+    latencies_s: array[float] = field(default_factory=lambda: array("d"))
+    half_way: asyncio.Event = field(default_factory=asyncio.Event)
+    room: asyncio.Event = field(default_factory=asyncio.Event)
+    unacknowledged: int = 0
+
+    def sent(self) -> None:
+        """One more event is under way."""
+        self.unacknowledged += 1
+        if self.unacknowledged >= UNACKNOWLEDGED_EVENTS_MAX:
+            self.room.clear()
+
+    def done(self, sent_s: float, future: asyncio.Future[None]) -> None:
+        """An event is acknowledged, or will never be."""
+        self.unacknowledged -= 1
+        if self.unacknowledged <= UNACKNOWLEDGED_EVENTS_MAX // 2:
+            self.room.set()
+        if future.cancelled() or future.exception() is not None:
+            return  # the writer's flush tells
+        self.latencies_s.append(asyncio.get_running_loop().time() - sent_s)
+        self.acknowledged += 1
+        if self.acknowledged >= self.total // 2:
+            self.half_way.set()
+
+    def arrived(self, reader: int, events: Sequence[bytes]) -> None:
+        """A reader got events."""
+        for event in events:
+            self.check.arrive(event)
+        self.read[reader] += len(events)
+        self.last_arrival_s = asyncio.get_running_loop().time()
+
+    def finished(self) -> bool:
+        """Whether nothing more is to be expected of the readers."""
+        quiet_s = asyncio.get_running_loop().time() - self.last_arrival_s
+        return quiet_s > (QUIET_S if self.check.distinct == self.total else STALL_S)
+
+
+async def run_course(events: Sequence[Flight], server: ServerProcess, data: Path, show: Show) -> Figures:
+    """Runs everything against a server that is started here, over the folder `data`, and still runs at the end."""
+    show.stage("starting the server")
+    endpoints = await server.start()
+    context = ClientContext(endpoints.controller)
+    try:
+        loop = asyncio.get_running_loop()
+        stream = StreamName(SCOPE, f"flights-{datetime.datetime.now():%Y%m%d-%H%M%S}")
+        course = _Course(DeliveryCheck(events), len(events), last_arrival_s=loop.time())
+        course.room.set()
+        readers = await _prepare(context, stream)
+        show.stage(f"streaming through {stream}")
+        started_s = loop.time()
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(_watch(course, show))
+            outage = group.create_task(_kill_midway(server, course, show))
+            reading = [group.create_task(_read(reader, number, course)) for number, reader in enumerate(readers)]
+            writing = group.create_task(_write(context, stream, events, course))
+            await asyncio.gather(writing, *reading)
+            watching.cancel()
+        show.progress(course.acknowledged, course.read)
+        return _figures(str(stream), events, course, writing.result() - started_s, started_s, outage.result(), data)
+    finally:
+        await context.close()
+
+
+def _figures(
+    stream: str,
+    events: Sequence[Flight],
+    course: _Course,
+    writing_s: float,
+    started_s: float,
+    outage: tuple[int, float],
+    data: Path,
+) -> Figures:
+    ordered = sorted(course.latencies_s)
+    tier1 = [file.stat().st_size for file in _files(data / "log")]
+    tier2 = [file.stat().st_size for file in _files(data / "tier2")]
+    return Figures(
+        stream=stream,
+        events=len(events),
+        payload_bytes=sum(len(event.data) for event in events),
+        writing_s=writing_s,
+        reading_s=course.last_arrival_s - started_s,
+        acknowledgement_p50_ms=percentile(ordered, 0.5) * 1000,
+        acknowledgement_p99_ms=percentile(ordered, 0.99) * 1000,
+        read_by=tuple(course.read),
+        killed_after=outage[0],
+        outage_s=outage[1],
+        tier1_bytes=sum(tier1),
+        tier2_objects=len(tier2),
+        tier2_bytes=sum(tier2),
+        verdict=course.check.verdict(),
+    )
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+async def _prepare(context: ClientContext, stream: StreamName) -> list[EventReader]:
+    """The stream, and a reader group of two readers at its head."""
+    await context.controller.create_scope(stream.scope)
+    await context.controller.create_stream(stream, StreamConfig(scaling=ScalingPolicy.fixed(SEGMENTS)))
+    group = f"{stream.stream}-readers"
+    await ReaderGroupManager(context, stream.scope).create(group, group_config({stream: None}))
+    return [EventReader(context, stream.scope, group, f"reader-{number + 1}") for number in range(READERS)]
+
+
+async def _watch(course: _Course, show: Show) -> None:
+    while True:
+        show.progress(course.acknowledged, course.read)
+        await asyncio.sleep(SHOW_INTERVAL_S)
+
+
+async def _write(context: ClientContext, stream: StreamName, events: Sequence[Flight], course: _Course) -> float:
+    """Writes all events; returns when the last one was acknowledged, by the loop's clock."""
+    loop = asyncio.get_running_loop()
+    async with EventWriter(context, stream) as writer:
+        for start in range(0, len(events), BURST_EVENTS):
+            await course.room.wait()
+            await writer.ready()
+            sent_s = loop.time()
+            for event in events[start : start + BURST_EVENTS]:
+                future = writer.write_event(event.data, event.key)
+                course.sent()
+                future.add_done_callback(functools.partial(course.done, sent_s))
+        await writer.flush()
+    return loop.time()
+
+
+async def _read(reader: EventReader, number: int, course: _Course) -> None:
+    async with reader:
+        while not course.finished():
+            batch = await reader.read_batch(READ_BATCH_EVENTS, READ_TIMEOUT_MS)
+            if batch is not None:
+                course.arrived(number, batch.events)
+
+
+async def _kill_midway(server: ServerProcess, course: _Course, show: Show) -> tuple[int, float]:
+    """Kills the server when half of the events are acknowledged, and starts it again.
+
+    Returns how many were acknowledged then, and for how long nothing served.
+    """
+    await course.half_way.wait()
+    loop = asyncio.get_running_loop()
+    killed_after, killed_s = course.acknowledged, loop.time()
+    show.stage("the server was killed; starting it again")
+    await server.kill()
+    await server.start()
+    show.stage("the server is back; streaming")
+    return killed_after, loop.time() - killed_s
