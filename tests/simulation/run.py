@@ -20,6 +20,7 @@ from typing import Any, Protocol
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from sim.workloads.container import ContainerWorkload
 from sim.workloads.log import LogWorkload
 from sim.world import SimWorld
 
@@ -34,7 +35,7 @@ class Workload(Protocol):
         """Raises whatever went wrong."""
 
 
-WORKLOADS: dict[str, Callable[[int], Workload]] = {"log": LogWorkload}
+WORKLOADS: dict[str, Callable[[int], Workload]] = {"log": LogWorkload, "container": ContainerWorkload}
 
 
 @dataclass

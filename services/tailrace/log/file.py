@@ -140,7 +140,8 @@ class FileLog:
     async def _recover_and_begin(self, epoch: int, nonce: bytes) -> None:
         decision = decide(await scan_directory(self._disk, self._directory, self._container))
         if epoch <= decision.known_epoch:
-            raise FencedError(f"log {self._directory} knows epoch {decision.known_epoch}, {epoch} is not above it")
+            known = decision.known_epoch
+            raise FencedError(f"log {self._directory} knows epoch {known}, {epoch} is not above it", known)
         self._decision = decision
         self._identity = FrameIdentity(self._container, epoch, nonce)
         self._next_sequence = decision.next_sequence

@@ -78,7 +78,7 @@ class MemoryLog:
         if self._epoch or self._failure is not None:
             raise IllegalStateError("the log was opened before")
         if epoch <= self._store.epoch:
-            raise FencedError(f"the log knows epoch {self._store.epoch}, {epoch} is not above it")
+            raise FencedError(f"the log knows epoch {self._store.epoch}, {epoch} is not above it", self._store.epoch)
         self._epoch = self._store.epoch = epoch
         self._next_sequence = self._store.next_sequence
         self._log_start = self._store.first_sequence
@@ -120,7 +120,7 @@ class MemoryLog:
         if not self._pending:
             return
         if self._store.epoch != self._epoch:
-            self._fail(FencedError(f"the log was taken by epoch {self._store.epoch}"))
+            self._fail(FencedError(f"the log was taken by epoch {self._store.epoch}", self._store.epoch))
             return
         data, future = self._pending.popleft()
         self._pending_bytes -= len(data)
@@ -148,7 +148,7 @@ class MemoryLog:
         if self._failure is not None:
             raise self._failure
         if self._store.epoch != self._epoch:
-            raise FencedError(f"the log was taken by epoch {self._store.epoch}")
+            raise FencedError(f"the log was taken by epoch {self._store.epoch}", self._store.epoch)
         if sequence > self._store.next_sequence:
             raise BadRequestError(f"sequence: frame {sequence} is not durable, the log cannot start there")
         while self._store.first_sequence < sequence:

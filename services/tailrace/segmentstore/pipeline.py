@@ -283,6 +283,8 @@ class Pipeline:
             future.remove_done_callback(self._written)
             if not future.done():
                 future.cancel()
+            elif not future.cancelled():
+                future.exception()  # seen: `cause` says as much
             items.extend(frame.items)
         for frame in (*self._queued, self._frame):
             items.extend(frame.items)

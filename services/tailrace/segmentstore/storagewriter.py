@@ -264,9 +264,9 @@ def _first_run(segment: Segment, max_bytes: int) -> list[PendingAppend]:
 def _batches(segments: Sequence[Segment]) -> list[list[Segment]]:
     """Small segments that share an object."""
     batches: list[list[Segment]] = []
-    size = _SHARED_MAX_BYTES
+    size = 0
     for segment in segments:
-        if size + segment.pending_bytes > _SHARED_MAX_BYTES:
+        if not batches or size + segment.pending_bytes > _SHARED_MAX_BYTES:
             batches.append([])
             size = 0
         batches[-1].append(segment)

@@ -1,0 +1,168 @@
+"""Write / crash / recover / verify against a segment container over the file log and a simulated object store."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from sim.knobs import silent_logs, turned
+from sim.process import SimProcess
+from sim.violations import Violation, require
+from sim.workloads.segment_model import SoleClient
+from sim.workloads.streams import SharedStream
+from sim.world import SimWorld
+from tailrace.common import limits
+from tailrace.common.errors import ContainerStoppedError, DataError, UnavailableError
+from tailrace.kernel import BlockCache
+from tailrace.log.file import FileLog
+from tailrace.segmentstore import pipeline, storagewriter
+from tailrace.segmentstore.cachemanager import CacheManager
+from tailrace.segmentstore.container import Container, ContainerPorts
+
+CONTAINER = 2
+FILE_BYTES = 256 * 1024
+CLUSTER_ID = b"simulated-clustr"
+CALM_DEADLINE_S = 3600.0
+
+
+class ContainerWorkload:
+    """One seed: some incarnations of a container under crashes and faults, then calm, then the check."""
+
+    def __init__(self, seed: int) -> None:
+        rng = random.Random(f"{seed}-container-workload")
+        self.random = rng
+        self.world = SimWorld(seed)
+        self.sync_error_chance = rng.choice([0.0, 0.0, 0.0, 0.003])
+        self.store_failure_chance = rng.choice([0.0, 0.0, 0.05, 0.3])
+        self.store_loss_chance = rng.choice([0.0, 0.0, 0.05, 0.2])
+        self.power_cuts = rng.random() < 0.7
+        self.max_frame_bytes = rng.choice([4 * 1024, 16 * 1024, 64 * 1024])
+        self.cache_bytes = rng.choice([4, 8]) * 1024 * 1024
+        self.epoch = 0
+        self.sole = [SoleClient(number, rng) for number in range(rng.randint(0, 2))]
+        self.streams = [SharedStream(number, rng, rng.randint(1, 3)) for number in range(rng.randint(0, 2))]
+        self.work = rng.randint(5, 60)
+        self.knobs = {
+            (limits, "CHECKPOINT_INTERVAL_OPERATIONS"): rng.choice([20, 100, 100_000]),
+            (limits, "CHECKPOINT_INTERVAL_BYTES"): rng.choice([100_000, 1 << 30]),
+            (limits, "CHECKPOINT_RECORD_BYTES"): rng.choice([300, 512 * 1024]),
+            (limits, "FLUSH_THRESHOLD_BYTES"): rng.choice([3_000, 100_000]),
+            (limits, "FLUSH_INTERVAL_S"): rng.choice([0.1, 1.0, 30.0]),
+            (limits, "FLUSH_TICK_S"): rng.choice([0.02, 0.5]),
+            (limits, "FLUSH_ATTRIBUTES_THRESHOLD"): rng.choice([2, 8, 1000]),
+            (limits, "FLUSH_ATTRIBUTES_AGED_THRESHOLD"): rng.choice([1, 200]),
+            (limits, "ATTRIBUTES_IN_MEMORY_PER_SEGMENT_MAX"): rng.choice([1, 5, 4096]),
+            (limits, "DELETE_DELAY_S"): rng.choice([0.5, 120.0]),
+            (storagewriter, "_SHARED_MAX_BYTES"): rng.choice([4_000, 100_000]),
+            (pipeline, "_ARENA_BYTES"): rng.choice([4_096, 65_536, 1024 * 1024]),
+        }
+
+    @property
+    def steps(self) -> int:
+        """Operations that clients did."""
+        return sum(client.steps for client in [*self.sole, *self.streams])
+
+    def run(self) -> None:
+        """Raises Violation."""
+        with silent_logs(), turned(self.knobs), self.world as world:
+            world.run(self._main())
+            require(not world.store.overwritten, f"objects were overwritten: {world.store.overwritten}")
+
+    async def _main(self) -> None:
+        for _ in range(self.random.randint(2, 7)):
+            self._faults(on=True)
+            await self._incarnation()
+        self._faults(on=False)
+        for _ in range(2):  # the second time everything comes from Tier 2
+            process = self.world.process("calm")
+            async with asyncio.timeout(CALM_DEADLINE_S):
+                await process.spawn(self._calm(process))
+            self.world.crash(process, power=True)
+
+    def _faults(self, *, on: bool) -> None:
+        self.world.disk.sync_error_chance = self.sync_error_chance if on else 0.0
+        self.world.store.failure_chance = self.store_failure_chance if on else 0.0
+        self.world.store.lost_reply_chance = self.store_loss_chance if on else 0.0
+
+    async def _incarnation(self) -> None:
+        rng = self.random
+        process = self.world.process("store")
+        power = self.power_cuts and rng.random() < 0.6
+        work = process.spawn(self._serve(process))
+        waiting: set[asyncio.Future[None]] = {work}
+        if rng.random() < 0.7:
+            operations = int(rng.random() ** 2 * 500)
+            waiting.add(self.world.crash_at_disk_operation(process, operations, power=power))
+        await asyncio.wait(waiting, timeout=rng.random() ** 2 * 30, return_when=asyncio.FIRST_COMPLETED)
+        if not process.alive:
+            await asyncio.wait(waiting - {work})
+            return
+        if work.done():
+            work.result()
+        self.world.crash(process, power=power)
+
+    async def _open(self, process: SimProcess) -> Container:
+        self.epoch += 1
+        log = FileLog(
+            self.world.disk.attach(process),
+            "/data/log",
+            CONTAINER,
+            file_bytes=FILE_BYTES,
+            max_frame_bytes=self.max_frame_bytes,
+            reserve_bytes=0,
+        )
+        entropy = self.world.entropy(process.name)
+        ports = ContainerPorts(
+            log,
+            self.world.store.attach(process),
+            CacheManager(BlockCache(self.cache_bytes)),
+            self.world.clock(),
+            entropy,
+            CLUSTER_ID,
+        )
+        container = Container(CONTAINER, self.epoch, ports)
+        await container.start(entropy.token(16))
+        return container
+
+    async def _serve(self, process: SimProcess) -> None:
+        try:
+            container = await self._open(process)
+        except UnavailableError as error:
+            require(self.sync_error_chance > 0, f"the container did not open without a fault: {error}")
+            return
+        clients = [asyncio.create_task(client.live(container, self.work)) for client in [*self.sole, *self.streams]]
+        results = await asyncio.gather(*clients, return_exceptions=True)
+        for result in results:
+            self._judge(result)
+        if self.random.random() < 0.3:
+            try:
+                await container.close(flush=self.random.random() < 0.5)
+            except UnavailableError as error:
+                self._judge(error)
+
+    def _judge(self, result: BaseException | None) -> None:
+        """Errors of clients must have a fault as their reason."""
+        if isinstance(result, ContainerStoppedError):
+            require(self.sync_error_chance > 0, f"the container stopped without a fault: {result}")
+        elif isinstance(result, UnavailableError):
+            faulty = self.store_failure_chance > 0 or self.store_loss_chance > 0 or self.sync_error_chance > 0
+            require(faulty, f"unavailable without a fault: {result}")
+        elif isinstance(result, DataError):
+            raise Violation(f"{type(result).__name__}: {result}") from result
+        elif result is not None:
+            raise result
+
+    async def _calm(self, process: SimProcess) -> None:
+        container = await self._open(process)
+        for client in self.sole:
+            await client.live(container, 3)
+        for stream in self.streams:
+            await stream.live(container, 1)
+            await stream.check(container)
+        await container.flush_to_storage()
+        require(container.status().untiered_bytes == 0, "bytes are left after a flush of everything")
+        for client in self.sole:
+            await client.reconcile(container)
+        for stream in self.streams:
+            await stream.check(container)
+        await container.close()
