@@ -72,12 +72,12 @@ class ScopeStore:
             await self._metadata.create_table(scope_table(scope, mine.nonce))
         return stored.nonce == mine.nonce
 
-    async def mark_deleting(self, scope: str, *, recursive: bool) -> ScopeRecord:
-        """Take nothing new into the scope from now on. Raises NoSuchScopeError."""
+    async def mark_deleting(self, scope: str, nonce: bytes, *, recursive: bool) -> ScopeRecord:
+        """Take nothing new into the scope of that nonce from now on. Raises NoSuchScopeError."""
 
         def decide(snapshot: Snapshot) -> Change[ScopeRecord]:
             record = snapshot.get(ScopeRecord, scope.encode())
-            if record is None:
+            if record is None or record.nonce != nonce:
                 raise NoSuchScopeError(f"scope {scope} does not exist")
             marked = ScopeRecord(record.nonce, record.created_ms, True, recursive or record.recursive)
             return Change(marked, {} if marked == record else {scope.encode(): marked})

@@ -23,7 +23,7 @@ async def delete(context: WorkflowContext, key: StreamKey, root: StreamRecord) -
     await _delete_segments(context, key, root)
     mark = mark_of(key)
     if mark is not None:
-        await _delete_mark(context, mark)
+        await delete_mark(context, mark)
     await context.scopes.remove(key.scope, STREAMS + key.stream)
     await _remove_records(context, key, root)
 
@@ -45,7 +45,8 @@ async def _delete_segments(context: WorkflowContext, key: StreamKey, root: Strea
         await context.segments.delete(segment_names(key, segments_of(found).values()))
 
 
-async def _delete_mark(context: WorkflowContext, mark: StreamKey) -> None:
+async def delete_mark(context: WorkflowContext, mark: StreamKey) -> None:
+    """Delete a mark stream, sealed or not; it has no life of its own."""
     intent_id = context.new_id()
 
     def decide(current: StreamRecord | None, _: Snapshot) -> Change[StreamRecord | None]:

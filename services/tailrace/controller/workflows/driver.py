@@ -206,7 +206,9 @@ class StreamDriver:
 
     def _after_failure(self, worker: _Worker, error: Exception) -> float:
         worker.failures += 1
-        longest_s: float = min(limits.WORKFLOW_BACKOFF_INITIAL_S * 2.0**worker.failures, limits.WORKFLOW_BACKOFF_MAX_S)
+        longest_s: float = min(
+            limits.WORKFLOW_BACKOFF_INITIAL_S * 2.0 ** min(worker.failures, 16), limits.WORKFLOW_BACKOFF_MAX_S
+        )
         pause_s = longest_s * (0.5 + 0.5 * self._context.entropy.uniform())
         _LOG.warning(
             "workflow step failed, will be repeated",

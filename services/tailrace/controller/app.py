@@ -1,0 +1,90 @@
+"""The controller put together from its parts (docs/controller.md)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.common import limits, names
+from tailrace.common.auth import Account, Authorize, account_nothing, allow_all
+from tailrace.controller.cuts import CutReader
+from tailrace.controller.grpc.call import Core
+from tailrace.controller.grpc.services import ControllerServices
+from tailrace.controller.metadata import PENDING_TABLE, SCOPES_TABLE, bucket_table
+from tailrace.controller.scopes import ScopeStore
+from tailrace.controller.segments import SegmentOperations, gather_bounded
+from tailrace.controller.store import StreamStore
+from tailrace.controller.streams import StreamManager
+from tailrace.controller.workflows.context import ControllerConfig, WorkflowContext
+from tailrace.controller.workflows.driver import StreamDriver
+from tailrace.controller.workflows.entities import EntityDriver
+from tailrace.controller.workflows.groups import ReaderGroupManager
+from tailrace.controller.workflows.scopes import ScopeManager
+from tailrace.controller.workflows.tables import TableManager
+
+if TYPE_CHECKING:
+    from tailrace.common.ports import Clock, Entropy
+    from tailrace.controller.ports import ContainerMap, MetadataStore, SegmentStorePort
+
+
+class Controller:
+    """A controller without listeners.
+
+    ``metadata`` holds everything it knows, ``segments`` is how it reaches segments, ``container_map`` tells clients
+    where they are. After `start`, `services` answers calls; listeners (`ControllerServer`, the REST application) are
+    put in front of it. `close` stops its tasks; what they were doing is taken up by the next `start`, wherever it is.
+    """
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        segments: SegmentStorePort,
+        container_map: ContainerMap,
+        clock: Clock,
+        entropy: Entropy,
+        config: ControllerConfig | None = None,
+        *,
+        authorize: Authorize = allow_all,
+        account: Account = account_nothing,
+    ) -> None:
+        store = StreamStore(metadata, entropy)
+        scopes = ScopeStore(metadata, clock, entropy)
+        operations = SegmentOperations(segments)
+        context = WorkflowContext(store, scopes, operations, clock, entropy, config or ControllerConfig())
+        driver = StreamDriver(context)
+        entities = EntityDriver(context)
+        cuts = CutReader(store, operations)
+        streams = StreamManager(context, driver, cuts)
+        groups = ReaderGroupManager(context, entities, streams)
+        tables = TableManager(context, entities)
+        deletion = ScopeManager(context, entities, driver, streams, groups, tables)
+        core = Core(context, driver, streams, groups, tables, deletion, cuts, container_map, [])
+        self._metadata = metadata
+        self._scopes = scopes
+        self._driver = driver
+        self._entities = entities
+        self._started = False
+        self.services = ControllerServices(core, authorize, account)
+
+    @property
+    def ready(self) -> bool:
+        """Whether calls can be answered."""
+        return self._started
+
+    async def start(self) -> None:
+        """Make sure that the tables and the internal scope exist, then take up what was left behind.
+
+        Raises:
+            UnavailableError: the metadata store does not answer.
+        """
+        tables = [SCOPES_TABLE, PENDING_TABLE, *(bucket_table(bucket) for bucket in range(limits.METADATA_BUCKETS))]
+        await gather_bounded(tables, self._metadata.create_table)
+        await self._scopes.create(names.INTERNAL_SCOPE)
+        await self._driver.start()
+        await self._entities.start()
+        self._started = True
+
+    async def close(self) -> None:
+        """Stop every task."""
+        self._started = False
+        await self._entities.close()
+        await self._driver.close()

@@ -1,0 +1,64 @@
+"""From grpc.aio to the plain services: bytes in, bytes out, errors as statuses (controller §3)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+import structlog
+from google.protobuf import message_factory
+
+from tailrace.common.auth import Principal
+from tailrace.common.errors import GRPC_INTERNAL, TailraceError
+from tailrace.controller.grpc.call import Call
+from tailrace.controller.grpc.services import SERVICE, ControllerServices
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from tailrace.cluster.endpoints import ListenerKind
+
+_LOG = structlog.get_logger(__name__)
+_CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
+_Handler = Callable[[Any, "grpc.aio.ServicerContext[Any, Any]"], Awaitable["Message"]]
+
+
+def generic_handler(services: ControllerServices, listener: ListenerKind) -> grpc.GenericRpcHandler[Any, Any]:
+    """What a grpc.aio server registers for clients of one kind of listener."""
+    handlers = {}
+    for method in SERVICE.methods:
+        request_class = message_factory.GetMessageClass(method.input_type)
+        response_class = message_factory.GetMessageClass(method.output_type)
+        handlers[method.name] = grpc.unary_unary_rpc_method_handler(
+            _handler(services, method.name, listener),
+            request_deserializer=request_class.FromString,
+            response_serializer=response_class.SerializeToString,
+        )
+    return grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)
+
+
+def _handler(services: ControllerServices, rpc: str, listener: ListenerKind) -> _Handler:
+    async def handle(request: Message, context: grpc.aio.ServicerContext[Any, Any]) -> Message:
+        try:
+            return await services.call(rpc, request, _call_of(context, listener))
+        except TailraceError as error:
+            code, text = _CODES[error.grpc_code], str(error)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # a bug: the caller is told, the log has the place
+            _LOG.exception("call failed", rpc=rpc)
+            code, text = _CODES[GRPC_INTERNAL], f"internal error: {type(error).__name__}"
+        await context.abort(code, text)
+        raise AssertionError("abort always raises")
+
+    return handle
+
+
+def _call_of(context: grpc.aio.ServicerContext[Any, Any], listener: ListenerKind) -> Call:
+    token = ""
+    for key, value in context.invocation_metadata() or ():
+        if key == "authorization":
+            token = value if isinstance(value, str) else value.decode("latin-1")
+    return Call(Principal(context.peer()), token, listener)

@@ -1,0 +1,165 @@
+"""Runs the workflows of reader groups, key-value tables and scopes: like streams, one at a time for each (design §10).
+
+What is going on is pending in the metadata before it begins; a step is idempotent and repeated until it succeeds, also
+by the next controller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+import structlog
+
+from tailrace.common import limits
+from tailrace.common.errors import DeadlineError, OverloadedError, TailraceError, UnavailableError, WriteConflictError
+from tailrace.controller.metadata import PENDING_TABLE
+from tailrace.controller.ports import UNCONDITIONAL, Put
+from tailrace.controller.records import PendingRecord, decode, encode
+
+if TYPE_CHECKING:
+    from tailrace.controller.workflows.context import WorkflowContext
+
+_LOG = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+READER_GROUP: Final = "group"
+TABLE: Final = "table"
+SCOPE: Final = "scope"
+
+Step = Callable[[str, str], Awaitable[None]]
+
+
+class Entity(NamedTuple):
+    """Something with a workflow of its own; ``name`` is unique for its kind in the scope."""
+
+    kind: str
+    scope: str
+    name: str
+
+    @property
+    def pending_key(self) -> bytes:
+        """Key in the table of pending work."""
+        return f"{self.kind}/{self.scope}/{self.name}".encode()
+
+
+class EntityDriver:
+    """The running workflows of everything but streams."""
+
+    def __init__(self, context: WorkflowContext) -> None:
+        self._context = context
+        self._steps: dict[str, Step] = {}
+        self._running: dict[Entity, asyncio.Task[object]] = {}
+        self._closed = False
+
+    def register(self, kind: str, step: Step) -> None:
+        """``step(scope, name)`` brings a thing of that kind to where its record says it should be."""
+        self._steps[kind] = step
+
+    async def start(self) -> None:
+        """Take up what was left behind."""
+        token = b""
+        while True:
+            entries, token = await self._context.store.metadata.entries(
+                PENDING_TABLE, limits.METADATA_TABLE_PAGE_ENTRIES, token
+            )
+            if not entries:
+                return
+            for entry in entries:
+                record = decode(PendingRecord, entry.value, f"{PENDING_TABLE}[{entry.key!r}]")
+                if record.what in self._steps:
+                    self._launch(Entity(record.what, record.scope, record.name), _nothing)
+
+    async def close(self) -> None:
+        """Stop; what was going on is taken up by the next controller."""
+        self._closed = True
+        tasks = list(self._running.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def perform(self, entity: Entity, persist: Callable[[], Awaitable[T]]) -> T:
+        """Once nothing else goes on for the entity: `persist` what is to be done, then do it; the result of `persist`.
+
+        Raises:
+            DeadlineError: it took too long; the workflow goes on. Whatever `persist` raises, with nothing done.
+        """
+        try:
+            async with asyncio.timeout(self._context.config.blocking_deadline_s):
+                while (running := self._running.get(entity)) is not None:
+                    await asyncio.wait([running])
+                return await asyncio.shield(self._launch(entity, persist))
+        except TimeoutError as error:
+            raise DeadlineError(f"{entity.kind} {entity.scope}/{entity.name} is still busy") from error
+
+    def _launch(self, entity: Entity, persist: Callable[[], Awaitable[T]]) -> asyncio.Task[T]:
+        if self._closed:
+            raise OverloadedError("the controller stops")
+        if len(self._running) >= limits.WORKFLOW_STREAMS_MAX:
+            raise OverloadedError(f"{limits.WORKFLOW_STREAMS_MAX} workflows are going on already")
+        task = asyncio.get_running_loop().create_task(
+            self._perform(entity, persist), name=f"{entity.kind} {entity.scope}/{entity.name}"
+        )
+        self._running[entity] = task
+
+        def ended(done: asyncio.Task[T]) -> None:
+            if self._running.get(entity) is task:
+                del self._running[entity]
+            if not done.cancelled() and done.exception() is not None:
+                _LOG.debug("workflow refused", entity=entity.name, reason=str(done.exception()))
+
+        task.add_done_callback(ended)
+        return task
+
+    async def _perform(self, entity: Entity, persist: Callable[[], Awaitable[T]]) -> T:
+        metadata = self._context.store.metadata
+        record = PendingRecord(entity.kind, entity.scope, entity.name)
+        version = (await metadata.put(PENDING_TABLE, [Put(entity.pending_key, encode(record), UNCONDITIONAL)]))[0]
+        try:
+            result = await persist()
+        except UnavailableError:
+            raise  # whether anything is to be done is unknown: it stays pending
+        except TailraceError:
+            await self._settle(entity, version)
+            raise
+        await self._repeat(entity)
+        await self._settle(entity, version)
+        return result
+
+    async def _repeat(self, entity: Entity) -> None:
+        step = self._steps[entity.kind]
+        failures = 0
+        while True:
+            try:
+                async with asyncio.timeout(limits.WORKFLOW_STEP_DEADLINE_S):
+                    await step(entity.scope, entity.name)
+                return
+            except Exception as error:  # whatever it is: the work must not be left alone
+                failures += 1
+                longest_s = min(
+                    limits.WORKFLOW_BACKOFF_INITIAL_S * 2.0 ** min(failures, 16), limits.WORKFLOW_BACKOFF_MAX_S
+                )
+                pause_s = longest_s * (0.5 + 0.5 * self._context.entropy.uniform())
+                _LOG.warning(
+                    "workflow step failed, will be repeated",
+                    kind=entity.kind,
+                    name=f"{entity.scope}/{entity.name}",
+                    error=f"{type(error).__name__}: {error}",
+                    pause_s=round(pause_s, 3),
+                    exc_info=not isinstance(error, TailraceError | TimeoutError),
+                )
+                await asyncio.sleep(pause_s)
+
+    async def _settle(self, entity: Entity, version: int) -> None:
+        """Nothing is left to do, unless another controller has marked the entity again."""
+        try:
+            await self._context.store.metadata.remove(PENDING_TABLE, [(entity.pending_key, version)])
+        except WriteConflictError:
+            _LOG.debug("pending for another controller", kind=entity.kind, name=entity.name)
+        except UnavailableError as error:  # a name too many: the next start finds nothing to do for it
+            _LOG.warning("finished workflow stays pending", name=entity.name, error=str(error))
+
+
+async def _nothing() -> None:
+    """A workflow that is taken up again has persisted what it is to do."""

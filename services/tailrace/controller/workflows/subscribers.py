@@ -1,0 +1,66 @@
+"""Subscribers of streams: reader groups whose position will hold back retention (retention article, controller §4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.common import limits
+from tailrace.common.errors import NoSuchStreamError, OverloadedError
+from tailrace.controller.records import StreamRecord, Subscriber, SubscribersRecord
+from tailrace.controller.store import Change, Snapshot, StreamKey
+from tailrace.controller.transitions import require
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tailrace.controller.workflows.context import WorkflowContext
+
+
+async def subscribers(context: WorkflowContext, key: StreamKey) -> dict[str, Subscriber]:
+    """All subscribers by ``scope/group``. Raises NoSuchStreamError."""
+    snapshot = await context.store.read(key, [key.root, key.subscribers])
+    require(snapshot.get(StreamRecord, key.root), key)
+    record = snapshot.get(SubscribersRecord, key.subscribers)
+    return record.subscribers if record is not None else {}
+
+
+async def subscribe(context: WorkflowContext, key: StreamKey, name: str, group_id: str, generation: int) -> None:
+    """Register a group, keeping the cut that it published under the same id; a stream that is gone needs none."""
+
+    def edit(found: dict[str, Subscriber]) -> dict[str, Subscriber]:
+        before = found.get(name)
+        if before is None and len(found) >= limits.SUBSCRIBERS_PER_STREAM_MAX:
+            raise OverloadedError(f"stream {key} has {limits.SUBSCRIBERS_PER_STREAM_MAX} subscribers already")
+        cut = before.cut if before is not None and before.group_id == group_id else None
+        return {**found, name: Subscriber(group_id, generation, cut)}
+
+    await _edit_if_there(context, key, edit)
+
+
+async def unsubscribe(context: WorkflowContext, key: StreamKey, name: str) -> None:
+    """Take a group off; missing is fine."""
+    await _edit_if_there(context, key, lambda found: {other: value for other, value in found.items() if other != name})
+
+
+async def _edit_if_there(
+    context: WorkflowContext, key: StreamKey, edit: Callable[[dict[str, Subscriber]], dict[str, Subscriber]]
+) -> None:
+    try:
+        await edit_subscribers(context, key, edit)
+    except NoSuchStreamError:
+        return
+
+
+async def edit_subscribers(
+    context: WorkflowContext, key: StreamKey, edit: Callable[[dict[str, Subscriber]], dict[str, Subscriber]]
+) -> None:
+    """Change the subscribers as `edit` says. Raises NoSuchStreamError, and whatever `edit` raises."""
+
+    def decide(root: StreamRecord | None, snapshot: Snapshot) -> Change[None]:
+        require(root, key)
+        record = snapshot.get(SubscribersRecord, key.subscribers)
+        before = record.subscribers if record is not None else {}
+        after = dict(sorted(edit(before).items()))
+        return Change(None, {} if after == before else {key.subscribers: SubscribersRecord(after)})
+
+    await context.store.change(key, [key.subscribers], decide)

@@ -1,0 +1,357 @@
+"""A controller over models: metadata in memory, segments as lists of bytes, a clock that the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tailrace.cluster.endpoints import Endpoint, single_endpoint_map
+from tailrace.common.errors import (
+    ConnectionLostError,
+    NoSuchSegmentError,
+    SegmentExistsError,
+    SegmentSealedError,
+    SegmentTruncatedError,
+)
+from tailrace.controller.app import Controller
+from tailrace.controller.metadata import MemoryMetadataStore
+from tailrace.controller.workflows.context import ControllerConfig
+from tailrace.rpc import controller_pb2 as pb
+
+CONTAINERS = 4
+
+
+class ModelClock:
+    """Wall-clock time that only the test moves."""
+
+    def __init__(self) -> None:
+        self.ms = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        """Now."""
+        return self.ms
+
+
+class SeededEntropy:
+    """Repeatable randomness."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self._random = random.Random(seed)
+
+    def token(self, length_bytes: int) -> bytes:
+        """Bytes."""
+        return self._random.randbytes(length_bytes)
+
+    def uniform(self) -> float:
+        """A float in [0, 1)."""
+        return self._random.random()
+
+
+@dataclass
+class ModelSegment:
+    """A segment's content: pieces as they were appended."""
+
+    pieces: list[bytes] = field(default_factory=list)
+    start_offset: int = 0
+    sealed: bool = False
+    scale_type: int = 0
+    target_rate: int = 0
+    rollover_bytes: int = 0
+    key_length: int = 0
+    is_table: bool = False
+
+    @property
+    def length(self) -> int:
+        """Bytes ever appended."""
+        return sum(map(len, self.pieces))
+
+
+class ModelSegments:
+    """The segments of all containers, as the segment store port promises them."""
+
+    def __init__(self) -> None:
+        self.segments: dict[str, ModelSegment] = {}
+
+    def _get(self, name: str) -> ModelSegment:
+        if name not in self.segments:
+            raise NoSuchSegmentError(name)
+        return self.segments[name]
+
+    def _create(self, name: str, segment: ModelSegment) -> None:
+        if name in self.segments:
+            raise SegmentExistsError(name)
+        self.segments[name] = segment
+
+    def append(self, name: str, data: bytes) -> None:
+        """What a writer does."""
+        segment = self._get(name)
+        if segment.sealed:
+            raise SegmentSealedError(name)
+        segment.pieces.append(data)
+
+    async def create_segment(
+        self, name: str, *, scale_type: int = 0, target_rate: int = 0, rollover_bytes: int = 0
+    ) -> None:
+        """Create."""
+        self._create(name, ModelSegment(scale_type=scale_type, target_rate=target_rate, rollover_bytes=rollover_bytes))
+
+    async def create_table(self, name: str, key_length: int = 0) -> None:
+        """Create a table segment."""
+        self._create(name, ModelSegment(key_length=key_length, is_table=True))
+
+    async def delete_table(self, name: str) -> None:
+        """Delete a table segment."""
+        await self.delete_segment(name)
+
+    async def update_policy(self, name: str, scale_type: int, target_rate: int) -> None:
+        """Change what is counted."""
+        segment = self._get(name)
+        segment.scale_type, segment.target_rate = scale_type, target_rate
+
+    async def seal_segment(self, name: str) -> None:
+        """Seal."""
+        segment = self._get(name)
+        if segment.sealed:
+            raise SegmentSealedError(name)
+        segment.sealed = True
+
+    async def truncate_segment(self, name: str, offset: int) -> None:
+        """Set the start offset."""
+        segment = self._get(name)
+        if not segment.start_offset <= offset <= segment.length:
+            raise SegmentTruncatedError(name, segment.start_offset)
+        segment.start_offset = offset
+
+    async def delete_segment(self, name: str) -> None:
+        """Delete."""
+        self._get(name)
+        del self.segments[name]
+
+    async def merge_batch(self, target: str, sources: Sequence[str]) -> list[int]:
+        """Merge in order; missing sources count as merged."""
+        into = self._get(target)
+        if into.sealed:
+            raise SegmentSealedError(target)
+        lengths = []
+        for source in sources:
+            gone = self.segments.pop(source, None)
+            if gone is not None:
+                into.pieces.extend(gone.pieces)
+            lengths.append(into.length)
+        return lengths
+
+    async def segment_info(self, name: str) -> ModelSegment:
+        """Properties."""
+        return self._get(name)
+
+    def names(self, prefix: str) -> list[str]:
+        """Names of the segments below a prefix, sorted."""
+        return sorted(name for name in self.segments if name.startswith(prefix))
+
+
+class Crash:
+    """Ends a controller at the n-th call to a store: before or after the call took effect; nothing works after it."""
+
+    def __init__(self, at_call: int | None = None, *, after_effect: bool = False) -> None:
+        self.at_call = at_call
+        self.after_effect = after_effect
+        self.calls = 0
+        self.crashed = False
+
+    def wrap(self, target: Any) -> Any:
+        """The store with the crash in front of it."""
+        return _Crashing(target, self)
+
+
+class _Crashing:
+    def __init__(self, target: Any, crash: Crash) -> None:
+        self._target = target
+        self._crash = crash
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._target, name)
+        crash = self._crash
+
+        async def call(*args: Any, **keywords: Any) -> Any:
+            await asyncio.sleep(0)
+            if crash.crashed:
+                raise ConnectionLostError("crashed")
+            crash.calls += 1
+            due = crash.calls == crash.at_call
+            if due and not crash.after_effect:
+                crash.crashed = True
+                raise ConnectionLostError("crashed before the call")
+            result = await method(*args, **keywords)
+            if due:
+                crash.crashed = True
+                raise ConnectionLostError("crashed after the call")
+            return result
+
+        return call
+
+
+class World:
+    """What outlives a controller, and a way to start one."""
+
+    def __init__(self) -> None:
+        self.metadata = MemoryMetadataStore()
+        self.segments = ModelSegments()
+        self.clock = ModelClock()
+        self.controllers: list[Controller] = []
+
+    async def start(self, crash: Crash | None = None, *, seed: int = 1, **settings: Any) -> Controller:
+        """A running controller; with a crash, what it does may fail."""
+        wrap = crash.wrap if crash is not None else lambda target: target
+        controller = Controller(
+            wrap(self.metadata),
+            wrap(self.segments),
+            single_endpoint_map(CONTAINERS, Endpoint("store", 1)),
+            self.clock,
+            SeededEntropy(seed),
+            ControllerConfig(**{"idle_s": 0.01, "blocking_deadline_s": 5.0, **settings}),
+        )
+        self.controllers.append(controller)
+        await controller.start()
+        return controller
+
+    async def close(self) -> None:
+        """Stop every controller."""
+        for controller in self.controllers:
+            await controller.close()
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    """Stores without anything in them."""
+    made = World()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def controller(world: World) -> Controller:
+    """A running controller over the world."""
+    return await world.start()
+
+
+class Api:
+    """Short forms of the calls that tests make most."""
+
+    def __init__(self, controller: Controller, scope: str = "scope", stream: str = "stream") -> None:
+        self.controller = controller
+        self.scope = scope
+        self.stream = stream
+
+    async def call(self, rpc: str, request: Any) -> Any:
+        """Any call."""
+        return await self.controller.services.call(rpc, request)
+
+    @property
+    def info(self) -> pb.StreamInfo:
+        """The stream."""
+        return pb.StreamInfo(scope=self.scope, stream=self.stream)
+
+    def config(self, segments: int = 1, **fields: Any) -> pb.StreamConfig:
+        """A fixed number of segments."""
+        return pb.StreamConfig(streamInfo=self.info, scalingPolicy=pb.ScalingPolicy(minNumSegments=segments), **fields)
+
+    async def setup(self, segments: int = 1, **fields: Any) -> None:
+        """Scope and stream."""
+        await self.call("createScope", pb.ScopeInfo(scope=self.scope))
+        created = await self.call("createStream", self.config(segments, **fields))
+        assert created.status == pb.CreateStreamStatus.SUCCESS
+
+    async def current(self) -> list[int]:
+        """Ids of the active segments in key order."""
+        found = await self.call("getCurrentSegments", self.info)
+        return [item.segmentId.segmentId for item in found.segmentRanges]
+
+    async def scale(self, sealed: Sequence[int], ranges: Sequence[tuple[float, float]]) -> pb.ScaleResponse:
+        """Ask for a scale."""
+        entries = [pb.ScaleRequest.KeyRangeEntry(start=low, end=high) for low, high in ranges]
+        request = pb.ScaleRequest(streamInfo=self.info, sealedSegments=sealed, newKeyRanges=entries)
+        answer: pb.ScaleResponse = await self.call("scale", request)
+        return answer
+
+    async def scaled(self, sealed: Sequence[int], ranges: Sequence[tuple[float, float]]) -> list[int]:
+        """Scale and wait; ids of the active segments."""
+        started = await self.scale(sealed, ranges)
+        assert started.status == pb.ScaleResponse.STARTED
+        await self.until_scaled(started.epoch)
+        return await self.current()
+
+    async def until_scaled(self, epoch: int) -> None:
+        """Poll as clients do."""
+
+        async def done() -> bool:
+            status = await self.call("checkScale", pb.ScaleStatusRequest(streamInfo=self.info, epoch=epoch))
+            return bool(status.status == pb.ScaleStatusResponse.SUCCESS)
+
+        await until(done)
+
+    async def begin(self, lease_ms: int = 20_000) -> pb.CreateTxnResponse:
+        """Open a transaction."""
+        answer: pb.CreateTxnResponse = await self.call(
+            "createTransaction", pb.CreateTxnRequest(streamInfo=self.info, lease=lease_ms)
+        )
+        return answer
+
+    async def commit(self, txn: pb.TxnId, **fields: Any) -> int:
+        """Commit; the status."""
+        request = pb.TxnRequest(streamInfo=self.info, txnId=txn, **fields)
+        return int((await self.call("commitTransaction", request)).status)
+
+    async def abort(self, txn: pb.TxnId) -> int:
+        """Abort; the status."""
+        return int((await self.call("abortTransaction", pb.TxnRequest(streamInfo=self.info, txnId=txn))).status)
+
+    async def state(self, txn: pb.TxnId) -> int:
+        """State of a transaction."""
+        request = pb.TxnRequest(streamInfo=self.info, txnId=txn)
+        return int((await self.call("checkTransactionState", request)).state)
+
+    async def until_state(self, txn: pb.TxnId, state: int) -> None:
+        """Wait for a transaction's state."""
+
+        async def reached() -> bool:
+            return await self.state(txn) == state
+
+        await until(reached)
+
+
+async def until(condition: Callable[[], Any], turns: int = 3000) -> None:
+    """Let the tasks run until the condition holds."""
+    for turn in range(turns):
+        if await condition():
+            return
+        await asyncio.sleep(0 if turn < 1000 else 0.001)
+    raise AssertionError("the condition never held")
+
+
+@pytest.fixture
+def api(controller: Controller) -> Api:
+    """Calls to the running controller."""
+    return Api(controller)
+
+
+@pytest.fixture
+def make_api() -> type[Api]:
+    """Calls to any controller."""
+    return Api
+
+
+@pytest.fixture
+def make_crash() -> type[Crash]:
+    """A crash to give to `World.start`."""
+    return Crash
+
+
+@pytest.fixture
+def wait_until() -> Callable[..., Any]:
+    """Let the tasks run until a condition holds."""
+    return until
