@@ -104,7 +104,8 @@ class Recovery:
             if not length:
                 return
             segment = self._state.segments.get(operation.segment_id)
-            if segment is not None and segment.chunks.covers(operation.offset, operation.offset + length):
+            end = operation.offset + length
+            if segment is not None and segment.chunks.covers(max(operation.offset, segment.start_offset), end):
                 return
             item = _EarlyAppend(operation.offset, length, operation.crc, _data_places(places, length))
             self._early.setdefault(operation.segment_id, []).append(item)
@@ -123,7 +124,7 @@ class Recovery:
                 continue
             for item in (item.shifted(shift) for item in items):
                 end = item.offset + item.length
-                if end > segment.start_offset and not segment.chunks.covers(item.offset, end):
+                if end > segment.start_offset and not segment.chunks.covers(max(item.offset, segment.start_offset), end):
                     self._left_in_log(segment, item)
 
     def _left_in_log(self, segment: Segment, item: _EarlyAppend) -> None:
