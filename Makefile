@@ -74,6 +74,11 @@ test: setup ## every suite in its short form (SUITES="unit contract" for some)
 test-full: setup ## every suite in its long form
 	@scripts/run-suites.sh full $(SUITES)
 
+.PHONY: simulate
+simulate: setup ## seeds of the simulator (SEED=n replays one, WORKLOAD=name, SECONDS_MAX=60)
+	@$(BIN)/python tests/simulation/run.py $(if $(SEED),--seed $(SEED),--seconds $(or $(SECONDS_MAX),60)) \
+	    $(if $(WORKLOAD),--workload $(WORKLOAD))
+
 .PHONY: proto
 proto: setup ## generate the gRPC stubs from services/tailrace/rpc/*.proto
 	$(BIN)/python scripts/make_proto.py

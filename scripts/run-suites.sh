@@ -15,28 +15,50 @@ else
     suites=(unit contract simulation compat/python compat/java e2e)
 fi
 
-# Suites whose tests start a MinIO server, built once here: it takes longer than a test may.
-needs_minio() { case " ${suites[*]} " in *" contract "*|*" compat/"*|*" e2e "*) true ;; *) false ;; esac; }
-
 output=$(mktemp) || exit 1
 trap 'rm -f "$output"' EXIT
 summary=()
 status=0
-if needs_minio; then
-    started=$SECONDS
-    PYTHON=$python tests/support/minio.sh || exit 1
-    summary+=("$(printf '%-16s %5d s  ready' "MinIO server" $((SECONDS - started)))")
-fi
-for suite in "${suites[@]}"; do
-    echo "== $suite ($profile)"
-    started=$SECONDS
-    "$python" -m pytest -q "tests/$suite" 2>&1 | tee "$output"
+
+# note NAME STARTED RESULT
+note() { summary+=("$(printf '%-18s %5d s  %s' "$1" $((SECONDS - $2)) "$3")"); }
+
+# One suite by pytest. A skipped test is not shown, so it counts as a failure.
+by_pytest() {
+    local started=$SECONDS result=passed code
+    echo "== $1 ($profile)"
+    "$python" -m pytest -q "tests/$1" 2>&1 | tee "$output"
     code=${PIPESTATUS[0]}
-    if [ "$code" -eq 0 ] && grep -qE '^[^ ]*[0-9]+ passed.*[0-9]+ skipped|^[0-9]+ skipped' "$output"; then
-        code=skipped
+    if [ "$code" -ne 0 ]; then
+        result="FAILED ($code)"
+    elif grep -qE '^[0-9].* skipped' "$output"; then
+        result="FAILED (tests were skipped)"
     fi
-    [ "$code" = 0 ] && result=passed || { result="FAILED ($code)"; status=1; }
-    summary+=("$(printf '%-16s %5d s  %s' "$suite" $((SECONDS - started)) "$result")")
+    [ "$result" = passed ] || status=1
+    note "$1" "$started" "$result"
+}
+
+# Seeds of the simulator: the same ones in CI, others in the long form.
+by_seeds() {
+    local started=$SECONDS result=passed first=0 seconds=60
+    [ "$profile" = full ] && { first=$((RANDOM * 32768 + RANDOM)); seconds=900; }
+    echo "== seeds of the simulator ($profile)"
+    "$python" tests/simulation/run.py --first "$first" --seconds "$seconds" || { result="FAILED ($?)"; status=1; }
+    note "simulator seeds" "$started" "$result"
+}
+
+# Suites whose tests start a MinIO server, built once here: it takes longer than a test may.
+case " ${suites[*]} " in
+    *" contract "* | *" compat/"* | *" e2e "*)
+        started=$SECONDS
+        PYTHON=$python tests/support/minio.sh >/dev/null || exit 1
+        note "MinIO server" "$started" ready
+        ;;
+esac
+
+for suite in "${suites[@]}"; do
+    by_pytest "$suite"
+    [ "$suite" = simulation ] && by_seeds
 done
 echo "== suites ($profile)"
 printf '%s\n' "${summary[@]}"
