@@ -40,8 +40,8 @@ class SegmentWriter:
     """Writes to one segment.
 
     ``gone`` is called, once and last, when the segment is sealed or missing or cannot be written to for another
-    reason; it takes the events back with `take_back` or fails them.
-    ``progress`` is told how many bytes left the writer, acknowledged or failed.
+    reason; it takes the events back with `take_back` or fails them. ``progress`` is told how many bytes left the
+    writer, acknowledged or failed. ``pack`` makes a block's bytes of its events.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class SegmentWriter:
         *,
         gone: Callable[[SegmentWriter, TailraceError], Awaitable[None]],
         progress: Callable[[int], None],
+        pack: Callable[[Sequence[bytes]], bytes] = pack_events,
     ) -> None:
         self.segment = segment
         self.identifier = identifier
@@ -59,6 +60,7 @@ class SegmentWriter:
         self._context = context
         self._gone = gone
         self._progress = progress
+        self._pack = pack
         self._writer_id = new_uuid(context.entropy).bytes
         self._number = 0
         self._pending: deque[Block] = deque()
@@ -153,7 +155,7 @@ class SegmentWriter:
         self._in_flight_bytes += block.size
         try:
             connection.send_append(
-                self._flow, self._writer_id, pack_events(block.events), len(block.events), block.last_number
+                self._flow, self._writer_id, self._pack(block.events), len(block.events), block.last_number
             )
         except ConnectionLostError as error:
             self.disconnected(error)
@@ -166,7 +168,7 @@ class SegmentWriter:
     async def _send_large(self, block: Block) -> None:
         assert self._connection is not None
         try:
-            await append_large_event(self._context, self._connection, self.segment, pack_events(block.events))
+            await append_large_event(self._context, self._connection, self.segment, self._pack(block.events))
         except TailraceError as error:
             self._large = None
             self._report(error)

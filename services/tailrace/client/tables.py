@@ -1,0 +1,138 @@
+"""Key-value tables: versioned entries spread over fixed-key table segments by their primary key (naming §5)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from tailrace.client.control.tables import TableConfig
+from tailrace.client.hashing import table_key_position
+from tailrace.client.model import SegmentRange, StreamName, owner_of
+from tailrace.client.types import NO_VERSION, NOT_EXISTS, TableEntry
+from tailrace.common import limits, names
+from tailrace.common.errors import BadRequestError
+
+if TYPE_CHECKING:
+    from tailrace.client.context import ClientContext
+
+
+class TableKeyParts(NamedTuple):
+    """A key: its primary part decides the segment, its secondary part the order within one primary key."""
+
+    primary: bytes
+    secondary: bytes = b""
+
+
+class TableValue(NamedTuple):
+    """A value with its version."""
+
+    key: TableKeyParts
+    value: bytes
+    version: int
+
+
+class KeyValueTable:
+    """One table. Start with `await table.start()` or ``async with``."""
+
+    def __init__(self, context: ClientContext, scope: str, table: str) -> None:
+        self.scope = scope
+        self.table = table
+        self._context = context
+        self._config = TableConfig(0, 0)
+        self._segments: Sequence[SegmentRange] = ()
+
+    async def start(self) -> Self:
+        """Learn configuration and segments. Raises NotFoundError."""
+        self._config = await self._context.controller.table_config(self.scope, self.table)
+        self._segments = await self._context.controller.table_segments(self.scope, self.table)
+        return self
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+    async def put(self, key: TableKeyParts, value: bytes, *, version: int | None = None) -> int:
+        """Insert or update, with `version` only that version (NOT_EXISTS: only if absent); returns the new version.
+
+        Raises:
+            TableKeyBadVersionError, TableKeyNotExistsError, BadRequestError (lengths).
+        """
+        return (await self.put_all([(key, value, version)]))[0]
+
+    async def put_all(self, entries: Sequence[tuple[TableKeyParts, bytes, int | None]]) -> list[int]:
+        """Insert or update entries of one primary key atomically; returns the new versions in order."""
+        if not entries or any(key.primary != entries[0][0].primary for key, _, _ in entries):
+            raise BadRequestError("an atomic update needs entries of one primary key")
+        rows = [
+            TableEntry(self._packed(key), value, NO_VERSION if version is None else version)
+            for key, value, version in entries
+        ]
+        return await self._context.segments.table_update(self._segment(entries[0][0].primary), rows)
+
+    async def insert(self, key: TableKeyParts, value: bytes) -> int:
+        """Put if the key is absent."""
+        return await self.put(key, value, version=NOT_EXISTS)
+
+    async def get(self, key: TableKeyParts) -> TableValue | None:
+        """The entry of a key."""
+        found = await self._context.segments.table_get(self._segment(key.primary), [self._packed(key)])
+        return None if found[0] is None else self._unpacked(found[0])
+
+    async def remove(self, key: TableKeyParts, *, version: int | None = None) -> None:
+        """Remove, with `version` only that version. Raises TableKeyBadVersionError, TableKeyNotExistsError."""
+        wanted = (self._packed(key), NO_VERSION if version is None else version)
+        await self._context.segments.table_remove(self._segment(key.primary), [wanted])
+
+    async def entries(self, primary: bytes | None = None) -> AsyncIterator[TableValue]:
+        """Entries in order of their keys, segment after segment, or those of one primary key."""
+        length = self._config.primary_key_length + self._config.secondary_key_length
+        if primary is not None:
+            self._check_length("primary", primary, self._config.primary_key_length)
+            low, high = primary.ljust(length, b"\0"), primary.ljust(length, b"\xff")
+            segments = [self._segment(primary)]
+        else:
+            low, high = b"", b""
+            segments = [self._name_of(segment.identifier) for segment in self._segments]
+        for segment in segments:
+            async for entry in self._iterate(segment, low, high):
+                yield self._unpacked(entry)
+
+    async def _iterate(self, segment: str, low: bytes, high: bytes) -> AsyncIterator[TableEntry]:
+        while True:
+            page, _ = await self._context.segments.table_entries(
+                segment, limits.TABLE_PAGE_ENTRIES, from_key=low, to_key=high
+            )
+            for entry in page:
+                yield entry
+            after = _key_after(page[-1].key) if page else None
+            if after is None or (high and after > high):
+                return
+            low = after
+
+    def _segment(self, primary: bytes) -> str:
+        self._check_length("primary", primary, self._config.primary_key_length)
+        return self._name_of(owner_of(self._segments, table_key_position(primary)).identifier)
+
+    def _name_of(self, identifier: int) -> str:
+        return StreamName(self.scope, self.table + names.TABLE_SUFFIX).segment(identifier)
+
+    def _packed(self, key: TableKeyParts) -> bytes:
+        self._check_length("primary", key.primary, self._config.primary_key_length)
+        self._check_length("secondary", key.secondary, self._config.secondary_key_length)
+        return key.primary + key.secondary
+
+    def _unpacked(self, entry: TableEntry) -> TableValue:
+        length = self._config.primary_key_length
+        return TableValue(TableKeyParts(entry.key[:length], entry.key[length:]), entry.value, entry.version)
+
+    def _check_length(self, part: str, value: bytes, length: int) -> None:
+        if len(value) != length:
+            raise BadRequestError(f"the {part} key has {len(value)} bytes, {self.scope}/{self.table} wants {length}")
+
+
+def _key_after(key: bytes) -> bytes | None:
+    """The next key of the same length in byte order; None after the last."""
+    value = int.from_bytes(key, "big") + 1
+    return None if value >> 8 * len(key) else value.to_bytes(len(key), "big")

@@ -1,0 +1,200 @@
+"""Transactions: events that become visible together or never (server §3)."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import TYPE_CHECKING, Self
+
+from tailrace.client.control.transactions import NO_TIMESTAMP
+from tailrace.client.model import PingStatus, SegmentRange, StreamName, TransactionState
+from tailrace.client.retry import Backoff
+from tailrace.client.routedwriter import RoutedWriter
+from tailrace.client.segmentwriter import SegmentWriter
+from tailrace.common import limits, names
+from tailrace.common.errors import (
+    DeadlineError,
+    IllegalStateError,
+    NoSuchSegmentError,
+    NoSuchTransactionError,
+    SegmentSealedError,
+    TailraceError,
+    UnavailableError,
+)
+from tailrace.common.ports import new_uuid
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace.client.context import ClientContext
+
+
+class Transaction(RoutedWriter):
+    """An open transaction. Its lease is extended until it is committed, aborted or closed.
+
+    ``async with`` commits, or aborts when an exception leaves the block.
+    """
+
+    def __init__(
+        self,
+        context: ClientContext,
+        stream: StreamName,
+        transaction_id: uuid.UUID,
+        segments: Sequence[SegmentRange],
+        *,
+        writer_id: str,
+        lease_ms: int,
+    ) -> None:
+        super().__init__(context, f"transaction {transaction_id} of {stream}")
+        self.stream = stream
+        self.transaction_id = transaction_id
+        self._writer_id = writer_id
+        self._lease_ms = lease_ms
+        self._set_routes([(segment.key_range, self._writer_of(segment.identifier)) for segment in segments])
+        self._pinger = asyncio.create_task(self._keep_alive(), name=f"ping {transaction_id}")
+
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            await self.commit()
+        else:
+            await self.abort()
+
+    async def commit(self, timestamp_ms: int | None = None) -> None:
+        """Make the events durable and decide to commit; they become visible shortly after (`wait_until_visible`).
+
+        Raises:
+            IllegalStateError: the transaction is not open any more, or an event could not be written.
+        """
+        try:
+            await self.flush()
+            timestamp = NO_TIMESTAMP if timestamp_ms is None else timestamp_ms
+            await self._context.controller.commit_transaction(
+                self.stream, self.transaction_id, writer=self._writer_id, timestamp_ms=timestamp
+            )
+        finally:
+            await self.abandon()
+
+    async def abort(self) -> None:
+        """Drop the events. Raises IllegalStateError when the transaction is not open any more."""
+        await self.abandon()
+        await self._context.controller.abort_transaction(self.stream, self.transaction_id)
+
+    async def abandon(self) -> None:
+        """Stop writing and pinging; the transaction aborts when its lease ends, if nobody decides on it."""
+        self._pinger.cancel()
+        await asyncio.gather(self._pinger, return_exceptions=True)
+        await super().abandon()
+
+    async def state(self) -> TransactionState:
+        """What the controller says."""
+        return await self._context.controller.transaction_state(self.stream, self.transaction_id)
+
+    async def wait_until_visible(self, deadline_s: float) -> None:
+        """Wait until a committed transaction's events can be read. Raises IllegalStateError, DeadlineError."""
+        ends_at_s = asyncio.get_running_loop().time() + deadline_s
+        backoff = Backoff(self._context.entropy, maximum_s=0.5)
+        while (state := await self.state()) is not TransactionState.COMMITTED:
+            if state is not TransactionState.COMMITTING:
+                raise IllegalStateError(f"{self._target} is {state.name.lower()}")
+            if asyncio.get_running_loop().time() >= ends_at_s:
+                raise DeadlineError(f"{self._target} is still being committed after {deadline_s:g} s")
+            await asyncio.sleep(backoff.next_delay_s())
+
+    async def ping(self) -> None:
+        """Extend the lease. Raises IllegalStateError when the transaction is not open any more."""
+        status = await self._context.controller.ping_transaction(self.stream, self.transaction_id, self._lease_ms)
+        if status is not PingStatus.OK:
+            raise IllegalStateError(f"{self._target} could not be extended: {status.name.lower()}")
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease_ms / 1000 / limits.TRANSACTION_PINGS_PER_LEASE)
+            try:
+                await self.ping()
+            except UnavailableError:
+                continue  # the next ping is in time
+            except TailraceError as error:
+                self._fail(error)
+                return
+
+    def _writer_of(self, identifier: int) -> SegmentWriter:
+        writer = self._writers[identifier] = SegmentWriter(
+            self._context,
+            names.transaction_segment_name(self.stream.segment(identifier), self.transaction_id),
+            identifier,
+            gone=self._segment_gone,
+            progress=self._progressed,
+        )
+        return writer
+
+    async def _segment_gone(self, _: SegmentWriter, reason: TailraceError) -> None:
+        if isinstance(reason, SegmentSealedError | NoSuchSegmentError):
+            reason = IllegalStateError(f"{self._target} is not open any more")
+        self._fail(reason)
+
+
+class TransactionalWriter:
+    """Opens transactions on a stream."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        stream: StreamName,
+        *,
+        writer_id: str | None = None,
+        lease_ms: int = limits.TRANSACTION_LEASE_DEFAULT_MS,
+    ) -> None:
+        self.stream = stream
+        self.writer_id = writer_id or str(new_uuid(context.entropy))
+        self._context = context
+        self._lease_ms = lease_ms
+        self._open: list[Transaction] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def begin(self) -> Transaction:
+        """Open a transaction. Raises BadRequestError (lease), NotFoundError, WriteConflictError (during a scale)."""
+        transaction_id, segments = await self._context.controller.create_transaction(self.stream, self._lease_ms)
+        return self._track(transaction_id, segments)
+
+    async def resume(self, transaction_id: uuid.UUID) -> Transaction:
+        """A handle of an open transaction, to write to, commit or abort it.
+
+        Raises:
+            NoSuchTransactionError: the controller does not know it. IllegalStateError: it is not open.
+        """
+        state = await self._context.controller.transaction_state(self.stream, transaction_id)
+        if state is TransactionState.UNKNOWN:
+            raise NoSuchTransactionError(f"transaction {transaction_id} of {self.stream} is not known")
+        if state is not TransactionState.OPEN:
+            raise IllegalStateError(f"transaction {transaction_id} of {self.stream} is {state.name.lower()}")
+        epoch = names.segment_epoch(transaction_id.int >> 64)
+        found = await self._context.controller.epoch_segments(self.stream, epoch)
+        segments = [
+            SegmentRange(names.segment_id(names.segment_number(segment.identifier), epoch), segment.key_range)
+            for segment in found
+        ]
+        return self._track(transaction_id, segments)
+
+    def _track(self, transaction_id: uuid.UUID, segments: Sequence[SegmentRange]) -> Transaction:
+        transaction = Transaction(
+            self._context,
+            self.stream,
+            transaction_id,
+            segments,
+            writer_id=self.writer_id,
+            lease_ms=self._lease_ms,
+        )
+        self._open = [other for other in self._open if other.active]
+        self._open.append(transaction)
+        return transaction
+
+    async def close(self) -> None:
+        """Stop pinging; transactions that are still open end with their lease."""
+        transactions, self._open = self._open, []
+        for transaction in transactions:
+            await transaction.abandon()
