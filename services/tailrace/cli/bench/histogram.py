@@ -33,10 +33,8 @@ class LatencyHistogram:
         """
         self.record(latency_s)
         if interval_s > 0:
-            missed = latency_s - interval_s
-            while missed >= interval_s:
-                self.record(missed)
-                missed -= interval_s
+            for missed in range(1, math.floor(latency_s / interval_s + 1e-9)):
+                self.record(latency_s - missed * interval_s)
 
     def percentile_s(self, share: float) -> float:
         """The latency that `share` (0 to 1] of all do not exceed (nearest rank); NaN when there are none."""

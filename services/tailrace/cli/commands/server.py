@@ -43,11 +43,13 @@ def standalone(
     ] = None,
 ) -> None:
     """Serve streams from one folder, until SIGINT or SIGTERM."""
+    if workers != 1:
+        raise StartError(f"--workers {workers}: this version runs one worker process")
+    from tailrace.cli.logs import configure_logs
     from tailrace.cli.standalone import StandaloneOptions
     from tailrace.cli.standalone import run as serve
 
-    if workers != 1:
-        raise StartError(f"--workers {workers}: this version runs one worker process")
+    configure_logs()
     options = StandaloneOptions(
         data=data,
         tier2=tier2,

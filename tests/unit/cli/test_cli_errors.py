@@ -1,0 +1,105 @@
+"""Errors are one line and an exit code."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tailrace.cli.main import one_line, run
+from tailrace.cli.settings import SETTINGS
+from tailrace.common.errors import BadRequestError, NoSuchStreamError
+
+
+@pytest.fixture
+def unused_port() -> int:
+    """A port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_the_message_of_our_own_errors() -> None:
+    assert one_line(NoSuchStreamError("stream a/b\n does not exist")) == "stream a/b does not exist"
+
+
+def test_others_are_named() -> None:
+    assert one_line(ValueError("what")) == "ValueError: what"
+    assert one_line(BadRequestError()) == "BadRequestError"
+    assert one_line(FileNotFoundError(2, "No such file or directory", "x")) == "x: No such file or directory"
+    assert one_line(ExceptionGroup("several", [BadRequestError("first"), ValueError("second")])) == "first"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["stream", "create"], 2, "tailrace stream create: missing argument 'SCOPE/STREAM'."),
+        (["stream", "info", "plain"], 2, "'plain' is not of the form SCOPE/STREAM (see tailrace stream info --help)"),
+        (["stream", "info", "a/b c"], 1, "tailrace: stream name 'b c' may only hold letters, digits, '.' and '-'"),
+        (["stream", "create", "a/_b"], 1, "tailrace: stream name '_b' may only hold letters, digits, '.' and '-'"),
+        (["stream", "create", "a/b", "--segments", "2", "--event-rate", "5"], 2, "exclude each other"),
+        (["stream", "create", "a/b", "--min", "2"], 2, "--factor and --min belong to"),
+        (["stream", "create", "a/b", "--segments", "0"], 2, "--segments"),
+        (["stream", "create", "a/b", "--retention-time", "5"], 2, "is not a duration"),
+        (["stream", "create", "a/b", "--retention-size", "2KB:1KB"], 2, "the maximum is below the minimum"),
+        (["stream", "scale", "a/b"], 2, "give either --segments N"),
+        (["stream", "scale", "a/b", "--segments", "2", "--split", "0:2"], 2, "give either --segments N"),
+        (["stream", "truncate", "a/b", "nonsense"], 2, "is not head, tail or a stream cut"),
+        (["read", "a/b", "--from", "nonsense"], 2, "is not head, tail or a stream cut"),
+        (["read", "a/b", "--limit", "0"], 2, "--limit"),
+        (["scope", "create", "a b"], 1, "tailrace: scope name 'a b' may only hold letters, digits, '.' and '-'"),
+        (["standalone", "--cache", "much"], 2, "'much' is not a size such as 256MiB"),
+        (["standalone", "--controller-port", "65536"], 2, "--controller-port"),
+        (["nonsense"], 2, "nonsense"),
+        (["--controller", "ftp://x", "scope", "list"], 1, "controller address 'ftp://x' has an unknown scheme"),
+        (["scope", "list", "--controller", "tcp://nowhere"], 1, "is not of the form tcp://HOST:PORT"),
+        (["inspect", "cache", "--admin", "nonsense"], 1, "tailrace: the admin interface at nonsense cannot be reached"),
+    ],
+)
+def test_one_line_on_standard_error(
+    arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_server_that_is_not_there(capsys: pytest.CaptureFixture[str], unused_port: int) -> None:
+    address = f"127.0.0.1:{unused_port}"
+    assert run(["stream", "list", "demo", "--controller", f"tcp://{address}"]) == 1
+    assert capsys.readouterr().err == (
+        f"tailrace: the controller at tcp://{address} cannot be reached: Connection refused\n"
+    )
+    assert run(["inspect", "containers", "--admin", f"http://{address}"]) == 1
+    assert f"the admin interface at http://{address} cannot be reached" in capsys.readouterr().err
+
+
+def test_tracebacks_only_with_debug(unused_port: int) -> None:
+    with pytest.raises(Exception, match="cannot be reached"):
+        run(["--debug", "scope", "list", "--controller", f"tcp://127.0.0.1:{unused_port}"])
+
+
+def test_an_option_after_the_command_wins(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("TAILRACE_CONTROLLER", "ftp://environment")
+    assert run(["scope", "list"]) == 1
+    assert "ftp://environment" in capsys.readouterr().err
+    assert run(["--controller", "ftp://before", "scope", "list"]) == 1
+    assert "ftp://before" in capsys.readouterr().err
+    assert run(["--controller", "ftp://before", "scope", "list", "--controller", "ftp://after"]) == 1
+    assert "ftp://after" in capsys.readouterr().err
+    assert SETTINGS.controller_given
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    assert "standalone" in capsys.readouterr().out
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("tailrace ")
+    assert run([]) == 2
+
+
+def test_what_a_later_version_offers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["standalone", "--data", str(tmp_path), "--workers", "2"]) == 1
+    assert "--workers 2: this version runs one worker process" in capsys.readouterr().err
