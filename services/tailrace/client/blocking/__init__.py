@@ -1,0 +1,1 @@
+"""The parts of the blocking facade; `tailrace.client.sync` joins them."""

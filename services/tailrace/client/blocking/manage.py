@@ -1,0 +1,145 @@
+"""Blocking management of scopes, streams and reader groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.client.asyncclient import name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tailrace.client.admin import StreamInfo, StreamManager
+    from tailrace.client.blocking.portal import Portal
+    from tailrace.client.groupstate.records import Checkpoint, Position, ReaderGroupConfig
+    from tailrace.client.model import StreamConfig, StreamName
+    from tailrace.client.readergroup import ReaderGroup, ReaderGroupManager
+    from tailrace.common.streamcut import StreamCut
+
+
+class BlockingStreamManager:
+    """As `StreamManager`."""
+
+    def __init__(self, portal: Portal, manager: StreamManager) -> None:
+        self._run = portal.run
+        self._manager = manager
+
+    def create_scope(self, scope: str) -> bool:
+        """Create a scope; False when it exists."""
+        return self._run(self._manager.create_scope(scope))
+
+    def delete_scope(self, scope: str, *, recursive: bool = False) -> bool:
+        """Delete a scope; False when there is none."""
+        return self._run(self._manager.delete_scope(scope, recursive=recursive))
+
+    def list_scopes(self) -> list[str]:
+        """All scopes."""
+        return self._run(self._manager.list_scopes())
+
+    def create_stream(self, stream: str | StreamName, config: StreamConfig | None = None) -> bool:
+        """Create a stream; False when it exists."""
+        return self._run(self._manager.create_stream(name_of(stream), config))
+
+    def update_stream(self, stream: str | StreamName, config: StreamConfig) -> None:
+        """Replace the configuration."""
+        self._run(self._manager.update_stream(name_of(stream), config))
+
+    def list_streams(self, scope: str, *, tag: str | None = None, internal: bool = False) -> list[StreamName]:
+        """Streams of a scope."""
+        return self._run(self._manager.list_streams(scope, tag=tag, internal=internal))
+
+    def info(self, stream: str | StreamName) -> StreamInfo:
+        """Configuration, active segments, head and tail."""
+        return self._run(self._manager.info(name_of(stream)))
+
+    def head(self, stream: str | StreamName) -> StreamCut:
+        """The cut at the first event that is left."""
+        return self._run(self._manager.head(name_of(stream)))
+
+    def tail(self, stream: str | StreamName) -> StreamCut:
+        """A cut after everything acknowledged before this call."""
+        return self._run(self._manager.tail(name_of(stream)))
+
+    def seal_stream(self, stream: str | StreamName) -> None:
+        """Seal."""
+        self._run(self._manager.seal_stream(name_of(stream)))
+
+    def truncate_stream(self, stream: str | StreamName, cut: StreamCut) -> None:
+        """Drop everything before a cut."""
+        self._run(self._manager.truncate_stream(name_of(stream), cut))
+
+    def delete_stream(self, stream: str | StreamName) -> bool:
+        """Delete a sealed stream; False when there is none."""
+        return self._run(self._manager.delete_stream(name_of(stream)))
+
+    def scale_to(self, stream: str | StreamName, count: int) -> None:
+        """Replace segments until there are `count` equal ones."""
+        self._run(self._manager.scale_to(name_of(stream), count))
+
+    def split_segment(self, stream: str | StreamName, identifier: int, parts: int) -> None:
+        """Replace a segment by equal parts."""
+        self._run(self._manager.split_segment(name_of(stream), identifier, parts))
+
+    def merge_segments(self, stream: str | StreamName, identifiers: Sequence[int]) -> None:
+        """Replace neighbouring segments by one."""
+        self._run(self._manager.merge_segments(name_of(stream), identifiers))
+
+
+class BlockingReaderGroupManager:
+    """As `ReaderGroupManager`."""
+
+    def __init__(self, portal: Portal, manager: ReaderGroupManager) -> None:
+        self._portal = portal
+        self._manager = manager
+
+    def create(self, group: str, config: ReaderGroupConfig) -> bool:
+        """Create a group; False when it exists with the same settings."""
+        return self._portal.run(self._manager.create(group, config))
+
+    def open(self, group: str) -> BlockingReaderGroup:
+        """A handle of an existing group."""
+        return BlockingReaderGroup(self._portal, self._portal.run(self._manager.open(group)))
+
+    def delete(self, group: str) -> None:
+        """Delete a group."""
+        self._portal.run(self._manager.delete(group))
+
+    def list(self) -> list[str]:
+        """Names of the groups of the scope."""
+        return self._portal.run(self._manager.list())
+
+
+class BlockingReaderGroup:
+    """As `ReaderGroup`."""
+
+    def __init__(self, portal: Portal, group: ReaderGroup) -> None:
+        self._run = portal.run
+        self._group = group
+
+    def online_readers(self) -> list[str]:
+        """Readers that belong to the group at present."""
+        return self._run(self._group.online_readers())
+
+    def positions(self) -> dict[str, StreamCut]:
+        """How far the group has read, by stream."""
+        return self._run(self._group.positions())
+
+    def reader_offline(self, reader: str, position: Position | None = None) -> None:
+        """Declare a reader dead."""
+        self._run(self._group.reader_offline(reader, position))
+
+    def checkpoint(self, name: str, *, deadline_s: float) -> Checkpoint:
+        """Make a named checkpoint; readers must be reading in other threads."""
+        return self._run(self._group.checkpoint(name, deadline_s=deadline_s))
+
+    def stream_cuts(self, *, deadline_s: float) -> dict[str, StreamCut]:
+        """A consistent cut; readers must be reading in other threads."""
+        return self._run(self._group.stream_cuts(deadline_s=deadline_s))
+
+    def publish_cuts(self, cuts: Mapping[StreamName, StreamCut]) -> None:
+        """Tell the controller up to where the group has consumed."""
+        self._run(self._group.publish_cuts(cuts))
+
+    def reset(self, config: ReaderGroupConfig | None = None) -> None:
+        """Begin anew."""
+        self._run(self._group.reset(config))

@@ -1,0 +1,112 @@
+"""Blocking readers: events, bytes, tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from tailrace.client.blocking.portal import next_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tailrace.client.blocking.portal import Portal
+    from tailrace.client.bytestream import ByteStreamReader
+    from tailrace.client.groupstate.records import Position
+    from tailrace.client.reader import EventRead, EventReader
+    from tailrace.client.tables import KeyValueTable, TableKeyParts, TableValue
+
+
+class BlockingEventReader:
+    """As `EventReader`."""
+
+    def __init__(self, portal: Portal, reader: EventReader) -> None:
+        self._run = portal.run
+        self._reader = reader
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def read_events(self, max_events: int, timeout_ms: int) -> list[EventRead]:
+        """Events of one segment, or one checkpoint; nothing when nothing came in time."""
+        return self._run(self._reader.read_events(max_events, timeout_ms))
+
+    def read_event(self, timeout_ms: int) -> EventRead | None:
+        """The next event or checkpoint."""
+        return self._run(self._reader.read_event(timeout_ms))
+
+    def events(self, *, idle_ms: int) -> Iterator[EventRead]:
+        """Events one after the other, until none came for `idle_ms`."""
+        source = self._reader.events(idle_ms=idle_ms)
+        while (item := self._run(next_of(source))) is not None:
+            yield item
+
+    @property
+    def position(self) -> Position:
+        """What was returned so far."""
+        return self._reader.position
+
+    @property
+    def end_of_data(self) -> bool:
+        """Whether the whole group has read everything that it should read."""
+        return self._reader.end_of_data
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._run(self._reader.close())
+
+
+class BlockingByteStreamReader:
+    """As `ByteStreamReader`."""
+
+    def __init__(self, portal: Portal, reader: ByteStreamReader) -> None:
+        self._run = portal.run
+        self._reader = reader
+
+    def head(self) -> int:
+        """Offset of the first byte that is left."""
+        return self._run(self._reader.head())
+
+    def tail(self) -> int:
+        """Offset of the end."""
+        return self._run(self._reader.tail())
+
+    def seek(self, offset: int) -> None:
+        """Read from `offset` next."""
+        self._reader.seek(offset)
+
+    def read(self, max_bytes: int, *, timeout_s: float | None = None) -> bytes:
+        """Up to `max_bytes` bytes; waits at the end of the stream."""
+        return self._run(self._reader.read(max_bytes, timeout_s=timeout_s))
+
+    def read_exactly(self, count: int, *, timeout_s: float | None = None) -> bytes:
+        """`count` bytes."""
+        return self._run(self._reader.read_exactly(count, timeout_s=timeout_s))
+
+
+class BlockingTable:
+    """As `KeyValueTable`."""
+
+    def __init__(self, portal: Portal, table: KeyValueTable) -> None:
+        self._run = portal.run
+        self._table = table
+
+    def put(self, key: TableKeyParts, value: bytes, *, version: int | None = None) -> int:
+        """Insert or update; returns the new version."""
+        return self._run(self._table.put(key, value, version=version))
+
+    def get(self, key: TableKeyParts) -> TableValue | None:
+        """The entry of a key."""
+        return self._run(self._table.get(key))
+
+    def remove(self, key: TableKeyParts, *, version: int | None = None) -> None:
+        """Remove."""
+        self._run(self._table.remove(key, version=version))
+
+    def entries(self, primary: bytes | None = None) -> Iterator[TableValue]:
+        """Entries in order of their keys."""
+        source = self._table.entries(primary)
+        while (entry := self._run(next_of(source))) is not None:
+            yield entry

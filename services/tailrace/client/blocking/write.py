@@ -1,0 +1,152 @@
+"""Blocking writers: events, transactions, bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Sequence
+
+    from tailrace.client.blocking.portal import Portal
+    from tailrace.client.bytestream import ByteStreamWriter
+    from tailrace.client.model import TransactionState
+    from tailrace.client.routedwriter import RoutedWriter
+    from tailrace.client.transactions import Transaction, TransactionalWriter
+
+
+class _BlockingWrites:
+    """Writes of events that wait for room, not for durability."""
+
+    def __init__(self, portal: Portal, writer: RoutedWriter) -> None:
+        self._run = portal.run
+        self._routed = writer
+
+    def write_event(self, event: bytes, routing_key: str | None = None) -> None:
+        """Take an event; `flush` waits until it is durable."""
+        self.write_events((event,), routing_key)
+
+    def write_events(self, events: Sequence[bytes], routing_key: str | None = None) -> None:
+        """Take events of one routing key; `flush` waits until they are durable."""
+
+        async def work() -> None:
+            await self._routed.ready()
+            self._routed.write_events(events, routing_key)
+
+        self._run(work())
+
+    def flush(self) -> None:
+        """Wait until everything taken is durable. Raises the error of an event that is not."""
+        self._run(self._routed.flush())
+
+
+class BlockingEventWriter(_BlockingWrites):
+    """As `EventWriter`, except that writes return nothing: use `flush`."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Flush and stop."""
+        self._run(self._routed.close())
+
+
+class BlockingTransaction(_BlockingWrites):
+    """As `Transaction`; ``with`` commits, or aborts when an exception leaves the block."""
+
+    def __init__(self, portal: Portal, transaction: Transaction) -> None:
+        super().__init__(portal, transaction)
+        self._transaction = transaction
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.commit()
+        else:
+            self.abort()
+
+    @property
+    def transaction_id(self) -> uuid.UUID:
+        """Id of the transaction."""
+        return self._transaction.transaction_id
+
+    def commit(self, timestamp_ms: int | None = None) -> None:
+        """Decide to commit."""
+        self._run(self._transaction.commit(timestamp_ms))
+
+    def abort(self) -> None:
+        """Drop the events."""
+        self._run(self._transaction.abort())
+
+    def state(self) -> TransactionState:
+        """What the controller says."""
+        return self._run(self._transaction.state())
+
+    def wait_until_visible(self, deadline_s: float) -> None:
+        """Wait until a committed transaction's events can be read."""
+        self._run(self._transaction.wait_until_visible(deadline_s))
+
+
+class BlockingTransactionalWriter:
+    """As `TransactionalWriter`."""
+
+    def __init__(self, portal: Portal, writer: TransactionalWriter) -> None:
+        self._portal = portal
+        self._writer = writer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def begin(self) -> BlockingTransaction:
+        """Open a transaction."""
+        return BlockingTransaction(self._portal, self._portal.run(self._writer.begin()))
+
+    def resume(self, transaction_id: uuid.UUID) -> BlockingTransaction:
+        """A handle of an open transaction."""
+        return BlockingTransaction(self._portal, self._portal.run(self._writer.resume(transaction_id)))
+
+    def close(self) -> None:
+        """Stop pinging."""
+        self._portal.run(self._writer.close())
+
+
+class BlockingByteStreamWriter:
+    """As `ByteStreamWriter`."""
+
+    def __init__(self, portal: Portal, writer: ByteStreamWriter) -> None:
+        self._run = portal.run
+        self._writer = writer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def write(self, data: bytes) -> None:
+        """Append; `flush` waits until the bytes are durable."""
+        self._run(self._writer.write(data))
+
+    def flush(self) -> None:
+        """Wait until everything written is durable."""
+        self._run(self._writer.flush())
+
+    def truncate(self, offset: int) -> None:
+        """Drop the bytes before `offset`."""
+        self._run(self._writer.truncate(offset))
+
+    def seal(self) -> None:
+        """Flush and seal."""
+        self._run(self._writer.seal())
+
+    def close(self) -> None:
+        """Flush and stop."""
+        self._run(self._writer.close())
