@@ -1,0 +1,147 @@
+"""Manual scales: what is refused, what readers and writers see, and that transactions are waited for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tailrace.common.errors import BadRequestError, NotFoundError, WriteConflictError
+from tailrace.common.names import segment_id
+from tailrace.controller.store import StreamKey
+from tailrace.rpc import controller_pb2 as pb
+
+S = "scope/stream/"
+HALVES = [(0.0, 0.5), (0.5, 1.0)]
+
+
+async def followers(api: Any, identifier: int) -> dict[int, list[int]]:
+    request = pb.SegmentId(streamInfo=api.info, segmentId=identifier)
+    found = await api.call("getSegmentsImmediatelyFollowing", request)
+    return {entry.segment.segmentId.segmentId: list(entry.value) for entry in found.segments}
+
+
+async def test_split_and_merge(api: Any, world: Any) -> None:
+    await api.setup(1)
+    one, two = await api.scaled([0], HALVES)
+    assert (one, two) == (segment_id(1, 1), segment_id(2, 1))
+    assert await followers(api, 0) == {one: [0], two: [0]}
+    assert await followers(api, one) == {}
+    (three,) = await api.scaled([one, two], [(0.0, 1.0)])
+    assert await followers(api, one) == await followers(api, two) == {three: [one, two]}
+    assert await followers(api, 0) == {one: [0], two: [0]}
+    assert [world.segments.segments[name].sealed for name in world.segments.names(S)] == [True, True, True, False]
+
+
+async def test_segments_that_live_through_scales_keep_their_ids(api: Any) -> None:
+    await api.setup(3)
+    for _ in range(3):
+        active = await api.current()
+        await api.scaled([active[0]], [(0.0, 1 / 3)])
+    assert (await api.current())[1:] == [1, 2]
+    assert await followers(api, 1) == {}
+    with pytest.raises(NotFoundError):
+        await followers(api, 9)
+    with pytest.raises(NotFoundError):
+        await followers(api, segment_id(0, 9))
+
+
+async def test_the_answer_names_the_epoch_before(api: Any) -> None:
+    await api.setup(1)
+    started = await api.scale([0], HALVES)
+    assert started.status == pb.ScaleResponse.STARTED
+    assert started.epoch == 0
+    assert [(r.segmentId.segmentId, r.minKey, r.maxKey) for r in started.segments] == [
+        (segment_id(1, 1), 0.0, 0.5),
+        (segment_id(2, 1), 0.5, 1.0),
+    ]
+    await api.until_scaled(0)
+    later = await api.call("checkScale", pb.ScaleStatusRequest(streamInfo=api.info, epoch=5))
+    assert later.status == pb.ScaleStatusResponse.INVALID_INPUT
+
+
+@pytest.mark.parametrize(
+    ("sealed", "ranges", "status"),
+    [
+        ([5], [(0.0, 0.5)], pb.ScaleResponse.PRECONDITION_FAILED),
+        ([0, 1], [(0.0, 1.0)], pb.ScaleResponse.PRECONDITION_FAILED),
+        ([0], [(0.0, 0.25)], pb.ScaleResponse.FAILURE),
+        ([0], [(0.0, 0.3), (0.2, 0.5)], pb.ScaleResponse.FAILURE),
+        ([0, 0], [(0.0, 0.5)], pb.ScaleResponse.FAILURE),
+        ([], [], pb.ScaleResponse.FAILURE),
+    ],
+)
+async def test_scales_that_are_refused(api: Any, sealed: list[int], ranges: list[Any], status: int) -> None:
+    await api.setup(2)
+    assert (await api.scale(sealed, ranges)).status == status
+    assert await api.current() == [0, 1]
+
+
+@pytest.mark.parametrize("key_range", [(0.5, 0.5), (0.5, 0.2), (-0.1, 0.5), (0.5, 1.1), (float("nan"), 1.0)])
+async def test_impossible_key_ranges_are_named(api: Any, key_range: tuple[float, float]) -> None:
+    await api.setup(1)
+    with pytest.raises(BadRequestError, match="key range"):
+        await api.scale([0], [key_range])
+
+
+async def test_between_two_cuts(api: Any) -> None:
+    await api.setup(1)
+    one, two = await api.scaled([0], HALVES)
+    three, _ = await api.scaled([one], [(0.0, 0.5)])
+
+    async def between(start: dict[int, int], end: dict[int, int]) -> list[int]:
+        request = pb.StreamCutRange(**{"streamInfo": api.info, "from": start, "to": end})
+        found = await api.call("getSegmentsBetween", request)
+        return [item.segmentId for item in found.segments]
+
+    assert await between({}, {one: 0, two: 0}) == [0, one, two]
+    assert await between({one: 0, two: 0}, {}) == [one, two, three]
+    assert await between({0: 0}, {0: 0}) == [0]
+    with pytest.raises(BadRequestError, match="both empty"):
+        await between({}, {})
+    with pytest.raises(BadRequestError, match="after"):
+        await between({one: 5, two: 0}, {0: 0})
+
+
+async def test_a_scale_waits_for_open_transactions(api: Any, world: Any) -> None:
+    await api.setup(1)
+    opened = await api.begin()
+    started = await api.scale([0], HALVES)
+    check = pb.ScaleStatusRequest(streamInfo=api.info, epoch=started.epoch)
+    assert (await api.call("checkScale", check)).status == pb.ScaleStatusResponse.IN_PROGRESS
+    with pytest.raises(WriteConflictError):
+        await api.begin()
+    assert (await api.scale([0], HALVES)).status == pb.ScaleResponse.FAILURE
+    world.segments.append(world.segments.names(S + "0.#epoch.0#")[0], b"event")
+    assert await api.commit(opened.txnId) == pb.TxnStatus.SUCCESS
+    await api.until_scaled(0)
+    assert world.segments.segments[f"{S}0.#epoch.0"].pieces == [b"event"]
+    begun = await api.begin()
+    assert begun.txnId.highBits >> 32 == 1
+
+
+async def test_sealing_puts_an_end_to_a_scale_that_waits(api: Any, world: Any) -> None:
+    await api.setup(1)
+    opened = await api.begin()
+    started = await api.scale([0], HALVES)
+    assert (await api.call("sealStream", api.info)).status == pb.UpdateStreamStatus.SUCCESS
+    assert await api.state(opened.txnId) == pb.TxnState.ABORTED
+    check = pb.ScaleStatusRequest(streamInfo=api.info, epoch=started.epoch)
+    assert (await api.call("checkScale", check)).status == pb.ScaleStatusResponse.INTERNAL_ERROR
+    assert world.segments.names(S) == [f"{S}0.#epoch.0"]
+
+
+async def test_sealed_sizes_are_recorded(api: Any, world: Any, controller: Any) -> None:
+    await api.setup(1)
+    world.segments.append(f"{S}0.#epoch.0", b"12345")
+    one, two = await api.scaled([0], HALVES)
+    world.segments.append(f"{S}1.#epoch.1", b"123")
+    await api.call("sealStream", api.info)
+    core = controller.services.core
+    key = StreamKey("scope", "stream")
+    root = await core.context.store.load(key)
+    records = await core.context.store.sealed(key, root, 0, 2)
+    assert [(record.epoch, record.sizes, record.total_bytes) for record in records] == [
+        (1, {0: 5}, 5),
+        (2, {one: 3, two: 0}, 8),
+    ]
