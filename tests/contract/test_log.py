@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
 from tailrace.common.errors import BadRequestError, FencedError, IllegalStateError, UnavailableError
 from tailrace.log.disk import RealDisk
 from tailrace.log.file import FileLog
@@ -234,6 +235,6 @@ async def test_stored_bytes_shrink_with_truncation(place: Place) -> None:
         await log.truncate(100)
         await log.append([b"x"])
         deadline = asyncio.get_running_loop().time() + 10
-        while log.stored_bytes > 700_000 and asyncio.get_running_loop().time() < deadline:
+        while log.stored_bytes > 700_000 and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - polled
             await asyncio.sleep(0.001)
         assert log.stored_bytes <= 700_000

@@ -7,6 +7,7 @@ A failing seed replays with ``--seed n --workload name``.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import gc
 import sys
 import time
@@ -66,7 +67,7 @@ def run_seed(name: str, seed: int, totals: Totals, verbose: bool = False) -> boo
     failure = ""
     try:
         workload.run()
-    except Exception as error:
+    except (Exception, asyncio.CancelledError) as error:
         failure = f"{type(error).__name__}: {error}"
         if verbose:
             traceback.print_exc()

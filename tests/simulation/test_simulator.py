@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from sim import ForbiddenError, SimDisk, SimProcess, SimWorld, StuckError
 from tailrace.common.errors import DiskFullError, StartError
 
@@ -63,7 +64,7 @@ def test_a_deadlock_and_a_livelock_are_errors() -> None:
         world.run(asyncio.Event().wait())
 
     async def spin() -> None:
-        while True:
+        while True:  # noqa: ASYNC110 - the very mistake to be found
             await asyncio.sleep(0)
 
     with pytest.raises(StuckError, match="livelock"), SimWorld(3) as world:

@@ -190,7 +190,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.call_later(self._random.random() ** 3 * EXECUTOR_DELAY_MAX_S, run)
         return future
 
-    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
         """There is none."""
 
     # -- network: in sim.network

@@ -224,7 +224,7 @@ class SimTransport(asyncio.Transport):
     def _arrive(self, segment: bytes) -> None:
         self._under_way -= len(segment)
         other = self.other
-        if other is None or self._lost and not self._eof_wanted:
+        if other is None or (self._lost and not self._eof_wanted):
             return
         if other._lost or other._closing or other._is_dead():
             self._reset(ConnectionResetError(104, "Connection reset by peer"), tell=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Violation(AssertionError):  # noqa: N818 - it is a finding, not an error of the simulator
+class Violation(AssertionError):
     """A promise of the product was broken in a simulated run."""
 
 

@@ -52,7 +52,7 @@ class ContainerWorkload:
             (limits, "FLUSH_ATTRIBUTES_THRESHOLD"): rng.choice([2, 8, 1000]),
             (limits, "FLUSH_ATTRIBUTES_AGED_THRESHOLD"): rng.choice([1, 200]),
             (limits, "ATTRIBUTES_IN_MEMORY_PER_SEGMENT_MAX"): rng.choice([1, 5, 4096]),
-            (limits, "DELETE_DELAY_S"): rng.choice([0.5, 120.0]),
+            (limits, "DELETE_DELAY_S"): rng.choice([10.0, 120.0]),  # longer than reads take in this world
             (storagewriter, "_SHARED_MAX_BYTES"): rng.choice([4_000, 100_000]),
             (pipeline, "_ARENA_BYTES"): rng.choice([4_096, 65_536, 1024 * 1024]),
         }

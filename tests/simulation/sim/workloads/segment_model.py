@@ -189,7 +189,9 @@ class SoleClient:
             current = known.get(key, NULL_ATTRIBUTE)
             comparison = current if rng.random() < 0.9 else 12345
             kind = rng.choice(VERBS)
-            value = rng.randint(-1000, 1000) if rng.random() < 0.85 or kind == AttributeUpdateType.ACCUMULATE else current
+            value = rng.randint(-1000, 1000)
+            if rng.random() < 0.15 and kind != AttributeUpdateType.ACCUMULATE:
+                value = current
             updates.append(AttributeUpdate(key, kind, value, comparison))
         return updates
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import struct
 from dataclasses import dataclass, field
@@ -67,10 +68,8 @@ class SharedStream:
 
     async def live(self, container: Container, blocks: int) -> None:
         """Everything at once, until the writers are done."""
-        try:
+        with contextlib.suppress(SegmentExistsError):
             await container.create_segment(self.name)
-        except SegmentExistsError:
-            pass
         reading = asyncio.create_task(self._read(container))
         try:
             await asyncio.gather(
@@ -112,7 +111,7 @@ class SharedStream:
         """The barrier of SetupAppend: what the container says it has."""
         stored = await container.writer_state(self.name, writer.writer_id)
         last = 0 if stored == NULL_ATTRIBUTE else stored
-        require(writer.acknowledged <= last, f"event {writer.acknowledged} was acknowledged, the container knows {last}")
+        require(writer.acknowledged <= last, f"{writer.acknowledged} was acknowledged, the container knows {last}")
         require(last <= len(writer.sent), f"the container knows event {last}, only {len(writer.sent)} were sent")
         writer.acknowledged = last
         return last
@@ -160,13 +159,12 @@ class SharedStream:
         """Bring a transaction to its end, whatever was done of it before a crash."""
         segment = transaction.segment
         if transaction.phase == "new":
-            try:
+            with contextlib.suppress(SegmentExistsError):
                 await container.create_segment(segment)
-            except SegmentExistsError:
-                pass
             done = len(parse(await self._whole(container, segment)))
             for event in transaction.events[done:]:
-                await container.append(segment, [event], [AttributeUpdate(EVENT_COUNT, AttributeUpdateType.ACCUMULATE, 1)])
+                one_more = AttributeUpdate(EVENT_COUNT, AttributeUpdateType.ACCUMULATE, 1)
+                await container.append(segment, [event], [one_more])
                 self.steps += 1
             transaction.phase = "committing" if self.random.random() < 0.7 else "aborting"
         if transaction.phase == "committing":
@@ -175,10 +173,8 @@ class SharedStream:
             if self.random.random() < 0.3:
                 await container.merge(self.name, segment)  # asked again: the same answer, no second copy
         else:
-            try:
+            with contextlib.suppress(NoSuchSegmentError):
                 await container.delete(segment)
-            except NoSuchSegmentError:
-                pass
             transaction.phase = "aborted"
 
     async def _whole(self, container: Container, segment: str) -> bytes:
@@ -230,7 +226,8 @@ class SharedStream:
             self._saw(position, await container.read_exact(self.name, position, properties.length - position))
         require(properties.length == len(self.content), f"{self.name}: {len(self.content)} bytes seen, {properties}")
         events = parse(bytes(self.content))
-        require(properties.core_attributes[EVENT_COUNT] == len(events), f"{self.name}: {len(events)} events, {properties}")
+        counted = properties.core_attributes[EVENT_COUNT]
+        require(counted == len(events), f"{self.name}: {len(events)} events, counted {counted}")
         for writer in self.writers:
             await self._check_writer(container, writer, events)
         self._check_transactions(events)
