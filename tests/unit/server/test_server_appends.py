@@ -359,3 +359,33 @@ async def test_more_writers_than_the_limit_replace_the_oldest(model: Any) -> Non
     assert (await client.call(end(1, b"a", writer=newest))) == ack(1, MIN, 1, newest)
     client.send(end(1, b"a", writer=bytes(16)))
     await client.expect_end()
+
+
+async def test_a_conditional_append_is_not_acknowledged_with_later_ones(model: Any) -> None:
+    client = await model.connect()
+    await client.create(SEGMENT)
+    await client.setup(W, SEGMENT)
+    model.model.hold()
+    client.send(end(1, b"a"), c.ConditionalBlockEnd(W, 2, 1, b"b", 72), end(3, b"c"), end(4, b"d"))
+    await client.expect_silence()
+    model.model.release()
+    assert await client.receive() == ack(1, MIN, 1)
+    assert await client.receive() == c.DataAppended(W, 2, 1, 72, 2)
+    assert await client.receive() == ack(4, 2, 4)
+    await client.expect_silence()
+
+
+async def test_a_writer_with_appends_in_flight_is_not_replaced(model: Any) -> None:
+    client = await model.connect()
+    await client.create(SEGMENT)
+    await client.setup(W, SEGMENT)
+    model.model.hold()
+    client.send(end(1, b"a"))
+    for number in range(limits.SETUP_APPENDS_PER_CONNECTION_MAX):
+        client.send(c.SetupAppend(number, b"other" + number.to_bytes(11, "big"), SEGMENT, ""))
+    await client.expect_silence()
+    model.model.release()
+    assert await client.receive() == ack(1, MIN, 1)
+    for _ in range(limits.SETUP_APPENDS_PER_CONNECTION_MAX):
+        await client.expect(c.AppendSetup)
+    assert await client.call(end(2, b"b")) == ack(2, 1, 2)

@@ -151,6 +151,24 @@ async def test_a_reader_that_takes_nothing_is_not_answered_without_bound(model: 
     assert answered == set(range(count))
 
 
+async def test_tail_reads_that_end_together_are_not_answered_without_bound(model: Any) -> None:
+    client, writer = await model.connect(), await model.connect()
+    await fill(writer, SEGMENT, b"abc")
+    count = 60
+    client.send(*(c.ReadSegment(SEGMENT, 3, 2 * limits.MIB, "", number) for number in range(count)))
+    await client.expect_silence()
+    client.writer.transport.pause_reading()
+    model.accounted.clear()
+    await writer.call(c.AppendBlockEnd(W, 0, bytes(2 * limits.MIB), 1, 2, 1))
+    for _ in range(200):
+        await model.turn()
+    answered = [length for _, length, operations in model.accounted if operations == 0]
+    assert 0 < len(answered) < 20
+    client.writer.transport.resume_reading()
+    replies = {(await client.expect(c.SegmentRead)).request_id for _ in range(count)}
+    assert replies == set(range(count))
+
+
 # -- info and attributes ----------------------------------------------------------------------------------------------
 
 
