@@ -70,6 +70,11 @@ class Controller:
         """Whether calls can be answered."""
         return self._started
 
+    @property
+    def active_streams(self) -> int:
+        """Streams with workflows, transactions or leases."""
+        return self._driver.active_streams
+
     async def start(self) -> None:
         """Make sure that the tables and the internal scope exist, then take up what was left behind.
 

@@ -1,0 +1,1 @@
+"""The controller's REST interface, over the same services as gRPC (docs/controller.md)."""

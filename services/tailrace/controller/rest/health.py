@@ -1,0 +1,129 @@
+"""REST routes of health and metrics (rest §"Endpoints")."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastapi import APIRouter, HTTPException, Response
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+
+from tailrace.controller.rest import models
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tailrace.controller.app import Controller
+
+ROOT = "controller"
+
+
+class Health:
+    """Health of the controller and of its parts, computed when asked for."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def result(self) -> models.HealthResult:
+        """The whole tree."""
+        children = {name: self._part(name) for name in ("workflows", "grpc")}
+        ready = self._controller.ready
+        return models.HealthResult(
+            name=ROOT, status=_status(ready), readiness=ready, liveness=True, details={}, children=children
+        )
+
+    def find(self, name: str) -> models.HealthResult:
+        """One part. Raises HTTPException 404."""
+        whole = self.result()
+        found = whole if name == ROOT else whole.children.get(name)
+        if found is None:
+            raise HTTPException(404, f"no part of the controller is called {name[:80]!r}")
+        return found
+
+    def _part(self, name: str) -> models.HealthResult:
+        if name == "workflows":
+            ready = self._controller.ready
+            details = {"activeStreams": str(self._controller.active_streams)}
+        else:
+            endpoints = self._controller.services.core.endpoints
+            ready = bool(endpoints)
+            details = {"endpoints": ", ".join(f"{host}:{port}" for host, port in endpoints)}
+        return models.HealthResult(name=name, status=_status(ready), readiness=ready, liveness=True, details=details)
+
+
+def _status(ready: bool) -> str:
+    return "UP" if ready else "STARTING"
+
+
+class ControllerCollector:
+    """The controller's metrics for Prometheus."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Read when scraped."""
+        yield GaugeMetricFamily(
+            "tailrace_controller_ready", "1 when calls are answered", value=float(self._controller.ready)
+        )
+        yield GaugeMetricFamily(
+            "tailrace_controller_active_streams",
+            "Streams with workflows, transactions or leases",
+            value=float(self._controller.active_streams),
+        )
+
+
+def health_routes(controller: Controller, registry: CollectorRegistry) -> APIRouter:
+    """/ping, /v1/health and /prometheus."""
+    router = APIRouter(tags=["Health"])
+    health = Health(controller)
+
+    @router.get("/ping")
+    async def ping() -> Response:
+        return Response()
+
+    @router.get("/prometheus")
+    async def prometheus() -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    @router.get("/v1/health")
+    async def get_health() -> models.HealthResult:
+        return health.result()
+
+    @router.get("/v1/health/readiness")
+    async def get_readiness() -> bool:
+        return health.result().readiness
+
+    @router.get("/v1/health/liveness")
+    async def get_liveness() -> bool:
+        return health.result().liveness
+
+    @router.get("/v1/health/details")
+    async def get_details() -> models.HealthDetails:
+        return models.HealthDetails(details=health.result().details)
+
+    @router.get("/v1/health/status")
+    async def get_status() -> models.HealthStatusModel:
+        return models.HealthStatusModel(status=health.result().status)
+
+    @router.get("/v1/health/readiness/{name}")
+    async def get_part_readiness(name: str) -> bool:
+        return health.find(name).readiness
+
+    @router.get("/v1/health/liveness/{name}")
+    async def get_part_liveness(name: str) -> bool:
+        return health.find(name).liveness
+
+    @router.get("/v1/health/details/{name}")
+    async def get_part_details(name: str) -> models.HealthDetails:
+        return models.HealthDetails(details=health.find(name).details)
+
+    @router.get("/v1/health/status/{name}")
+    async def get_part_status(name: str) -> models.HealthStatusModel:
+        return models.HealthStatusModel(status=health.find(name).status)
+
+    @router.get("/v1/health/{name}")
+    async def get_part(name: str) -> models.HealthResult:
+        return health.find(name)
+
+    return router

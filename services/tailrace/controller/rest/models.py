@@ -1,0 +1,160 @@
+"""JSON of the REST interface (rest §"Models")."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import BaseModel
+
+
+class ScalingType(StrEnum):
+    """What a scaling policy counts."""
+
+    FIXED_NUM_SEGMENTS = "FIXED_NUM_SEGMENTS"
+    BY_RATE_IN_KBYTES_PER_SEC = "BY_RATE_IN_KBYTES_PER_SEC"
+    BY_RATE_IN_EVENTS_PER_SEC = "BY_RATE_IN_EVENTS_PER_SEC"
+
+
+class RetentionType(StrEnum):
+    """What a retention policy limits."""
+
+    LIMITED_DAYS = "LIMITED_DAYS"
+    LIMITED_SIZE_MB = "LIMITED_SIZE_MB"
+
+
+class TimeBasedRetention(BaseModel):
+    """A span of time."""
+
+    days: int = 0
+    hours: int = 0
+    minutes: int = 0
+
+
+class ScalingConfig(BaseModel):
+    """Scaling policy; for FIXED_NUM_SEGMENTS only ``minSegments`` counts."""
+
+    type: ScalingType
+    targetRate: int | None = None
+    scaleFactor: int | None = None
+    minSegments: int | None = None
+
+
+class RetentionConfig(BaseModel):
+    """Retention policy: ``value`` in days or MiB; the spans say what whole days cannot."""
+
+    type: RetentionType
+    value: int | None = None
+    timeBasedRetention: TimeBasedRetention | None = None
+    maxValue: int | None = None
+    maxTimeBasedRetention: TimeBasedRetention | None = None
+
+
+class ScopeProperty(BaseModel):
+    """A scope."""
+
+    scopeName: str
+
+
+class CreateScopeRequest(BaseModel):
+    """Name of the scope to create."""
+
+    scopeName: str
+
+
+class ScopesList(BaseModel):
+    """All scopes."""
+
+    scopes: list[ScopeProperty]
+
+
+class UpdateStreamRequest(BaseModel):
+    """The whole new configuration."""
+
+    scalingPolicy: ScalingConfig
+    retentionPolicy: RetentionConfig | None = None
+    streamTags: list[str] | None = None
+    timestampAggregationTimeout: int | None = None
+    rolloverSizeBytes: int | None = None
+
+
+class CreateStreamRequest(UpdateStreamRequest):
+    """Name and configuration of the stream to create."""
+
+    streamName: str
+
+
+class StreamProperty(BaseModel):
+    """A stream with its configuration."""
+
+    scopeName: str
+    streamName: str
+    scalingPolicy: ScalingConfig
+    retentionPolicy: RetentionConfig | None = None
+    tags: list[str] = []
+    timestampAggregationTimeout: int = 0
+    rolloverSizeBytes: int = 0
+
+
+class StreamsList(BaseModel):
+    """Streams of a scope."""
+
+    streams: list[StreamProperty]
+
+
+class StreamStateModel(BaseModel):
+    """State to bring a stream to: SEALED is the only one."""
+
+    streamState: str
+
+
+class SegmentModel(BaseModel):
+    """A segment in a scaling event."""
+
+    number: int
+    startTime: int
+    keyStart: float
+    keyEnd: float
+
+
+class ScaleMetadata(BaseModel):
+    """One scaling event: the segments after it."""
+
+    timestamp: int
+    segmentList: list[SegmentModel]
+    splits: int
+    merges: int
+
+
+class ReaderGroupName(BaseModel):
+    """A reader group."""
+
+    readerGroupName: str
+
+
+class ReaderGroupsList(BaseModel):
+    """Reader groups of a scope."""
+
+    readerGroups: list[ReaderGroupName]
+
+
+class HealthResult(BaseModel):
+    """Health of a part and of the parts below it."""
+
+    name: str
+    status: str
+    readiness: bool
+    liveness: bool
+    details: dict[str, str] = {}
+    children: dict[str, HealthResult] = {}
+
+
+class HealthDetails(BaseModel):
+    """Details of a part."""
+
+    details: dict[str, str]
+
+
+class HealthStatusModel(BaseModel):
+    """Status of a part: UP, STARTING, DOWN."""
+
+    status: str

@@ -1,0 +1,161 @@
+"""The REST interface over a running controller."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tailrace.controller.rest.app import create_app
+from tailrace.rpc import controller_pb2 as pb
+
+FIXED = {"type": "FIXED_NUM_SEGMENTS", "minSegments": 1}
+
+
+@pytest.fixture
+async def rest(controller: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the application."""
+    transport = httpx.ASGITransport(app=create_app(controller))
+    async with httpx.AsyncClient(transport=transport, base_url="http://controller") as client:
+        yield client
+
+
+async def make_stream(rest: httpx.AsyncClient, **fields: Any) -> httpx.Response:
+    await rest.post("/v1/scopes", json={"scopeName": "scope"})
+    body = {"streamName": "stream", "scalingPolicy": FIXED, **fields}
+    return await rest.post("/v1/scopes/scope/streams", json=body)
+
+
+async def test_scopes(rest: httpx.AsyncClient) -> None:
+    assert (await rest.get("/v1/scopes/scope")).status_code == 404
+    assert (await rest.post("/v1/scopes", json={"scopeName": "_x"})).status_code == 400
+    created = await rest.post("/v1/scopes", json={"scopeName": "scope"})
+    assert (created.status_code, created.json()) == (201, {"scopeName": "scope"})
+    assert (await rest.post("/v1/scopes", json={"scopeName": "scope"})).status_code == 409
+    assert (await rest.get("/v1/scopes")).json() == {"scopes": [{"scopeName": "_system"}, {"scopeName": "scope"}]}
+    assert (await rest.get("/v1/scopes/scope")).json() == {"scopeName": "scope"}
+    await make_stream(rest)
+    assert (await rest.delete("/v1/scopes/scope")).status_code == 412
+    assert (await rest.delete("/v1/scopes/none")).status_code == 404
+
+
+async def test_life_of_a_stream(rest: httpx.AsyncClient) -> None:
+    made = await make_stream(rest, streamTags=["t"], rolloverSizeBytes=5)
+    assert made.status_code == 201
+    expected = {
+        "scopeName": "scope",
+        "streamName": "stream",
+        "scalingPolicy": {
+            "type": "FIXED_NUM_SEGMENTS",
+            "targetRate": None,
+            "scaleFactor": None,
+            "minSegments": 1,
+        },
+        "retentionPolicy": None,
+        "tags": ["t"],
+        "timestampAggregationTimeout": 0,
+        "rolloverSizeBytes": 5,
+    }
+    assert made.json() == expected
+    path = "/v1/scopes/scope/streams"
+    assert (await make_stream(rest)).status_code == 409
+    assert (await rest.get(f"{path}/stream")).json() == expected
+    changed = await rest.put(f"{path}/stream", json={"scalingPolicy": FIXED, "streamTags": ["u"]})
+    assert changed.json()["tags"] == ["u"]
+    assert (await rest.delete(f"{path}/stream")).status_code == 412
+    assert (await rest.put(f"{path}/stream/state", json={"streamState": "OPEN"})).status_code == 400
+    sealed = await rest.put(f"{path}/stream/state", json={"streamState": "SEALED"})
+    assert (sealed.status_code, sealed.json()) == (200, {"streamState": "SEALED"})
+    assert (await rest.put(f"{path}/stream", json={"scalingPolicy": FIXED})).status_code == 500
+    assert (await rest.delete(f"{path}/stream")).status_code == 204
+    assert (await rest.get(f"{path}/stream")).status_code == 404
+    assert (await rest.delete(f"{path}/stream")).status_code == 404
+
+
+async def test_streams_that_cannot_be(rest: httpx.AsyncClient) -> None:
+    assert (await make_stream(rest, streamName="_internal")).status_code == 400
+    refused = await make_stream(rest, scalingPolicy={"type": "FIXED_NUM_SEGMENTS", "minSegments": 0})
+    assert refused.status_code == 400
+    assert "minNumSegments" in refused.json()["detail"]
+    missing = await rest.post("/v1/scopes/none/streams", json={"streamName": "s", "scalingPolicy": FIXED})
+    assert missing.status_code == 404
+
+
+async def test_lists_filter(rest: httpx.AsyncClient) -> None:
+    await make_stream(rest, streamTags=["t"])
+    path = "/v1/scopes/scope/streams"
+
+    async def listed(**query: str) -> list[str]:
+        return [item["streamName"] for item in (await rest.get(path, params=query)).json()["streams"]]
+
+    assert await listed() == ["stream"]
+    assert await listed(filter_type="showInternalStreams") == ["_MARKstream"]
+    assert await listed(filter_type="tag", filter_value="t") == ["stream"]
+    assert await listed(filter_type="tag", filter_value="x") == []
+    assert (await rest.get("/v1/scopes/none/streams")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("policy", "answer"),
+    [
+        ({"type": "LIMITED_SIZE_MB", "value": 3, "maxValue": 9}, {"value": 3, "maxValue": 9}),
+        ({"type": "LIMITED_DAYS", "value": 2}, {"value": 2, "maxValue": None}),
+        (
+            {"type": "LIMITED_DAYS", "value": 0, "timeBasedRetention": {"days": 1, "hours": 2, "minutes": 3}},
+            {"value": 0, "timeBasedRetention": {"days": 1, "hours": 2, "minutes": 3}},
+        ),
+        (
+            {"type": "LIMITED_DAYS", "value": 1, "maxTimeBasedRetention": {"days": 1, "hours": 1}},
+            {"value": 1, "maxTimeBasedRetention": {"days": 1, "hours": 1, "minutes": 0}},
+        ),
+    ],
+)
+async def test_retention_policies(rest: httpx.AsyncClient, policy: dict[str, Any], answer: dict[str, Any]) -> None:
+    stored = (await make_stream(rest, retentionPolicy=policy)).json()["retentionPolicy"]
+    assert {name: stored[name] for name in answer} == answer
+    assert stored["type"] == policy["type"]
+
+
+async def test_scaling_events(rest: httpx.AsyncClient, api: Any, world: Any) -> None:
+    await make_stream(rest)
+    begin_ms = world.clock.ms
+    world.clock.ms += 1000
+    await api.scaled([0], [(0.0, 0.5), (0.5, 1.0)])
+    world.clock.ms += 1000
+    path = "/v1/scopes/scope/streams/stream/scaling-events"
+    both = (await rest.get(path, params={"from": begin_ms + 500, "to": world.clock.ms})).json()
+    assert [(item["timestamp"], item["splits"], len(item["segmentList"])) for item in both] == [
+        (begin_ms, 0, 1),
+        (begin_ms + 1000, 1, 2),
+    ]
+    assert both[1]["segmentList"][0] == {"number": 1, "startTime": begin_ms + 1000, "keyStart": 0.0, "keyEnd": 0.5}
+    for query in ({}, {"from": 1}, {"from": -1, "to": 5}, {"from": 5, "to": 1}):
+        assert (await rest.get(path, params=query)).status_code == 400
+
+
+async def test_reader_groups(rest: httpx.AsyncClient, api: Any) -> None:
+    await make_stream(rest)
+    await api.call("createReaderGroup", pb.ReaderGroupConfiguration(scope="scope", readerGroupName="group"))
+    path = "/v1/scopes/scope/readergroups"
+    assert (await rest.get(path)).json() == {"readerGroups": [{"readerGroupName": "group"}]}
+    assert (await rest.delete(f"{path}/group")).status_code == 204
+    assert (await rest.delete(f"{path}/group")).status_code == 404
+    assert (await rest.get(path)).json() == {"readerGroups": []}
+    assert (await rest.get("/v1/scopes/none/readergroups")).status_code == 404
+
+
+async def test_health_and_metrics(rest: httpx.AsyncClient) -> None:
+    assert (await rest.get("/ping")).content == b""
+    health = (await rest.get("/v1/health")).json()
+    assert (health["name"], health["status"], health["readiness"]) == ("controller", "UP", True)
+    assert (await rest.get("/v1/health/readiness")).json() is True
+    assert (await rest.get("/v1/health/liveness")).json() is True
+    assert (await rest.get("/v1/health/status")).json() == {"status": "UP"}
+    assert (await rest.get("/v1/health/details/workflows")).json()["details"]["activeStreams"] == "0"
+    assert (await rest.get("/v1/health/grpc")).json()["status"] == "STARTING"
+    assert (await rest.get("/v1/health/readiness/grpc")).json() is False
+    assert (await rest.get("/v1/health/nothing")).status_code == 404
+    metrics = (await rest.get("/prometheus")).text
+    assert "tailrace_controller_ready 1.0" in metrics
