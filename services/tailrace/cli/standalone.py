@@ -7,39 +7,33 @@ import contextlib
 import json
 import os
 import signal
-import socket
-import uuid
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
-import uvicorn
 
 from tailrace.client.connection import ConnectionPool
 from tailrace.client.segments import SegmentClient
 from tailrace.client.types import Endpoint as StoreEndpoint
 from tailrace.cluster.datafolder import DataFolder, open_data_folder
-from tailrace.cluster.endpoints import Endpoint, single_endpoint_map
+from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint, EndpointMap
+from tailrace.cluster.mapping import container_of
 from tailrace.common import limits
-from tailrace.common.budgets import Budgets, budgets_for, check_fits, memory_limit
+from tailrace.common.budgets import Budgets, check_fits, memory_limit
 from tailrace.common.errors import StartError
+from tailrace.common.http import listen, serve_app
 from tailrace.common.realports import SystemClock, SystemEntropy
 from tailrace.controller.app import Controller
 from tailrace.controller.metadata import TableMetadataStore
 from tailrace.controller.server import ControllerServer
-from tailrace.log.disk import RealDisk
-from tailrace.log.file import FileLog
 from tailrace.segmentstore.admin import create_app as create_admin_app
-from tailrace.segmentstore.server.budgets import InFlightBudget
-from tailrace.segmentstore.server.listener import SegmentStoreServer
-from tailrace.segmentstore.worker import Worker, WorkerPorts
-from tailrace.storage.obstores import open_object_store, probe
+from tailrace.segmentstore.service import StoreService, StoreSpec
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
+    import socket
+    from pathlib import Path
 
-    from tailrace.log.port import DurableLog
+    from fastapi import FastAPI
 
 _logger = structlog.get_logger()
 
@@ -62,6 +56,8 @@ class StandaloneOptions:
     cache_bytes: int = limits.CACHE_DEFAULT_BYTES
     containers: int = 0
     """0: as the folder has, or the default for a new one."""
+    workers: int = 1
+    """More than one: worker processes, each with its own port (`store_port` and the following ones) and containers."""
     ready_file: Path | None = None
 
 
@@ -88,115 +84,112 @@ class Standalone:
 
     async def _start(self) -> None:
         options = self.options
-        clock, entropy = SystemClock(), SystemEntropy()
+        if options.bind in ("0.0.0.0", "::") and not options.advertise:
+            raise StartError(f"--bind {options.bind} is every address: say which one clients use with --advertise HOST")
+        entropy = SystemEntropy()
         folder = open_data_folder(options.data, containers=options.containers, tier2=options.tier2, entropy=entropy)
         self._stack.callback(folder.close)
-        containers = folder.manifest.containers
-        self.budgets = budgets_for(options.cache_bytes, containers)
-        check_fits(self.budgets, memory_limit())
-        store = open_object_store(
-            options.tier2 or f"file://{(options.data / 'tier2').absolute()}", s3_endpoint=options.s3_endpoint
-        )
-        self._stack.push_async_callback(store.close)
-        await probe(store, entropy.token(8).hex())
-        disk = RealDisk()
-        self._stack.callback(disk.close)
-        ports = WorkerPorts(
-            store,
-            _log_opener(disk, folder),
-            folder.next_epoch,
-            clock,
-            entropy,
-            uuid.UUID(folder.manifest.cluster_id).bytes,
-        )
-        worker = Worker(containers, range(containers), self.budgets, ports)
-        self._stack.push_async_callback(worker.close)
-        await worker.start()
-        server = SegmentStoreServer(worker, InFlightBudget(self.budgets.in_flight_bytes), clock, entropy)
-        self._stack.push_async_callback(server.close)
-        try:
-            store_host, store_port = await server.start(options.bind, options.store_port)
-        except OSError as error:
-            raise StartError(f"store port {options.store_port} of {options.bind}: {error.strerror}") from error
-        advertised = options.advertise or options.bind
-        await self._start_controller(containers, Endpoint(advertised, store_port), Endpoint(store_host, store_port))
-        await self._serve_http("admin", create_admin_app(worker), options.admin_port)
-        self.addresses["stores"] = [f"{advertised}:{store_port}"]
+        specs = self._specs(folder)
+        self.budgets = specs[0].budgets
+        check_fits(self.budgets, memory_limit(), len(specs))
+        listeners = [
+            self._listen("store", options.store_port + (number if options.store_port else 0))
+            for number in range(len(specs))
+        ]
+        if len(specs) == 1:
+            await self._start_in_process(specs[0], listeners[0])
+        else:
+            await self._start_processes(specs, listeners)
+        await self._start_controller(specs, [listener.getsockname()[1] for listener in listeners])
+        self.addresses["stores"] = [f"{self._advertised}:{listener.getsockname()[1]}" for listener in listeners]
         self.addresses["pid"] = os.getpid()
 
-    async def _start_controller(self, containers: int, published: Endpoint, local: Endpoint) -> None:
+    @property
+    def _advertised(self) -> str:
+        return self.options.advertise or self.options.bind
+
+    def _specs(self, folder: DataFolder) -> list[StoreSpec]:
+        options, manifest = self.options, folder.manifest
+        workers = options.workers
+        if not 1 <= workers <= min(manifest.containers, limits.WORKERS_MAX):
+            raise StartError(f"--workers {workers}: between 1 and the number of containers, {manifest.containers}")
+        tier2 = options.tier2 or f"file://{(options.data / 'tier2').absolute()}"
+        return [
+            StoreSpec(
+                str(options.data.absolute()),
+                tier2,
+                options.s3_endpoint,
+                manifest.cluster_id,
+                manifest.containers,
+                tuple(range(number, manifest.containers, workers)),
+                options.cache_bytes // workers,
+            )
+            for number in range(workers)
+        ]
+
+    def _listen(self, name: str, port: int) -> socket.socket:
+        listener = listen(name, self.options.bind, port)
+        self._stack.callback(listener.close)
+        return listener
+
+    async def _start_in_process(self, spec: StoreSpec, listener: socket.socket) -> None:
+        service = StoreService(spec, SystemClock(), SystemEntropy())
+        self._stack.push_async_callback(service.close)
+        await service.start()
+        await service.listen_on(listener)
+        await self._serve_http("admin", create_admin_app(service.worker), self.options.admin_port)
+
+    async def _start_processes(self, specs: list[StoreSpec], listeners: list[socket.socket]) -> None:
+        from tailrace.cli.workers import WorkerPlace, WorkerProcesses, create_app
+
+        places = []
+        for spec, listener in zip(specs, listeners, strict=True):
+            admin = listen("admin", "127.0.0.1", 0)
+            self._stack.callback(admin.close)
+            places.append(WorkerPlace(spec, listener, admin))
+        workers = WorkerProcesses(places)
+        self._stack.push_async_callback(workers.close)
+        await workers.start()
+        await self._serve_http("admin", create_app(places, specs[0].container_count), self.options.admin_port)
+
+    async def _start_controller(self, specs: list[StoreSpec], ports: list[int]) -> None:
         options = self.options
         clock, entropy = SystemClock(), SystemEntropy()
         pool = ConnectionPool()
         self._stack.push_async_callback(pool.close)
-        local_endpoint = StoreEndpoint(local.host, local.port)
+        count = specs[0].container_count
+        local = {
+            owned: StoreEndpoint(options.bind, port)
+            for spec, port in zip(specs, ports, strict=True)
+            for owned in spec.owned
+        }
+        published = EndpointMap(
+            count,
+            {owned: ContainerEndpoints(Endpoint(self._advertised, endpoint.port)) for owned, endpoint in local.items()},
+        )
 
-        async def locate(_: str) -> StoreEndpoint:
-            return local_endpoint
+        async def locate(segment: str) -> StoreEndpoint:
+            return local[container_of(segment, count)]
 
         segments = SegmentClient(pool, locate, entropy=entropy)
-        controller = Controller(
-            TableMetadataStore(segments), segments, single_endpoint_map(containers, published), clock, entropy
-        )
+        controller = Controller(TableMetadataStore(segments), segments, published, clock, entropy)
         self._stack.push_async_callback(controller.close)
         await controller.start()
-        advertised = options.advertise or options.bind
-        server = ControllerServer(controller.services, options.bind, options.controller_port, advertise=advertised)
+        server = ControllerServer(
+            controller.services, options.bind, options.controller_port, advertise=self._advertised
+        )
         self._stack.push_async_callback(server.close)
         await server.start()
-        self.addresses["controller"] = f"tcp://{advertised}:{server.port}"
+        self.addresses["controller"] = f"tcp://{self._advertised}:{server.port}"
 
     async def _serve_http(self, name: str, app: FastAPI, port: int) -> None:
-        options = self.options
-        listener = _listen(name, options.bind, port)
-        config = uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            timeout_graceful_shutdown=int(limits.CLOSE_DEADLINE_S),
-        )
-        server = _QuietServer(config)
-        task = asyncio.get_running_loop().create_task(server.serve(sockets=[listener]))
-
-        async def stop() -> None:
-            server.should_exit = True
-            await task
-
-        self._stack.push_async_callback(stop)
-        self.addresses[name] = f"http://{options.advertise or options.bind}:{listener.getsockname()[1]}"
+        listener = self._listen(name, port)
+        await self._stack.enter_async_context(serve_app(app, listener))
+        self.addresses[name] = f"http://{self._advertised}:{listener.getsockname()[1]}"
 
     async def close(self) -> None:
         """Stop serving; what was acknowledged is on disk already."""
         await self._stack.aclose()
-
-
-class _QuietServer(uvicorn.Server):
-    """Leaves signals to the process that runs it."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Any:
-        """No handlers of its own."""
-        yield
-
-
-def _listen(name: str, host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise StartError(f"{name} port {port} of {host}: {error.strerror}") from error
-    return listener
-
-
-def _log_opener(disk: RealDisk, folder: DataFolder) -> Any:
-    def open_log(container_id: int) -> DurableLog:
-        return FileLog(disk, str(folder.log_path / str(container_id)), container_id)
-
-    return open_log
 
 
 def write_ready_file(file: Path, addresses: dict[str, Any]) -> None:

@@ -40,33 +40,33 @@ class DataFolder:
         self.manifest = manifest
         self._lock = lock
 
-    @property
-    def log_path(self) -> Path:
-        """Where the containers' logs are."""
-        return self.path / "log"
-
     def close(self) -> None:
         """Let another process use the folder."""
         os.close(self._lock)
 
-    def next_epoch(self, container_id: int, floor: int = 0) -> int:
-        """Take the next epoch of a container, above `floor` too; durable before it is returned.
 
-        Raises:
-            StartError: the epoch file is damaged.
-        """
-        folder = self.path / "epochs"
-        file = folder / f"{container_id}.json"
-        last = 0
-        if file.exists():
-            try:
-                last = int(json.loads(file.read_text())["epoch"])
-            except (ValueError, KeyError, TypeError) as error:
-                raise StartError(f"epoch file {file} is damaged") from error
-        epoch = max(last, floor) + 1
-        folder.mkdir(exist_ok=True)
-        _write_synced(file, json.dumps({"epoch": epoch}))
-        return epoch
+def take_epoch(data: Path, container_id: int, floor: int = 0) -> int:
+    """Take the next epoch of a container, above `floor` too; durable before it is returned.
+
+    Only the process that runs the container calls this; the folder's lock keeps other servers away.
+
+    Raises:
+        StartError: the epoch file is damaged.
+    """
+    folder = data / "epochs"
+    file = folder / f"{container_id}.json"
+    last = 0
+    if file.exists():
+        try:
+            last = int(json.loads(file.read_text())["epoch"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise StartError(f"epoch file {file} is damaged") from error
+    epoch = max(last, floor) + 1
+    if not folder.exists():
+        folder.mkdir()
+        _sync_folder(data)
+    _write_synced(file, json.dumps({"epoch": epoch}))
+    return epoch
 
 
 def open_data_folder(path: Path, *, containers: int, tier2: str, entropy: Entropy) -> DataFolder:

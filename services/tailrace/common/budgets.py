@@ -81,10 +81,11 @@ def memory_limit(files: tuple[Path, ...] = _CGROUP_FILES) -> int | None:
     return None
 
 
-def check_fits(budgets: Budgets, limit_bytes: int | None) -> None:
-    """Raise StartError, naming both numbers, when the budgets exceed the memory limit."""
-    if limit_bytes is not None and budgets.total_bytes > limit_bytes:
+def check_fits(budgets: Budgets, limit_bytes: int | None, workers: int = 1) -> None:
+    """Raise StartError, naming both numbers, when the budgets of all workers exceed the memory limit."""
+    total_bytes = budgets.total_bytes * workers
+    if limit_bytes is not None and total_bytes > limit_bytes:
         raise StartError(
-            f"memory budgets add up to {budgets.total_bytes // limits.MIB} MiB, "
+            f"memory budgets add up to {total_bytes // limits.MIB} MiB, "
             f"the memory limit is {limit_bytes // limits.MIB} MiB: lower --cache or raise the limit"
         )

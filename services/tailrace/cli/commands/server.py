@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from tailrace.cli.commands import arguments
-from tailrace.common.errors import StartError
 
 
 def standalone(
@@ -33,7 +32,7 @@ def standalone(
     cache: Annotated[
         int, typer.Option(parser=arguments.size, metavar="SIZE", help="Memory of the cache.", show_default="256MiB")
     ] = "256MiB",  # type: ignore[assignment]  # typer parses defaults too
-    workers: Annotated[int, typer.Option(min=1, help="Worker processes; this version runs one.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Worker processes, with ports from --store-port on.")] = 1,
     containers: Annotated[
         int, typer.Option(min=0, help="Containers of a new folder.", show_default="4, or as the folder has")
     ] = 0,
@@ -43,8 +42,6 @@ def standalone(
     ] = None,
 ) -> None:
     """Serve streams from one folder, until SIGINT or SIGTERM."""
-    if workers != 1:
-        raise StartError(f"--workers {workers}: this version runs one worker process")
     from tailrace.cli.logs import configure_logs
     from tailrace.cli.standalone import StandaloneOptions
     from tailrace.cli.standalone import run as serve
@@ -60,6 +57,7 @@ def standalone(
         rest_port=rest_port,
         store_port=store_port,
         admin_port=admin_port,
+        workers=workers,
         cache_bytes=cache,
         containers=containers,
         ready_file=ready_file,

@@ -14,6 +14,7 @@ from tailrace.segmentstore.server.context import ServerContext
 from tailrace.wire.receiver import BufferPool
 
 if TYPE_CHECKING:
+    import socket
     import ssl as ssl_module
     from collections.abc import Coroutine
 
@@ -51,6 +52,11 @@ class SegmentStoreServer:
         self._server = await loop.create_server(self._connection, host, port, ssl=ssl)
         address = self._server.sockets[0].getsockname()
         return address[0], address[1]
+
+    async def start_on(self, listener: socket.socket, ssl: ssl_module.SSLContext | None = None) -> None:
+        """Listen on a bound socket that somebody else holds too, so that the port outlives this process."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._connection, sock=listener, ssl=ssl)
 
     @property
     def connections(self) -> int:

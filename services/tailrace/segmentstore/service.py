@@ -1,0 +1,91 @@
+"""The segment store of one process put together from its parts: object store, logs, worker and server (design §1)."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tailrace.cluster.datafolder import take_epoch
+from tailrace.common.budgets import Budgets, budgets_for
+from tailrace.common.errors import StartError
+from tailrace.log.disk import RealDisk
+from tailrace.log.file import FileLog
+from tailrace.segmentstore.server.budgets import InFlightBudget
+from tailrace.segmentstore.server.listener import SegmentStoreServer
+from tailrace.segmentstore.worker import Worker, WorkerPorts
+from tailrace.storage.obstores import open_object_store, probe
+
+if TYPE_CHECKING:
+    import socket
+
+    from tailrace.common.ports import Clock, Entropy
+    from tailrace.log.port import DurableLog
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSpec:
+    """Which containers of which folder a process serves; plain values, so that it can be handed to another process."""
+
+    data: str
+    tier2: str
+    s3_endpoint: str | None
+    cluster_id: str
+    container_count: int
+    owned: tuple[int, ...]
+    cache_bytes: int
+
+    @property
+    def budgets(self) -> Budgets:
+        """Budgets of the process. Raises StartError when the cache is too small."""
+        return budgets_for(self.cache_bytes, len(self.owned))
+
+
+class StoreService:
+    """A running segment store: `start` recovers, `listen` or `listen_on` serves, `close` ends it."""
+
+    def __init__(self, spec: StoreSpec, clock: Clock, entropy: Entropy) -> None:
+        self._spec = spec
+        self._clock = clock
+        self._entropy = entropy
+        self._stack = contextlib.AsyncExitStack()
+        self.worker: Worker
+        self._server: SegmentStoreServer
+
+    async def start(self) -> None:
+        """Reach Tier 2 and recover every container. Raises StartError."""
+        spec = self._spec
+        budgets = spec.budgets
+        store = open_object_store(spec.tier2, s3_endpoint=spec.s3_endpoint)
+        self._stack.push_async_callback(store.close)
+        await probe(store, self._entropy.token(8).hex())
+        disk = RealDisk()
+        self._stack.callback(disk.close)
+        data = Path(spec.data)
+
+        def open_log(container_id: int) -> DurableLog:
+            return FileLog(disk, str(data / "log" / str(container_id)), container_id)
+
+        def next_epoch(container_id: int, floor: int) -> int:
+            return take_epoch(data, container_id, floor)
+
+        ports = WorkerPorts(store, open_log, next_epoch, self._clock, self._entropy, uuid.UUID(spec.cluster_id).bytes)
+        self.worker = Worker(spec.container_count, spec.owned, budgets, ports)
+        self._stack.push_async_callback(self.worker.close)
+        await self.worker.start()
+        in_flight = InFlightBudget(budgets.in_flight_bytes)
+        self._server = SegmentStoreServer(self.worker, in_flight, self._clock, self._entropy)
+        self._stack.push_async_callback(self._server.close)
+
+    async def listen_on(self, listener: socket.socket) -> None:
+        """Serve connections of a bound socket. Raises StartError."""
+        try:
+            await self._server.start_on(listener)
+        except OSError as error:
+            raise StartError(f"the store cannot listen: {error.strerror}") from error
+
+    async def close(self) -> None:
+        """Stop serving; what was acknowledged is on disk already."""
+        await self._stack.aclose()
