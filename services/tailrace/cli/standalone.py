@@ -25,6 +25,7 @@ from tailrace.common.http import listen, serve_app
 from tailrace.common.realports import SystemClock, SystemEntropy
 from tailrace.controller.app import Controller
 from tailrace.controller.metadata import TableMetadataStore
+from tailrace.controller.rest.app import create_app as create_rest_app
 from tailrace.controller.server import ControllerServer
 from tailrace.segmentstore.admin import create_app as create_admin_app
 from tailrace.segmentstore.service import StoreService, StoreSpec
@@ -181,6 +182,7 @@ class Standalone:
         self._stack.push_async_callback(server.close)
         await server.start()
         self.addresses["controller"] = f"tcp://{self._advertised}:{server.port}"
+        await self._serve_http("rest", create_rest_app(controller), options.rest_port)
 
     async def _serve_http(self, name: str, app: FastAPI, port: int) -> None:
         listener = self._listen(name, port)
