@@ -168,6 +168,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _write(self, parts: Sequence[c.Buffer]) -> None:
         assert self._transport is not None
+        if self._transport.is_closing():
+            return  # the end is on its way to `connection_lost`; asyncio would drop the bytes too, and complain
         small: list[c.Buffer] = []
         for part in parts:
             if len(part) >= _SEPARATE_WRITE_MIN_BYTES:
