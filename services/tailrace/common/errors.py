@@ -86,7 +86,7 @@ class TailraceError(Exception):
 class BadRequestError(TailraceError):
     """An argument is wrong; the message names the field. gRPC UNKNOWN as the original answers (controller §3)."""
 
-    wire_code = 61
+    wire_code: ClassVar[int | None] = 61
     http_status = 400
 
 
