@@ -93,7 +93,8 @@ class Outbox:
         self.settle_acks()
         if self._frames and self._transport is not None:
             frames, self._frames, self._queued_bytes = self._frames, [], 0
-            self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+            if not self._transport.is_closing():  # else asyncio drops the bytes, and complains
+                self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
 
     def transport_full(self) -> None:
         """The transport is above its high-water mark."""
