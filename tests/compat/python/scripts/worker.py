@@ -1,0 +1,86 @@
+"""A reader or writer in a process of its own; ``harness.Worker`` starts it and talks to it by files in its folder.
+
+``worker.py FOLDER read SCOPE STREAM GROUP READER``: joins the group, touches ``joined``; told ``join-again``, goes offline
+and joins once more; told ``go``, notes each event in ``events`` before it releases its slice; goes offline when told ``stop``.
+``worker.py FOLDER write SCOPE STREAM KEYS LENGTH``: touches ``connected``; told ``go``, writes rounds of one event per key
+until told ``stop``, waits until all are acknowledged and notes in ``result`` how many rounds they were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+
+import harness
+
+PAUSE_BETWEEN_ROUNDS_S = 0.03
+
+
+def _told(folder: Path, *words: str) -> str:
+    """Waits for one of ``words``; answers which."""
+    said: list[str] = []
+
+    def any_said() -> bool:
+        said[:] = [word for word in words if (folder / word).exists()]
+        return bool(said)
+
+    harness.wait_until(any_said, f"being told one of {words}")
+    return said[0]
+
+
+async def _read(folder: Path, scope: str, stream: str, group_name: str, reader_name: str) -> None:
+    client = harness.manager()  # everything made from it works only as long as it lives
+    group = client.create_reader_group(group_name, scope, stream)
+    reader = group.create_reader(reader_name)
+    (folder / "joined").touch()
+    if _told(folder, "go", "join-again") == "join-again":
+        reader.reader_offline()
+        reader = group.create_reader(reader_name)
+        (folder / "joined-again").touch()
+    _told(folder, "go")
+    with (folder / "events").open("w") as output, (folder / "empty").open("wb", buffering=0) as empty:
+        while not (folder / "stop").exists():
+            piece = await reader.get_segment_slice_async()
+            now_ns = time.monotonic_ns()
+            count = 0
+            for count, one in enumerate(piece, 1):
+                key, sequence = harness.recognise(bytes(one.data()))
+                output.write(f"{now_ns} {key} {sequence}\n")
+            output.flush()
+            reader.release_segment(piece)
+            if not count:
+                empty.write(b".")
+    reader.reader_offline()
+
+
+def _write(folder: Path, scope: str, stream: str, keys: int, length: int) -> None:
+    client = harness.manager()
+    writer = client.create_writer(scope, stream, harness.IN_FLIGHT)
+    names = harness.keys(keys)
+    (folder / "connected").touch()
+    _told(folder, "go")
+    rounds = 0
+    while not (folder / "stop").exists():
+        for name in names:
+            writer.write_event_bytes(harness.event(name, rounds, length), routing_key=name)
+        rounds += 1
+        (folder / "rounds").write_text(str(rounds))
+        time.sleep(PAUSE_BETWEEN_ROUNDS_S)
+    writer.flush()
+    (folder / "result").write_text(json.dumps({"rounds": rounds}))
+
+
+def main() -> None:
+    folder, what, *arguments = sys.argv[1:]
+    if what == "read":
+        scope, stream, group, reader = arguments
+        asyncio.run(_read(Path(folder), scope, stream, group, reader))
+    else:
+        scope, stream, keys, length = arguments
+        _write(Path(folder), scope, stream, int(keys), int(length))
+
+
+main()
