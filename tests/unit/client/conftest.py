@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import uuid
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
@@ -279,6 +280,8 @@ class TinyController:
         self.following: dict[int, list[pb.SuccessorResponse.SegmentEntry]] = {}
         self.heads: dict[int, int] = {}
         self.calls: list[tuple[str, object]] = []
+        self.transactions = 0
+        self.transaction_state = pb.TxnState.OPEN
         self.groups: dict[str, pb.ReaderGroupConfiguration] = {}
         self.answers: dict[str, Callable[[object], object]] = {}
         self.stream = pb.StreamInfo(scope="s", stream="t")
@@ -361,6 +364,28 @@ class TinyController:
                 stored.CopyFrom(request)
                 stored.generation += 1
                 return pb.UpdateReaderGroupResponse(generation=stored.generation)
+            case "createTransaction":
+                self.transactions += 1
+                identifier = uuid.UUID(int=self.transactions)
+                for segment in self.active:
+                    name = names.qualified_segment_name("s", "t", segment.segmentId.segmentId)
+                    self.store.create(names.transaction_segment_name(name, identifier))
+                return pb.CreateTxnResponse(txnId=pb.TxnId(lowBits=self.transactions), activeSegments=self.active)
+            case "getEpochSegments":
+                return pb.SegmentRanges(segmentRanges=self.active)
+            case "pingTransaction":
+                return pb.PingTxnStatus()
+            case "commitTransaction" | "abortTransaction":
+                return pb.TxnStatus()
+            case "checkTransactionState":
+                return pb.TxnState(state=self.transaction_state)
+            case "getSegmentsBetween":
+                ids = [pb.SegmentId(segmentId=segment.segmentId.segmentId) for segment in self.active]
+                return pb.StreamCutRangeResponse(segments=ids)
+            case "getStreamConfiguration":
+                return pb.StreamConfig(scalingPolicy=pb.ScalingPolicy(minNumSegments=1))
+            case "noteTimestampFromWriter":
+                return pb.TimestampResponse()
             case "updateSubscriberStreamCut":
                 return pb.UpdateSubscriberStatus()
         raise AssertionError(f"no answer to {method}")
