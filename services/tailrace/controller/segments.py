@@ -34,6 +34,9 @@ async def gather_bounded(items: Iterable[T], call: Callable[[T], Awaitable[U]]) 
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(guarded(item)) for item in items]
     except BaseExceptionGroup as failures:
+        caller = asyncio.current_task()
+        if caller is not None and caller.cancelling():  # the group forgets it when a call fails at the same time
+            raise asyncio.CancelledError from failures
         raise failures.exceptions[0] from None
     return [task.result() for task in tasks]
 

@@ -1,0 +1,280 @@
+"""Every workflow is cut short at every call to a store; a new controller ends it as if nothing had happened."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from tailrace.common.errors import NotFoundError, TailraceError
+from tailrace.common.names import segment_id
+from tailrace.controller.metadata import PENDING_TABLE
+from tailrace.rpc import controller_pb2 as pb
+
+S = "scope/stream/"
+SCOPE = pb.ScopeInfo(scope="scope")
+Step = Callable[[Any, Any], Awaitable[None]]
+
+
+class Scenario(NamedTuple):
+    """`prepare` runs undisturbed; `act` is cut short, and made again by the client as clients do."""
+
+    prepare: Step
+    act: Step
+
+
+async def nothing(api: Any, world: Any) -> None:
+    """No preparation."""
+
+
+async def make_scope(api: Any, world: Any) -> None:
+    await api.call("createScope", SCOPE)
+
+
+async def make_stream(api: Any, world: Any) -> None:
+    await api.setup(2)
+    world.segments.append(f"{S}0.#epoch.0", b"0123456789")
+
+
+async def make_sealed(api: Any, world: Any) -> None:
+    await make_history(api, world)
+    begun = await api.begin()
+    await api.abort(begun.txnId)
+    await api.call("noteTimestampFromWriter", note(api))
+    await api.call("sealStream", api.info)
+
+
+async def make_history(api: Any, world: Any) -> None:
+    await make_stream(api, world)
+    await api.scaled([0], [(0.0, 0.25), (0.25, 0.5)])
+
+
+async def make_transactions(api: Any, world: Any) -> None:
+    await make_stream(api, world)
+    for number in range(3):
+        begun = await api.begin()
+        for name in world.segments.names(S):
+            if name.endswith(f"{begun.txnId.highBits:016x}{begun.txnId.lowBits:016x}"):
+                world.segments.append(name, b"<%d>" % number)
+
+
+def txn(number: int) -> pb.TxnId:
+    return pb.TxnId(highBits=0, lowBits=number)
+
+
+async def create_stream(api: Any, world: Any) -> None:
+    await api.call("createStream", api.config(2, tags=pb.Tags(tag=["t"])))
+
+
+async def create_scope(api: Any, world: Any) -> None:
+    await api.call("createScope", SCOPE)
+
+
+async def update(api: Any, world: Any) -> None:
+    await api.call("updateStream", api.config(3, tags=pb.Tags(tag=["u"])))
+
+
+async def scale(api: Any, world: Any) -> None:
+    if await api.current() == [0, 1]:
+        await api.scale([0, 1], [(0.0, 0.25), (0.25, 1.0)])
+    await api.until_scaled(0)
+
+
+async def truncate(api: Any, world: Any) -> None:
+    cut = {segment_id(2, 1): 0, segment_id(3, 1): 0, 1: 0}
+    await api.call("truncateStream", pb.StreamCut(streamInfo=api.info, cut=cut))
+
+
+async def seal(api: Any, world: Any) -> None:
+    await api.call("sealStream", api.info)
+
+
+async def delete(api: Any, world: Any) -> None:
+    await api.call("deleteStream", api.info)
+
+
+async def commit(api: Any, world: Any) -> None:
+    for number in (1, 0):
+        assert await api.commit(txn(number)) == pb.TxnStatus.SUCCESS
+    for number in (1, 0):
+        await api.until_state(txn(number), pb.TxnState.COMMITTED)
+
+
+async def abort(api: Any, world: Any) -> None:
+    for number in (1, 0):
+        assert await api.abort(txn(number)) == pb.TxnStatus.SUCCESS
+    for number in (1, 0):
+        await api.until_state(txn(number), pb.TxnState.ABORTED)
+
+
+def group(**fields: Any) -> pb.ReaderGroupConfiguration:
+    return pb.ReaderGroupConfiguration(
+        **{
+            "scope": "scope",
+            "readerGroupName": "group",
+            "readerGroupId": "11111111-2222-3333-4444-555555555555",
+            "retentionType": 1,
+            "startingStreamCuts": [pb.StreamCut(streamInfo=pb.StreamInfo(scope="scope", stream="stream"))],
+            **fields,
+        }
+    )
+
+
+async def create_group(api: Any, world: Any) -> None:
+    await api.call("createReaderGroup", group())
+
+
+async def make_group(api: Any, world: Any) -> None:
+    await make_stream(api, world)
+    await create_group(api, world)
+
+
+async def update_group(api: Any, world: Any) -> None:
+    await api.call("updateReaderGroup", group(retentionType=0, generation=0))
+
+
+async def delete_group(api: Any, world: Any) -> None:
+    info = pb.ReaderGroupInfo(scope="scope", readerGroup="group", readerGroupId=group().readerGroupId)
+    await api.call("deleteReaderGroup", info)
+
+
+TABLE = pb.KeyValueTableInfo(scope="scope", kvtName="table")
+
+
+async def create_table(api: Any, world: Any) -> None:
+    config = pb.KeyValueTableConfig(scope="scope", kvtName="table", partitionCount=2, primaryKeyLength=4)
+    await api.call("createKeyValueTable", config)
+
+
+async def make_table(api: Any, world: Any) -> None:
+    await make_scope(api, world)
+    await create_table(api, world)
+
+
+async def delete_table(api: Any, world: Any) -> None:
+    await api.call("deleteKeyValueTable", TABLE)
+
+
+async def delete_scope(api: Any, world: Any) -> None:
+    await api.call("deleteScope", SCOPE)
+
+
+async def make_everything(api: Any, world: Any) -> None:
+    await make_group(api, world)
+    await create_table(api, world)
+
+
+async def delete_everything(api: Any, world: Any) -> None:
+    await api.call("deleteScopeRecursive", SCOPE)
+
+
+def note(api: Any) -> pb.TimestampFromWriter:
+    position = pb.StreamCut(streamInfo=api.info, cut={1: 0})
+    return pb.TimestampFromWriter(writer="writer", timestamp=5, position=position)
+
+
+SCENARIOS = {
+    "create a scope": Scenario(nothing, create_scope),
+    "create a stream": Scenario(make_scope, create_stream),
+    "update with a scale": Scenario(make_stream, update),
+    "scale": Scenario(make_stream, scale),
+    "truncate": Scenario(make_history, truncate),
+    "seal with open transactions": Scenario(make_transactions, seal),
+    "delete": Scenario(make_sealed, delete),
+    "commit": Scenario(make_transactions, commit),
+    "abort": Scenario(make_transactions, abort),
+    "create a reader group": Scenario(make_stream, create_group),
+    "update a reader group": Scenario(make_group, update_group),
+    "delete a reader group": Scenario(make_group, delete_group),
+    "create a table": Scenario(make_scope, create_table),
+    "delete a table": Scenario(make_table, delete_table),
+    "delete a scope": Scenario(make_scope, delete_scope),
+    "delete a scope with everything": Scenario(make_everything, delete_everything),
+}
+
+
+async def end_state(api: Any, world: Any) -> dict[str, Any]:
+    """Everything that can be seen from outside."""
+    state: dict[str, Any] = {
+        name: (b"".join(found.pieces), found.start_offset, found.sealed, found.key_length)
+        for name, found in sorted(world.segments.segments.items())
+    }
+    for rpc, request in (
+        ("getCurrentSegments", api.info),
+        ("getStreamConfiguration", api.info),
+        ("getSegments", pb.GetSegmentsRequest(streamInfo=api.info)),
+        ("listCompletedTransactions", pb.ListCompletedTxnRequest(streamInfo=api.info)),
+        ("listStreamsInScopeForTag", pb.StreamsInScopeWithTagRequest(scope=SCOPE, tag="u")),
+        ("listSubscribers", api.info),
+        ("getReaderGroupConfig", pb.ReaderGroupInfo(scope="scope", readerGroup="group")),
+        ("getKeyValueTableConfiguration", TABLE),
+        ("checkScopeExists", SCOPE),
+    ):
+        with contextlib.suppress(NotFoundError):
+            state[rpc] = await api.call(rpc, request)
+            if hasattr(state[rpc], "continuationToken"):
+                state[rpc].ClearField("continuationToken")
+    listed = await api.call("listStreamsInScope", pb.StreamsInScopeRequest(scope=SCOPE))
+    state["streams"] = (listed.status, sorted(info.stream for info in listed.streams))
+    tables = world.metadata.dump()
+    state["records"] = sorted(key for table, rows in tables.items() if table != PENDING_TABLE for key in rows)
+    state["tables"] = len(tables)
+    for number in range(3):
+        with contextlib.suppress(NotFoundError):
+            state[f"transaction {number}"] = await api.state(txn(number))
+    return state
+
+
+async def run(
+    scenario: Scenario, world: Any, make_api: Any, wait_until: Any, crash: Any = None, call: int | None = None
+) -> tuple[dict[str, Any], int]:
+    """The end state, and how many calls the action took."""
+    controller = await world.start(crash)
+    api = make_api(controller)
+    await scenario.prepare(api, world)
+
+    before = crash.calls if crash is not None else 0
+    if crash is not None and call is not None:
+        crash.at_call = crash.calls + call
+    acting = asyncio.ensure_future(scenario.act(api, world))
+    while not acting.done() and not (crash is not None and crash.crashed):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    if acting.done() and (crash is None or not crash.crashed):
+        acting.result()
+    used = crash.calls - before if crash is not None else 0
+    acting.cancel()
+    with contextlib.suppress(asyncio.CancelledError, TailraceError):
+        await acting
+    await controller.close()
+    again = await world.start(seed=2)
+    api = make_api(again)
+    with contextlib.suppress(NotFoundError):
+        await scenario.act(api, world)
+
+    async def is_idle() -> bool:
+        return has_open or not world.metadata.dump()[PENDING_TABLE]
+
+    has_open = scenario.prepare is make_transactions
+    await wait_until(is_idle)
+    return await end_state(api, world), used
+
+
+@pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("name", SCENARIOS)
+async def test_cut_short_anywhere(
+    name: str, after_effect: bool, world: Any, make_api: Any, make_crash: Any, wait_until: Any
+) -> None:
+    scenario = SCENARIOS[name]
+    expected, calls = await run(scenario, world, make_api, wait_until, make_crash())
+    assert calls > 0
+    for call in range(1, calls + 1):
+        fresh = type(world)()
+        try:
+            crash = make_crash(after_effect=after_effect)
+            found, _ = await run(scenario, fresh, make_api, wait_until, crash, call)
+        finally:
+            await fresh.close()
+        assert found == expected, f"cut short at call {call} of {calls}"
