@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from tailrace.cli.demo.check import Verdict
-from tailrace.cli.demo.report import Figures, how_to_connect, percentile, summary, verdict_line
+from tailrace.cli.demo.report import Figures, Tiers, how_to_connect, percentile, summary, verdict_line
 from tailrace.cli.demo.server import Endpoints, free_or_ephemeral
 
 FIGURES = Figures(
@@ -23,9 +23,7 @@ FIGURES = Figures(
     read_by=(400, 600),
     killed_after=500,
     outage_s=0.75,
-    tier1_bytes=123,
-    tier2_objects=4,
-    tier2_bytes=456,
+    tiers=Tiers(log_bytes=123, untiered_bytes=7, tier2_objects=4, tier2_bytes=456),
     verdict=Verdict(1000, 0, 0, 0, 0),
 )
 READY = (
@@ -64,8 +62,10 @@ def test_summary_shows_every_figure() -> None:
     console = Console(width=120)
     with console.capture() as captured:
         console.print(summary(FIGURES))
-    for text in ("250 events/s", "0.5 MB/s", "p50 1.5 ms", "p99 20.2 ms", "123 bytes", "4 objects", "400 + 600"):
-        assert text in captured.get()
+    text = captured.get()
+    for figure in ("250 events/s", "0.5 MB/s", "p50 1.5 ms", "p99 20.2 ms", "123 bytes", "7 not yet", "4 objects"):
+        assert figure in text
+    assert "400 + 600" in text
 
 
 def test_wrong_delivery_is_told_in_numbers() -> None:

@@ -22,6 +22,16 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class Tiers:
+    """What is stored where. Log files are preallocated and recycled, so they are larger than what they hold."""
+
+    log_bytes: int
+    untiered_bytes: int
+    tier2_objects: int
+    tier2_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Figures:
     """Everything that one run measured. Times are in seconds of the event loop's clock."""
 
@@ -35,9 +45,7 @@ class Figures:
     read_by: tuple[int, ...]
     killed_after: int
     outage_s: float
-    tier1_bytes: int
-    tier2_objects: int
-    tier2_bytes: int
+    tiers: Tiers
     verdict: Verdict
 
     @property
@@ -65,9 +73,10 @@ class Figures:
             "read_by": list(self.read_by),
             "killed_after_events": self.killed_after,
             "outage_s": round(self.outage_s, 3),
-            "tier1_bytes": self.tier1_bytes,
-            "tier2_objects": self.tier2_objects,
-            "tier2_bytes": self.tier2_bytes,
+            "tier1_bytes": self.tiers.log_bytes,
+            "untiered_bytes": self.tiers.untiered_bytes,
+            "tier2_objects": self.tiers.tier2_objects,
+            "tier2_bytes": self.tiers.tier2_bytes,
             "arrived": self.verdict.arrived,
             "missing": self.verdict.missing,
             "duplicated": self.verdict.duplicated,
@@ -101,8 +110,9 @@ def summary(figures: Figures) -> Table:
     )
     table.add_row("read", f"{' + '.join(f'{count:,}' for count in figures.read_by)} events by two readers")
     table.add_row("killed", f"after {figures.killed_after:,} events; served again {figures.outage_s:.2f} s later")
-    table.add_row("Tier 1", f"{figures.tier1_bytes:,} bytes")
-    table.add_row("Tier 2", f"{figures.tier2_objects:,} objects, {figures.tier2_bytes:,} bytes")
+    tiers = figures.tiers
+    table.add_row("Tier 1", f"{tiers.log_bytes:,} bytes of log files, {tiers.untiered_bytes:,} not yet in Tier 2")
+    table.add_row("Tier 2", f"{tiers.tier2_objects:,} objects, {tiers.tier2_bytes:,} bytes")
     table.add_row("verdict", verdict_line(figures.verdict), style="green" if figures.verdict.right else "bold red")
     return table
 

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
+import httpx
+
 from tailrace.cli.demo.check import DeliveryCheck
 from tailrace.cli.demo.flights import Flight
-from tailrace.cli.demo.report import Figures, percentile
+from tailrace.cli.demo.report import Figures, Tiers, percentile
 from tailrace.cli.demo.server import ServerProcess
 from tailrace.client.context import ClientContext
 from tailrace.client.model import ScalingPolicy, StreamConfig, StreamName
@@ -26,7 +28,7 @@ SEGMENTS: Final = 4
 READERS: Final = 2
 BURST_EVENTS: Final = 100
 """Events written between two looks at the room that is left."""
-UNACKNOWLEDGED_EVENTS_MAX: Final = 4096
+UNACKNOWLEDGED_EVENTS_MAX: Final = 2048
 """More would only wait in queues, and the acknowledgement times would tell how long those are."""
 READ_TIMEOUT_MS: Final = 500
 READ_BATCH_EVENTS: Final = 1000
@@ -35,6 +37,7 @@ QUIET_S: Final = 2.0
 STALL_S: Final = 120.0
 """For so long nothing arrived although something is missing: it is lost."""
 SHOW_INTERVAL_S: Final = 0.1
+ADMIN_DEADLINE_S: Final = 10.0
 
 
 class Show(Protocol):
@@ -115,7 +118,9 @@ async def run_course(events: Sequence[Flight], server: ServerProcess, data: Path
             await asyncio.gather(writing, *reading)
             watching.cancel()
         show.progress(course.acknowledged, course.read)
-        return _figures(str(stream), events, course, writing.result() - started_s, started_s, outage.result(), data)
+        assert server.endpoints is not None
+        tiers = await _tiers(server.endpoints.admin, data)
+        return _figures(str(stream), events, course, writing.result() - started_s, started_s, outage.result(), tiers)
     finally:
         await context.close()
 
@@ -127,11 +132,9 @@ def _figures(
     writing_s: float,
     started_s: float,
     outage: tuple[int, float],
-    data: Path,
+    tiers: Tiers,
 ) -> Figures:
     ordered = sorted(course.latencies_s)
-    tier1 = [file.stat().st_size for file in _files(data / "log")]
-    tier2 = [file.stat().st_size for file in _files(data / "tier2")]
     return Figures(
         stream=stream,
         events=len(events),
@@ -143,15 +146,23 @@ def _figures(
         read_by=tuple(course.read),
         killed_after=outage[0],
         outage_s=outage[1],
-        tier1_bytes=sum(tier1),
-        tier2_objects=len(tier2),
-        tier2_bytes=sum(tier2),
+        tiers=tiers,
         verdict=course.check.verdict(),
     )
 
 
-def _files(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file()]
+async def _tiers(admin: str, data: Path) -> Tiers:
+    """What the server says of its log, and what lies in the folder of Tier 2."""
+    async with httpx.AsyncClient(base_url=admin, timeout=ADMIN_DEADLINE_S) as client:
+        reply = await client.get("/v1/containers")
+    containers = reply.raise_for_status().json()
+    objects = [path.stat().st_size for path in (data / "tier2").rglob("*") if path.is_file()]
+    return Tiers(
+        log_bytes=sum(container["log_bytes"] for container in containers),
+        untiered_bytes=sum(container["untiered_bytes"] for container in containers),
+        tier2_objects=len(objects),
+        tier2_bytes=sum(objects),
+    )
 
 
 async def _prepare(context: ClientContext, stream: StreamName) -> list[EventReader]:
