@@ -12,6 +12,7 @@ from tailrace.client.groupstate import policy
 from tailrace.client.groupstate import records as r
 from tailrace.client.groupsync import GroupSynchronizer
 from tailrace.client.model import StreamName
+from tailrace.client.retry import Backoff
 from tailrace.common import limits, names
 from tailrace.common.errors import (
     AlreadyExistsError,
@@ -174,7 +175,10 @@ class ReaderGroup:
 
         await self._synchronizer.fetch()
         await self._synchronizer.update(create)
-        return r.Checkpoint(name, await self._await_checkpoint(name, deadline_s))
+        cuts = await self._await_checkpoint(name, deadline_s)
+        if cuts is None:
+            raise IllegalStateError(f"checkpoint {name} was cancelled, or cleared by a later one before it was seen")
+        return r.Checkpoint(name, cuts)
 
     async def stream_cuts(self, *, deadline_s: float) -> dict[str, StreamCut]:
         """A consistent cut of what the readers have been given, without an event for them.
@@ -182,23 +186,27 @@ class ReaderGroup:
         Raises:
             DeadlineError: a reader did not answer in time.
         """
-        name = base64.b64encode(self._context.entropy.token(32)).decode() + r.SILENT_MARK
-        await self._synchronizer.update_unconditionally([r.CreateCheckpoint(name)])
-        return await self._await_checkpoint(name, deadline_s)
-
-    async def _await_checkpoint(self, name: str, deadline_s: float) -> dict[str, StreamCut]:
         loop = asyncio.get_running_loop()
         ends_at_s = loop.time() + deadline_s
         while True:
-            state = await self.state()
-            if state.is_complete(name):
-                break
+            name = base64.b64encode(self._context.entropy.token(32)).decode() + r.SILENT_MARK
+            await self._synchronizer.update_unconditionally([r.CreateCheckpoint(name)])
+            cuts = await self._await_checkpoint(name, ends_at_s - loop.time())
+            if cuts is not None:
+                return cuts
+
+    async def _await_checkpoint(self, name: str, deadline_s: float) -> dict[str, StreamCut] | None:
+        """Positions of a checkpoint once it is complete; None when it was cancelled, or cleared by a later one."""
+        loop = asyncio.get_running_loop()
+        ends_at_s = loop.time() + deadline_s
+        backoff = Backoff(self._context.entropy, maximum_s=limits.READER_GROUP_POLL_S)
+        while not (state := await self.state()).is_complete(name):
             if loop.time() >= ends_at_s:
                 raise DeadlineError(f"checkpoint {name} is not complete after {deadline_s:g} s")
-            await asyncio.sleep(min(limits.READER_GROUP_POLL_S, max(0.0, ends_at_s - loop.time())))
+            await asyncio.sleep(min(backoff.next_delay_s(), max(0.0, ends_at_s - loop.time())))
         positions = state.positions.get(name)
         if positions is None:
-            raise IllegalStateError(f"checkpoint {name} was cancelled")
+            return None
         result = cuts_of(positions)
         await self._synchronizer.update_unconditionally([r.ClearCheckpointsBefore(name)])
         return result

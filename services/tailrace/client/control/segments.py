@@ -68,6 +68,8 @@ class SegmentCalls(Caller):
 
     async def segments_between(self, stream: StreamName, start: Cut | None, end: Cut | None) -> list[int]:
         """Ids of the segments from one cut to another; None is the head and the tail."""
+        if not start and not end:
+            start = await self.head_segments(stream)  # the call takes at most one unbounded side (controller §4)
         request = pb.StreamCutRange(streamInfo=stream_info(stream))
         getattr(request, "from").update(start or {})
         request.to.update(end or {})
