@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError
@@ -13,11 +13,12 @@ from tailrace.segmentstore.api import NULL_ATTRIBUTE, is_core_attribute
 from tailrace.segmentstore.tier2 import Section, Tier2
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from tailrace.segmentstore.state import Segment
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+_T = TypeVar("_T")
 
 _PAGES_MAX_BYTES = limits.ATTRIBUTE_PAGES_CACHED_MAX_BYTES
 
@@ -109,19 +110,39 @@ class AttributeStore:
         no update came meanwhile; otherwise it is read again (design §3: the conditional load, made exact).
         """
         wanted = sorted({key for key in attribute_ids if key not in segment.latest})
-        while wanted:
+        if not wanted:
+            return
+        found = await self._look_up(segment, wanted)
+        for key in wanted:
+            if key not in segment.latest:
+                value = found.get(key, NULL_ATTRIBUTE)
+                segment.latest[key] = value
+                segment.committed[key] = value
+
+    async def _look_up(self, segment: Segment, wanted: list[bytes]) -> dict[bytes, int]:
+        async def read() -> dict[bytes, int]:
+            if not segment.index.root_length:
+                return {}
+            return await index.get_many(self._state(segment), wanted, self._reader(segment))
+
+        return await self._at_one_root(segment, read)
+
+    @staticmethod
+    async def _at_one_root(segment: Segment, read: Callable[[], Awaitable[_T]]) -> _T:
+        """Read the index; again when its root or the eviction generation changed meanwhile.
+
+        What was read then, or that a page was gone, says nothing.
+        """
+        while True:
             root, generation = segment.index, segment.eviction_generation
-            found = (
-                await index.get_many(self._state(segment), wanted, self._reader(segment)) if root.root_length else {}
-            )
+            try:
+                found = await read()
+            except CorruptionError:
+                if segment.index is root:
+                    raise
+                continue
             if segment.index is root and segment.eviction_generation == generation:
-                for key in wanted:
-                    if key not in segment.latest:
-                        value = found.get(key, NULL_ATTRIBUTE)
-                        segment.latest[key] = value
-                        segment.committed[key] = value
-                return
-            wanted = [key for key in wanted if key not in segment.latest]
+                return found
 
     async def get(self, segment: Segment, attribute_ids: Sequence[bytes]) -> dict[bytes, int]:
         """Committed values of those attributes that are set."""
@@ -140,15 +161,12 @@ class AttributeStore:
 
     async def _read_absent(self, segment: Segment, absent: list[bytes]) -> dict[bytes, int]:
         wanted = sorted(set(absent))
-        while True:
-            root, generation = segment.index, segment.eviction_generation
-            found = await index.get_many(self._state(segment), wanted, self._reader(segment))
-            if segment.index is root and segment.eviction_generation == generation:
-                return {
-                    key: value
-                    for key in wanted
-                    if (value := segment.committed.get(key, found.get(key, NULL_ATTRIBUTE))) != NULL_ATTRIBUTE
-                }
+        found = await self._look_up(segment, wanted)
+        return {
+            key: value
+            for key in wanted
+            if (value := segment.committed.get(key, found.get(key, NULL_ATTRIBUTE))) != NULL_ATTRIBUTE
+        }
 
     async def iterate(self, segment: Segment, from_id: bytes, to_id: bytes, limit: int) -> list[tuple[bytes, int]]:
         """Committed extended attributes in [from_id, to_id], at most `limit`, in byte order."""
@@ -166,13 +184,13 @@ class AttributeStore:
         self, segment: Segment, from_id: bytes, to_id: bytes, limit: int
     ) -> tuple[list[tuple[bytes, int]], bool, bytes]:
         """Merge one run of the index with memory; returns (values, whether the range is exhausted, last id seen)."""
-        while True:
-            root, generation = segment.index, segment.eviction_generation
-            stored: list[tuple[bytes, int]] = []
-            if root.root_length:
-                stored = await index.iterate(self._state(segment), from_id, to_id, limit, self._reader(segment))
-            if segment.index is root and segment.eviction_generation == generation:
-                break
+
+        async def read() -> list[tuple[bytes, int]]:
+            if not segment.index.root_length:
+                return []
+            return await index.iterate(self._state(segment), from_id, to_id, limit, self._reader(segment))
+
+        stored = await self._at_one_root(segment, read)
         exhausted = len(stored) < limit
         bound = to_id if exhausted else stored[-1][0]
         length = segment.attribute_key_length

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from tailrace.storage.port import ObjectStore
 
 _logger = structlog.get_logger()
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +227,12 @@ class Container:
         self._check_running()
         return self.state.segments.get(segment.segment_id) is segment
 
+    def _of_living(self, segment: Segment, found: _T) -> _T:
+        """What was read of a segment, unless it was deleted while it was read."""
+        if not self._alive(segment):
+            raise NoSuchSegmentError(segment.name)
+        return found
+
     # -- appends -------------------------------------------------------------------------------------------------
 
     def submit_append(self, request: AppendRequest) -> asyncio.Future[None] | None:
@@ -296,12 +303,18 @@ class Container:
 
     def _load_attributes(self, segment: Segment, attribute_ids: list[bytes]) -> asyncio.Future[None]:
         key = (segment.segment_id, attribute_ids[0])
-        running = self._loading.get(key)
-        if running is None:
+        loaded = self._loading.get(key)
+        if loaded is None:
+            # Not the task itself: when the container stops that is cancelled, its waiters must not be.
+            loaded = self._loading[key] = asyncio.get_running_loop().create_future()
             running = self._spawn(self._load_until_there(segment, attribute_ids))
-            self._loading[key] = running
-            running.add_done_callback(lambda _: self._loading.pop(key, None))
-        return running
+            running.add_done_callback(lambda _: self._loaded(key))
+        return loaded
+
+    def _loaded(self, key: tuple[int, bytes]) -> None:
+        loaded = self._loading.pop(key)
+        if not loaded.done():
+            loaded.set_result(None)
 
     async def _load_until_there(self, segment: Segment, attribute_ids: list[bytes]) -> None:
         """Load attributes; while Tier 2 does not answer the append waits, nothing is failed (design §3)."""
@@ -527,7 +540,9 @@ class Container:
 
     async def get_attributes(self, segment: str, attribute_ids: Sequence[bytes]) -> dict[bytes, int]:
         """See `SegmentContainer.get_attributes`."""
-        return await self._attributes.get(self._committed(segment), attribute_ids)
+        target = self._committed(segment)
+        values = await self._attributes.get(target, attribute_ids)
+        return self._of_living(target, values)
 
     async def update_attributes(self, segment: str, updates: Sequence[AttributeUpdate]) -> None:
         """See `SegmentContainer.update_attributes`."""
@@ -550,14 +565,15 @@ class Container:
         self, segment: str, from_id: bytes, to_id: bytes, limit: int
     ) -> list[tuple[bytes, int]]:
         """See `SegmentContainer.iterate_attributes`."""
-        return await self._attributes.iterate(self._committed(segment), from_id, to_id, limit)
+        target = self._committed(segment)
+        return self._of_living(target, await self._attributes.iterate(target, from_id, to_id, limit))
 
     async def writer_state(self, segment: str, writer_id: bytes) -> int:
         """See `SegmentContainer.writer_state`."""
         target = self._staged(segment)
         if target.inflight or target.segment_id not in self.state.segments:
             await self._barrier()
-        values = await self._attributes.get(self._committed(segment), [writer_id])
+        values = await self.get_attributes(segment, [writer_id])
         # Bring it into the pipeline's reach, so that the writer's first append need not wait.
         await self._attributes.load(target, [writer_id])
         return values.get(writer_id, NULL_ATTRIBUTE)

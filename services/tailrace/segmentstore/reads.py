@@ -67,11 +67,22 @@ class SegmentReader:
             if entries and entries[0].address >= 0:
                 self.cache_hits += 1
                 return self._from_cache(segment, entries, offset, limit)
-            if entries:
-                return await self._from_log(segment, entries[0], offset, limit)
-            data = await self._fetch(segment, offset)
+            try:
+                if entries:
+                    return await self._from_log(segment, entries[0], offset, limit)
+                data = await self._fetch(segment, offset)
+            except (CorruptionError, KeyError):
+                if self._unchanged(segment, entries, offset, alive):
+                    raise
+                continue  # deleted, merged, truncated or moved to Tier 2 while it was read: look again
             if data is not None:
                 return self._result(segment, offset, data[:limit])
+
+    @staticmethod
+    def _unchanged(segment: Segment, entries: list[Entry], offset: int, alive: Callable[[Segment], bool]) -> bool:
+        if not alive(segment) or offset < segment.start_offset:
+            return False
+        return not entries or segment.read_index.find(offset) is entries[0]
 
     def _from_cache(self, segment: Segment, entries: list[Entry], offset: int, limit: int) -> ReadResult:
         cached = []
@@ -116,9 +127,8 @@ class SegmentReader:
         key = (segment.segment_id, offset - offset % limits.STORAGE_READ_ALIGNMENT_BYTES)
         running = self._fetches.get(key)
         if running is not None:
-            await asyncio.shield(running)
-            if segment.read_index.find(offset) is not None:
-                return None
+            await asyncio.wait([running])  # however it ends: the caller looks again
+            return None
         return await self._fetch_range(segment, offset, key[1])
 
     async def _fetch_range(self, segment: Segment, offset: int, aligned: int) -> bytes:

@@ -123,8 +123,8 @@ class Recovery:
             if segment is None:
                 continue
             for item in (item.shifted(shift) for item in items):
-                end = item.offset + item.length
-                if end > segment.start_offset and not segment.chunks.covers(max(item.offset, segment.start_offset), end):
+                start, end = max(item.offset, segment.start_offset), item.offset + item.length
+                if end > start and not segment.chunks.covers(start, end):
                     self._left_in_log(segment, item)
 
     def _left_in_log(self, segment: Segment, item: _EarlyAppend) -> None:

@@ -312,6 +312,7 @@ class ContainerState:
 
     def _remove(self, segment: Segment) -> None:
         self._release(segment.index_pages.clear())
+        segment.index = ops.EMPTY_INDEX  # whoever reads the index right now sees that it changed
         del self.segments[segment.segment_id]
         if self.by_name.get(segment.name) is segment:
             del self.by_name[segment.name]

@@ -228,7 +228,12 @@ class StorageWriter:
         return self._host.state.segments.get(segment.segment_id) is segment
 
     async def _flush_attributes(self, segment: Segment) -> None:
-        operation = await self._attributes.build_update(segment)
+        try:
+            operation = await self._attributes.build_update(segment)
+        except CorruptionError:
+            if self._alive(segment):
+                raise
+            return  # deleted or merged meanwhile, and its pages with it
         if operation is not None:
             await self._host.commit_control(operation)
 
