@@ -12,7 +12,16 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.text import Text
 
 from tailrace.cli.demo.flights import Flight, cache_folder, fetch_archive, read_events
 from tailrace.cli.demo.report import how_to_connect, summary
@@ -20,6 +29,14 @@ from tailrace.cli.demo.run import READERS, run_course
 from tailrace.cli.demo.server import ServerProcess
 from tailrace.cli.main import one_line
 from tailrace.common.errors import StartError
+
+
+class CountColumn(ProgressColumn):
+    """How many of how many; nothing for a line that only says what is being done."""
+
+    def render(self, task: Task) -> Text:
+        """The text of one line."""
+        return Text() if task.total is None else Text(f"{int(task.completed):,} of {int(task.total):,}")
 
 
 class RichShow:
@@ -59,7 +76,7 @@ async def _demo(console: Console, data: Path, events: Sequence[Flight], ends: bo
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        CountColumn(),
         TimeElapsedColumn(),
     )
     try:

@@ -166,12 +166,15 @@ async def _tiers(admin: str, data: Path) -> Tiers:
 
 
 async def _prepare(context: ClientContext, stream: StreamName) -> list[EventReader]:
-    """The stream, and a reader group of two readers at its head."""
+    """The stream, and a group of two readers at its head: both join before either takes segments, so they share."""
     await context.controller.create_scope(stream.scope)
     await context.controller.create_stream(stream, StreamConfig(scaling=ScalingPolicy.fixed(SEGMENTS)))
     group = f"{stream.stream}-readers"
     await ReaderGroupManager(context, stream.scope).create(group, group_config({stream: None}))
-    return [EventReader(context, stream.scope, group, f"reader-{number + 1}") for number in range(READERS)]
+    readers = [EventReader(context, stream.scope, group, f"reader-{number + 1}") for number in range(READERS)]
+    for reader in readers:
+        await reader.start()
+    return readers
 
 
 async def _watch(course: _Course, show: Show) -> None:
@@ -197,11 +200,13 @@ async def _write(context: ClientContext, stream: StreamName, events: Sequence[Fl
 
 
 async def _read(reader: EventReader, number: int, course: _Course) -> None:
-    async with reader:
+    try:
         while not course.finished():
             batch = await reader.read_batch(READ_BATCH_EVENTS, READ_TIMEOUT_MS)
             if batch is not None:
                 course.arrived(number, batch.events)
+    finally:
+        await reader.close()
 
 
 async def _kill_midway(server: ServerProcess, course: _Course, show: Show) -> tuple[int, float]:
