@@ -26,11 +26,11 @@ HEADER_END: Final = b"\xa7\x5b\xd9\x6e"
 FENCE: Final = b"\xa5"
 END_MARKER: Final = b"\xe5\xd7\xb9\xae\x9d\x7b\xcd\xeb"
 
-_HEADER = struct.Struct("<8sHHIQ16sQqQQIIIII28x")
-_HEADER_TAIL = struct.Struct("<I4s")
-_RUN = struct.Struct("<II")
-_START = struct.Struct("<QQI")
-_START_ENTRY = struct.Struct("<QQQ")
+_HEADER = struct.Struct(">8sHHIQ16sQqQQIIIII28x")
+_HEADER_TAIL = struct.Struct(">I4s")
+_RUN = struct.Struct(">II")
+_START = struct.Struct(">QQI")
+_START_ENTRY = struct.Struct(">QQQ")
 
 
 class FrameKind(enum.IntEnum):
