@@ -186,7 +186,9 @@ class SegmentReader:
         finally:
             del self._fetches[key]
 
-    async def read_range(self, segment: Segment, start: int, end: int, alive: Callable[[Segment], bool]) -> bytes:
+    async def read_range(
+        self, segment: Segment, start: int, end: int, alive: Callable[[Segment], bool]
+    ) -> bytearray:
         """Exactly [start, end), whole, for the storage writer and the table layer.
 
         Raises:
@@ -196,10 +198,16 @@ class SegmentReader:
             raise BadRequestError(
                 f"range {start}..{end} of {segment.name}, which has {segment.start_offset}..{segment.length}"
             )
-        parts: list[bytes | bytearray] = []
+        if not alive(segment):
+            raise NoSuchSegmentError(segment.name)
+        entries = segment.read_index.run(start, end - start)
+        if entries and entries[-1].end >= end and all(entry.address >= 0 for entry in entries):
+            return self._cache.copy(entries, start, end - start)
+        content = bytearray(end - start)
         position = start
         while position < end:
             result = await self.read(segment, position, end - position, alive)
-            parts.extend(bytes(part) for part in result.data)
-            position += result.length
-        return parts[0] if len(parts) == 1 and isinstance(parts[0], bytes) else b"".join(parts)
+            for part in result.data:
+                content[position - start : position - start + len(part)] = part
+                position += len(part)
+        return content
