@@ -605,7 +605,7 @@ class Container:
         target = self._committed(segment)
         if offset < target.start_offset:
             raise SegmentTruncatedError(segment, target.start_offset)
-        return await self._reader.read_range(target, offset, offset + length, self._alive)
+        return bytes(await self._reader.read_range(target, offset, offset + length, self._alive))
 
     # -- Tier 2 and checkpoints ----------------------------------------------------------------------------------
 
