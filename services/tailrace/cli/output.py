@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
+    from rich.table import Table
 
 
 def print_json(value: Any) -> None:
@@ -25,25 +26,31 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
     """A table; numbers are aligned to the right."""
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left")
+    table = Table()
     for index, column in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
-    _stdout().print(table)
+    _print_titled(title, table)
 
 
 def print_fields(title: str, fields: Mapping[str, Any]) -> None:
     """Names and values below each other."""
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", show_header=False)
+    table = Table(show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in fields.items():
         table.add_row(name, _cell(value))
-    _stdout().print(table)
+    _print_titled(title, table)
+
+
+def _print_titled(title: str, table: Table) -> None:
+    console = _stdout()
+    console.print(title, style="bold", soft_wrap=True)  # a table's own title is folded to the table's width
+    console.print(table)
 
 
 def print_line(text: str) -> None:

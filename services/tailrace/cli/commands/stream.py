@@ -190,7 +190,8 @@ def scale(
         print_json([{"id": identifier, "low": low, "high": high} for identifier, (low, high) in active])
     else:
         rows = [(str(identifier), f"{low:.6g} – {high:.6g}") for identifier, (low, high) in active]
-        print_table(f"{stream}: {len(rows)} active segments", ("segment", "keys"), rows)
+        noun = "segment" if len(rows) == 1 else "segments"
+        print_table(f"{stream}: {len(rows)} active {noun}", ("segment", "keys"), rows)
 
 
 @app.command()

@@ -1,0 +1,71 @@
+"""Every benchmark prints one object of the same form."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SHORT = ("--seconds", "0.5", "--warm-up", "0.2")
+
+
+def checked(name: str, output: str) -> list[dict[str, Any]]:
+    content = json.loads(output)
+    assert output.count("\n") == 1
+    assert set(content) == {"benchmark", "machine", "rows"}
+    assert content["benchmark"] == name
+    assert set(content["machine"]) == {"cpu", "cores", "memory_bytes", "python", "kernel"}
+    rows: list[dict[str, Any]] = content["rows"]
+    assert rows
+    for row in rows:
+        assert set(row) == {"system", "case", "metric", "value", "unit"}
+        assert isinstance(row["value"], int | float)
+        assert row["value"] >= 0
+    return rows
+
+
+def test_ingest_against_a_running_server(cli, tmp_path: Path) -> None:
+    picture = tmp_path / "ingest.png"
+    arguments = ("bench", "ingest", "--controller", cli.endpoints.controller, *SHORT, "--plot", str(picture))
+    rows = checked("ingest", cli.ok(*arguments, "--json"))
+    assert {row["case"] for row in rows} == {
+        "100 B, 1 segment, batches",
+        "100 B, 4 segments, batches",
+        "100 B, 1 segment, single calls",
+        "10 KB, 1 segment",
+        "100 B, one at a time",
+    }
+    events = {row["case"]: row["value"] for row in rows if row["metric"] == "events"}
+    assert all(value > 0 for value in events.values())
+    assert events["100 B, 1 segment, batches"] > events["100 B, one at a time"]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert cli.value("stream", "list", "bench") == []
+
+
+@pytest.mark.timeout(240)
+def test_read_with_a_server_of_its_own(cli, tmp_path: Path) -> None:
+    ended = cli.run("bench", "read", *SHORT, "--rate", "2000", "--catch-up", "5MB", "--folder", str(tmp_path), "--json")
+    assert ended.returncode == 0, ended.stderr
+    assert "measuring" in ended.stderr
+    rows = checked("read", ended.stdout)
+    assert {row["case"] for row in rows} == {
+        "100 B, tail, 2,000 events/s",
+        "1 KB, catch-up from the cache",
+        "1 KB, catch-up from Tier 2",
+    }
+    assert [path.name for path in tmp_path.iterdir()] == []
+
+
+def test_cache_and_attributes(cli) -> None:
+    rows = checked("cache", cli.ok("bench", "cache", "--entries", "200", "--repeats", "1", "--json"))
+    assert {row["system"] for row in rows} == {"tailrace native", "tailrace pure Python", "dict"}
+    rows = checked("attributes", cli.ok("bench", "attributes", "--count", "2000", "--json"))
+    assert {row["unit"] for row in rows} == {"MB", "ms"}
+    assert "sorted inserts, batch 10" in cli.ok("bench", "attributes", "--count", "1000")
+
+
+def test_a_server_that_is_not_there(cli) -> None:
+    line = cli.fails("bench", "ingest", "--controller", "tcp://127.0.0.1:1")
+    assert line == "tailrace: the controller at tcp://127.0.0.1:1 cannot be reached: Connection refused"

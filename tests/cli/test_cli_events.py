@@ -1,0 +1,160 @@
+"""Writing and reading from the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import signal
+from collections import defaultdict
+from pathlib import Path
+
+from tailrace.common.streamcut import parse_stream_cut
+
+LINE_DEADLINE_S = 30.0
+
+
+def groups(cli, scope: str) -> list[str]:
+    return [name for name in cli.value("stream", "list", scope, "--all") if "/_RG" in name]
+
+
+def test_lines_of_standard_input(cli, scope: str) -> None:
+    stream = f"{scope}/lines"
+    cli.ok("stream", "create", stream)
+    report = cli.value("write", stream, text="one\n\ntwo\nwithout an end")
+    assert (report["events"], report["bytes"]) == (3, 20)
+    assert set(report) == {"events", "bytes", "seconds", "events_per_s"}
+    assert cli.ok("read", stream) == "one\ntwo\nwithout an end\n"
+    assert groups(cli, scope) == []
+
+
+def test_a_file_by_key_over_several_segments(cli, scope: str, lines: Path) -> None:
+    stream = f"{scope}/keyed"
+    cli.ok("stream", "create", stream, "--segments", "4")
+    assert cli.ok("write", stream, str(lines), "--key", "key").startswith("5,000 events, ")
+    read = cli.ok("read", stream).splitlines()
+    assert sorted(read) == sorted(lines.read_text().splitlines())
+    by_key = defaultdict(list)
+    for event in map(json.loads, read):
+        by_key[event["key"]].append(event["n"])
+    assert len(by_key) == 7
+    assert all(numbers == sorted(numbers) for numbers in by_key.values())
+    assert "has no field nothing" in cli.fails("write", stream, str(lines), "--key", "nothing")
+    assert cli.fails("write", stream, "/no/such/file") == "tailrace: /no/such/file: No such file or directory"
+
+
+def test_reading_across_scales(cli, scope: str, lines: Path) -> None:
+    stream = f"{scope}/scaled"
+    cli.ok("stream", "create", stream)
+    for segments in (3, 2, 4):
+        cli.ok("write", stream, str(lines), "--key", "key")
+        cli.ok("stream", "scale", stream, "--segments", str(segments))
+    cli.ok("write", stream, str(lines), "--key", "key")
+    by_key = defaultdict(list)
+    for event in map(json.loads, cli.ok("read", stream).splitlines()):
+        by_key[event["key"]].append(event["n"])
+    for key, numbers in by_key.items():
+        once = [number for number in range(5000) if f"k{number % 7}" == key]
+        assert numbers == once * 4
+
+
+def test_json_tells_where_an_event_is(cli, scope: str) -> None:
+    stream = f"{scope}/json"
+    cli.ok("stream", "create", stream)
+    cli.ok("write", stream, text="ü\nlonger\n")
+    found = [json.loads(line) for line in cli.ok("read", stream, "--json").splitlines()]
+    segment = f"{stream}/0.#epoch.0"
+    assert found == [
+        {"segment": segment, "offset": 0, "event": "ü"},
+        {"segment": segment, "offset": 10, "event": "longer"},
+    ]
+
+
+def test_bytes_that_are_no_text(cli, scope: str, tmp_path: Path) -> None:
+    stream = f"{scope}/bytes"
+    cli.ok("stream", "create", stream)
+    file = tmp_path / "bytes"
+    file.write_bytes(b"\xff\xfe\x00")
+    cli.ok("write", stream, str(file))
+    assert base64.b64decode(json.loads(cli.ok("read", stream, "--json"))["event_base64"]) == b"\xff\xfe\x00"
+
+
+def test_where_reading_begins_and_ends(cli, scope: str) -> None:
+    stream = f"{scope}/positions"
+    cli.ok("stream", "create", stream)
+    cli.ok("write", stream, text="one\ntwo\n")
+    cut = cli.value("stream", "info", stream)["tail"]
+    assert parse_stream_cut(cut) is not None
+    cli.ok("write", stream, text="three\nfour\n")
+    assert cli.ok("read", stream, "--from", "head") == "one\ntwo\nthree\nfour\n"
+    assert cli.ok("read", stream, "--from", cut) == "three\nfour\n"
+    assert cli.ok("read", stream, "--from", "tail") == ""
+    assert cli.ok("read", stream, "--limit", "3") == "one\ntwo\nthree\n"
+    assert groups(cli, scope) == []
+
+
+def test_a_group_goes_on_where_it_was(cli, scope: str) -> None:
+    stream = f"{scope}/grouped"
+    cli.ok("stream", "create", stream)
+    cli.ok("write", stream, text="one\ntwo\nthree\n")
+    reading = ("read", stream, "--group", "mine", "--idle", "1s")
+    assert cli.ok(*reading, "--limit", "2") == "one\ntwo\n"
+    assert groups(cli, scope) == [f"{scope}/_RGmine"]
+    assert cli.ok(*reading) == "three\n"
+    assert cli.ok(*reading) == ""
+    cli.ok("write", stream, text="four\n")
+    assert cli.ok(*reading) == "four\n"
+    assert "exists and goes on where it was" in cli.fails(*reading, "--from", "head")
+    cli.ok("stream", "create", f"{scope}/other")
+    assert "does not read" in cli.fails("read", f"{scope}/other", "--group", "mine")
+    assert "reader group name" in cli.fails("read", stream, "--group", "not allowed")
+
+
+async def test_following_until_interrupted(cli, scope: str) -> None:
+    stream = f"{scope}/followed"
+    cli.ok("stream", "create", stream)
+    cli.ok("write", stream, text="one\n")
+    async with cli.running("read", stream, "--follow") as reading, cli.running("write", stream) as writing:
+        assert reading.stdout is not None
+        assert writing.stdin is not None
+        for line in (b"one\n", b"two\n", b"three\n"):
+            if line != b"one\n":
+                writing.stdin.write(line)
+                await writing.stdin.drain()
+            async with asyncio.timeout(LINE_DEADLINE_S):
+                assert await reading.stdout.readline() == line
+        out, _ = await writing.communicate()
+        assert out.startswith(b"2 events, 8 B in ")
+        reading.send_signal(signal.SIGINT)
+        async with asyncio.timeout(LINE_DEADLINE_S):
+            assert await reading.wait() == 130
+        assert await reading.stdout.read() == b""
+    assert groups(cli, scope) == []
+
+
+async def test_the_temporary_group_goes_on_sigterm_and_when_nobody_listens(cli, scope: str) -> None:
+    stream = f"{scope}/ended"
+    cli.ok("stream", "create", stream)
+    cli.ok("write", stream, text="one\n")
+    async with cli.running("read", stream, "--follow") as reading:
+        assert reading.stdout is not None
+        async with asyncio.timeout(LINE_DEADLINE_S):
+            assert await reading.stdout.readline() == b"one\n"
+            reading.terminate()
+            assert await reading.wait() == 128 + signal.SIGTERM
+    assert groups(cli, scope) == []
+    cli.ok("write", stream, text="x" * 60 + "\n" + ("y" * 1000 + "\n") * 20_000)
+    piped = await asyncio.create_subprocess_shell(
+        f"{cli_command()} read {stream} | head -n 1", env=cli.environment, stdout=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(LINE_DEADLINE_S):
+        out, _ = await piped.communicate()
+    assert out == b"one\n"
+    assert groups(cli, scope) == []
+
+
+def cli_command() -> str:
+    import shlex
+    import sys
+
+    return shlex.join([sys.executable, "-m", "tailrace.cli"])

@@ -1,0 +1,42 @@
+"""Looking into a running server from the command line."""
+
+from __future__ import annotations
+
+
+def test_containers_segments_and_cache(cli, scope: str) -> None:
+    stream = f"{scope}/seen"
+    cli.ok("stream", "create", stream, "--segments", "2")
+    cli.ok("write", stream, text="one\n" * 100)
+    containers = cli.value("inspect", "containers")
+    assert [(item["container_id"], item["state"]) for item in containers] == [(n, "running") for n in range(4)]
+    assert "running" in cli.ok("inspect", "containers")
+    found = cli.value("inspect", "segments", "--prefix", f"{scope}/seen/")
+    assert [item["name"] for item in found] == [f"{stream}/0.#epoch.0", f"{stream}/1.#epoch.0"]
+    assert sum(item["length"] for item in found) == 100 * 11
+    assert cli.value("inspect", "segments", "--prefix", f"{scope}/seen/", "--limit", "1") == found[:1]
+    own = cli.value("inspect", "segments", "--container", str(found[0]["container"]))
+    assert found[0]["name"] in [item["name"] for item in own]
+    assert {item["container"] for item in own} == {found[0]["container"]}
+    assert f"{stream}/0.#epoch.0" in cli.ok("inspect", "segments", "--prefix", f"{scope}/")
+    cache = cli.value("inspect", "cache")
+    assert cache["max_bytes"] >= cache["used_bytes"] > 0
+    assert cache["budgets"]["cache"] == 256 * 2**20
+    assert "256.0 MiB" in cli.ok("inspect", "cache")
+
+
+def test_attributes_and_chunks(cli, scope: str) -> None:
+    stream = f"{scope}/detail"
+    cli.ok("stream", "create", stream)
+    cli.ok("write", stream, text="one\ntwo\n")
+    segment = f"{stream}/0.#epoch.0"
+    attributes = cli.value("inspect", "attributes", segment)
+    assert 2 in [item["value"] for item in attributes], "the writer's last event number"
+    assert all(len(item["id"]) == 32 for item in attributes)
+    assert attributes[0]["id"] in cli.ok("inspect", "attributes", segment)
+    assert isinstance(cli.value("inspect", "chunks", segment), list)
+    assert "chunks of" in cli.ok("inspect", "chunks", segment)
+    for kind in ("attributes", "chunks"):
+        assert cli.fails("inspect", kind, f"{scope}/nothing/0.#epoch.0") == (
+            f"tailrace: segment {scope}/nothing/0.#epoch.0 does not exist"
+        )
+    assert "container" in cli.fails("inspect", "segments", "--container", "99")

@@ -1,0 +1,148 @@
+"""Scopes and streams from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tailrace.common.streamcut import parse_stream_cut
+
+
+def test_scopes(cli, scope: str) -> None:
+    assert scope in cli.ok("scope", "list").splitlines()
+    assert "_system" not in cli.value("scope", "list")
+    assert "_system" in cli.value("scope", "list", "--all")
+    assert cli.fails("scope", "create", scope) == f"tailrace: scope {scope} exists already"
+    assert cli.ok("scope", "create", scope, "--exist-ok") == ""
+    cli.ok("stream", "create", f"{scope}/x")
+    assert cli.fails("scope", "delete", scope) == f"tailrace: scope {scope} is not empty"
+    cli.ok("stream", "delete", f"{scope}/x", "--force")
+    cli.ok("scope", "delete", scope)
+    assert cli.fails("scope", "delete", scope) == f"tailrace: scope {scope} does not exist"
+
+
+def test_creating_listing_and_looking_at_streams(cli, scope: str) -> None:
+    cli.ok("stream", "create", f"{scope}/fixed", "--segments", "3", "--tag", "red", "--tag", "blue")
+    cli.ok(
+        *("stream", "create", f"{scope}/rated", "--event-rate", "100", "--factor", "3", "--min", "2"),
+        *("--retention-time", "1d:7d"),
+    )
+    cli.ok("stream", "create", f"{scope}/large", "--kb-rate", "64", "--retention-size", "1GiB")
+    assert cli.ok("stream", "list", scope).splitlines() == [f"{scope}/{name}" for name in ("fixed", "large", "rated")]
+    assert cli.value("stream", "list", scope, "--tag", "red") == [f"{scope}/fixed"]
+    assert f"{scope}/_MARKfixed" in cli.value("stream", "list", scope, "--all")
+    fixed = cli.value("stream", "info", f"{scope}/fixed")
+    assert fixed["state"] == "active"
+    assert fixed["scaling"] == {"type": "fixed", "min_segments": 3, "target_rate": 0, "scale_factor": 0}
+    assert sorted(fixed["tags"]) == ["blue", "red"]
+    assert [(segment["id"], segment["length"]) for segment in fixed["segments"]] == [(0, 0), (1, 0), (2, 0)]
+    assert fixed["segments"][0]["low"] == 0.0
+    assert fixed["segments"][-1]["high"] == 1.0
+    rated = cli.value("stream", "info", f"{scope}/rated")
+    assert rated["scaling"] == {
+        "type": "by_rate_in_events",
+        "min_segments": 2,
+        "target_rate": 100,
+        "scale_factor": 3,
+    }
+    assert rated["retention"] == {"type": "time", "min": 86_400_000, "max": 604_800_000}
+    large = cli.value("stream", "info", f"{scope}/large")
+    assert large["scaling"]["type"] == "by_rate_in_kbytes"
+    assert large["retention"] == {"type": "size", "min": 2**30, "max": None}
+    shown = cli.ok("stream", "info", f"{scope}/rated")
+    assert "100 events/s per segment, factor 3, at least 2 segments" in shown
+    assert "by time, at least 1d, at most 1w" in shown
+
+
+def test_errors_of_streams(cli, scope: str) -> None:
+    missing = f"{scope}/missing"
+    cli.ok("stream", "create", f"{scope}/there")
+    assert cli.fails("stream", "create", f"{scope}/there") == f"tailrace: stream {scope}/there exists already"
+    assert cli.ok("stream", "create", f"{scope}/there", "--exist-ok") == ""
+    assert "does not exist" in cli.fails("stream", "create", "no-such-scope/x")
+    assert "does not exist" in cli.fails("stream", "list", "no-such-scope")
+    for command in (["info"], ["seal"], ["delete"], ["delete", "--force"], ["scale", "--segments", "2"]):
+        line = cli.fails("stream", command[0], missing, *command[1:])
+        assert "missing" in line or "not" in line, line
+    assert "missing" in cli.fails("read", missing)
+    assert cli.fails("write", missing, text="x\n")
+    assert cli.fails("stream", "delete", f"{scope}/there") == f"tailrace: stream {scope}/there is not sealed"
+
+
+def test_scaling(cli, scope: str) -> None:
+    stream = f"{scope}/scaled"
+    cli.ok("stream", "create", stream)
+    up = cli.value("stream", "scale", stream, "--segments", "4")
+    assert [(segment["low"], segment["high"]) for segment in up] == [(0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0)]
+    assert cli.value("stream", "scale", stream, "--segments", "4") == up
+    identifiers = [segment["id"] for segment in up]
+    mixed = cli.value(
+        *("stream", "scale", stream, "--split", f"{identifiers[0]}:2"),
+        *("--merge", f"{identifiers[2]},{identifiers[3]}"),
+    )
+    assert [segment["high"] for segment in mixed] == [0.125, 0.25, 0.5, 1.0]
+    assert mixed[2]["id"] == identifiers[1]
+    down = cli.value("stream", "scale", stream, "--segments", "2")
+    assert [segment["high"] for segment in down] == [0.5, 1.0]
+    assert down[1]["id"] == mixed[3]["id"]
+    assert "is not active" in cli.fails("stream", "scale", stream, "--split", f"{identifiers[0]}:2")
+    table = cli.ok("stream", "scale", stream, "--segments", "1")
+    assert ": 1 active segment\n" in table
+
+
+def test_scaling_below_the_number_of_a_fixed_policy_lowers_it(cli, scope: str) -> None:
+    stream = f"{scope}/three"
+    cli.ok("stream", "create", stream, "--segments", "3")
+    assert "the policy's minimum is 3" in cli.fails("stream", "scale", stream, "--merge", "0,1")
+    ended = cli.run("stream", "scale", stream, "--segments", "2", "--json")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr == "the policy's minimum goes from 3 to 2 segments\n"
+    assert [segment["high"] for segment in json.loads(ended.stdout)] == [0.5, 1.0]
+    assert cli.value("stream", "info", stream)["scaling"]["min_segments"] == 2
+
+
+def test_seal_delete_and_create_anew(cli, scope: str) -> None:
+    stream = f"{scope}/sealed"
+    cli.ok("stream", "create", stream)
+    cli.ok("write", stream, text="one\ntwo\n")
+    cli.ok("stream", "seal", stream)
+    cli.ok("stream", "seal", stream)
+    info = cli.value("stream", "info", stream)
+    assert info["state"] == "sealed"
+    assert info["segments"] == []
+    assert "sealed" in cli.fails("write", stream, text="three\n")
+    assert "sealed" in cli.fails("stream", "scale", stream, "--segments", "2")
+    assert cli.ok("read", stream) == "one\ntwo\n"
+    cli.ok("stream", "delete", stream)
+    assert "does not exist" in cli.fails("stream", "delete", stream)
+    cli.ok("stream", "create", stream)
+    assert cli.ok("read", stream) == ""
+
+
+def test_truncation(cli, scope: str) -> None:
+    stream = f"{scope}/truncated"
+    cli.ok("stream", "create", stream)
+    cli.ok("write", stream, text="one\ntwo\n")
+    middle = cli.value("stream", "info", stream)["tail"]
+    cut = parse_stream_cut(middle)
+    assert cut is not None
+    assert cut.positions == {0: 22}
+    cli.ok("write", stream, text="three\n")
+    cli.ok("stream", "truncate", stream, middle)
+    assert cli.value("stream", "info", stream)["head"] == middle
+    assert cli.ok("read", stream) == "three\n"
+    cli.ok("stream", "truncate", stream, "tail")
+    assert cli.ok("read", stream) == ""
+    other = f"{scope}/other"
+    cli.ok("stream", "create", other)
+    assert cli.fails("stream", "truncate", other, middle) == (
+        f"tailrace: the stream cut belongs to {stream}, not to {other}"
+    )
+
+
+def test_the_same_over_an_unreachable_server(cli, scope: str, tmp_path: Path) -> None:
+    del scope
+    line = cli.fails("scope", "list", "--controller", "tcp://127.0.0.1:1")
+    assert line == "tailrace: the controller at tcp://127.0.0.1:1 cannot be reached: Connection refused"
+    assert "cannot be reached" in cli.fails("inspect", "cache", "--admin", "http://127.0.0.1:1")
+    assert cli.fails("standalone", "--data", str(tmp_path), "--store-port", cli.endpoints.stores[0].split(":")[1])
