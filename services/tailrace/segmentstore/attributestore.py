@@ -15,6 +15,7 @@ from tailrace.segmentstore.tier2 import Section, Tier2
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from tailrace.segmentstore.fields import ChunkRef
     from tailrace.segmentstore.state import Segment
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -227,7 +228,7 @@ class AttributeStore:
             state.live_bytes,
             flushed_through,
         )
-        pages: list[ops.ChunkRef] = []
+        pages: list[ChunkRef] = []
         if update.data:
             section = Section(segment.segment_id, segment.name + "$attributes.index", segment.index.length, update.data)
             pages = [ref for _, ref in await self._tier2.write([section], kind="a")]

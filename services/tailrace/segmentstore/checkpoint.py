@@ -7,6 +7,7 @@ attribute value that the attribute index does not hold yet.
 from __future__ import annotations
 
 from tailrace.common.errors import CorruptionError
+from tailrace.segmentstore import fields
 from tailrace.segmentstore import operations as ops
 from tailrace.segmentstore.api import SegmentKind, is_core_attribute
 from tailrace.segmentstore.coverage import Coverage
@@ -18,7 +19,7 @@ _VERSION = 1
 
 def encode(state: ContainerState) -> bytes:
     """The committed state, as of ``state.committed_sequence``."""
-    writer = ops.Writer()
+    writer = fields.Writer()
     writer.parts.append(_MAGIC)
     writer.u8(_VERSION)
     writer.i64(state.container_id, state.epoch, state.committed_sequence)
@@ -33,7 +34,7 @@ def encode(state: ContainerState) -> bytes:
     return writer.done()
 
 
-def _encode_segment(writer: ops.Writer, segment: Segment) -> None:
+def _encode_segment(writer: fields.Writer, segment: Segment) -> None:
     writer.i64(
         segment.segment_id,
         int(segment.kind),
@@ -52,13 +53,13 @@ def _encode_segment(writer: ops.Writer, segment: Segment) -> None:
     writer.refs(list(segment.chunks))
 
 
-def load(state: ContainerState, as_of_sequence: int, body: ops.Buffer, place: str) -> None:
+def load(state: ContainerState, as_of_sequence: int, body: fields.Buffer, place: str) -> None:
     """Fill an empty state from a checkpoint.
 
     Raises:
         CorruptionError, FormatVersionError: the body is none of ours.
     """
-    reader = ops.Reader(body, place)
+    reader = fields.Reader(body, place)
     if bytes(reader.take(4)) != _MAGIC:
         raise CorruptionError(place, "no checkpoint")
     reader.version(_VERSION)
@@ -82,7 +83,7 @@ def load(state: ContainerState, as_of_sequence: int, body: ops.Buffer, place: st
     state.next_sequence = sequence + 1
 
 
-def _load_segment(reader: ops.Reader, sequence: int) -> Segment:
+def _load_segment(reader: fields.Reader, sequence: int) -> Segment:
     identifier, kind, key_length, modified, length, start = (reader.i64() for _ in range(6))
     sealed = bool(reader.u8())
     segment = Segment(identifier, reader.text(), SegmentKind(kind), key_length, modified)

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from tailrace.common.ports import Clock, Entropy
     from tailrace.log.port import DurableLog
     from tailrace.segmentstore.cachemanager import CacheManager
+    from tailrace.segmentstore.fields import Attributes
     from tailrace.storage.port import ObjectStore
 
 _logger = structlog.get_logger()
@@ -355,7 +356,7 @@ class Container:
             for _, piece in item.pieces:
                 blocks = cache.append_tail(index, at, piece, blocks)
                 at += len(piece)
-            segment.add_pending(PendingAppend(offset, item.length, item.crc, item.pieces[0][0].sequence))
+            segment.add_pending(PendingAppend(offset, item.length, item.crc, item.begin.sequence))
             cache.release(blocks)
         segment.length = offset + item.length
         segment.set_attributes(item.sequence, item.attributes)
@@ -513,7 +514,7 @@ class Container:
         values = attributestage.final_values(into, [*own, added], into.staged_length)
         return await self._stage_merge(into, origin, values)
 
-    async def _stage_merge(self, into: Segment, origin: Segment, values: ops.Attributes) -> MergeResult:
+    async def _stage_merge(self, into: Segment, origin: Segment, values: Attributes) -> MergeResult:
         offset, length = into.staged_length, origin.staged_length
         into.staged_length += length
         into.latest.update(values)

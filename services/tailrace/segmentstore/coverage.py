@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tailrace.segmentstore.operations import ChunkRef
+    from tailrace.segmentstore.fields import ChunkRef
 
 _offset = attrgetter("segment_offset")
 

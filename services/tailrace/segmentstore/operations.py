@@ -2,35 +2,26 @@
 
 The log holds outcomes: absolute offsets, final attribute values, object keys. Replay never evaluates a condition.
 
-A frame's payload is a run of records. A record is a fragment of one operation's body::
-
-    u8 type | u8 flags (1 = begin, 2 = end) | u16 zero | u32 fragment length | i64 operation sequence number | fragment
-
-An operation whose begin has no end when the next owner's RECOVERED record follows was dropped by that recovery;
-anywhere else it is corruption.
+How bodies lie in frames is the matter of `segmentstore.oplog`.
 """
 
 from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
-from tailrace.common.errors import CorruptionError, FormatVersionError
+from tailrace.common.errors import FormatVersionError
 from tailrace.segmentstore.api import SegmentKind
+from tailrace.segmentstore.fields import Attributes, Buffer, ChunkRef, Reader, Writer
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
-Attributes: TypeAlias = Sequence[tuple[bytes, int]]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
-RECORD: Final = struct.Struct(">BBHIq")
-BEGIN: Final = 1
-END: Final = 2
 FORMAT_VERSION: Final = 1
 
 _APPEND: Final = struct.Struct(">BqqIIH")  # version, segment id, offset, data length, data CRC32C, attribute count
-_REF: Final = struct.Struct(">qqqH")  # data offset in the object, segment offset, length, key length
 
 
 class OperationType(enum.IntEnum):
@@ -48,154 +39,6 @@ class OperationType(enum.IntEnum):
     INDEX = 10
     OBJECTS_DELETED = 11
     CHECKPOINT = 12
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkRef:
-    """Where a range of a segment lies in Tier 2 (design §5).
-
-    ``data_offset`` is the position in the object of the first 64 KiB block of the section that holds the range.
-    """
-
-    object_key: str
-    data_offset: int
-    segment_offset: int
-    length: int
-
-    @property
-    def end(self) -> int:
-        """Segment offset after the last byte."""
-        return self.segment_offset + self.length
-
-    def shifted(self, shift: int) -> ChunkRef:
-        """The same bytes, seen from a segment into which they were merged `shift` bytes further on."""
-        return ChunkRef(self.object_key, self.data_offset, self.segment_offset + shift, self.length)
-
-
-class Writer:
-    """Builds a record body from big-endian fields."""
-
-    __slots__ = ("parts",)
-
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-
-    def u8(self, value: int) -> None:
-        """An unsigned byte."""
-        self.parts.append(value.to_bytes(1, "big"))
-
-    def i64(self, *values: int) -> None:
-        """Signed 64-bit integers."""
-        self.parts.append(struct.pack(f">{len(values)}q", *values))
-
-    def u32(self, value: int) -> None:
-        """An unsigned 32-bit integer."""
-        self.parts.append(value.to_bytes(4, "big"))
-
-    def text(self, value: str) -> None:
-        """UTF-8 text with a 16-bit length."""
-        data = value.encode()
-        self.parts.append(len(data).to_bytes(2, "big") + data)
-
-    def attributes(self, values: Attributes) -> None:
-        """A 32-bit count, then (16-bit key length, key, i64 value) each."""
-        parts = self.parts
-        parts.append(len(values).to_bytes(4, "big"))
-        for key, value in values:
-            parts.append(len(key).to_bytes(2, "big") + key + value.to_bytes(8, "big", signed=True))
-
-    def refs(self, refs: Sequence[ChunkRef]) -> None:
-        """A 32-bit count, then chunk references."""
-        self.parts.append(len(refs).to_bytes(4, "big"))
-        for ref in refs:
-            key = ref.object_key.encode()
-            self.parts.append(_REF.pack(ref.data_offset, ref.segment_offset, ref.length, len(key)) + key)
-
-    def texts(self, values: Sequence[str]) -> None:
-        """A 32-bit count, then texts."""
-        self.parts.append(len(values).to_bytes(4, "big"))
-        for value in values:
-            self.text(value)
-
-    def done(self) -> bytes:
-        """The body."""
-        return b"".join(self.parts)
-
-
-class Reader:
-    """Reads what `Writer` wrote; anything short is corruption at `place`."""
-
-    __slots__ = ("_data", "_place", "_position")
-
-    def __init__(self, data: Buffer, place: str) -> None:
-        self._data = memoryview(data)
-        self._position = 0
-        self._place = place
-
-    def take(self, length: int) -> memoryview:
-        """The next `length` bytes."""
-        end = self._position + length
-        if length < 0 or end > len(self._data):
-            raise CorruptionError(self._place, f"record ends {end - len(self._data)} bytes early")
-        view = self._data[self._position : end]
-        self._position = end
-        return view
-
-    def rest(self) -> memoryview:
-        """Everything that was not read yet."""
-        return self.take(len(self._data) - self._position)
-
-    def u8(self) -> int:
-        """An unsigned byte."""
-        return self.take(1)[0]
-
-    def u16(self) -> int:
-        """An unsigned 16-bit integer."""
-        return int.from_bytes(self.take(2), "big")
-
-    def u32(self) -> int:
-        """An unsigned 32-bit integer."""
-        return int.from_bytes(self.take(4), "big")
-
-    def i64(self) -> int:
-        """A signed 64-bit integer."""
-        return int.from_bytes(self.take(8), "big", signed=True)
-
-    def text(self) -> str:
-        """UTF-8 text."""
-        try:
-            return bytes(self.take(self.u16())).decode()
-        except UnicodeDecodeError as error:
-            raise CorruptionError(self._place, "text is not UTF-8") from error
-
-    def attributes(self) -> list[tuple[bytes, int]]:
-        """Attribute values."""
-        return [(bytes(self.take(self.u16())), self.i64()) for _ in range(self.u32())]
-
-    def refs(self) -> list[ChunkRef]:
-        """Chunk references."""
-        result = []
-        for _ in range(self.u32()):
-            data_offset, segment_offset, length, key_length = _REF.unpack(self.take(_REF.size))
-            key = bytes(self.take(key_length)).decode()
-            result.append(ChunkRef(key, data_offset, segment_offset, length))
-        return result
-
-    def texts(self) -> list[str]:
-        """Texts."""
-        return [self.text() for _ in range(self.u32())]
-
-    def version(self, newest: int) -> int:
-        """A format version, at most `newest`."""
-        version = self.u8()
-        if version > newest:
-            raise FormatVersionError(f"{self._place}: record version {version}, this program reads up to {newest}")
-        return version
-
-    def finish(self) -> None:
-        """Everything must have been read."""
-        if self._position != len(self._data):
-            raise CorruptionError(self._place, f"{len(self._data) - self._position} bytes after the record's end")
 
 
 @dataclass(frozen=True, slots=True)
@@ -509,81 +352,3 @@ _DECODERS: Final[dict[int, Callable[[Reader], ControlOperation]]] = {
     OperationType.OBJECTS_DELETED: lambda reader: ObjectsDeleted(reader.texts()),
     OperationType.CHECKPOINT: _decode_checkpoint,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """An operation found in the log: its number, and where its body lies (frame sequence, offset, length)."""
-
-    sequence: int
-    operation: Operation
-    places: tuple[tuple[int, int, int], ...]
-
-
-class Assembler:
-    """Joins the records of successive frames to operations, and enforces the rule of incomplete ones.
-
-    Fragments before the first begin belong to an operation whose begin was truncated with earlier frames: skipped.
-    With `only`, operations of other types are not decoded and not returned.
-    """
-
-    def __init__(self, only: OperationType | None = None) -> None:
-        self._only = only
-        self._parts: list[bytes] = []
-        self._places: list[tuple[int, int, int]] = []
-        self._type = 0
-        self._sequence = -1
-        self._begun = False
-
-    def feed(self, frame_sequence: int, payload: memoryview, place: str) -> Iterator[Placed]:
-        """Operations that end in this frame."""
-        position, end = 0, len(payload)
-        while position < end:
-            if end - position < RECORD.size:
-                raise CorruptionError(place, f"record header at {position} is cut off")
-            kind, flags, _, length, sequence = RECORD.unpack_from(payload, position)
-            body_start = position + RECORD.size
-            position = body_start + length
-            if position > end or flags & ~(BEGIN | END):
-                raise CorruptionError(place, f"record at {body_start} is damaged")
-            where = f"{place} at {body_start}"
-            body = payload[body_start:position]
-            fragment = (frame_sequence, body_start, length)
-            if flags & BEGIN:
-                self._begin(kind, where)
-            if flags == BEGIN | END:
-                if self._only is None or kind == self._only:
-                    yield Placed(sequence, decode(kind, body, where), (fragment,))
-                continue
-            yield from self._fragment(kind, flags, sequence, body, fragment, where)
-
-    def _begin(self, kind: int, place: str) -> None:
-        self._begun = True
-        if self._sequence >= 0:
-            if kind != OperationType.RECOVERED:
-                raise CorruptionError(place, f"operation {self._sequence} has no end")
-            self._reset()
-
-    def _reset(self) -> None:
-        self._sequence = -1
-        self._parts = []
-        self._places = []
-
-    def _fragment(
-        self, kind: int, flags: int, sequence: int, body: memoryview, fragment: tuple[int, int, int], place: str
-    ) -> Iterator[Placed]:
-        if not self._begun:
-            return
-        if flags & BEGIN:
-            self._type, self._sequence = kind, sequence
-        elif sequence != self._sequence or kind != self._type:
-            raise CorruptionError(place, f"fragment of operation {sequence} without its begin")
-        wanted = self._only is None or kind == self._only
-        if wanted:
-            self._parts.append(bytes(body))
-            self._places.append(fragment)
-        if flags & END:
-            whole, places = b"".join(self._parts), tuple(self._places)
-            self._reset()
-            if wanted:
-                yield Placed(sequence, decode(kind, whole, place), places)

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, TypeAlias
 from tailrace.common import limits
 from tailrace.common.errors import ContainerStoppedError, TailraceError
 from tailrace.segmentstore import operations as ops
+from tailrace.segmentstore import oplog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tailrace.log.port import DurableLog
     from tailrace.segmentstore.api import AppendRequest
+    from tailrace.segmentstore.fields import Attributes
     from tailrace.segmentstore.state import Segment
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -31,12 +33,28 @@ _ARENAS_POOLED_MAX = 8
 
 
 class StagedAppend:
-    """An append on its way to the log; ``pieces`` are views of the frames that hold its data."""
+    """An append on its way to the log.
 
-    __slots__ = ("attributes", "blocks", "crc", "length", "offset", "pieces", "request", "segment", "sequence", "size")
+    ``pieces`` are views of the frames that hold its data; ``begin`` is the frame where its record begins, which may
+    hold none of it.
+    """
+
+    __slots__ = (
+        "attributes",
+        "begin",
+        "blocks",
+        "crc",
+        "length",
+        "offset",
+        "pieces",
+        "request",
+        "segment",
+        "sequence",
+        "size",
+    )
 
     def __init__(
-        self, request: AppendRequest, segment: Segment, offset: int, crc: int, attributes: ops.Attributes, blocks: int
+        self, request: AppendRequest, segment: Segment, offset: int, crc: int, attributes: Attributes, blocks: int
     ) -> None:
         self.request = request
         self.segment = segment
@@ -48,6 +66,7 @@ class StagedAppend:
         self.sequence = 0
         self.size = 0
         self.pieces: list[tuple[Frame, memoryview]] = []
+        self.begin: Frame
 
 
 class StagedControl:
@@ -135,7 +154,7 @@ class Pipeline:
         """Write an append's record; the data is copied into the frame."""
         item.sequence = self._take_sequence()
         frame = self._frame
-        size = ops.RECORD.size + len(header) + item.length
+        size = oplog.RECORD.size + len(header) + item.length
         if frame.used + size > self._frame_max and size <= self._frame_max:
             self._close_frame()
             frame = self._frame
@@ -143,9 +162,11 @@ class Pipeline:
             self._stage_spanning(ops.OperationType.APPEND, item, [header, *data], len(header))
             return
         arena, at = frame.arena, frame.used
-        body_length = size - ops.RECORD.size
-        ops.RECORD.pack_into(arena, at, ops.OperationType.APPEND, ops.BEGIN | ops.END, 0, body_length, item.sequence)
-        at += ops.RECORD.size
+        body_length = size - oplog.RECORD.size
+        oplog.RECORD.pack_into(
+            arena, at, ops.OperationType.APPEND, oplog.BEGIN | oplog.END, 0, body_length, item.sequence
+        )
+        at += oplog.RECORD.size
         arena[at : at + len(header)] = header
         at += len(header)
         data_start = at
@@ -153,6 +174,7 @@ class Pipeline:
             arena[at : at + len(buffer)] = buffer
             at += len(buffer)
         item.pieces = [(frame, arena[data_start:at])]
+        item.begin = frame
         frame.used = at
         self._staged(frame, item, size)
 
@@ -164,7 +186,7 @@ class Pipeline:
         item = StagedControl(operation, future)
         item.sequence = self._take_sequence()
         body = operation.encode()
-        size = ops.RECORD.size + len(body)
+        size = oplog.RECORD.size + len(body)
         frame = self._frame
         if frame.used + size > self._frame_max and size <= self._frame_max:
             self._close_frame()
@@ -172,8 +194,10 @@ class Pipeline:
         if frame.used + size > self._frame_max:
             self._stage_spanning(operation.TYPE, item, [body], len(body))
             return future
-        ops.RECORD.pack_into(frame.arena, frame.used, operation.TYPE, ops.BEGIN | ops.END, 0, len(body), item.sequence)
-        frame.arena[frame.used + ops.RECORD.size : frame.used + size] = body
+        oplog.RECORD.pack_into(
+            frame.arena, frame.used, operation.TYPE, oplog.BEGIN | oplog.END, 0, len(body), item.sequence
+        )
+        frame.arena[frame.used + oplog.RECORD.size : frame.used + size] = body
         frame.used += size
         self._staged(frame, item, size)
         return future
@@ -200,20 +224,22 @@ class Pipeline:
         position = 0
         parts = deque(memoryview(part) for part in body)
         while position < total:
-            if self._frame_max - self._frame.used <= ops.RECORD.size:
+            if self._frame_max - self._frame.used <= oplog.RECORD.size:
                 self._close_frame(begin)
             frame = self._frame
             begin = begin or frame
-            take = min(total - position, self._frame_max - frame.used - ops.RECORD.size)
-            flags = (ops.BEGIN if position == 0 else 0) | (ops.END if position + take == total else 0)
-            ops.RECORD.pack_into(frame.arena, frame.used, kind, flags, 0, take, item.sequence)
-            start = frame.used + ops.RECORD.size
+            take = min(total - position, self._frame_max - frame.used - oplog.RECORD.size)
+            flags = (oplog.BEGIN if position == 0 else 0) | (oplog.END if position + take == total else 0)
+            oplog.RECORD.pack_into(frame.arena, frame.used, kind, flags, 0, take, item.sequence)
+            start = frame.used + oplog.RECORD.size
             _fill(frame.arena, start, take, parts)
+            if isinstance(item, StagedAppend) and position == 0:
+                item.begin = frame
             if isinstance(item, StagedAppend) and position + take > skip:
                 item.pieces.append((frame, frame.arena[start + max(skip - position, 0) : start + take]))
                 frame.keep_arena = True
             frame.used = start + take
-            size += take + ops.RECORD.size
+            size += take + oplog.RECORD.size
             position += take
         self._staged(self._frame, item, size)
 

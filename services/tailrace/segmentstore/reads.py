@@ -186,9 +186,7 @@ class SegmentReader:
         finally:
             del self._fetches[key]
 
-    async def read_range(
-        self, segment: Segment, start: int, end: int, alive: Callable[[Segment], bool]
-    ) -> bytearray:
+    async def read_range(self, segment: Segment, start: int, end: int, alive: Callable[[Segment], bool]) -> bytearray:
         """Exactly [start, end), whole, for the storage writer and the table layer.
 
         Raises:

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tailrace.common.errors import CorruptionError, DataLossError
-from tailrace.segmentstore import checkpoint
+from tailrace.segmentstore import checkpoint, oplog
 from tailrace.segmentstore import operations as ops
 from tailrace.segmentstore.state import ContainerState, PendingAppend, Segment
 
 if TYPE_CHECKING:
     from tailrace.log.port import DurableLog
     from tailrace.segmentstore.cachemanager import CacheManager
+    from tailrace.segmentstore.fields import ChunkRef
     from tailrace.segmentstore.readindex import LogPlaces
 
 
@@ -28,10 +29,11 @@ class _EarlyAppend:
     offset: int
     length: int
     crc: int
+    begin_frame: int
     places: LogPlaces
 
     def shifted(self, shift: int) -> _EarlyAppend:
-        return _EarlyAppend(self.offset + shift, self.length, self.crc, self.places)
+        return _EarlyAppend(self.offset + shift, self.length, self.crc, self.begin_frame, self.places)
 
 
 class Recovery:
@@ -51,7 +53,7 @@ class Recovery:
             CorruptionError, DataLossError, FormatVersionError: the state cannot be right; names the place.
         """
         as_of = await self._load_checkpoint()
-        assembler = ops.Assembler()
+        assembler = oplog.Assembler()
         expected = -1
         last_sequence = -1
         async for frame in self._log.recover():
@@ -72,7 +74,7 @@ class Recovery:
         self._state.reset_staged()
 
     async def _load_checkpoint(self) -> int:
-        assembler = ops.Assembler(ops.OperationType.CHECKPOINT)
+        assembler = oplog.Assembler(ops.OperationType.CHECKPOINT)
         found: ops.Checkpoint | None = None
         async for frame in self._log.recover():
             place = f"log of container {self._state.container_id}, frame {frame.sequence}"
@@ -85,7 +87,7 @@ class Recovery:
         checkpoint.load(self._state, found.as_of_sequence, found.body, place)
         return found.as_of_sequence
 
-    def _check_order(self, placed: ops.Placed, expected: int, place: str) -> int:
+    def _check_order(self, placed: oplog.Placed, expected: int, place: str) -> int:
         if expected < 0:
             if placed.sequence > self._state.next_sequence:
                 raise DataLossError(
@@ -107,7 +109,7 @@ class Recovery:
             end = operation.offset + length
             if segment is not None and segment.chunks.covers(max(operation.offset, segment.start_offset), end):
                 return
-            item = _EarlyAppend(operation.offset, length, operation.crc, _data_places(places, length))
+            item = _EarlyAppend(operation.offset, length, operation.crc, places[0][0], _data_places(places, length))
             self._early.setdefault(operation.segment_id, []).append(item)
         elif isinstance(operation, ops.Merge):
             moved = self._early.pop(operation.source_id, [])
@@ -129,11 +131,11 @@ class Recovery:
 
     def _left_in_log(self, segment: Segment, item: _EarlyAppend) -> None:
         self._cache.add_log_places(segment.read_index, item.offset, item.length, item.places)
-        segment.add_pending(PendingAppend(item.offset, item.length, item.crc, item.places[0][0]))
+        segment.add_pending(PendingAppend(item.offset, item.length, item.crc, item.begin_frame))
 
     # -- after the checkpoint ------------------------------------------------------------------------------------
 
-    def _apply(self, placed: ops.Placed, place: str) -> None:
+    def _apply(self, placed: oplog.Placed, place: str) -> None:
         state, operation = self._state, placed.operation
         affected = _affected(operation)
         before = {segment_id: state.segments.get(segment_id) for segment_id in affected}
@@ -164,7 +166,7 @@ class Recovery:
             return
         segment = self._state.segments[operation.segment_id]
         kept = _data_places(places, length)
-        segment.add_pending(PendingAppend(operation.offset, length, operation.crc, kept[0][0]))
+        segment.add_pending(PendingAppend(operation.offset, length, operation.crc, places[0][0]))
         blocks = self._cache.blocks_for(length)
         # A quarter of the cache stays free, so that the container can serve and flush at once.
         spare = self._cache.cache.max_bytes // (4 * 4096)
@@ -209,7 +211,7 @@ def _affected(operation: ops.Operation) -> tuple[int, ...]:
     return ()
 
 
-def mark_tiered(segment: Segment | None, ref: ops.ChunkRef, cache: CacheManager) -> None:
+def mark_tiered(segment: Segment | None, ref: ChunkRef, cache: CacheManager) -> None:
     """Entries that Tier 2 holds now may be evicted."""
     if segment is None:
         return

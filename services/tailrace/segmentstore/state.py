@@ -27,6 +27,8 @@ from tailrace.segmentstore.readindex import ReadIndex
 if TYPE_CHECKING:
     import asyncio
 
+    from tailrace.segmentstore.fields import Attributes, ChunkRef
+
 
 class PendingAppend(NamedTuple):
     """An append that is not in Tier 2 yet: what to verify it with, and which log frame still holds it."""
@@ -131,7 +133,7 @@ class Segment:
             self.core.copy(),
         )
 
-    def set_attributes(self, sequence: int, values: ops.Attributes) -> None:
+    def set_attributes(self, sequence: int, values: Attributes) -> None:
         """Commit final attribute values."""
         committed, dirty = self.committed, self.dirty
         for key, value in values:
@@ -152,7 +154,7 @@ class Segment:
         while pending and pending[0].end <= offset:
             self.pending_bytes -= pending.popleft().length
 
-    def drop_tiered(self, ref: ops.ChunkRef) -> None:
+    def drop_tiered(self, ref: ChunkRef) -> None:
         """Forget appends of which Tier 2 holds every byte that counts, after `ref` was added."""
         pending, start = self.pending, self.start_offset
         while (
@@ -354,7 +356,7 @@ class ContainerState:
     def _use(self, key: str) -> None:
         self.object_uses[key] = self.object_uses.get(key, 0) + 1
 
-    def _release(self, refs: list[ops.ChunkRef]) -> None:
+    def _release(self, refs: list[ChunkRef]) -> None:
         for ref in refs:
             uses = self.object_uses[ref.object_key] - 1
             if uses:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, NotFoundError
-from tailrace.segmentstore.operations import ChunkRef
+from tailrace.segmentstore.fields import ChunkRef
 from tailrace.storage import chunks
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.segmentstore.coverage import Coverage
-from tailrace.segmentstore.operations import ChunkRef
+from tailrace.segmentstore.fields import ChunkRef
 from tailrace.segmentstore.readindex import Entry, ReadIndex
 
 RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 15)), max_size=12)

@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 
 from tailrace.common.errors import CorruptionError, FormatVersionError
 from tailrace.segmentstore import operations as ops
+from tailrace.segmentstore import oplog
 from tailrace.segmentstore.api import SegmentKind
+from tailrace.segmentstore.fields import ChunkRef
 
 I64 = st.integers(-(2**63), 2**63 - 1)
 KEY = st.binary(min_size=1, max_size=256)
 ATTRIBUTES = st.lists(st.tuples(KEY, I64), max_size=5)
 NAME = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1, max_size=40)
-REF = st.builds(ops.ChunkRef, NAME, I64, I64, I64)
+REF = st.builds(ChunkRef, NAME, I64, I64, I64)
 ROOT = st.builds(ops.IndexRoot, I64, I64, I64, I64, I64, I64)
 CONTROL = st.one_of(
     st.builds(ops.Recovered, I64, I64),
@@ -79,58 +81,58 @@ def test_a_newer_version_is_refused() -> None:
 
 
 def record(kind: int, flags: int, sequence: int, body: bytes) -> bytes:
-    return ops.RECORD.pack(kind, flags, 0, len(body), sequence) + body
+    return oplog.RECORD.pack(kind, flags, 0, len(body), sequence) + body
 
 
-def feed(assembler: ops.Assembler, frame: int, payload: bytes) -> list[ops.Placed]:
+def feed(assembler: oplog.Assembler, frame: int, payload: bytes) -> list[oplog.Placed]:
     return list(assembler.feed(frame, memoryview(payload), f"frame {frame}"))
 
 
 def test_fragments_are_joined_and_their_places_kept() -> None:
     body = ops.Delete(77).encode()
-    assembler = ops.Assembler()
-    assert feed(assembler, 4, record(8, ops.BEGIN, 9, body[:3])) == []
-    (placed,) = feed(assembler, 5, record(8, ops.END, 9, body[3:]))
-    assert placed == ops.Placed(9, ops.Delete(77), ((4, 16, 3), (5, 16, len(body) - 3)))
+    assembler = oplog.Assembler()
+    assert feed(assembler, 4, record(8, oplog.BEGIN, 9, body[:3])) == []
+    (placed,) = feed(assembler, 5, record(8, oplog.END, 9, body[3:]))
+    assert placed == oplog.Placed(9, ops.Delete(77), ((4, 16, 3), (5, 16, len(body) - 3)))
 
 
 def test_an_incomplete_operation_is_dropped_by_the_next_owner_only() -> None:
     body = ops.Delete(77).encode()
-    other = record(8, ops.BEGIN | ops.END, 10, body)
-    assembler = ops.Assembler()
-    feed(assembler, 4, record(8, ops.BEGIN, 9, body[:3]))
+    other = record(8, oplog.BEGIN | oplog.END, 10, body)
+    assembler = oplog.Assembler()
+    feed(assembler, 4, record(8, oplog.BEGIN, 9, body[:3]))
     with pytest.raises(CorruptionError, match="has no end"):
         feed(assembler, 5, other)
-    assembler = ops.Assembler()
-    feed(assembler, 4, record(8, ops.BEGIN, 9, body[:3]))
+    assembler = oplog.Assembler()
+    feed(assembler, 4, record(8, oplog.BEGIN, 9, body[:3]))
     recovered = ops.Recovered(2, 9)
-    (placed,) = feed(assembler, 5, record(1, ops.BEGIN | ops.END, 9, recovered.encode()))
+    (placed,) = feed(assembler, 5, record(1, oplog.BEGIN | oplog.END, 9, recovered.encode()))
     assert placed.operation == recovered
 
 
 def test_fragments_whose_begin_was_truncated_are_skipped() -> None:
     body = ops.Delete(77).encode()
-    assembler = ops.Assembler()
-    placed = feed(assembler, 5, record(8, ops.END, 9, body[3:]) + record(8, ops.BEGIN | ops.END, 10, body))
+    assembler = oplog.Assembler()
+    placed = feed(assembler, 5, record(8, oplog.END, 9, body[3:]) + record(8, oplog.BEGIN | oplog.END, 10, body))
     assert [item.sequence for item in placed] == [10]
 
 
 def test_a_fragment_of_another_operation_is_corruption() -> None:
     body = ops.Delete(77).encode()
-    assembler = ops.Assembler()
-    feed(assembler, 4, record(8, ops.BEGIN, 9, body[:3]))
+    assembler = oplog.Assembler()
+    feed(assembler, 4, record(8, oplog.BEGIN, 9, body[:3]))
     with pytest.raises(CorruptionError, match="without its begin"):
-        feed(assembler, 5, record(8, ops.END, 11, body[3:]))
+        feed(assembler, 5, record(8, oplog.END, 11, body[3:]))
 
 
 def test_the_vectors_of_the_documentation() -> None:
     text = (Path(__file__).parents[3] / "docs/formats/operations.md").read_text()
     vectors = dict(re.findall(r"Vector (\w+):.*?```text\n(.*?)```", text, re.DOTALL))
-    ref = ops.ChunkRef("c0/7/x", 70, 100, 10)
+    ref = ChunkRef("c0/7/x", 70, 100, 10)
     expected: dict[str, bytes] = {
         "delete": record(8, 3, 9, ops.Delete(77).encode()),
         "append": record(3, 3, 5, ops.append_header(2, 100, 3, 0x01020304, [(b"w" * 16, 4)]) + b"abc"),
         "chunks": record(9, 3, 6, ops.AddChunks([(2, ref)]).encode()),
     }
     assert {name: bytes.fromhex(value) for name, value in vectors.items()} == expected
-    assert struct.calcsize(">BBHIq") == ops.RECORD.size
+    assert struct.calcsize(">BBHIq") == oplog.RECORD.size

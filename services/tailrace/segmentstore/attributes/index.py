@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, CorruptionError
 from tailrace.kernel import lookup_many, search
 from tailrace.segmentstore.attributes.page import Buffer, Child, Page, PageKind, decode_page, unpack_attribute
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 DEFAULT_KEY_LENGTH: Final = 16
 

@@ -7,9 +7,8 @@ its ancestors (progressive compaction), so that everything before that page beco
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError
@@ -36,6 +35,9 @@ from tailrace.segmentstore.attributes.page import (
     pack_child,
     value_bytes,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ index that led to the old place), so it goes with the same truncation or went be
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tailrace.common import limits
@@ -27,6 +26,8 @@ from tailrace.segmentstore.tables.queries import compaction_offset
 from tailrace.segmentstore.tables.staging import StagedTable, outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tailrace.segmentstore.tables.layout import Layout
     from tailrace.segmentstore.tables.record import Record
     from tailrace.segmentstore.tables.service import TableService

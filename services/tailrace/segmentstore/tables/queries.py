@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.common import limits
@@ -13,6 +12,8 @@ from tailrace.segmentstore.tables.plan import find
 from tailrace.segmentstore.tables.types import TableDelta, TableEntry
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tailrace.segmentstore.tables.reader import TableReader
     from tailrace.segmentstore.tables.record import Record
 

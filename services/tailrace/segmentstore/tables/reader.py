@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tailrace.common import limits
@@ -12,6 +11,8 @@ from tailrace.segmentstore.api import NULL_ATTRIBUTE, SegmentContainer, SegmentP
 from tailrace.segmentstore.tables.record import HEADER_BYTES, NO_CHAIN, Record, decode_record, record_length
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tailrace.segmentstore.tables.cache import EntryCache
     from tailrace.segmentstore.tables.plan import Bucket
 

@@ -6,8 +6,7 @@ Everything is built on `SegmentContainer`: a change of a table is one conditiona
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tailrace.common import limits
 from tailrace.common.errors import (
@@ -45,6 +44,9 @@ from tailrace.segmentstore.tables.reader import TableReader
 from tailrace.segmentstore.tables.record import Record, record_bytes
 from tailrace.segmentstore.tables.staging import InFlight, StagedTable, outcome
 from tailrace.segmentstore.tables.types import TableDelta, TableEntry, TableInfo, TableKey
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Sequence
 
 _T = TypeVar("_T")
 

@@ -9,7 +9,6 @@ length and on the index values it replaces, so a wrong guess fails and is repeat
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
 from tailrace.common import limits
@@ -17,6 +16,8 @@ from tailrace.common.errors import BadAttributeError, BadOffsetError, Overloaded
 from tailrace.segmentstore.api import AppendRequest, SegmentContainer, SegmentProperties
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
     from tailrace.segmentstore.tables.plan import Bucket, Plan
 
 

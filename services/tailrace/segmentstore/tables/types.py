@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tailrace.wire.tables import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["NOT_EXISTS", "NO_VERSION", "TableDelta", "TableEntry", "TableInfo", "TableKey", "TableService"]
 

@@ -1,0 +1,163 @@
+"""Fields of durable records, big-endian, and the reference to bytes in Tier 2 (docs/formats/operations.md). Pure."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from tailrace.common.errors import CorruptionError, FormatVersionError
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+Attributes: TypeAlias = Sequence[tuple[bytes, int]]
+
+_REF: Final = struct.Struct(">qqqH")  # data offset in the object, segment offset, length, key length
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRef:
+    """Where a range of a segment lies in Tier 2 (design §5).
+
+    ``data_offset`` is the position in the object of the first 64 KiB block of the section that holds the range.
+    """
+
+    object_key: str
+    data_offset: int
+    segment_offset: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        """Segment offset after the last byte."""
+        return self.segment_offset + self.length
+
+    def shifted(self, shift: int) -> ChunkRef:
+        """The same bytes, seen from a segment into which they were merged `shift` bytes further on."""
+        return ChunkRef(self.object_key, self.data_offset, self.segment_offset + shift, self.length)
+
+
+class Writer:
+    """Builds a record body from big-endian fields."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+
+    def u8(self, value: int) -> None:
+        """An unsigned byte."""
+        self.parts.append(value.to_bytes(1, "big"))
+
+    def i64(self, *values: int) -> None:
+        """Signed 64-bit integers."""
+        self.parts.append(struct.pack(f">{len(values)}q", *values))
+
+    def u32(self, value: int) -> None:
+        """An unsigned 32-bit integer."""
+        self.parts.append(value.to_bytes(4, "big"))
+
+    def text(self, value: str) -> None:
+        """UTF-8 text with a 16-bit length."""
+        data = value.encode()
+        self.parts.append(len(data).to_bytes(2, "big") + data)
+
+    def attributes(self, values: Attributes) -> None:
+        """A 32-bit count, then (16-bit key length, key, i64 value) each."""
+        parts = self.parts
+        parts.append(len(values).to_bytes(4, "big"))
+        for key, value in values:
+            parts.append(len(key).to_bytes(2, "big") + key + value.to_bytes(8, "big", signed=True))
+
+    def refs(self, refs: Sequence[ChunkRef]) -> None:
+        """A 32-bit count, then chunk references."""
+        self.parts.append(len(refs).to_bytes(4, "big"))
+        for ref in refs:
+            key = ref.object_key.encode()
+            self.parts.append(_REF.pack(ref.data_offset, ref.segment_offset, ref.length, len(key)) + key)
+
+    def texts(self, values: Sequence[str]) -> None:
+        """A 32-bit count, then texts."""
+        self.parts.append(len(values).to_bytes(4, "big"))
+        for value in values:
+            self.text(value)
+
+    def done(self) -> bytes:
+        """The body."""
+        return b"".join(self.parts)
+
+
+class Reader:
+    """Reads what `Writer` wrote; anything short is corruption at `place`."""
+
+    __slots__ = ("_data", "_place", "_position")
+
+    def __init__(self, data: Buffer, place: str) -> None:
+        self._data = memoryview(data)
+        self._position = 0
+        self._place = place
+
+    def take(self, length: int) -> memoryview:
+        """The next `length` bytes."""
+        end = self._position + length
+        if length < 0 or end > len(self._data):
+            raise CorruptionError(self._place, f"record ends {end - len(self._data)} bytes early")
+        view = self._data[self._position : end]
+        self._position = end
+        return view
+
+    def rest(self) -> memoryview:
+        """Everything that was not read yet."""
+        return self.take(len(self._data) - self._position)
+
+    def u8(self) -> int:
+        """An unsigned byte."""
+        return self.take(1)[0]
+
+    def u16(self) -> int:
+        """An unsigned 16-bit integer."""
+        return int.from_bytes(self.take(2), "big")
+
+    def u32(self) -> int:
+        """An unsigned 32-bit integer."""
+        return int.from_bytes(self.take(4), "big")
+
+    def i64(self) -> int:
+        """A signed 64-bit integer."""
+        return int.from_bytes(self.take(8), "big", signed=True)
+
+    def text(self) -> str:
+        """UTF-8 text."""
+        try:
+            return bytes(self.take(self.u16())).decode()
+        except UnicodeDecodeError as error:
+            raise CorruptionError(self._place, "text is not UTF-8") from error
+
+    def attributes(self) -> list[tuple[bytes, int]]:
+        """Attribute values."""
+        return [(bytes(self.take(self.u16())), self.i64()) for _ in range(self.u32())]
+
+    def refs(self) -> list[ChunkRef]:
+        """Chunk references."""
+        result = []
+        for _ in range(self.u32()):
+            data_offset, segment_offset, length, key_length = _REF.unpack(self.take(_REF.size))
+            key = bytes(self.take(key_length)).decode()
+            result.append(ChunkRef(key, data_offset, segment_offset, length))
+        return result
+
+    def texts(self) -> list[str]:
+        """Texts."""
+        return [self.text() for _ in range(self.u32())]
+
+    def version(self, newest: int) -> int:
+        """A format version, at most `newest`."""
+        version = self.u8()
+        if version > newest:
+            raise FormatVersionError(f"{self._place}: record version {version}, this program reads up to {newest}")
+        return version
+
+    def finish(self) -> None:
+        """Everything must have been read."""
+        if self._position != len(self._data):
+            raise CorruptionError(self._place, f"{len(self._data) - self._position} bytes after the record's end")
