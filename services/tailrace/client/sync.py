@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
     from tailrace.client.batch import SegmentSlice
     from tailrace.client.model import StreamName
+    from tailrace.client.transport import ControllerTransport
     from tailrace.common.streamcut import StreamCut
 
 
 class BlockingClient:
     """As `Client`. Use with ``with``, or close it after everything that it made."""
 
-    def __init__(self, controller: str) -> None:
+    def __init__(self, controller: str | ControllerTransport) -> None:
         self._portal = Portal()
         self._client = self._portal.call(lambda: Client(controller))
         self.streams = BlockingStreamManager(self._portal, self._client.streams)

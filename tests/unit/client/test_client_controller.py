@@ -201,10 +201,14 @@ async def test_errors_that_may_pass_are_retried() -> None:
 
 
 async def test_retries_end() -> None:
-    script = Script(*[UnavailableError("down")] * 100)
+    unreachable = Script(*[UnavailableError("down")] * 1000)
     with pytest.raises(UnavailableError):
-        await client(script, deadline_s=0.2).scope_exists("s")
-    assert len(script.calls) <= limits.CLIENT_CONTROLLER_ATTEMPTS_MAX
+        await client(unreachable, deadline_s=0.2).scope_exists("s")
+    assert len(unreachable.calls) > 2
+    broken = Script(*[IllegalStateError("broken")] * 1000)
+    with pytest.raises(IllegalStateError):
+        await client(broken, deadline_s=100).scope_exists("s")
+    assert len(broken.calls) == limits.CLIENT_CONTROLLER_ATTEMPTS_MAX
 
 
 async def test_endpoints_are_remembered_until_they_are_wrong() -> None:

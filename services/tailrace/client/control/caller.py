@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tailrace.client.model import Cut, SegmentRange, StreamName
 from tailrace.client.retry import Backoff
 from tailrace.common import limits
-from tailrace.common.errors import DeadlineError, IllegalStateError, TailraceError
+from tailrace.common.errors import DeadlineError, IllegalStateError, TailraceError, UnavailableError
 from tailrace.common.ranges import KeyRange
 from tailrace.common.realports import SystemEntropy
 from tailrace.rpc import controller_pb2 as pb
@@ -39,28 +39,34 @@ class Caller:
         self._deadline_s = deadline_s
 
     async def _call(self, method: str, request: Message, reply: type[M]) -> M:
-        """Call with up to CLIENT_CONTROLLER_ATTEMPTS_MAX attempts.
+        """Call until it succeeds, fails for good or the deadline passes.
 
-        Retried are errors that say so, and illegal states (INTERNAL), which a restarting controller answers with.
-        UNKNOWN is not: that is what wrong arguments arrive as.
+        Controllers that cannot be reached are retried all that time, so that a restart goes unnoticed. Errors that may
+        pass otherwise (conflicts, and INTERNAL, which a starting controller answers with) get
+        CLIENT_CONTROLLER_ATTEMPTS_MAX attempts. UNKNOWN is not retried: that is what wrong arguments arrive as.
         """
-        ends_at_s = asyncio.get_running_loop().time() + self._deadline_s
+        loop = asyncio.get_running_loop()
+        ends_at_s = loop.time() + self._deadline_s
         backoff = Backoff(self._entropy)
-        for attempt in range(1, limits.CLIENT_CONTROLLER_ATTEMPTS_MAX + 1):
-            left_s = ends_at_s - asyncio.get_running_loop().time()
+        attempts_left = limits.CLIENT_CONTROLLER_ATTEMPTS_MAX
+        while True:
+            left_s = max(0.0, ends_at_s - loop.time())
             try:
                 async with asyncio.timeout(left_s):
                     return await self._transport.call(method, request, reply, left_s)
             except TimeoutError as error:
                 raise DeadlineError(f"{method} had no answer within {self._deadline_s:g} s") from error
+            except UnavailableError as error:
+                failure: TailraceError = error
             except TailraceError as error:
-                delay_s = backoff.next_delay_s()
-                out_of_time = asyncio.get_running_loop().time() + delay_s >= ends_at_s
-                retryable = error.retryable or isinstance(error, IllegalStateError)
-                if not retryable or out_of_time or attempt == limits.CLIENT_CONTROLLER_ATTEMPTS_MAX:
+                attempts_left -= 1
+                if attempts_left == 0 or not (error.retryable or isinstance(error, IllegalStateError)):
                     raise
-                await asyncio.sleep(delay_s)
-        raise AssertionError("the last attempt returns or raises")
+                failure = error
+            delay_s = backoff.next_delay_s()
+            if loop.time() + delay_s >= ends_at_s:
+                raise failure
+            await asyncio.sleep(delay_s)
 
     async def close(self) -> None:
         """Release the connections to the controller."""
