@@ -70,7 +70,8 @@ def event(key: str, sequence: int, length: int) -> bytes:
     """An event of ``length`` bytes that can be recognised, and compared byte for byte."""
     head = b"%s:%d:" % (key.encode(), sequence)
     assert len(head) <= length, f"{length} bytes cannot hold {head!r}"
-    return head + bytes((sequence + i) % 251 for i in range(min(length - len(head), 64))).ljust(length - len(head), b"~")
+    rest = length - len(head)
+    return head + bytes((sequence + i) % 251 for i in range(min(rest, 64))).ljust(rest, b"~")
 
 
 def recognise(data: bytes) -> tuple[str, int]:
@@ -115,7 +116,8 @@ def check_at_least_once(read: Events, names: Iterable[str], count: int) -> None:
 def _difference(got: list[int], count: int) -> str:
     missing = sorted(set(range(count)) - set(got))
     repeated = sorted({x for x in got if got.count(x) > 1}) if len(got) < 20_000 else ["?"]
-    return f"{len(got)} of {count} read, missing {missing[:10]}, repeated {repeated[:10]}, in order: {got == sorted(got)}"
+    in_order = got == sorted(got)
+    return f"{len(got)} of {count} read, missing {missing[:10]}, repeated {repeated[:10]}, in order: {in_order}"
 
 
 def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = 60, poll_s: float = 0.05) -> None:

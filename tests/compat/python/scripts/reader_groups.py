@@ -2,8 +2,9 @@
 
 import asyncio
 
-import harness
 import pravega_client
+
+import harness
 
 
 def _stream(segments: int) -> tuple[object, str]:
@@ -24,7 +25,8 @@ class _Sharing:
         self.writer = harness.Worker("write", self.scope, "stream", str(len(self.names)), "100")
         self.writer.wait_for("connected")
         self.writer.tell("go")
-        harness.wait_until(lambda: min(self.readers.counts().values()) > 0, "every reader having read something", 90, 0.2)
+        what = "every reader having read something"
+        harness.wait_until(lambda: min(self.readers.counts().values()) > 0, what, 90, 0.2)
 
     def write_more(self, rounds: int) -> None:
         goal = self.writer.rounds() + rounds

@@ -2,8 +2,9 @@
 
 import asyncio
 
-import harness
 import pravega_client
+
+import harness
 
 Scaling = pravega_client.StreamScalingPolicy
 Retention = pravega_client.StreamRetentionPolicy
@@ -54,9 +55,9 @@ def check_policies() -> None:
         "kilobytes": (Scaling.auto_scaling_policy_by_data_rate(100_000, 2, 4), Retention.by_time(86_400_000), 4),
     }
     for name, (scaling, retention, segments) in policies.items():
-        created = client.create_stream_with_policy(scope, name, scaling_policy=scaling, retention_policy=retention, tags=[name])
-        assert created is True
-        assert client.create_stream_with_policy(scope, name, scaling_policy=scaling, retention_policy=retention) is False
+        policy = {"scaling_policy": scaling, "retention_policy": retention, "tags": [name]}
+        assert client.create_stream_with_policy(scope, name, **policy) is True
+        assert client.create_stream_with_policy(scope, name, **policy) is False
         assert client.get_stream_tags(scope, name) == [name]
         assert harness.tail_segments(client, scope, name) == set(range(segments))
         writer = client.create_writer(scope, name, harness.IN_FLIGHT)

@@ -1,4 +1,4 @@
-"""Errors that the client reports only after it has tried again for about a minute. Each runs in a process of its own."""
+"""Errors that the client reports only after it has tried again for about a minute; each in a process of its own."""
 
 import harness
 

@@ -2,8 +2,9 @@
 
 import asyncio
 
-import harness
 import pravega_client
+
+import harness
 
 TxnFailed = pravega_client.TxnFailedException
 
@@ -97,7 +98,8 @@ def check_two_writers() -> None:
     found = [harness.recognise(data) for data in asyncio.run(harness.read_events(reader, rounds * 20))]
     harness.check_exactly_once(found, ["writer-0", "writer-1"], rounds * 10)
     for start in range(0, len(found), 10):
-        assert len({key for key, _ in found[start : start + 10]}) == 1, f"transactions mixed: {found[start : start + 10]}"
+        ten = found[start : start + 10]
+        assert len({key for key, _ in ten}) == 1, f"transactions mixed: {ten}"
 
 
 def check_ended_transactions() -> None:

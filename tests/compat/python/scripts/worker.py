@@ -1,9 +1,10 @@
 """A reader or writer in a process of its own; ``harness.Worker`` starts it and talks to it by files in its folder.
 
-``worker.py FOLDER read SCOPE STREAM GROUP READER``: joins the group, touches ``joined``; told ``join-again``, goes offline
-and joins once more; told ``go``, notes each event in ``events`` before it releases its slice; goes offline when told ``stop``.
-``worker.py FOLDER write SCOPE STREAM KEYS LENGTH``: touches ``connected``; told ``go``, writes rounds of one event per key
-until told ``stop``, waits until all are acknowledged and notes in ``result`` how many rounds they were.
+``worker.py FOLDER read SCOPE STREAM GROUP READER``: joins the group, touches ``joined``; told ``join-again``, goes
+offline and joins once more; told ``go``, notes each event in ``events`` before it releases its slice, and a dot in
+``empty`` for each slice without any; goes offline when told ``stop``.
+``worker.py FOLDER write SCOPE STREAM KEYS LENGTH``: touches ``connected``; told ``go``, writes rounds of one event per
+key until told ``stop``, waits until all are acknowledged and notes in ``result`` how many rounds they were.
 """
 
 from __future__ import annotations
@@ -45,13 +46,12 @@ async def _read(folder: Path, scope: str, stream: str, group_name: str, reader_n
         while not (folder / "stop").exists():
             piece = await reader.get_segment_slice_async()
             now_ns = time.monotonic_ns()
-            count = 0
-            for count, one in enumerate(piece, 1):
-                key, sequence = harness.recognise(bytes(one.data()))
+            found = [harness.recognise(bytes(one.data())) for one in piece]
+            for key, sequence in found:
                 output.write(f"{now_ns} {key} {sequence}\n")
             output.flush()
             reader.release_segment(piece)
-            if not count:
+            if not found:
                 empty.write(b".")
     reader.reader_offline()
 
