@@ -16,6 +16,7 @@ from tailrace.common.errors import (
     DiskFullError,
     FencedError,
     IllegalStateError,
+    StartError,
     TailraceError,
     UnavailableError,
 )
@@ -126,7 +127,10 @@ class FileLog:
         """See DurableLog.open. StartError: the directory is in use or not writable; DiskFullError: no room to begin."""
         if self._lock is not None or self._failure is not None:
             raise IllegalStateError(f"log {self._directory} was opened before")
-        self._disk.make_directory(self._directory)
+        try:
+            self._disk.make_directory(self._directory)
+        except OSError as error:
+            raise StartError(f"log directory {self._directory} cannot be created: {error}") from error
         self._lock = self._disk.lock(self._directory)
         try:
             await self._recover_and_begin(epoch, nonce)

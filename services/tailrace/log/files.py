@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from array import array
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tailrace.common import limits
 from tailrace.common.errors import DiskFullError
@@ -14,6 +15,9 @@ from tailrace.log.scan import spare_name
 
 if TYPE_CHECKING:
     from tailrace.log.disk import Disk, DiskFile
+
+
+_READY_MAX: Final = 2
 
 
 @dataclass(slots=True)
@@ -36,7 +40,7 @@ class LogFile:
 
 
 class FileStock:
-    """Keeps one empty file ready, made of a retired one where there is one.
+    """Keeps an empty file ready; makes one more of a retired file, so that a steady log creates none.
 
     One background task; `on_ready` is called on the loop when a file became ready. While the disk is full it tries
     again every ``limits.LOG_PREALLOCATE_RETRY_S`` and whenever a file is retired.
@@ -47,7 +51,7 @@ class FileStock:
         self._directory = directory
         self._file_bytes = file_bytes
         self._on_ready = on_ready
-        self._ready: tuple[str, DiskFile] | None = None
+        self._ready: deque[tuple[str, DiskFile]] = deque()
         self._retired: list[LogFile] = []
         self._names_used = 0
         self._wake = asyncio.Event()
@@ -55,8 +59,8 @@ class FileStock:
 
     @property
     def ready_bytes(self) -> int:
-        """Length of the file that is ready; 0 when none is."""
-        return self._file_bytes if self._ready is not None else 0
+        """Length of the files that are ready."""
+        return self._file_bytes * len(self._ready)
 
     @property
     def stored_bytes(self) -> int:
@@ -64,10 +68,9 @@ class FileStock:
         return self.ready_bytes + sum(file.length_bytes for file in self._retired)
 
     def take(self) -> tuple[str, DiskFile] | None:
-        """The ready file's path and handle; another one is prepared from now on."""
-        taken, self._ready = self._ready, None
+        """Path and handle of a ready file; another one is prepared from now on unless there is one."""
         self._wake.set()
-        return taken
+        return self._ready.popleft() if self._ready else None
 
     def wake(self) -> None:
         """Look again whether there is something to do."""
@@ -110,18 +113,18 @@ class FileStock:
             if file.readers:
                 break
             await self._recycle(file)
-        if self._ready is None:
+        if not self._ready:
             self._become_ready(await self.make(self._file_bytes))
 
     async def _recycle(self, file: LogFile) -> None:
-        """Turn a retired file into the ready one, or remove it."""
+        """Turn a retired file into a ready one, or remove it."""
         path = self._next_path()
         self._disk.rename(file.path, path)
         self._retired.remove(file)
         try:
             # Durable before the zeros: under its old name the file must never look damaged.
             await self._disk.sync_directory(self._directory)
-            if self._ready is None and file.length_bytes == self._file_bytes:
+            if len(self._ready) < _READY_MAX and file.length_bytes == self._file_bytes:
                 await file.handle.zero()
                 self._become_ready((path, file.handle))
                 return
@@ -132,7 +135,7 @@ class FileStock:
         self._disk.unlink(path)
 
     def _become_ready(self, made: tuple[str, DiskFile]) -> None:
-        self._ready = made
+        self._ready.append(made)
         self._on_ready()
 
     def _next_path(self) -> str:
@@ -141,7 +144,7 @@ class FileStock:
 
     def close(self) -> None:
         """Close the handles; the task must have ended."""
-        if self._ready is not None:
-            self._ready[1].close()
+        for _, handle in self._ready:
+            handle.close()
         for file in self._retired:
             file.handle.close()

@@ -120,6 +120,7 @@ class SimDisk:
         self.sync_error_chance = 0.0
         self.slow_sync_chance = 0.02
         self.operations = 0
+        self.counts: dict[str, int] = {}
         self.faults: dict[str, int] = {}
         self._locks: dict[str, SimProcess] = {}
         self._countdown: tuple[SimProcess, int, Callable[[SimProcess], None]] | None = None
@@ -136,6 +137,7 @@ class SimDisk:
         """Count an operation of a process; True when the process is to die in the middle of it."""
         process.check()
         self.operations += 1
+        self.counts[name] = self.counts.get(name, 0) + 1
         self.loop.trace(name, *details)
         if self._countdown is None or self._countdown[0] is not process:
             return False

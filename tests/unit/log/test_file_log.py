@@ -1,0 +1,308 @@
+"""The file log's own behaviour: group commit, full and failing disks, recycling, damage on a real disk."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from sim import SimWorld
+from tailrace.common.errors import (
+    BadRequestError,
+    CorruptionError,
+    DataLossError,
+    DiskFullError,
+    FormatVersionError,
+    StartError,
+    UnavailableError,
+)
+from tailrace.kernel import crc32c
+from tailrace.log.disk import RealDisk
+from tailrace.log.file import FileLog, verify
+
+KIB = 1024
+NONCE = bytes(16)
+
+
+def simulated(main: Callable[[SimWorld, FileLog], Awaitable[None]], **world_options: int) -> None:
+    """Run a test on an open log on a simulated disk."""
+    with SimWorld(1, **world_options) as world:
+        process = world.process("log")
+
+        async def run() -> None:
+            log = new_log(world.disk.attach(process))
+            await log.open(1, NONCE)
+            await main(world, log)
+            await log.close()
+
+        world.run(_spawned(world, process.spawn(run())))
+
+
+async def _spawned(world: SimWorld, task: asyncio.Task[None]) -> None:
+    await task
+
+
+def new_log(disk: object, directory: str = "/data/log") -> FileLog:
+    return FileLog(
+        disk,  # type: ignore[arg-type]
+        directory,
+        1,
+        file_bytes=128 * KIB,
+        max_frame_bytes=16 * KIB,
+        reserve_bytes=32 * KIB,
+    )
+
+
+async def fill(log: FileLog) -> int:
+    """Append until the log refuses; returns how often it did not."""
+    appended = 0
+    while True:
+        try:
+            log.check_space(8 * KIB)
+        except DiskFullError:
+            return appended
+        await log.append([bytes([appended + 1]) * (8 * KIB)])
+        appended += 1
+
+
+def test_frames_of_one_turn_share_a_sync() -> None:
+    async def main(world: SimWorld, log: FileLog) -> None:
+        before = world.disk.counts["sync"]
+        await asyncio.gather(*(log.append([b"x" * 100]) for _ in range(50)))
+        assert world.disk.counts["sync"] == before + 1
+
+    simulated(main)
+
+
+def test_frames_written_during_a_sync_share_the_next_one() -> None:
+    async def main(world: SimWorld, log: FileLog) -> None:
+        before = world.disk.counts["sync"]
+        first = log.append([b"a"])
+        while world.disk.counts["sync"] == before:  # noqa: ASYNC110 - turn by turn
+            await asyncio.sleep(0)
+        rest = [log.append([b"b"]) for _ in range(20)]
+        await first
+        assert not any(future.done() for future in rest)
+        await asyncio.gather(*rest)
+        assert world.disk.counts["sync"] == before + 2
+
+    simulated(main)
+
+
+def test_a_full_disk_refuses_before_staging_and_recovers_by_itself() -> None:
+    async def main(world: SimWorld, log: FileLog) -> None:
+        await asyncio.sleep(1)
+        world.disk.capacity_bytes = world.disk.used_bytes()
+        appended = await fill(log)
+        with pytest.raises(DiskFullError, match="no room"):
+            log.check_space(8 * KIB)
+        assert appended > 16  # the rest of the first file and most of the one prepared ahead
+        log.check_space(8 * KIB, reserved=True)
+        await log.append([b"gives space back"])
+        assert await log.read(3, 0, 4) == bytes([4]) * 4
+        world.disk.capacity_bytes = 1 << 40
+        await asyncio.sleep(2)
+        log.check_space(8 * KIB)
+        assert await log.append([b"more"]) == appended + 1
+
+    simulated(main)
+
+
+def test_a_truncation_makes_room_on_a_full_disk() -> None:
+    async def main(world: SimWorld, log: FileLog) -> None:
+        await asyncio.sleep(1)
+        world.disk.capacity_bytes = world.disk.used_bytes()
+        last = await fill(log) - 1
+        await log.truncate(last)
+        await asyncio.sleep(2)
+        log.check_space(8 * KIB)
+        assert await log.append([b"more"]) == last + 1
+
+    simulated(main)
+
+
+def test_a_log_opens_on_a_nearly_full_disk_with_a_small_file() -> None:
+    async def main(world: SimWorld, log: FileLog) -> None:
+        await log.append([b"before"])
+        await log.close()
+        world.disk.capacity_bytes = world.disk.used_bytes() - 128 * KIB + 100 * KIB
+        process = world.process("next")
+        again = new_log(world.disk.attach(process))
+        await again.open(2, NONCE)
+        assert await again.append([b"after"]) == 1
+        await again.close()
+
+    simulated(main)
+
+
+def test_a_log_without_room_to_begin_says_so() -> None:
+    with SimWorld(1, disk_bytes=10_000) as world:
+        process = world.process("log")
+        with pytest.raises(DiskFullError):
+            world.run(_spawned(world, process.spawn(new_log(world.disk.attach(process)).open(1, NONCE))))
+
+
+def test_a_failed_sync_stops_the_log_for_good() -> None:
+    async def main(world: SimWorld, log: FileLog) -> None:
+        await log.append([b"kept"])
+        world.disk.sync_error_chance = 1.0
+        pending = [log.append([b"lost"]) for _ in range(3)]
+        for outcome in await asyncio.gather(*pending, return_exceptions=True):
+            assert isinstance(outcome, UnavailableError)
+        world.disk.sync_error_chance = 0.0
+        with pytest.raises(UnavailableError, match="input/output error"):
+            await log.append([b"never"])
+        with pytest.raises(UnavailableError):
+            await log.truncate(1)
+        assert await log.read(0, 0, 4) == b"kept"
+
+    simulated(main)
+
+
+def test_truncated_files_are_used_again() -> None:
+    async def main(world: SimWorld, log: FileLog) -> None:
+        for number in range(200):
+            await log.append([bytes([number + 1]) * (10 * KIB)])
+            if number % 10 == 9:
+                await log.truncate(number)
+        await asyncio.sleep(1)
+        assert world.disk.counts["create"] < 8
+        assert world.disk.counts["zero"] > 0
+        assert log.stored_bytes <= 4 * 128 * KIB
+        assert await log.read(199, 0, 1) == bytes([200])
+
+    simulated(main)
+
+
+def test_a_file_that_cannot_hold_a_frame_is_refused() -> None:
+    with pytest.raises(BadRequestError, match="file_bytes"):
+        FileLog(None, "/data/log", 1, file_bytes=64 * KIB, max_frame_bytes=64 * KIB)  # type: ignore[arg-type]
+
+
+# -- a real disk ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+async def written(folder: Path, payloads: list[bytes], epoch: int = 1) -> None:
+    """A closed log with those frames."""
+    disk = RealDisk()
+    log = new_log(disk, str(folder))
+    await log.open(epoch, NONCE)
+    for payload in payloads:
+        await log.append([payload])
+    await log.close()
+    disk.close()
+
+
+async def opened(folder: Path, epoch: int = 2) -> list[bytes]:
+    """What a new owner recovers."""
+    disk = RealDisk()
+    log = new_log(disk, str(folder))
+    try:
+        await log.open(epoch, NONCE)
+        return [bytes(frame.payload) async for frame in log.recover()]
+    finally:
+        await log.close()
+        disk.close()
+
+
+def damage(file: Path, offset: int, data: bytes) -> None:
+    with file.open("r+b") as handle:
+        handle.seek(offset)
+        handle.write(data)
+
+
+def first_file(folder: Path) -> Path:
+    return folder / f"{0:020d}-{1:020d}.log"
+
+
+async def test_a_flipped_bit_is_reported_with_its_place(folder: Path) -> None:
+    await written(folder, [b"a" * 700, b"b" * 700])
+    damage(first_file(folder), 512 + 1024 + 300, b"c")
+    with pytest.raises(CorruptionError) as caught:
+        await opened(folder)
+    assert caught.value.place == f"{first_file(folder)} at offset {512 + 1024}"
+    damage(first_file(folder), 512 + 1024 + 300, b"b")
+    assert await opened(folder) == [b"a" * 700, b"b" * 700]
+
+
+async def test_a_torn_last_frame_is_dropped(folder: Path) -> None:
+    await written(folder, [b"a" * 700, b"b" * 700])
+    damage(first_file(folder), 512 + 1024 + 512, bytes(512))
+    assert await opened(folder) == [b"a" * 700]
+
+
+async def test_a_lost_frame_that_was_acknowledged_is_a_loss(folder: Path) -> None:
+    await written(folder, [b"a", b"b", b"c"])
+    damage(first_file(folder), 512 + 512, bytes(512))
+    with pytest.raises(DataLossError, match="log frame 1 is missing"):
+        await opened(folder)
+
+
+async def test_a_newer_format_is_refused(folder: Path) -> None:
+    await written(folder, [b"a"])
+    header = bytearray(first_file(folder).read_bytes()[512 : 512 + 124])
+    header[8:10] = (2).to_bytes(2, "big")
+    header[120:124] = crc32c(header[:120]).to_bytes(4, "big")
+    damage(first_file(folder), 512, header)
+    with pytest.raises(FormatVersionError, match="version 2"):
+        await opened(folder)
+
+
+async def test_a_directory_in_use_is_refused(folder: Path) -> None:
+    disk = RealDisk()
+    log = new_log(disk, str(folder))
+    await log.open(1, NONCE)
+    with pytest.raises(StartError, match="in use"):
+        await opened(folder)
+    with pytest.raises(StartError, match="in use"):
+        async for _ in verify(disk, str(folder), 1):
+            pass
+    await log.close()
+    assert await opened(folder) == []
+    disk.close()
+
+
+async def test_a_place_that_is_no_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    with pytest.raises(StartError, match="cannot be created"):
+        await opened(tmp_path / "file" / "log")
+
+
+async def test_verify_reads_a_closed_log(folder: Path) -> None:
+    await written(folder, [b"a"])
+    await written(folder, [b"b"], epoch=2)
+    disk = RealDisk()
+    found = [(frame.sequence, frame.epoch, bytes(frame.payload)) async for frame in verify(disk, str(folder), 1)]
+    assert found == [(0, 1, b"a"), (1, 2, b"b")]
+    disk.close()
+
+
+async def test_a_slow_disk_is_synced_in_a_thread(folder: Path, no_leaks: None) -> None:
+    disk = RealDisk()
+    disk._sync_average_s = 1.0  # as after many slow syncs
+    log = new_log(disk, str(folder))
+    await log.open(1, NONCE)
+    assert await asyncio.gather(*(log.append([b"x" * 100]) for _ in range(20))) == list(range(20))
+    for _ in range(200):
+        await log.append([b"y"])
+    assert disk._sync_average_s < 0.5  # it finds out that the disk is fast
+    await log.close()
+    disk.close()
+
+
+async def test_short_writes_are_completed(tmp_path: Path) -> None:
+    disk = RealDisk()
+    file = await disk.create_zeroed(str(tmp_path / "file"), 64 * KIB)
+    buffers = [os.urandom(7) for _ in range(3000)]  # more than one pwritev takes
+    file.pwrite(100, buffers)
+    assert await file.pread(100, 21_000) == b"".join(buffers)
+    file.close()
+    disk.close()
