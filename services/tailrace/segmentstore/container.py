@@ -24,7 +24,7 @@ from tailrace.common.errors import (
 )
 from tailrace.common.names import check_segment_name
 from tailrace.kernel import crc32c
-from tailrace.segmentstore import attributestage, checkpoint
+from tailrace.segmentstore import attributestage
 from tailrace.segmentstore import operations as ops
 from tailrace.segmentstore.api import (
     CREATION_TIME,
@@ -42,10 +42,12 @@ from tailrace.segmentstore.api import (
     SegmentProperties,
 )
 from tailrace.segmentstore.attributestore import AttributeStore
-from tailrace.segmentstore.pipeline import Frame, Pipeline, StagedAppend, StagedControl
+from tailrace.segmentstore.checkpointer import Checkpointer
+from tailrace.segmentstore.commits import Committer
+from tailrace.segmentstore.pipeline import Pipeline, StagedAppend
 from tailrace.segmentstore.reads import SegmentReader
-from tailrace.segmentstore.recovery import Recovery, mark_tiered
-from tailrace.segmentstore.state import ContainerState, PendingAppend, Segment
+from tailrace.segmentstore.recovery import Recovery
+from tailrace.segmentstore.state import ContainerState, Segment
 from tailrace.segmentstore.storagewriter import StorageWriter
 from tailrace.segmentstore.tier2 import Tier2
 
@@ -90,18 +92,14 @@ class Container:
         self._stop_cause: Exception | None = None
         self._stopped = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._barriers: list[tuple[int, asyncio.Future[None]]] = []
         self._loading: dict[tuple[int, bytes], asyncio.Future[None]] = {}
-        self._checkpoint_bytes = 0
-        self._checkpoint_operations = 0
-        self._checkpointing = False
-        self._last_frame: Frame | None = None
-        self._touched: dict[int, Segment] = {}
         self._tier2 = Tier2(ports.store, ports.cluster_id, container_id, epoch, ports.entropy)
         self._attributes = AttributeStore(self._tier2)
         self._reader = SegmentReader(ports.cache, ports.log, self._tier2, self._spawn)
         self._writer = StorageWriter(self, self._reader, self._attributes, self._tier2)
+        self._committer = Committer(self.state, ports.cache, ports.clock, self._writer.appended)
         self._pipeline: Pipeline
+        self._checkpointer: Checkpointer
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -119,7 +117,8 @@ class Container:
         except (DataError, FencedError) as error:
             self._stop(error)
             raise
-        self._pipeline = Pipeline(self._log, self.state.next_sequence, self._commit_frame, self._stop)
+        self._pipeline = Pipeline(self._log, self.state.next_sequence, self._committer.commit_frame, self._stop)
+        self._checkpointer = Checkpointer(self.state, self._pipeline, self._log, self._committer, self._clock)
         self._phase = "running"
         self._cache.on_pressure(self._writer.pressure)
         await self.commit_control(ops.Recovered(self._epoch, self.state.next_sequence))
@@ -167,11 +166,7 @@ class Container:
                 if isinstance(item, StagedAppend):
                     self._cache.release(item.blocks)
                     item.request.failed(item.request, self._stopped_error())
-        for _, future in self._barriers:
-            if not future.done():
-                future.set_exception(self._stopped_error())
-                future.exception()
-        self._barriers.clear()
+        self._committer.stop(self._stopped_error())
         for segment in self.state.segments.values():
             segment.wake()
         for task in self._tasks:
@@ -328,97 +323,11 @@ class Container:
             await asyncio.sleep(delay_s)
             delay_s = min(delay_s * 2, limits.STORAGE_RETRY_MAX_S)
 
-    # -- commits -------------------------------------------------------------------------------------------------
-
-    def _commit_frame(self, frame: Frame) -> None:
-        for item in frame.items:
-            if isinstance(item, StagedAppend):
-                self._commit_append(item)
-            else:
-                self._commit_staged_control(item)
-        self._last_frame = frame
-        touched, self._touched = self._touched, {}
-        for segment in touched.values():
-            segment.wake()
-            self._writer.appended(segment)
-        if self._barriers:
-            self._pass_barriers()
-
-    def _commit_append(self, item: StagedAppend) -> None:
-        segment, request = item.segment, item.request
-        state = self.state
-        state.committed_sequence = item.sequence
-        state.next_sequence = item.sequence + 1
-        offset, blocks = item.offset, item.blocks
-        if item.length:
-            cache, index = self._cache, segment.read_index
-            at = offset
-            for _, piece in item.pieces:
-                blocks = cache.append_tail(index, at, piece, blocks)
-                at += len(piece)
-            segment.add_pending(PendingAppend(offset, item.length, item.crc, item.begin.sequence))
-            cache.release(blocks)
-        segment.length = offset + item.length
-        segment.set_attributes(item.sequence, item.attributes)
-        segment.last_modified_ms = self._clock.now_ms()
-        segment.inflight -= 1
-        self._touched[segment.segment_id] = segment
-        request.offset = offset
-        request.new_length = segment.length
-        request.completed(request)
-
-    def _commit_staged_control(self, item: StagedControl) -> None:
-        operation = item.operation
-        state, cache = self.state, self._cache
-        before = state.segments.get(getattr(operation, "source_id", getattr(operation, "segment_id", -1)))
-        state.apply(item.sequence, operation)
-        match operation:
-            case ops.Merge():
-                assert before is not None
-                target = state.segments[operation.target_id]
-                cache.move(before.read_index, target.read_index, operation.target_offset)
-                target.inflight -= 1
-                self._touched[target.segment_id] = target
-                before.wake()
-            case ops.Delete():
-                assert before is not None
-                cache.drop_all(before.read_index)
-                before.wake()
-            case ops.Truncate():
-                segment = state.segments[operation.segment_id]
-                cache.drop_below(segment.read_index, segment.start_offset)
-                segment.wake()
-            case ops.AddChunks():
-                for identifier, ref in operation.refs:
-                    resolved, shift = state.resolve(identifier)
-                    mark_tiered(state.segments.get(resolved), ref.shifted(shift), cache)
-            case ops.UpdateAttributes() | ops.Create() | ops.Seal():
-                segment = state.segments[operation.segment_id]
-                if isinstance(operation, ops.UpdateAttributes):
-                    segment.inflight -= 1
-                self._touched[segment.segment_id] = segment
-            case _:
-                pass
-        if not item.future.done():
-            item.future.set_result(None)
-
-    def _pass_barriers(self) -> None:
-        committed = self.state.committed_sequence
-        waiting = []
-        for sequence, future in self._barriers:
-            if sequence > committed:
-                waiting.append((sequence, future))
-            elif not future.done():
-                future.set_result(None)
-        self._barriers = waiting
+    # -- control operations ---------------------------------------------------------------------------------------
 
     async def _barrier(self) -> None:
         """Wait until everything staged before this call is committed."""
-        sequence = self._pipeline.next_sequence - 1
-        if sequence > self.state.committed_sequence:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._barriers.append((sequence, future))
-            await future
+        await self._committer.committed(self._pipeline.next_sequence - 1)
 
     async def commit_control(self, operation: ops.ControlOperation) -> None:
         """Put an operation through the pipeline and wait for its commit."""
@@ -611,35 +520,8 @@ class Container:
     # -- Tier 2 and checkpoints ----------------------------------------------------------------------------------
 
     async def checkpoint_if_due(self, *, force: bool = False) -> None:
-        """Write a checkpoint when enough was logged since the last one, then truncate the log below what is needed."""
-        written, count = self._pipeline.written_bytes, self._pipeline.operations
-        due = (
-            written - self._checkpoint_bytes >= limits.CHECKPOINT_INTERVAL_BYTES
-            or count - self._checkpoint_operations >= limits.CHECKPOINT_INTERVAL_OPERATIONS
-        )
-        if self._checkpointing or not (force or due):
-            return
-        self._checkpointing = True
-        try:
-            self.state.forget_merged(self._clock.now_ms() - int(limits.MERGED_SOURCES_REMEMBERED_S * 1000))
-            last = self._last_frame
-            keep_from = 0
-            if last is not None:
-                keep_from = last.sequence + 1 if last.span_start is None else last.span_start.sequence
-            body = checkpoint.encode(self.state)
-            future = self._pipeline.stage_control(ops.Checkpoint(self.state.committed_sequence, body))
-            self._checkpoint_bytes, self._checkpoint_operations = written, count
-            await future
-            await self._truncate_log(keep_from)
-        finally:
-            self._checkpointing = False
-
-    async def _truncate_log(self, keep_from: int) -> None:
-        for segment in self.state.segments.values():
-            if segment.pending:
-                keep_from = min(keep_from, min(item.frame_sequence for item in segment.pending))
-        if keep_from > self._log.log_start:
-            await self._log.truncate(keep_from)
+        """Write a checkpoint and truncate the log, if enough happened since the last one."""
+        await self._checkpointer.run_if_due(force=force)
 
     async def flush_to_storage(self) -> None:
         """See `SegmentContainer.flush_to_storage`."""
