@@ -7,7 +7,6 @@ accepted, partitions the key space [0, 1).
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
 from tailrace.common.errors import BadRequestError
@@ -173,8 +172,3 @@ def transaction_segments(epoch: Epoch, transaction_epoch: int) -> list[tuple[Str
     """Pairs of (real segment, id whose epoch half is the transaction's) in order of number (naming §1)."""
     ordered = sorted(epoch.segments, key=lambda segment: segment.number)
     return [(segment, segment_id(segment.number, transaction_epoch)) for segment in ordered]
-
-
-def epochs_contiguous(epochs: Sequence[Epoch]) -> bool:
-    """Whether the epochs follow one another without a gap."""
-    return all(second.epoch == first.epoch + 1 for first, second in itertools.pairwise(epochs))

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tailrace.cluster.endpoints import Endpoint, single_endpoint_map
+from tailrace.cluster.endpoints import Endpoint, EndpointMap, single_endpoint_map
+from tailrace.common.auth import Account, Authorize, account_nothing, allow_all
 from tailrace.common.errors import (
     ConnectionLostError,
     NoSuchSegmentError,
@@ -204,16 +205,27 @@ class World:
         self.clock = ModelClock()
         self.controllers: list[Controller] = []
 
-    async def start(self, crash: Crash | None = None, *, seed: int = 1, **settings: Any) -> Controller:
+    async def start(
+        self,
+        crash: Crash | None = None,
+        *,
+        seed: int = 1,
+        containers: EndpointMap | None = None,
+        authorize: Authorize = allow_all,
+        account: Account = account_nothing,
+        **settings: Any,
+    ) -> Controller:
         """A running controller; with a crash, what it does may fail."""
         wrap = crash.wrap if crash is not None else lambda target: target
         controller = Controller(
             wrap(self.metadata),
             wrap(self.segments),
-            single_endpoint_map(CONTAINERS, Endpoint("store", 1)),
+            containers or single_endpoint_map(CONTAINERS, Endpoint("store", 1)),
             self.clock,
             SeededEntropy(seed),
             ControllerConfig(**{"idle_s": 0.01, "blocking_deadline_s": 5.0, **settings}),
+            authorize=authorize,
+            account=account,
         )
         self.controllers.append(controller)
         await controller.start()

@@ -1,0 +1,133 @@
+"""The gRPC listener: statuses, metadata, ports; and the seams that every request passes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+
+from tailrace.cluster.endpoints import Endpoint, ListenerKind, single_endpoint_map
+from tailrace.common.auth import AccessLevel, Principal
+from tailrace.common.errors import PermissionDeniedError, StartError
+from tailrace.controller.grpc.access import RULES
+from tailrace.controller.grpc.services import SERVICE
+from tailrace.controller.server import ControllerServer
+from tailrace.rpc import controller_pb2 as pb
+from tailrace.rpc import controller_pb2_grpc
+
+
+@pytest.fixture
+async def server(controller: Any) -> AsyncIterator[ControllerServer]:
+    """A listener on an ephemeral port."""
+    made = ControllerServer(controller.services, "127.0.0.1", 0, advertise="controller.example")
+    await made.start()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def stub(server: ControllerServer) -> AsyncIterator[Any]:
+    """A stub connected to the listener."""
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        yield controller_pb2_grpc.ControllerServiceStub(channel)
+
+
+async def test_calls_travel(stub: Any, server: ControllerServer) -> None:
+    created = await stub.createScope(pb.ScopeInfo(scope="scope"), metadata=[("requestdescriptor", "x")])
+    assert created.status == pb.CreateScopeStatus.SUCCESS
+    listed = await stub.getControllerServerList(pb.ServerRequest())
+    assert [(node.endpoint, node.port) for node in listed.nodeURI] == [("controller.example", server.port)]
+    info = pb.StreamInfo(scope="scope", stream="any")
+    node = await stub.getURI(pb.SegmentId(streamInfo=info, segmentId=5))
+    assert (node.endpoint, node.port) == ("store", 1)
+    assert (await stub.getDelegationToken(info)).delegationToken == ""
+
+
+@pytest.mark.parametrize(
+    ("rpc", "request_message", "code", "text"),
+    [
+        (
+            "getCurrentSegments",
+            pb.StreamInfo(scope="s", stream="x"),
+            grpc.StatusCode.NOT_FOUND,
+            "stream s/x does not exist",
+        ),
+        ("createTransaction", pb.CreateTxnRequest(lease=1), grpc.StatusCode.UNKNOWN, "lease is 1 ms"),
+        ("createStream", pb.StreamConfig(streamInfo=pb.StreamInfo(stream="x")), grpc.StatusCode.UNKNOWN, "minNum"),
+        (
+            "getControllerToBucketMapping",
+            pb.ControllerToBucketMappingRequest(),
+            grpc.StatusCode.UNIMPLEMENTED,
+            "no buckets",
+        ),
+    ],
+)
+async def test_errors_are_statuses(stub: Any, rpc: str, request_message: Any, code: grpc.StatusCode, text: str) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await getattr(stub, rpc)(request_message)
+    assert caught.value.code() is code
+    assert text in (caught.value.details() or "")
+
+
+async def test_a_port_in_use_is_told(server: ControllerServer, controller: Any) -> None:
+    with pytest.raises(StartError, match=str(server.port)):
+        await ControllerServer(controller.services, "127.0.0.1", server.port).start()
+
+
+def test_every_call_has_its_rule() -> None:
+    assert sorted(RULES) == sorted(method.name for method in SERVICE.methods)
+
+
+class Seams:
+    """Records what is asked, and refuses one resource."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str, AccessLevel]] = []
+        self.used: list[tuple[str, int, int]] = []
+
+    def authorize(self, principal: Principal, token: str, resource: str, level: AccessLevel) -> None:
+        """Record; refuse what is secret."""
+        self.asked.append((token, resource, level))
+        if "secret" in resource:
+            raise PermissionDeniedError("authorization failed")
+
+    def account(self, scope: str, length_bytes: int, operations: int) -> None:
+        """Record."""
+        self.used.append((scope, length_bytes, operations))
+
+
+async def test_requests_pass_the_seams(world: Any) -> None:
+    seams = Seams()
+    controller = await world.start(authorize=seams.authorize, account=seams.account)
+    server = ControllerServer(controller.services, "127.0.0.1", 0)
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        stub = controller_pb2_grpc.ControllerServiceStub(channel)
+        await stub.checkScopeExists(pb.ScopeInfo(scope="a"), metadata=[("authorization", "Basic eA==")])
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.sealStream(pb.StreamInfo(scope="secret", stream="s"))
+        assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        for stream in ("_RGg", "_MARKs"):
+            await stub.checkStreamExists(pb.StreamInfo(scope="a", stream=stream))
+    await server.close()
+    assert seams.asked == [
+        ("Basic eA==", "prn::/scope:a", AccessLevel.READ),
+        ("", "prn::/scope:secret/stream:s", AccessLevel.READ_UPDATE),
+        ("", "prn::/scope:a/reader-group:g", AccessLevel.READ),
+        ("", "prn::/scope:a/stream:s", AccessLevel.READ),
+    ]
+    assert seams.used == [("a", 0, 1)] * 3
+
+
+async def test_external_clients_are_sent_to_external_endpoints(world: Any) -> None:
+    containers = single_endpoint_map(4, Endpoint("inside", 1), Endpoint("outside", 2))
+    controller = await world.start(containers=containers)
+    for kind, host in ((ListenerKind.INTERNAL, "inside"), (ListenerKind.EXTERNAL, "outside")):
+        server = ControllerServer(controller.services, "127.0.0.1", 0, listener=kind)
+        await server.start()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+            stub = controller_pb2_grpc.ControllerServiceStub(channel)
+            assert (await stub.getURI(pb.SegmentId())).endpoint == host
+        await server.close()
