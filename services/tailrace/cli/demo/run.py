@@ -117,6 +117,7 @@ async def run_course(events: Sequence[Flight], server: ServerProcess, data: Path
             writing = group.create_task(_write(context, stream, events, course))
             await asyncio.gather(writing, *reading)
             watching.cancel()
+        show.stage("done")
         show.progress(course.acknowledged, course.read)
         assert server.endpoints is not None
         tiers = await _tiers(server.endpoints.admin, data)
