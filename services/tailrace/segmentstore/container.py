@@ -16,6 +16,7 @@ from tailrace.common.errors import (
     DataError,
     FencedError,
     NoSuchSegmentError,
+    OverloadedError,
     SegmentExistsError,
     SegmentSealedError,
     SegmentTruncatedError,
@@ -360,6 +361,8 @@ class Container:
         if segment in self.state.staged_by_name:
             await self._barrier()
             raise SegmentExistsError(segment)
+        if len(self.state.staged_by_name) >= limits.ACTIVE_SEGMENTS_PER_CONTAINER_MAX:
+            raise OverloadedError(f"container {self._id} has {len(self.state.staged_by_name)} segments, its bound")
         now = self._clock.now_ms()
         identifier = self._pipeline.next_sequence
         values = [(CREATION_TIME, now), (EVENT_COUNT, 0), *attributes]
