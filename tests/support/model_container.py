@@ -99,6 +99,10 @@ class ModelContainer:
         self._held = False
         self._schedule()
 
+    def commit_next(self) -> None:
+        """While held: commit the oldest staged operation."""
+        self._queue.popleft()()
+
     def stop(self, reason: str = "stopped by the test") -> None:
         """Lose what is staged and refuse everything from now on."""
         self._stopped = reason

@@ -178,6 +178,21 @@ def test_small_neighbours_become_one_page(segment_type) -> None:
         asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("first", [0, 10, 20])
+def test_small_pages_with_another_between_them_stay_apart(segment_type, first: int) -> None:
+    async def scenario() -> None:
+        segment = segment_type()
+        await segment.apply((key_of(number), number) for number in range(100))
+        touched = [*range(first, first + 10), *range(first + 20, first + 30)]
+        removed = {number for number in touched if number % 10}
+        await segment.apply((key_of(number), None) for number in removed)
+        model = {key_of(number): number for number in range(100) if number not in removed}
+        await assert_same(segment.state, model, segment)
+
+    with small_pages(24 + 10 * 24):
+        asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(
     "changes",
     [[(key_of(2), 1), (key_of(1), 1)], [(key_of(1), 1), (key_of(1), 2)], [(b"short", 1)], [(key_of(1, 17), 1)]],

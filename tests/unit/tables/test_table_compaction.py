@@ -212,6 +212,32 @@ async def test_removed_key_never_returns_in_deltas(container: SegmentContainer, 
         assert {item.key for item in delta.entries} == {key_of(number) for number in (1, 2, 3, 5)}
 
 
+async def test_pass_that_ends_within_a_bucket_moves_all_of_it(
+    container: SegmentContainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = TableService(container, hash_function=lambda _: bytes(16))
+    await tables.create_table(TABLE, 0)
+    (version,) = await tables.update(TABLE, [TableEntry(b"a", b"1")])
+    (other,) = await tables.update(TABLE, [TableEntry(b"b", b"2")])  # writes a copy of a, then b
+    monkeypatch.setattr(limits, "TABLE_COMPACTION_PASS_BYTES", other + 5)
+    assert await tables.compact(TABLE)
+    assert (await tables.info(TABLE)).start_offset == other
+    cold = TableService(container, hash_function=lambda _: bytes(16))
+    assert await cold.get(TABLE, [b"a", b"b"]) == [TableEntry(b"a", b"1", version), TableEntry(b"b", b"2", other)]
+
+
+async def test_buckets_beyond_the_pass_are_left_alone(container: SegmentContainer, monkeypatch: Any) -> None:
+    tables = TableService(container, hash_function=lambda _: bytes(16))
+    await tables.create_table(TABLE, 0)
+    await tables.update(TABLE, [TableEntry(b"a", b"1")])
+    await tables.update(TABLE, [TableEntry(b"b", b"2")])
+    monkeypatch.setattr(limits, "TABLE_COMPACTION_PASS_BYTES", (await tables.info(TABLE)).length)
+    await tables.update(TABLE, [TableEntry(b"b", b"3")])
+    length = (await tables.info(TABLE)).length
+    assert await tables.compact(TABLE)
+    assert (await tables.info(TABLE)).length == length, "nothing in the pass was alive"
+
+
 async def test_pass_that_loses_a_race_can_be_repeated(model_container: Any) -> None:
     model = model_container()
     tables = TableService(model)

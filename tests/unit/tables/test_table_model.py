@@ -140,6 +140,8 @@ class Run:
         expected = self.reference.entries
         keys = [self.key(number) for number in range(8)]
         assert await self.tables.get(TABLE, keys) == [expected.get(key) for key in keys]
+        cold = TableService(self.tables.container, hash_function=self.tables._hash_function)
+        assert await cold.get(TABLE, keys) == [expected.get(key) for key in keys]
         found, _ = await self.tables.iterate_entries(TABLE, 100, b"", b"", b"")
         assert sorted(found, key=lambda item: item.key) == sorted(expected.values(), key=lambda item: item.key)
         core = (await self.tables.container.info(TABLE)).core_attributes

@@ -138,3 +138,27 @@ async def test_damaged_segment_is_reported_and_never_served(model_container: Any
     model.segments[TABLE].data[0] ^= 1
     with pytest.raises(CorruptionError):
         await TableService(model).compact(TABLE)
+
+
+@pytest.mark.parametrize("chain", [0, 31, 10_000])
+async def test_chain_that_does_not_go_back_is_corruption(model_container: Any, chain: int) -> None:
+    model = model_container()
+    tables = TableService(model)
+    await tables.create_table(TABLE, 0)
+    await tables.update(TABLE, [TableEntry(b"a", b"1"), TableEntry(b"b", b"2")])
+    offset = 0 if chain == 0 else 31
+    key = b"a" if chain == 0 else b"b"
+    model.segments[TABLE].data[offset : offset + 31] = encode_record(key, b"2", OWN_OFFSET, chain, shared=True)
+    with pytest.raises(CorruptionError, match=f"table record at {offset}"):
+        await TableService(model).get(TABLE, [key])
+
+
+async def test_index_that_leads_to_a_tombstone_is_corruption(model_container: Any) -> None:
+    model = model_container()
+    tables = TableService(model)
+    await tables.create_table(TABLE, 0)
+    await tables.update(TABLE, [TableEntry(b"a", b"1")])
+    tombstone = encode_record(b"a", None, OWN_OFFSET, NO_CHAIN, shared=False)
+    model.segments[TABLE].data[: len(tombstone)] = tombstone
+    with pytest.raises(CorruptionError, match="tombstone"):
+        await TableService(model).get(TABLE, [b"a"])

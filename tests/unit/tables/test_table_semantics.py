@@ -455,7 +455,7 @@ async def test_concurrent_conditional_updates_never_lose_one(tables: TableServic
     async def raise_one(number: int) -> None:
         nonlocal refused
         key = keys[number % 3]
-        while True:
+        for _ in range(1000):
             (found,) = await tables.get(TABLE, [key])
             assert found is not None
             try:
@@ -464,6 +464,8 @@ async def test_concurrent_conditional_updates_never_lose_one(tables: TableServic
                 refused += 1
             else:
                 return
+            await asyncio.sleep(0)
+        raise AssertionError("refused 1000 times")
 
     await asyncio.gather(*(raise_one(number) for number in range(30)))
     found = await tables.get(TABLE, keys)

@@ -17,7 +17,7 @@ from tailrace.common.errors import (
 )
 from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType
 from tailrace.segmentstore.tables.cache import EntryCache
-from tailrace.segmentstore.tables.record import Record
+from tailrace.segmentstore.tables.record import HEADER_BYTES, Record
 from tailrace.segmentstore.tables.service import TableService
 from tailrace.segmentstore.tables.types import NOT_EXISTS, TableEntry, TableKey
 
@@ -71,6 +71,22 @@ async def test_conditions_see_what_is_in_flight(model: Any, tables: TableService
     with pytest.raises(BadOffsetError):
         await at_offset
     assert await tables.get(TABLE, [b"k"]) == [TableEntry(b"k", b"2", version)]
+
+
+async def test_commit_of_an_earlier_change_does_not_hide_a_later_one(model: Any, tables: TableService) -> None:
+    model.hold()
+    updates = []
+    for number in range(2):
+        updates.append(asyncio.create_task(tables.update(TABLE, [TableEntry(b"k", b"%d" % number)])))
+        await turns()
+    model.commit_next()
+    last = asyncio.create_task(tables.update(TABLE, [TableEntry(b"k", b"2", HEADER_BYTES + 2)]))
+    await turns()
+    assert model.staged == 2, "the third builds on the second, which is still on its way"
+    model.release()
+    assert (await tables.get(TABLE, [b"k"]))[0] is not None
+    versions = [version for (version,) in await asyncio.gather(*updates, last)]
+    assert versions == sorted(set(versions))
 
 
 async def test_refusals_and_no_ops_wait_until_what_they_rest_on_is_durable(model: Any, tables: TableService) -> None:
