@@ -88,7 +88,8 @@ async def _demo(console: Console, data: Path, events: Sequence[Flight], ends: bo
         else:
             console.print(summary(figures))
         if not ends and server.endpoints is not None:
-            console.print(how_to_connect(server.endpoints, figures.stream), markup=False, highlight=False, soft_wrap=True)
+            text = how_to_connect(server.endpoints, figures.stream)
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
             await _serve_on(server)
         return 0 if figures.verdict.right else 1
     finally:
