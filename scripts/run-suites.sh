@@ -12,7 +12,7 @@ export TAILRACE_TEST_PROFILE=$profile
 if [ $# -gt 0 ]; then
     suites=("$@")
 else
-    suites=(unit contract simulation compat/python compat/java e2e)
+    suites=(unit contract simulation crash compat/python compat/java e2e)
 fi
 
 output=$(mktemp) || exit 1
@@ -49,7 +49,7 @@ by_seeds() {
 
 # Suites whose tests start a MinIO server, built once here: it takes longer than a test may.
 case " ${suites[*]} " in
-    *" contract "* | *" compat/"* | *" e2e "*)
+    *" contract "* | *" crash "* | *" compat/"* | *" e2e "*)
         started=$SECONDS
         PYTHON=$python tests/support/minio.sh >/dev/null || exit 1
         note "MinIO server" "$started" ready
