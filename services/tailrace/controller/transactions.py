@@ -90,8 +90,8 @@ class TransactionManager:
         for _ in range(limits.METADATA_CONFLICTS_MAX):
             transaction_id = make_transaction_id(root.active_epoch, root.transaction_counter)
             record = self._new_record(transaction_id, root.active_epoch, nonce, lease_ms)
-            opened = await self._store.change(key, [key.transaction(transaction_id)], _opening(key, record))
-            if transaction_id in opened.open_transactions:
+            opened, ours = await self._store.change(key, [key.transaction(transaction_id)], _opening(key, record))
+            if ours:
                 return opened, transaction_id
             root = opened
         raise WriteConflictError(f"{limits.METADATA_CONFLICTS_MAX} transactions of {key} were begun at the same time")
@@ -213,17 +213,21 @@ def state_of(
 
 def _opening(
     key: StreamKey, record: TransactionRecord
-) -> Callable[[StreamRecord | None, Snapshot], Change[StreamRecord]]:
+) -> Callable[[StreamRecord | None, Snapshot], Change[tuple[StreamRecord, bool]]]:
+    """A change that opens a transaction under the id of `record`; tells whether that id is (or was already) ours."""
     item = key.transaction(record.transaction_id)
 
-    def decide(found: StreamRecord | None, _: Snapshot) -> Change[StreamRecord]:
+    def decide(found: StreamRecord | None, snapshot: Snapshot) -> Change[tuple[StreamRecord, bool]]:
         root = require(found, key)
+        stored = snapshot.transaction(item)
+        if isinstance(stored, TransactionRecord) and stored.nonce == record.nonce:
+            return Change((root, True))  # our own write, whose answer was lost
         if root.state not in WRITABLE_STATES and root.state is not StreamState.SEALING:
             raise NotAllowedError(f"stream {key} is {root.state}: no transaction can be opened")
         expected = make_transaction_id(root.active_epoch, root.transaction_counter)
         if expected != record.transaction_id:
-            return Change(root)  # others came first: the caller takes the next id
+            return Change((root, False))  # others came first: the caller takes the next id
         opened = transaction_opened(root, record.transaction_id)
-        return Change(opened, {key.root: opened, item: record})
+        return Change((opened, True), {key.root: opened, item: record})
 
     return decide

@@ -32,6 +32,16 @@ async def test_segments_exist_and_carry_the_epoch_of_the_transaction(api: Any, w
         assert name in world.segments.segments
 
 
+async def test_transactions_begun_at_the_same_time_are_different_ones(
+    world: Any, make_api: Any, make_crash: Any
+) -> None:
+    # A crash that never comes: its calls give way to each other, as calls over a network do.
+    api = make_api(await world.start(make_crash()))
+    await api.setup()
+    begun = await asyncio.gather(*(api.begin() for _ in range(20)))
+    assert len({(txn.txnId.highBits, txn.txnId.lowBits) for txn in begun}) == len(begun)
+
+
 async def test_commit_merges_into_the_real_segments_in_the_order_of_the_calls(api: Any, world: Any) -> None:
     await api.setup(2)
     await api.scaled([0], [(0.0, 0.5)])
