@@ -156,6 +156,11 @@ class ReaderGroup:
         await self._synchronizer.fetch()
         await self._synchronizer.update(leave)
 
+    async def compact(self) -> bool:
+        """Replace the history of the state by one record; False when a reader wrote meanwhile. Readers do it, too."""
+        await self._synchronizer.fetch()
+        return await self._synchronizer.compact()
+
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     async def checkpoint(self, name: str, *, deadline_s: float) -> r.Checkpoint:
