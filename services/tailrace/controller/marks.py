@@ -85,7 +85,12 @@ class MarkManager:
         return not is_behind(position, before.position, known)
 
     async def remove(self, key: StreamKey, writer: str) -> bool:
-        """Mark a writer as gone; False when it never noted anything. Raises NoSuchStreamError."""
+        """Mark a writer as gone; False when it never noted anything.
+
+        Raises:
+            InvalidNameError, NoSuchStreamError.
+        """
+        check_entity_name("writer", writer)
         item = key.writer(writer)
 
         def decide(found: StreamRecord | None, snapshot: Snapshot) -> Change[bool]:

@@ -108,8 +108,7 @@ class StreamManager:
         intent_id = self._context.new_id()
         root = await self.load(key)
         _refuse_sealed(root, key)
-        await self._cuts.check(key, root, cut)
-        await self._check_offsets(key, cut)
+        await self._check_truncation(key, root, cut)
 
         def decide(now: StreamRecord) -> StreamRecord:
             _refuse_sealed(now, key)
@@ -121,13 +120,14 @@ class StreamManager:
                 raise WorkflowBusyError(f"stream {key} was truncated meanwhile")
             return truncating(now, without_future(cut), intent_id)
 
+        await self._change(key, intent_id, decide)
+
+    async def _check_truncation(self, key: StreamKey, root: StreamRecord, cut: Mapping[int, int]) -> None:
+        await self._cuts.check(key, root, cut)
         if root.truncation is not None:
             known = await self._cuts.segments(key, root, cut, root.truncation)
             if is_behind(cut, root.truncation, known):
                 raise BadRequestError("cut lies before the present start of the stream")
-        await self._change(key, intent_id, decide)
-
-    async def _check_offsets(self, key: StreamKey, cut: Mapping[int, int]) -> None:
         reached = without_future(cut)
         names = [segment_name(key, identifier) for identifier in reached]
         for (identifier, offset), length in zip(

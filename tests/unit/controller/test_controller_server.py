@@ -54,7 +54,12 @@ async def test_calls_travel(stub: Any, server: ControllerServer) -> None:
             grpc.StatusCode.NOT_FOUND,
             "stream s/x does not exist",
         ),
-        ("createTransaction", pb.CreateTxnRequest(lease=1), grpc.StatusCode.UNKNOWN, "lease is 1 ms"),
+        (
+            "createTransaction",
+            pb.CreateTxnRequest(streamInfo=pb.StreamInfo(scope="s", stream="x"), lease=1),
+            grpc.StatusCode.UNKNOWN,
+            "lease is 1 ms",
+        ),
         ("createStream", pb.StreamConfig(streamInfo=pb.StreamInfo(stream="x")), grpc.StatusCode.UNKNOWN, "minNum"),
         (
             "getControllerToBucketMapping",

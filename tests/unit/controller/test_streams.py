@@ -93,6 +93,26 @@ async def test_missing_streams_are_not_found(api: Any) -> None:
     assert not (await api.call("checkStreamExists", api.info)).exists
 
 
+@pytest.mark.parametrize(
+    ("scope", "stream"), [("scope", "stream/e/0/0"), ("scope/stream", "s"), ("", ""), ("s", "x" * 9000)]
+)
+async def test_names_that_no_stream_has_are_not_found(api: Any, scope: str, stream: str) -> None:
+    await api.setup()
+    info = pb.StreamInfo(scope=scope, stream=stream)
+    with pytest.raises(NoSuchStreamError):
+        await api.call("getCurrentSegments", info)
+    config = pb.StreamConfig(streamInfo=info, scalingPolicy=pb.ScalingPolicy(minNumSegments=1))
+    assert (await api.call("createStream", config)).status != pb.CreateStreamStatus.SUCCESS
+
+
+async def test_truncation_before_what_is_gone_fails(api: Any, world: Any) -> None:
+    await api.setup(1)
+    first, second = await api.scaled([0], [(0.0, 0.5), (0.5, 1.0)])
+    await api.call("truncateStream", pb.StreamCut(streamInfo=api.info, cut={first: 0, second: 0}))
+    answer = await api.call("truncateStream", pb.StreamCut(streamInfo=api.info, cut={0: 0}))
+    assert answer.status == pb.UpdateStreamStatus.FAILURE
+
+
 async def test_update_replaces_configuration_and_tags(api: Any, world: Any) -> None:
     await api.setup(tags=pb.Tags(tag=["old"]))
     await api.call("updateStream", api.config(tags=pb.Tags(tag=["new"])))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
-from tailrace.common.errors import BadRequestError
+from tailrace.common.errors import BadRequestError, NoSuchStreamError
 from tailrace.controller.model import RetentionPolicy, RetentionType, ScaleType, ScalingPolicy, StreamConfig
 from tailrace.controller.policies import check_config
 from tailrace.controller.store import StreamKey
@@ -16,8 +17,14 @@ if TYPE_CHECKING:
     from tailrace.controller.model import StreamSegment
 
 
+_STORED_NAME: Final = re.compile(r"[A-Za-z0-9._\-]{1,300}")
+"""User and internal names: records of streams are told apart by the slashes in their keys."""
+
+
 def key_of(info: pb.StreamInfo) -> StreamKey:
-    """The stream that a request names."""
+    """The stream that a request names. Raises NoSuchStreamError for a name that no stream can have."""
+    if not (_STORED_NAME.fullmatch(info.scope) and _STORED_NAME.fullmatch(info.stream)):
+        raise NoSuchStreamError(f"stream {info.scope[:80]!r}/{info.stream[:80]!r} does not exist")
     return StreamKey(info.scope, info.stream)
 
 

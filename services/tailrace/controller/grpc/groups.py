@@ -173,7 +173,7 @@ def _record_from(message: pb.ReaderGroupConfiguration, group_id: str, generation
 
 
 def _cuts_from(messages: Iterable[pb.StreamCut]) -> list[_Cut]:
-    return [(item.streamInfo.scope, item.streamInfo.stream, positions(item.cut)) for item in messages]
+    return [(*key_of(item.streamInfo), positions(item.cut)) for item in messages]
 
 
 def _cut_messages(cuts: Iterable[_Cut]) -> list[pb.StreamCut]:

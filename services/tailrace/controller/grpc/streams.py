@@ -41,12 +41,15 @@ class StreamService:
 
     async def create_stream(self, request: pb.StreamConfig, call: Call) -> pb.CreateStreamStatus:
         """Create a stream; answers when it can be written to."""
-        key = key_of(request.streamInfo)
         try:
-            check_stream_name(key.stream, internal=True)
+            check_stream_name(request.streamInfo.stream, internal=True)
         except InvalidNameError:
             return pb.CreateStreamStatus(status=pb.CreateStreamStatus.INVALID_STREAM_NAME)
         config = config_from(request)
+        try:
+            key = key_of(request.streamInfo)
+        except NoSuchStreamError:  # the scope's name is none
+            return pb.CreateStreamStatus(status=pb.CreateStreamStatus.SCOPE_NOT_FOUND)
         try:
             created = await self._core.streams.create(key, config)
         except NoSuchScopeError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tailrace.common.errors import InvalidNameError, NoSuchStreamError
+from tailrace.common.names import check_entity_name
 from tailrace.controller.epochs import transaction_segments
 from tailrace.controller.grpc.convert import (
     key_of,
@@ -78,9 +79,11 @@ class TransactionService:
         # an absent time is the least number in one client, and 0, the default of the field, in another
         timestamp = None if request.timestamp in (0, NO_TIMESTAMP) else request.timestamp
         try:
-            decided = await self._transactions.commit(
-                key, transaction_id_from(request.txnId), request.writerId, timestamp
-            )
+            writer = check_entity_name("writer", request.writerId)
+        except InvalidNameError:  # only its time is lost: the commit is the caller's purpose
+            writer = ""
+        try:
+            decided = await self._transactions.commit(key, transaction_id_from(request.txnId), writer, timestamp)
         except NoSuchStreamError:
             return pb.TxnStatus(status=pb.TxnStatus.STREAM_NOT_FOUND)
         return pb.TxnStatus(status=pb.TxnStatus.SUCCESS if decided else pb.TxnStatus.FAILURE)

@@ -89,9 +89,13 @@ class EntityDriver:
             async with asyncio.timeout(self._context.config.blocking_deadline_s):
                 while (running := self._running.get(entity)) is not None:
                     await asyncio.wait([running])
-                return await asyncio.shield(self._launch(entity, persist))
+                task = self._launch(entity, persist)
+                await asyncio.wait([task])
         except TimeoutError as error:
             raise DeadlineError(f"{entity.kind} {entity.scope}/{entity.name} is still busy") from error
+        if task.cancelled():
+            raise DeadlineError("the controller stops; the workflow goes on elsewhere")
+        return task.result()
 
     def _launch(self, entity: Entity, persist: Callable[[], Awaitable[T]]) -> asyncio.Task[T]:
         if self._closed:

@@ -87,6 +87,7 @@ class ReaderGroupManager:
         Raises:
             NoSuchReaderGroupError. GroupMismatchError: id or generation are not the stored ones.
         """
+        await self.load(scope, group)
 
         def decide(snapshot: Snapshot, key: bytes) -> Change[int]:
             stored = snapshot.get(ReaderGroupRecord, key)
@@ -111,6 +112,8 @@ class ReaderGroupManager:
         Raises:
             NoSuchReaderGroupError: there is no such group, or it has another id.
         """
+        if await self._scopes.get(scope, READER_GROUPS + group, ReaderGroupRecord) is None:
+            raise NoSuchReaderGroupError(f"reader group {scope}/{group} does not exist")
 
         def decide(snapshot: Snapshot, key: bytes) -> Change[None]:
             stored = snapshot.get(ReaderGroupRecord, key)

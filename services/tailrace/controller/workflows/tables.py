@@ -88,6 +88,8 @@ class TableManager:
 
     async def delete(self, scope: str, table: str) -> None:
         """Delete with everything in it. Raises NoSuchTableError."""
+        if await self._scopes.get(scope, TABLES + table, TableRecord) is None:
+            raise NoSuchTableError(f"key-value table {scope}/{table} does not exist")
 
         def decide(snapshot: Snapshot, key: bytes) -> Change[None]:
             stored = snapshot.get(TableRecord, key)
