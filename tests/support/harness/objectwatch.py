@@ -1,0 +1,44 @@
+"""Kills a process when a new object of Tier 2 appears: between its upload and the commit of its reference.
+
+``python objectwatch.py FOLDER PID part|whole`` waits for a file under FOLDER that was not there at its start ("part":
+one that is being written), kills PID and prints the file. A process of its own, so that nothing delays the kill.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+PART = "#part"
+
+
+def files_in(folder: str) -> set[str]:
+    """All files below a folder; it changes meanwhile."""
+    found = set()
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    found |= files_in(entry.path)
+                else:
+                    found.add(entry.path)
+    except FileNotFoundError:
+        return found
+    return found
+
+
+def main(folder: str, pid: int, what: str) -> None:
+    """Wait, kill, tell."""
+    before = files_in(folder)
+    print("watching", flush=True)
+    while True:
+        for path in files_in(folder) - before:
+            if path.endswith(PART) == (what == "part") and "/probe/" not in path:
+                os.kill(pid, signal.SIGKILL)
+                print(path, flush=True)
+                return
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
