@@ -100,6 +100,6 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([]) == 2
 
 
-def test_what_a_later_version_offers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["standalone", "--data", str(tmp_path), "--workers", "2"]) == 1
-    assert "--workers 2: this version runs one worker process" in capsys.readouterr().err
+def test_more_workers_than_containers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["standalone", "--data", str(tmp_path), "--containers", "2", "--workers", "3"]) == 1
+    assert "--workers 3: between 1 and the number of containers, 2" in capsys.readouterr().err
