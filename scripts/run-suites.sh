@@ -12,7 +12,7 @@ export TAILRACE_TEST_PROFILE=$profile
 if [ $# -gt 0 ]; then
     suites=("$@")
 else
-    suites=(unit contract simulation crash compat/python compat/java e2e)
+    suites=(unit contract simulation crash compat/wire compat/python compat/java e2e)
 fi
 
 output=$(mktemp) || exit 1
@@ -47,14 +47,24 @@ by_seeds() {
     note "simulator seeds" "$started" "$result"
 }
 
-# Suites whose tests start a MinIO server, built once here: it takes longer than a test may.
-case " ${suites[*]} " in
-    *" contract "* | *" crash "* | *" compat/"* | *" e2e "*)
-        started=$SECONDS
-        PYTHON=$python tests/support/minio.sh >/dev/null || exit 1
-        note "MinIO server" "$started" ready
-        ;;
-esac
+# What takes longer to build or download than a test may last is made ready here, once for the suites that need it.
+# prepare NAME SCRIPT SUITE...
+prepare() {
+    local name=$1 script=$2 started=$SECONDS suite
+    shift 2
+    for suite in "$@"; do
+        case " ${suites[*]} " in
+            *" $suite "*)
+                PYTHON=$python "tests/support/$script" >/dev/null || exit 1
+                note "$name" "$started" ready
+                return
+                ;;
+        esac
+    done
+}
+prepare "MinIO server" minio.sh contract crash compat/python compat/java e2e
+prepare "Python client" python-client.sh compat/python
+prepare "Java client" java-client.sh compat/java crash
 
 for suite in "${suites[@]}"; do
     by_pytest "$suite"
