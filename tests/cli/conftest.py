@@ -37,7 +37,8 @@ class CommandLine:
 
     def run(self, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
         """Run a command to its end; with `text` on its standard input."""
-        return self._run_child(*arguments, text=text) if text else self._run_here(*arguments)
+        apart = text or asyncio._get_running_loop() is not None  # a command runs a loop of its own
+        return self._run_child(*arguments, text=text) if apart else self._run_here(*arguments)
 
     def _run_here(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))

@@ -123,6 +123,7 @@ async def test_following_until_interrupted(cli, scope: str) -> None:
                 await writing.stdin.drain()
             async with asyncio.timeout(LINE_DEADLINE_S):
                 assert await reading.stdout.readline() == line
+        writing.stdin.close()
         out, _ = await writing.communicate()
         assert out.startswith(b"2 events, 8 B in ")
         reading.send_signal(signal.SIGINT)
