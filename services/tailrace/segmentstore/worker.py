@@ -25,6 +25,7 @@ from tailrace.common.errors import (
 from tailrace.kernel import BlockCache
 from tailrace.segmentstore.cachemanager import CacheManager
 from tailrace.segmentstore.container import Container, ContainerPorts
+from tailrace.segmentstore.tables.cache import EntryCache
 from tailrace.segmentstore.tables.service import TableService
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Worker:
         self._cache = CacheManager(BlockCache(budgets.cache_bytes))
         self._containers: dict[int, Container] = {}
         self._tables: dict[int, TableService] = {}
+        self._entries = EntryCache()  # one bound for all containers of the worker
         self._failed: dict[int, ContainerStatus] = {}
         self._unprovable: set[int] = set()
         self._routes: dict[str, int] = {}
@@ -121,7 +123,7 @@ class Worker:
                 return False
             self._failed.pop(container_id, None)
             self._containers[container_id] = container
-            self._tables[container_id] = TableService(container)
+            self._tables[container_id] = TableService(container, self._entries)
             return True
         return False
 
