@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    here = Path(__file__).resolve().parent
+    sys.path[:0] = [str(here), str(here.parent / "support")]
 
 from sim.workloads.container import ContainerWorkload
 from sim.workloads.log import LogWorkload
+from sim.workloads.server import ServerWorkload
 from sim.world import SimWorld
 
 
@@ -36,7 +38,7 @@ class Workload(Protocol):
         """Raises whatever went wrong."""
 
 
-WORKLOADS: dict[str, Callable[[int], Workload]] = {"log": LogWorkload, "container": ContainerWorkload}
+WORKLOADS: dict[str, Callable[[int], Workload]] = {"log": LogWorkload, "container": ContainerWorkload, "server": ServerWorkload}
 
 
 @dataclass

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
-SECONDS = {"ci": 30.0, "full": 600.0}
+SECONDS = {"ci": 20.0, "full": 600.0}
 
 
 def _runner() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -39,6 +40,10 @@ class SimWorld:
         process = SimProcess(f"{name}#{self._incarnations}", self.loop)
         self.processes.append(process)
         return process
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run a coroutine of the world, whoever asks for it."""
+        return self.loop.create_task(work, context=contextvars.Context())
 
     def clock(self) -> SimClock:
         """A wall clock."""
