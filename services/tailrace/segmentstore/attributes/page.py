@@ -120,13 +120,18 @@ def _lowest_offsets(entries: Buffer, key_length: int) -> list[int]:
     return [lowest for (lowest,) in struct.iter_unpack(f">{skipped}xQ", entries)]
 
 
-def encode_page(kind: PageKind, key_length: int, entries: Buffer, offset: int) -> bytes:
-    """The bytes of a page that is written at `offset` of the attribute segment."""
+def page_parts(kind: PageKind, key_length: int, entries: Buffer, offset: int) -> tuple[bytes, Buffer, bytes]:
+    """Header, entries and CRC32C of a page that is written at `offset` of the attribute segment."""
     count, rest = divmod(len(entries), key_length + value_bytes(kind))
     if rest or not 0 < count <= max_entries(kind, key_length):
         raise ValueError(f"{len(entries)} bytes are no entries of a page of kind {kind.name}")
-    body = b"".join((_HEADER.pack(MAGIC, VERSION, kind, key_length, count, offset), entries))
-    return body + _CRC.pack(crc32c(body))
+    header = _HEADER.pack(MAGIC, VERSION, kind, key_length, count, offset)
+    return header, entries, _CRC.pack(crc32c(entries, crc32c(header)))
+
+
+def encode_page(kind: PageKind, key_length: int, entries: Buffer, offset: int) -> bytes:
+    """The bytes of a page; see `page_parts`."""
+    return b"".join(page_parts(kind, key_length, entries, offset))
 
 
 def decode_page(data: Buffer, key_length: int, offset: int, length: int, place: str) -> Page:

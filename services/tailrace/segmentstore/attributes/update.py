@@ -23,16 +23,17 @@ from tailrace.segmentstore.attributes.index import (
 )
 from tailrace.segmentstore.attributes.page import (
     INDEX_VALUE_BYTES,
+    PAGE_OVERHEAD_BYTES,
     Buffer,
     Child,
     Page,
     PageKind,
     decode_page,
-    encode_page,
     lowest_offset,
     max_entries,
     pack_attribute,
     pack_child,
+    page_parts,
     value_bytes,
 )
 
@@ -91,7 +92,7 @@ class _Batch:
     def __init__(self, state: IndexState, pages: PageReader) -> None:
         self._state = state
         self._pages = pages
-        self._written: dict[int, bytes] = {}
+        self._written: dict[int, tuple[Buffer, ...]] = {}
         self._length = state.length
         self._obsolete = 0
 
@@ -108,7 +109,7 @@ class _Batch:
 
     def _result(self, root: Child | None) -> IndexUpdate:
         old = self._state
-        data = b"".join(self._written.values())
+        data = b"".join(itertools.chain.from_iterable(self._written.values()))
         live = old.live_bytes + len(data) - self._obsolete
         if root is None:
             state = IndexState(0, 0, self._length, self._length, 0, old.key_length)
@@ -146,10 +147,10 @@ class _Batch:
     def write(self, kind: PageKind, entries: Buffer) -> Child:
         """Add a page to the batch."""
         offset = self._length
-        data = encode_page(kind, self._state.key_length, entries, offset)
-        self._written[offset] = data
-        self._length += len(data)
-        return Child(offset, len(data), lowest_offset(kind, entries, self._state.key_length, offset))
+        self._written[offset] = page_parts(kind, self._state.key_length, entries, offset)
+        length = len(entries) + PAGE_OVERHEAD_BYTES
+        self._length += length
+        return Child(offset, length, lowest_offset(kind, entries, self._state.key_length, offset))
 
     def write_split(self, content: _Content) -> list[tuple[bytes, Child]]:
         """Write content as as many pages as it needs; returns (first key, page) of each."""
@@ -188,10 +189,10 @@ class _Batch:
             root = page.child(0)
 
     async def _load_any(self, child: Child) -> Page:
-        data = self._written.get(child.offset)
-        if data is None:
+        parts = self._written.get(child.offset)
+        if parts is None:
             return await load_page(self._state, child, self._state.length, self._pages)
-        return decode_page(data, self._state.key_length, child.offset, child.length, self._pages.place)
+        return decode_page(b"".join(parts), self._state.key_length, child.offset, child.length, self._pages.place)
 
 
 class _Siblings:
