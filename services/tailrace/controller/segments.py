@@ -22,7 +22,7 @@ U = TypeVar("U")
 async def gather_bounded(items: Iterable[T], call: Callable[[T], Awaitable[U]]) -> list[U]:
     """Results of the calls in the order of the items, a bounded number at a time.
 
-    The first failure cancels the rest and is raised as itself.
+    A failure cancels the rest; the first one in the order of the items is raised.
     """
     gate = asyncio.Semaphore(limits.SEGMENT_CALLS_CONCURRENT_MAX)
 
@@ -30,14 +30,19 @@ async def gather_bounded(items: Iterable[T], call: Callable[[T], Awaitable[U]]) 
         async with gate:
             return await call(item)
 
+    # not a TaskGroup: Python 3.11's leaves its caller marked as cancelled after a failure, and forgets a cancellation
+    tasks = [asyncio.ensure_future(guarded(item)) for item in items]
+    if not tasks:
+        return []
     try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(guarded(item)) for item in items]
-    except BaseExceptionGroup as failures:
-        caller = asyncio.current_task()
-        if caller is not None and caller.cancelling():  # the group forgets it when a call fails at the same time
-            raise asyncio.CancelledError from failures
-        raise failures.exceptions[0] from None
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        failures = [error for task in tasks if not task.cancelled() and (error := task.exception()) is not None]
+    if failures:
+        raise failures[0]
     return [task.result() for task in tasks]
 
 
