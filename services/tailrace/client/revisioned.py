@@ -95,7 +95,7 @@ class RevisionedStream:
             read = await self._context.segments.read(self.segment, revision + len(data), wanted)
             if not read.data:
                 break
-            data += read.data
+            data += read.data[:wanted]  # a server answers with 8 bytes at least (wire §6)
         try:
             payloads, consumed = split_events_bytes(data, 0, len(data), limits.READER_GROUP_RECORD_MAX_BYTES)
         except ValueError as error:

@@ -120,6 +120,20 @@ async def test_revisions(store: Any, context: ClientContext, after: bool) -> Non
         await stream.read_from(11)
 
 
+async def test_a_record_written_while_reading_is_left_for_later(store: Any, context: ClientContext) -> None:
+    """Servers answer with 8 bytes at least, so a read up to the known end may bring the beginning of a later record."""
+    segment = store.create(SEGMENT, pack_events([b"x" * 4]))
+
+    def grow(command: c.Command) -> None:
+        if isinstance(command, c.GetStreamSegmentInfo) and len(segment.data) == 12:
+            store.answer(
+                c.ReadSegment, lambda i: c.SegmentRead(SEGMENT, 0, False, False, pack_events([b"xxxx", b"y"])[:15], i)
+            )
+
+    store.after.append(grow)
+    assert await RevisionedStream(context, SEGMENT).read_from(0) == [(b"xxxx", 12)]
+
+
 async def test_tables_find_segments_and_check_keys(store: Any, controller: Any, context: ClientContext) -> None:
     config = pb.KeyValueTableConfig(partitionCount=2, primaryKeyLength=2, secondaryKeyLength=1)
     controller.answers["getKeyValueTableConfiguration"] = lambda _: pb.KeyValueTableConfigResponse(config=config)

@@ -1,4 +1,4 @@
-"""The whole product under crashes: our client, the controller, the server and its containers on simulated disks and wires."""
+"""Reader groups, writers, transactions and scales of our client against the whole server, under crashes and bad wires."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class SimControllerTransport:
 
 
 class ClusterWorkload:
-    """One seed: writers, readers, transactions and scales against a server that is killed, then calm, then the check."""
+    """One seed: clients of all kinds against a server that is killed now and then, then calm, then the check."""
 
     def __init__(self, seed: int) -> None:
         rng = self.random = random.Random(f"{seed}-cluster-workload")
