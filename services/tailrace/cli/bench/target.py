@@ -55,8 +55,12 @@ async def bench_target(controller: str | None, folder: Path | None) -> AsyncIter
 
 
 def _cpu_s(pid: int) -> float:
+    """Processor time of a process and of those that it has started and that still run."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") + sum(
+        _cpu_s(int(child)) for child in children
+    )
 
 
 async def flush_all(admin: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,14 @@ from tailrace.cli.settings import SETTINGS
 
 if TYPE_CHECKING:
     from tailrace.cli.bench.result import Row
+
+
+class Client(StrEnum):
+    """Whose client is used."""
+
+    OURS = "ours"
+    JAVA = "java"
+
 
 app = typer.Typer(help="Measure this machine.", no_args_is_help=True)
 
@@ -33,6 +42,9 @@ FolderOption = Annotated[
     typer.Option(metavar="DIR", help="Where the own server's temporary folder is made.", show_default="the system's"),
 ]
 SecondsOption = Annotated[float, typer.Option(min=0.1, help="How long each case is measured.")]
+ClientOption = Annotated[
+    Client, typer.Option("--client", help="Our client, or the published Java client (4 s + 8 s a case).")
+]
 WarmUpOption = Annotated[float, typer.Option("--warm-up", min=0.0, help="Seconds before each measurement.")]
 
 
@@ -40,6 +52,7 @@ WarmUpOption = Annotated[float, typer.Option("--warm-up", min=0.0, help="Seconds
 def ingest(
     controller: ServerOption = None,
     folder: FolderOption = None,
+    client: ClientOption = Client.OURS,
     seconds: SecondsOption = 10.0,
     warm_up: WarmUpOption = 2.0,
     batch: Annotated[int, typer.Option(min=1, max=20_000, help="Events of one batched call.")] = 1000,
@@ -53,9 +66,12 @@ def ingest(
 
     async def work() -> list[Row]:
         from tailrace.cli.bench.ingest import measure_ingest
+        from tailrace.cli.bench.java import INGEST_CASES, measure_java
         from tailrace.cli.bench.target import bench_target
 
         async with bench_target(await _server(controller), folder) as target:
+            if client is Client.JAVA:
+                return await measure_java(target, INGEST_CASES, _tell)
             return await measure_ingest(
                 target, seconds=seconds, warm_up_s=warm_up, batch_events=batch, window_bytes=window, tell=_tell
             )
@@ -67,6 +83,7 @@ def ingest(
 def read(
     controller: ServerOption = None,
     folder: FolderOption = None,
+    client: ClientOption = Client.OURS,
     seconds: SecondsOption = 10.0,
     warm_up: WarmUpOption = 2.0,
     rate: Annotated[int, typer.Option(min=1, help="Events per second at the tail.")] = 10_000,
@@ -79,10 +96,13 @@ def read(
     """Reading: end to end at the tail at a fixed rate, and catch-up from the cache and from Tier 2."""
 
     async def work() -> list[Row]:
+        from tailrace.cli.bench.java import measure_java, read_cases
         from tailrace.cli.bench.readbench import measure_read
         from tailrace.cli.bench.target import bench_target
 
         async with bench_target(await _server(controller), folder) as target:
+            if client is Client.JAVA:
+                return await measure_java(target, read_cases(rate), _tell)
             return await measure_read(
                 target, seconds=seconds, warm_up_s=warm_up, rate_per_s=rate, catch_up_bytes=catch_up, tell=_tell
             )
