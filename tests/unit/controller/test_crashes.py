@@ -265,12 +265,14 @@ async def run(
 @pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("name", SCENARIOS)
 async def test_cut_short_anywhere(
-    name: str, after_effect: bool, world: Any, make_api: Any, make_crash: Any, wait_until: Any
+    name: str, after_effect: bool, world: Any, make_api: Any, make_crash: Any, wait_until: Any, test_profile: str
 ) -> None:
     scenario = SCENARIOS[name]
     expected, calls = await run(scenario, world, make_api, wait_until, make_crash())
     assert calls > 0
-    for call in range(1, calls + 1):
+    # the short form takes turns: a call that had no effect leaves what the one before it left
+    wanted = range(1, calls + 1) if test_profile == "full" else range(2 if after_effect else 1, calls + 1, 2)
+    for call in wanted:
         fresh = type(world)()
         try:
             crash = make_crash(after_effect=after_effect)
