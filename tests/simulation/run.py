@@ -22,6 +22,7 @@ if __name__ == "__main__":
     here = Path(__file__).resolve().parent
     sys.path[:0] = [str(here), str(here.parent / "support")]
 
+from sim.workloads.cluster import ClusterWorkload
 from sim.workloads.container import ContainerWorkload
 from sim.workloads.log import LogWorkload
 from sim.workloads.server import ServerWorkload
@@ -38,7 +39,12 @@ class Workload(Protocol):
         """Raises whatever went wrong."""
 
 
-WORKLOADS: dict[str, Callable[[int], Workload]] = {"log": LogWorkload, "container": ContainerWorkload, "server": ServerWorkload}
+WORKLOADS: dict[str, Callable[[int], Workload]] = {
+    "log": LogWorkload,
+    "container": ContainerWorkload,
+    "server": ServerWorkload,
+    "cluster": ClusterWorkload,
+}
 
 
 @dataclass

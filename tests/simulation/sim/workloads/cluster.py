@@ -1,4 +1,4 @@
-"""Reader groups, writers, transactions and scales of our client against the whole server, under crashes and bad wires."""
+"""Reader groups, writers, transactions and scales of our client against the whole server, under crashes and resets."""
 
 from __future__ import annotations
 
