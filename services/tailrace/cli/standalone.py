@@ -98,10 +98,10 @@ class Standalone:
             for number in range(len(specs))
         ]
         if len(specs) == 1:
-            await self._start_in_process(specs[0], listeners[0])
+            stopped = await self._start_in_process(specs[0], listeners[0])
         else:
-            await self._start_processes(specs, listeners)
-        await self._start_controller(specs, [listener.getsockname()[1] for listener in listeners])
+            stopped = await self._start_processes(specs, listeners)
+        await self._start_controller(specs, [listener.getsockname()[1] for listener in listeners], stopped)
         self.addresses["stores"] = [f"{self._advertised}:{listener.getsockname()[1]}" for listener in listeners]
         self.addresses["pid"] = os.getpid()
 
@@ -133,14 +133,17 @@ class Standalone:
         self._stack.callback(listener.close)
         return listener
 
-    async def _start_in_process(self, spec: StoreSpec, listener: socket.socket) -> None:
+    async def _start_in_process(self, spec: StoreSpec, listener: socket.socket) -> list[int]:
+        """Returns the containers that could not be recovered."""
         service = StoreService(spec, SystemClock(), SystemEntropy())
         self._stack.push_async_callback(service.close)
         await service.start()
         await service.listen_on(listener)
         await self._serve_http("admin", create_admin_app(service.worker), self.options.admin_port)
+        return [status.container_id for status in service.worker.status() if status.state != "running"]
 
-    async def _start_processes(self, specs: list[StoreSpec], listeners: list[socket.socket]) -> None:
+    async def _start_processes(self, specs: list[StoreSpec], listeners: list[socket.socket]) -> list[int]:
+        """Returns the containers that could not be recovered."""
         from tailrace.cli.workers import WorkerPlace, WorkerProcesses, create_app
 
         places = []
@@ -152,8 +155,9 @@ class Standalone:
         self._stack.push_async_callback(workers.close)
         await workers.start()
         await self._serve_http("admin", create_app(places, specs[0].container_count), self.options.admin_port)
+        return await workers.stopped_containers()
 
-    async def _start_controller(self, specs: list[StoreSpec], ports: list[int]) -> None:
+    async def _start_controller(self, specs: list[StoreSpec], ports: list[int], stopped: list[int]) -> None:
         options = self.options
         clock, entropy = SystemClock(), SystemEntropy()
         pool = ConnectionPool()
@@ -175,7 +179,11 @@ class Standalone:
         segments = SegmentClient(pool, locate, entropy=entropy)
         controller = Controller(TableMetadataStore(segments), segments, published, clock, entropy)
         self._stack.push_async_callback(controller.close)
-        await controller.start()
+        if stopped:
+            _logger.error("serving_in_part", stopped_containers=stopped)
+            controller.start_when_possible()
+        else:
+            await controller.start()
         server = ControllerServer(
             controller.services, options.bind, options.controller_port, advertise=self._advertised
         )

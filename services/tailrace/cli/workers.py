@@ -60,6 +60,15 @@ class WorkerProcesses:
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._watch(number)) for number in range(len(self.places))]
 
+    async def stopped_containers(self) -> list[int]:
+        """Containers that do not run, by what the workers say. Raises StartError when one says nothing."""
+        async with httpx.AsyncClient(timeout=limits.REQUEST_DEADLINE_S, trust_env=False) as client:
+            try:
+                answers = [(await client.get(f"{place.admin_url}/v1/containers")).json() for place in self.places]
+            except (httpx.HTTPError, ValueError) as error:
+                raise StartError(f"a worker does not tell its containers: {error}") from error
+        return sorted(item["container_id"] for answer in answers for item in answer if item["state"] != "running")
+
     async def close(self) -> None:
         """End all workers."""
         tasks, self._tasks = self._tasks, []

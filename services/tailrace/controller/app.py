@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
+
+import structlog
 
 from tailrace.common import limits, names
 from tailrace.common.auth import Account, Authorize, account_nothing, allow_all
+from tailrace.common.errors import UnavailableError
 from tailrace.controller.cuts import CutReader
 from tailrace.controller.grpc.call import Core
 from tailrace.controller.grpc.services import ControllerServices
@@ -24,6 +28,8 @@ from tailrace.controller.workflows.tables import TableManager
 if TYPE_CHECKING:
     from tailrace.common.ports import Clock, Entropy
     from tailrace.controller.ports import ContainerMap, MetadataStore, SegmentStorePort
+
+_logger = structlog.get_logger()
 
 
 class Controller:
@@ -63,6 +69,7 @@ class Controller:
         self._driver = driver
         self._entities = entities
         self._started = False
+        self._starting: asyncio.Task[None] | None = None
         self.services = ControllerServices(core, authorize, account)
 
     @property
@@ -88,8 +95,26 @@ class Controller:
         await self._entities.start()
         self._started = True
 
+    def start_when_possible(self) -> None:
+        """Do what `start` does again and again until it succeeds, while part of the metadata cannot be reached.
+
+        Calls are answered meanwhile, as far as the records that they need can be reached; `ready` tells when all can.
+        """
+        self._starting = asyncio.get_running_loop().create_task(self._start_until_done())
+
+    async def _start_until_done(self) -> None:
+        while not self._started:
+            try:
+                await self.start()
+            except UnavailableError as error:
+                _logger.warning("controller_not_ready", reason=str(error))
+                await asyncio.sleep(limits.WORKFLOW_BACKOFF_MAX_S)
+
     async def close(self) -> None:
         """Stop every task."""
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
         self._started = False
         await self._entities.close()
         await self._driver.close()
