@@ -1,0 +1,291 @@
+"""Damage on disk: a torn last frame recovers, a flipped bit is reported with its place, never served, never skipped."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from harness.history import Event, History, encode
+from harness.server import Server
+from harness.workload import create_stream
+from tailrace.client import Client, StreamName
+from tailrace.client.batch import SegmentSlice
+from tailrace.client.hashing import key_position
+from tailrace.cluster.mapping import container_of
+from tailrace.common.errors import TailraceError
+from tailrace.controller.store import StreamKey
+from tailrace.log.disk import RealDisk
+from tailrace.log.frames import SECTOR_BYTES, FrameIdentity, FrameKind, decode_header, encode_frame
+from tailrace.log.recovery import FileScan
+from tailrace.log.scan import scan_directory
+
+STREAM = StreamName("damage", "events")
+SEGMENTS = 8
+CONTAINERS = 4
+EVENTS = 400
+EVENT_BYTES = 5000
+DAMAGED_READ_PATIENCE_S = 5.0
+
+
+class Written(NamedTuple):
+    """A server that was killed after it acknowledged some events, and what it acknowledged."""
+
+    server: Server
+    history: History
+
+    def container(self, number: int = 0) -> int:
+        """The container of a segment of the stream."""
+        return container_of(STREAM.segment(number), CONTAINERS)
+
+    def container_without_metadata(self) -> int:
+        """A container with segments of the stream, but without the controller's records of the stream."""
+        records = container_of(StreamKey(*STREAM).table, CONTAINERS)
+        return next(found for number in range(SEGMENTS) if (found := self.container(number)) != records)
+
+
+async def write_events(client: Client, history: History) -> None:
+    """Events of many keys, all acknowledged."""
+    async with client.writer(STREAM) as writer:
+        for number in range(EVENTS):
+            await writer.ready()
+            key = f"k{number % 20}"
+            numbers = history.write(key)
+            writer.write_event(encode(Event(key, numbers[0], ""), EVENT_BYTES), key)
+            history.acknowledge(key, numbers)  # in a moment: the end of the block waits for all
+            if number % 10 == 0:
+                await writer.flush()  # so that there are many frames
+
+
+@pytest.fixture
+async def written(tmp_path: Path) -> AsyncIterator[Written]:
+    """Events in every container's log; the server is dead."""
+    async with Server(tmp_path, options=("--cache", "128MiB")) as server:
+        await server.start()
+        history = History()
+        async with Client(server.controller) as client:
+            await create_stream(client, STREAM, SEGMENTS)
+            await write_events(client, history)
+        await server.kill()
+        yield Written(server, history)
+
+
+async def scans(server: Server, container: int) -> list[FileScan]:
+    """The files of a container's log, in order of their frames."""
+    found = await scan_directory(RealDisk(), str(server.data / "log" / str(container)), container)
+    return sorted(found, key=lambda scan: (scan.first_sequence, scan.epoch))
+
+
+def flip(path: Path, offset: int, bit: int = 3) -> None:
+    """Change one bit of a file; the same call takes it back."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        (value,) = file.read(1)
+        file.seek(offset)
+        file.write(bytes([value ^ 1 << bit]))
+
+
+def overwrite_zeros(path: Path, offset: int, data: bytes) -> None:
+    """Write where nothing was written before."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        assert not any(file.read(len(data))), "the log is not over where its last frame ends"
+        file.seek(offset)
+        file.write(data)
+
+
+async def read_segments(client: Client) -> dict[str, list[bytes] | str]:
+    """The events of each segment, or the error that its reader got."""
+    found: dict[str, list[bytes] | str] = {}
+    for piece in await client.slices(STREAM):
+        found[piece.segment] = await read_piece(client, piece)
+    return found
+
+
+async def read_piece(client: Client, piece: SegmentSlice) -> list[bytes] | str:
+    """The events of a slice; an error, or silence, ends it."""
+    events: list[bytes] = []
+    try:
+        async with asyncio.timeout(DAMAGED_READ_PATIENCE_S):
+            async for batch in client.read_slice(piece):
+                events += batch
+    except (TailraceError, TimeoutError) as error:
+        return f"{type(error).__name__} after {len(events)} events: {error}"
+    return events
+
+
+async def check_all(written: Written) -> None:
+    """Everything that was acknowledged is there."""
+    async with Client(written.server.controller) as client:
+        segments = await read_segments(client)
+        assert not [events for events in segments.values() if isinstance(events, str)]
+        violations = written.history.check([events for events in segments.values() if not isinstance(events, str)])
+        assert not violations, violations[:20]
+
+
+# -- a torn last frame ------------------------------------------------------------------------------------------------
+
+
+def torn_image(scan: FileScan, at: int, tear: str) -> bytes:
+    """A frame that follows the last one of a file and was written in part."""
+    raw = Path(scan.name).read_bytes()
+    last = scan.sectors[-1] * SECTOR_BYTES
+    header = decode_header(raw[last : last + SECTOR_BYTES], last)
+    identity = FrameIdentity(header.container, header.epoch, header.nonce)  # type: ignore[union-attr]
+    payload = bytes(range(1, 256)) * 20
+    buffers, _ = encode_frame(
+        identity,
+        FrameKind.DATA,
+        [memoryview(payload)],
+        sequence=scan.next_sequence,
+        acknowledged_through=scan.next_sequence - 1,
+        log_start=0,
+        offset=at,
+    )
+    image = bytearray(b"".join(bytes(buffer) for buffer in buffers))
+    if tear == "end":
+        image[-2 * SECTOR_BYTES - 100 :] = bytes(2 * SECTOR_BYTES + 100)
+    elif tear == "middle":
+        image[3 * SECTOR_BYTES : 5 * SECTOR_BYTES] = bytes(2 * SECTOR_BYTES)
+    elif tear == "first sector":
+        image[:SECTOR_BYTES] = bytes(SECTOR_BYTES)
+    else:
+        image[70:] = bytes(len(image) - 70)
+    return bytes(image)
+
+
+async def test_a_torn_last_frame_recovers(written: Written) -> None:
+    server = written.server
+    for tear in ("end", "middle", "first sector", "header"):
+        scan = (await scans(server, written.container()))[-1]
+        image = torn_image(scan, scan.end_offset, tear)
+        overwrite_zeros(Path(scan.name), scan.end_offset, image)
+        await server.start()
+        assert (await server.ask("/v1/health"))["ready"], tear
+        await check_all(written)
+        await server.kill()
+
+
+# -- a flipped bit in a frame ------------------------------------------------------------------------------------------
+
+
+def inspect(server: Server, *arguments: str) -> Any:
+    """What `tailrace inspect` prints with ``--json``."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "tailrace.cli", "inspect", *arguments, "--admin", server.admin, "--json"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+async def test_a_flipped_bit_in_a_frame_stops_its_container(written: Written, test_seed: int) -> None:
+    """It names file and offset; the other containers serve; with the bit back, everything is there."""
+    server, rng = written.server, random.Random(test_seed)
+    damaged = written.container_without_metadata()
+    scan = next(scan for scan in await scans(server, damaged) if len(scan.sectors) > 4)
+    index = rng.randrange(1, len(scan.sectors) - 1)
+    start, end = (scan.sectors[at] * SECTOR_BYTES for at in (index, index + 1))
+    place = rng.randrange(start, end)
+    flip(Path(scan.name), place)
+
+    await server.start()
+    health = await server.ask("/v1/health")
+    assert not health["ready"]
+    stopped = {name: state for name, state in health["containers"].items() if state["state"] != "running"}
+    assert list(stopped) == [str(damaged)], health
+    reason = stopped[str(damaged)]["reason"]
+    assert scan.name in reason, reason
+    assert f"offset {start}" in reason, reason
+    listed = {item["container_id"]: item for item in inspect(server, "containers")}
+    assert listed[damaged]["state"] == "stopped"
+    assert listed[damaged]["reason"] == reason
+    assert [line["reason"] for line in server.log_events("container_stopped")] == [reason]
+    await check_others(written, damaged)
+    await server.kill()
+
+    flip(Path(scan.name), place)
+    await server.start()
+    await check_all(written)
+
+
+async def check_others(written: Written, damaged: int) -> None:
+    """Segments of the other containers are read whole and written to, those of the damaged one are not served."""
+    async with Client(written.server.controller) as client:
+        segments = await client.context.controller.current_segments(STREAM)
+        healthy = History()
+        found: list[list[bytes]] = []
+        for segment in segments:
+            name = STREAM.segment(segment.identifier)
+            if container_of(name, CONTAINERS) == damaged:
+                with pytest.raises((TailraceError, TimeoutError)):
+                    async with asyncio.timeout(DAMAGED_READ_PATIENCE_S):
+                        await client.context.segments.segment_info(name)
+                continue
+            low, high = segment.key_range
+            keys = [key for key in written.history.keys if low <= key_position(key) < high]
+            for key in keys:
+                await write_one(client, written.history, key)
+                healthy.keys[key] = written.history.keys[key]
+            length = (await client.context.segments.segment_info(name)).length
+            events = await read_piece(client, SegmentSlice(name, 0, length))
+            assert isinstance(events, list), events
+            found.append(events)
+        assert healthy.keys
+        assert len(healthy.keys) < len(written.history.keys)
+        assert not healthy.check(found)
+
+
+async def write_one(client: Client, history: History, key: str) -> None:
+    """One more event of a key, acknowledged."""
+    async with client.writer(STREAM) as writer:
+        numbers = history.write(key)
+        await writer.write_event(encode(Event(key, numbers[0], ""), EVENT_BYTES), key)
+        history.acknowledge(key, numbers)
+
+
+# -- a flipped bit in a chunk ------------------------------------------------------------------------------------------
+
+
+async def test_a_flipped_bit_in_a_chunk_is_never_served(written: Written, test_seed: int) -> None:
+    """Its reader gets nothing of the damaged block, the log names object and position, all else is served."""
+    server, rng = written.server, random.Random(test_seed)
+    await server.start()
+    name = STREAM.segment(0)
+    await server.flush()
+    (chunk,) = inspect(server, "chunks", name)
+    await server.kill()
+    path = server.tier2 / chunk["object_key"]
+    begin = path.read_bytes().index(encode(Event(first_key(written, 0), 0, ""), EVENT_BYTES)[:30])
+    place = begin + rng.randrange(chunk["length_bytes"] - EVENT_BYTES)
+    flip(path, place)
+
+    await server.start()
+    async with Client(server.controller) as client:
+        segments = await read_segments(client)
+        damaged = segments.pop(name)
+        assert isinstance(damaged, str), "the damaged chunk was read to its end"
+        assert not [events for events in segments.values() if isinstance(events, str)], segments
+    reported = [line for line in server.log.splitlines() if chunk["object_key"] in line and "CRC32C" in line]
+    assert reported, server.log[-3000:]
+    await server.kill()
+
+    flip(path, place)
+    await server.start()
+    await check_all(written)
+
+
+def first_key(written: Written, number: int) -> str:
+    """The key whose first event is the first of a segment."""
+    low, high = number / SEGMENTS, (number + 1) / SEGMENTS
+    return next(key for key in written.history.keys if low <= key_position(key) < high)
