@@ -8,7 +8,7 @@ import random
 import struct
 from dataclasses import dataclass, field
 
-from sim.violations import require
+from sim.violations import Violation, require
 from tailrace.common.errors import BadAttributeError, NoSuchSegmentError, SegmentExistsError, UnavailableError
 from tailrace.segmentstore.api import EVENT_COUNT, NULL_ATTRIBUTE, AppendRequest, AttributeUpdate, AttributeUpdateType
 from tailrace.segmentstore.container import Container
@@ -168,7 +168,10 @@ class SharedStream:
                 self.steps += 1
             transaction.phase = "committing" if self.random.random() < 0.7 else "aborting"
         if transaction.phase == "committing":
-            await container.merge(self.name, segment)
+            try:
+                await container.merge(self.name, segment)
+            except NoSuchSegmentError as error:
+                raise Violation(f"{segment} was merged or is there, and the container knows of neither") from error
             transaction.phase = "committed"
             if self.random.random() < 0.3:
                 await container.merge(self.name, segment)  # asked again: the same answer, no second copy
