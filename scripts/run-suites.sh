@@ -12,7 +12,7 @@ export TAILRACE_TEST_PROFILE=$profile
 if [ $# -gt 0 ]; then
     suites=("$@")
 else
-    suites=(unit contract simulation crash compat/wire compat/python compat/java e2e)
+    suites=(unit contract simulation cli crash compat/wire compat/python compat/java e2e)
 fi
 
 output=$(mktemp) || exit 1

@@ -20,20 +20,30 @@ CHUNK_BYTES: Final = 256 * limits.KIB
 class LineSplitter:
     """Cuts arriving bytes into lines (pure). A line is at most as long as an event may be."""
 
-    def __init__(self) -> None:
-        self._rest = b""
+    def __init__(self, max_line_bytes: int = limits.WRITER_EVENT_MAX_BYTES) -> None:
+        self._max_line_bytes = max_line_bytes
+        self._begun: list[bytes] = []
+        """Pieces of a line whose end has not come yet; joined once, so that long lines cost no more than others."""
+        self._begun_bytes = 0
 
     def feed(self, data: bytes) -> list[bytes]:
         """Lines that are whole now, without their ends. Raises BadRequestError for one that is too long."""
-        lines = (self._rest + data).split(b"\n")
-        self._rest = lines.pop()
-        if len(self._rest) > limits.WRITER_EVENT_MAX_BYTES:
-            raise BadRequestError(f"a line is longer than {limits.WRITER_EVENT_MAX_BYTES} bytes")
-        return lines
+        first, *lines = data.split(b"\n")
+        self._begun.append(first)
+        self._begun_bytes += len(first)
+        if self._begun_bytes > self._max_line_bytes:
+            raise BadRequestError(f"a line is longer than {self._max_line_bytes} bytes")
+        if not lines:
+            return []
+        whole = b"".join(self._begun)
+        self._begun = [lines.pop()]
+        self._begun_bytes = len(self._begun[0])
+        return [whole, *lines]
 
     def rest(self) -> list[bytes]:
         """The last line, if it has no end."""
-        rest, self._rest = self._rest, b""
+        rest = b"".join(self._begun)
+        self._begun, self._begun_bytes = [], 0
         return [rest] if rest else []
 
 

@@ -53,7 +53,7 @@ def options(
     """Options of every command."""
     SETTINGS.controller = controller
     source = context.get_parameter_source("controller")
-    SETTINGS.controller_given = source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT")
+    SETTINGS.controller_given = source is not None and source.name == "COMMANDLINE"
     SETTINGS.debug = debug
 
 

@@ -17,6 +17,7 @@ class Settings:
 
     controller: str = DEFAULT_CONTROLLER
     controller_given: bool = False
+    """Whether it was given on the command line: the environment does not choose what is measured."""
     debug: bool = False
 
     def choose_controller(self, option: str | None) -> str:

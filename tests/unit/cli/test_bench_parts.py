@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.cli.bench.histogram import LatencyHistogram
+from tailrace.cli.bench.java import rows_of
 from tailrace.cli.bench.pacing import Pace
 from tailrace.cli.bench.result import cpu_model, latency_rows, machine, result, row
 from tailrace.cli.demo.report import percentile
@@ -108,3 +109,14 @@ def test_the_machine_is_named() -> None:
     assert cpu_model("processor : 0\nmodel name\t: Some CPU @ 2 GHz\nmodel name: other\n") == "Some CPU @ 2 GHz"
     assert cpu_model("Features: fp") == ""
     assert machine()["cores"] >= 1
+
+
+def test_what_the_java_program_prints_as_rows() -> None:
+    found = {"case": "x", "events": 5, "seconds": 1.0, "events_per_s": 5.0, "mb_per_s": 0.1}
+    found |= {"p50_ms": 2.0, "p99_ms": None}
+    assert [(item["metric"], item["value"], item["unit"]) for item in rows_of("100 B", found)] == [
+        ("events", 5.0, "events/s"),
+        ("payload", 0.1, "MB/s"),
+        ("p50", 2.0, "ms"),
+    ]
+    assert {item["system"] for item in rows_of("100 B", found)} == {"tailrace, Java client"}

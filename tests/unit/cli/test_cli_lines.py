@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.cli.lines import LineSplitter, by_key, key_of, known_length, may_block, read_lines
-from tailrace.common import limits
 from tailrace.common.errors import BadRequestError
 
 
@@ -23,9 +22,11 @@ def test_lines_do_not_depend_on_how_bytes_arrive(data: bytes, cuts: list[int]) -
 
 
 def test_a_line_is_no_longer_than_an_event() -> None:
-    splitter = LineSplitter()
-    with pytest.raises(BadRequestError, match="a line is longer"):
-        splitter.feed(b"x" * (limits.WRITER_EVENT_MAX_BYTES + 1))
+    splitter = LineSplitter(max_line_bytes=10)
+    assert splitter.feed(b"0123456789\n01234") == [b"0123456789"]
+    assert splitter.feed(b"56789") == []
+    with pytest.raises(BadRequestError, match="a line is longer than 10 bytes"):
+        splitter.feed(b"x")
 
 
 async def test_a_file_is_read_whole(tmp_path: Path) -> None:

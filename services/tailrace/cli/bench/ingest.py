@@ -64,7 +64,7 @@ async def measure_ingest(
     rows: list[Row] = []
     context = ClientContext(target.controller)
     try:
-        await context.controller.create_scope(SCOPE)
+        created = await context.controller.create_scope(SCOPE)
         for load in loads(batch_events, window_bytes):
             tell(load.name)
             async with temporary_stream(context, load.segments) as stream:
@@ -72,6 +72,8 @@ async def measure_ingest(
         tell("100 B, one at a time")
         async with temporary_stream(context, 1) as stream:
             rows += await _one_at_a_time(context, stream, seconds, warm_up_s)
+        if created:
+            await context.controller.delete_scope(SCOPE)
     finally:
         await context.close()
     return rows

@@ -40,7 +40,6 @@ async def measure_java(target: Target, cases: Mapping[str, str], tell: Callable[
     Raises:
         UnsupportedError: there is no source tree. IllegalStateError: the program could not be built or failed.
     """
-    tell("nothing yet: the Java client is made ready")
     class_path = await _prepare()
     rows: list[Row] = []
     for name, case in cases.items():

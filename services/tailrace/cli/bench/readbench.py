@@ -46,7 +46,7 @@ async def measure_read(
     rows: list[Row] = []
     context = ClientContext(target.controller)
     try:
-        await context.controller.create_scope(SCOPE)
+        created = await context.controller.create_scope(SCOPE)
         case = f"{EVENT_BYTES} B, tail, {rate_per_s:,} events/s"
         tell(case)
         async with temporary_stream(context, 1) as stream:
@@ -63,6 +63,8 @@ async def measure_read(
             rows += await _catch_up(context, target, stream, events, "1 KB, catch-up from Tier 2")
         await context.controller.seal_stream(stream)
         await context.controller.delete_stream(stream)
+        if created:
+            await context.controller.delete_scope(SCOPE)
     finally:
         await context.close()
     return rows
