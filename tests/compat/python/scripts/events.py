@@ -21,7 +21,6 @@ def _write_and_read(segments: int, key_count: int, rounds: int) -> None:
         return [harness.recognise(data) for data in found]
 
     harness.check_exactly_once(asyncio.run(read()), names, rounds)
-    reader.reader_offline()
 
 
 def check_hundred_thousand_events() -> None:

@@ -235,7 +235,7 @@ class Readers:
             worker.wait_for("joined")
         # The first to join took every segment, and would hand one over every ten seconds or so. A reader that joins
         # while all others are there takes its share at once.
-        for worker in self.workers.values() if count > 1 else ():
+        for worker in self.workers.values():
             worker.tell("join-again")
             worker.wait_for("joined-again")
         for worker in self.workers.values():

@@ -1,8 +1,9 @@
 """A reader or writer in a process of its own; ``harness.Worker`` starts it and talks to it by files in its folder.
 
-``worker.py FOLDER read SCOPE STREAM GROUP READER``: joins the group, touches ``joined``; told ``join-again``, goes
-offline and joins once more; told ``go``, notes each event in ``events`` before it releases its slice, and a dot in
-``empty`` for each slice without any; goes offline when told ``stop``.
+``worker.py FOLDER read SCOPE STREAM GROUP READER``: joins the group by a first name, touches ``joined``; told
+``join-again``, goes offline and joins by its own name, touches ``joined-again``; told ``go``, notes each event in
+``events`` before it releases its slice, and a dot in ``empty`` for each slice without any; goes offline when told
+``stop``.
 ``worker.py FOLDER write SCOPE STREAM KEYS LENGTH``: touches ``connected``; told ``go``, writes rounds of one event per
 key until told ``stop``, waits until all are acknowledged and notes in ``result`` how many rounds they were.
 """
@@ -20,27 +21,19 @@ import harness
 PAUSE_BETWEEN_ROUNDS_S = 0.03
 
 
-def _told(folder: Path, *words: str) -> str:
-    """Waits for one of ``words``; answers which."""
-    said: list[str] = []
-
-    def any_said() -> bool:
-        said[:] = [word for word in words if (folder / word).exists()]
-        return bool(said)
-
-    harness.wait_until(any_said, f"being told one of {words}")
-    return said[0]
+def _told(folder: Path, word: str) -> None:
+    harness.wait_until(lambda: (folder / word).exists(), f"being told {word}")
 
 
 async def _read(folder: Path, scope: str, stream: str, group_name: str, reader_name: str) -> None:
     client = harness.manager()  # everything made from it works only as long as it lives
     group = client.create_reader_group(group_name, scope, stream)
-    reader = group.create_reader(reader_name)
+    first = group.create_reader(f"{reader_name}-first")
     (folder / "joined").touch()
-    if _told(folder, "go", "join-again") == "join-again":
-        reader.reader_offline()
-        reader = group.create_reader(reader_name)
-        (folder / "joined-again").touch()
+    _told(folder, "join-again")
+    first.reader_offline()
+    reader = group.create_reader(reader_name)
+    (folder / "joined-again").touch()
     _told(folder, "go")
     with (folder / "events").open("w") as output, (folder / "empty").open("wb", buffering=0) as empty:
         while not (folder / "stop").exists():
