@@ -9,12 +9,14 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
-    from rich.table import Table
+
+FOLDED_LENGTH: Final = 32
+"""Columns with longer cells may be folded on a narrow terminal."""
 
 
 def print_json(value: Any) -> None:
@@ -29,28 +31,22 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
     table = Table()
     for index, column in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        long = any(len(_cell(row[index])) > FOLDED_LENGTH for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold", no_wrap=not long)
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
-    _print_titled(title, table)
-
-
-def print_fields(title: str, fields: Mapping[str, Any]) -> None:
-    """Names and values below each other."""
-    from rich.table import Table
-
-    table = Table(show_header=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for name, value in fields.items():
-        table.add_row(name, _cell(value))
-    _print_titled(title, table)
-
-
-def _print_titled(title: str, table: Table) -> None:
     console = _stdout()
     console.print(title, style="bold", soft_wrap=True)  # a table's own title is folded to the table's width
     console.print(table)
+
+
+def print_fields(title: str, fields: Mapping[str, Any]) -> None:
+    """Names and values below each other, each on one line however long: stream cuts are copied from here."""
+    console = _stdout()
+    console.print(title, style="bold", soft_wrap=True)
+    width = max(map(len, fields), default=0)
+    for name, value in fields.items():
+        console.print(f"  {name.ljust(width)}  {_cell(value)}", soft_wrap=True)
 
 
 def print_line(text: str) -> None:

@@ -75,7 +75,7 @@ def containers(admin: AdminOption = DEFAULT_ADMIN, json: JsonOption = False) -> 
     if json:
         print_json(found)
         return
-    columns = ("container", "state", "epoch", "segments", "log", "not in Tier 2", "to delete", "last sequence")
+    columns = ("id", "state", "epoch", "segments", "log", "not tiered", "to delete", "sequence")
     rows = [
         (
             item["container_id"],
@@ -108,10 +108,16 @@ def segments(
         return
     columns = ("segment", "container", "kind", "start", "length", "sealed")
     rows = [
-        (item["name"], item["container"], item["kind"], item["start_offset"], item["length"], item["sealed"])
+        (item["name"], item["container"], _kind(item["kind"]), item["start_offset"], item["length"], item["sealed"])
         for item in found
     ]
     print_table(f"{len(found):,} segments", columns, rows)
+
+
+def _kind(number: int) -> str:
+    from tailrace.segmentstore.api import SegmentKind
+
+    return (SegmentKind(number).name or str(number)).lower().replace("|", ", ")
 
 
 @app.command()
