@@ -140,9 +140,19 @@ def test_truncation(cli, scope: str) -> None:
     )
 
 
-def test_the_same_over_an_unreachable_server(cli, scope: str, tmp_path: Path) -> None:
-    del scope
+def test_a_server_that_is_not_there(cli) -> None:
     line = cli.fails("scope", "list", "--controller", "tcp://127.0.0.1:1")
     assert line == "tailrace: the controller at tcp://127.0.0.1:1 cannot be reached: Connection refused"
     assert "cannot be reached" in cli.fails("inspect", "cache", "--admin", "http://127.0.0.1:1")
-    assert cli.fails("standalone", "--data", str(tmp_path), "--store-port", cli.endpoints.stores[0].split(":")[1])
+
+
+def test_ports_in_use(cli, tmp_path: Path) -> None:
+    used = cli.endpoints.ports()
+    for name in ("controller", "rest", "store", "admin"):
+        ports = dict.fromkeys(used, "0") | {name: str(used[name])}
+        options = [text for other, port in ports.items() for text in (f"--{other}-port", port)]
+        ended = cli.run("standalone", "--data", str(tmp_path / name), *options)
+        assert ended.returncode == 1
+        assert ended.stderr.splitlines()[-1] == (
+            f"tailrace: {name} port {used[name]} of 127.0.0.1: Address already in use"
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -66,7 +65,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run a command; returns the exit code. With ``--debug`` errors are raised instead."""
     SETTINGS.debug = False
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what gRPC would print is in its errors too
     try:
         code = typer.main.get_command(app).main(list(arguments), prog_name="tailrace", standalone_mode=False)
         sys.stdout.flush()

@@ -10,6 +10,7 @@ import structlog
 from tailrace.cluster.endpoints import ListenerKind
 from tailrace.common import limits
 from tailrace.common.errors import StartError
+from tailrace.common.http import listen
 from tailrace.controller.grpc.adapter import generic_handler
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class ControllerServer:
             ],
         )
         server.add_generic_rpc_handlers((generic_handler(self._services, self._listener),))
+        # gRPC prints why it cannot have a port and raises something vague; asking first gives one clear line.
+        listen("controller", self._host, self._wanted_port).close()
         address = f"[{self._host}]:{self._wanted_port}" if ":" in self._host else f"{self._host}:{self._wanted_port}"
         try:
             if self._credentials is None:
