@@ -139,7 +139,8 @@ class ClusterWorkload:
         self.written: dict[str, list[bytes]] = defaultdict(list)
         self.transactions: list[tuple[list[bytes], bool | None]] = []
         self.read: list[bytes] = []
-        self.turns = rng.randint(5, 40)
+        self.turns = rng.randint(5, 150)
+        self.pause_s = rng.choice([0.02, 0.2, 1.0])
         self.segments = rng.randint(1, 4)
         self.crashes = rng.randint(0, 4)
         self.network_faults = rng.random() < 0.5
@@ -168,11 +169,10 @@ class ClusterWorkload:
         work = clients.spawn(self._clients())
         disturbing = asyncio.create_task(self._disturb())
         for _ in range(self.crashes):
-            await asyncio.wait([work], timeout=self.random.random() ** 2 * 20)
+            await self._until_killed(work)
             if work.done():
                 break
-            self._kill()
-            await asyncio.sleep(self.random.random() * 3)
+            await asyncio.sleep(self.random.random() ** 2 * 3)
             await self._start_node()
         disturbing.cancel()
         await asyncio.wait([disturbing])
@@ -183,8 +183,8 @@ class ClusterWorkload:
     async def _disturb(self) -> None:
         """Break connections, and cut the clients off for a while."""
         while self.network_faults:
-            await asyncio.sleep(self.random.random() * 5)
-            if self.random.random() < 0.8:
+            await asyncio.sleep(self.random.random() ** 2 * 3)
+            if self.random.random() < 0.9:
                 self.world.network.reset_some(0.5)
             else:
                 self.world.network.cut("clients", "server")
@@ -195,10 +195,22 @@ class ClusterWorkload:
         self.node = Node(self.world, self.epochs)
         await self.node.process.spawn(self.node.serve())
 
-    def _kill(self) -> None:
-        assert self.node is not None
-        self.world.crash(self.node.process, power=self.random.random() < 0.5)
-        self.node.dead.set_result(None)
+    async def _until_killed(self, work: asyncio.Future[None]) -> None:
+        """Kill the server at some moment, often inside an operation of its disk."""
+        node = self.node
+        assert node is not None
+        power = self.random.random() < 0.5
+        waiting: set[asyncio.Future[None]] = {work}
+        if self.random.random() < 0.7:
+            operations = int(self.random.random() ** 2 * 300)
+            waiting.add(self.world.crash_at_disk_operation(node.process, operations, power=power))
+        seconds = self.random.random() ** 2 * 10
+        await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if work.done() and node.process.alive:
+            return
+        if node.process.alive:
+            self.world.crash(node.process, power=power)
+        node.dead.set_result(None)
         self.node = None
 
     # -- clients ------------------------------------------------------------------------------------------------
@@ -221,14 +233,13 @@ class ClusterWorkload:
 
     async def _write(self, writer: EventWriter) -> None:
         rng = self.random
-        for turn in range(self.turns):
+        for _ in range(self.turns):
             key = rng.choice(self.keys)
             batch = [self._event(key) for _ in range(rng.choice([1, 1, 3, 30]))]
             await writer.ready()
             writer.write_events(batch, key)
             self.steps += len(batch)
-            if turn % 5 == 0:
-                await asyncio.sleep(rng.random() ** 3 * 3)
+            await asyncio.sleep(rng.random() ** 4 * self.pause_s)
 
     def _event(self, key: str) -> bytes:
         event = f"{key}:{len(self.written[key])}:".encode() + b"x" * self.random.choice([0, 10, 300])
