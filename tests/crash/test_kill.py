@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import sys
 from collections import Counter
@@ -25,6 +26,10 @@ RECOVERY_MAX_S = 4.0
 OBJECT_DEADLINE_S = 60.0
 
 PROGRESS_DEADLINE_S = 60.0
+FULL = os.environ.get("TAILRACE_TEST_PROFILE") == "full"
+COURSES = 5 if FULL else 1
+KILLS_PER_COURSE = 10 if FULL else 6
+COURSE_DEADLINE_S = 290
 
 Kill = Callable[[Server, Workload, random.Random], Awaitable[None]]
 
@@ -141,16 +146,13 @@ async def kill_again_and_again(server: Server, kills: list[Kill], seed: int) -> 
     return workload
 
 
-@pytest.fixture
-def kills(test_profile: str, test_seed: int) -> list[Kill]:
-    """When to kill."""
-    return plan(random.Random(test_seed), 50 if test_profile == "full" else 6)
-
-
-@pytest.mark.timeout(1800)
-async def test_one_process(tmp_path: Path, kills: list[Kill], test_seed: int) -> None:
+@pytest.mark.timeout(COURSE_DEADLINE_S)
+@pytest.mark.parametrize("course", range(COURSES))
+async def test_one_process(tmp_path: Path, course: int, test_seed: int) -> None:
+    seed = test_seed + course
+    print(f"seed {seed}")
     async with Server(tmp_path, options=("--cache", "128MiB")) as server:
-        await kill_again_and_again(server, kills, test_seed)
+        await kill_again_and_again(server, plan(random.Random(seed), KILLS_PER_COURSE), seed)
         health = await server.ask("/v1/health")
         assert health["ready"], health
 
@@ -169,11 +171,11 @@ async def one_worker(server: Server, workload: Workload, rng: random.Random) -> 
     await server.kill()
 
 
-@pytest.mark.timeout(600)
-async def test_worker_processes(tmp_path: Path, test_profile: str, test_seed: int) -> None:
+@pytest.mark.timeout(COURSE_DEADLINE_S)
+async def test_worker_processes(tmp_path: Path, test_seed: int) -> None:
     kills: list[Kill] = [while_serving, one_worker]
-    if test_profile == "full":
-        kills = [*kills, while_recovering, *kills, while_recovering, between_flush_and_commit, *kills]
+    if FULL:
+        kills = [*kills, while_recovering, *kills, between_flush_and_commit]
     async with Server(tmp_path, options=("--cache", "128MiB"), workers=2) as server:
         await kill_again_and_again(server, kills, test_seed)
         health = await server.ask("/v1/health")

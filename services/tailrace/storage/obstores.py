@@ -127,10 +127,14 @@ class FolderObjects(ObstoreObjects):
         path = self._folder / key
         created = _make_folders(path.parent, self._folder)
         temporary = path.with_name(path.name + "#part")  # obstore's own mark: such names are not listed
-        with temporary.open("wb") as file:
-            file.writelines(data)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with temporary.open("wb") as file:
+                file.writelines(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            temporary.unlink(missing_ok=True)  # on a full disk, its bytes are the ones that are missing
+            raise
         if if_absent:
             try:
                 os.link(temporary, path)

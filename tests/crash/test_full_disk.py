@@ -1,0 +1,165 @@
+"""A full disk: writes wait or fail clearly, reads go on, nothing acknowledged is lost, and space heals it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from harness.history import Event, History, encode
+from harness.objectwatch import PART, files_in
+from harness.server import Server, StartFailedError
+from harness.smalldisk import SmallDisk, small_disk
+from harness.workload import create_stream, read_from_head
+from tailrace.client import Client, EventWriter, StreamName
+from tailrace.common.errors import UnavailableError
+
+STREAM = StreamName("full", "events")
+DISK_MIB = 600
+"""The log of one container takes up to three files of 64 MiB, Tier 2 what is written in a test."""
+EVENT_BYTES = 50_000
+STALLED_S = 4.0
+FULL_DEADLINE_S = 90.0
+
+
+class Course:
+    """One writer that keeps writing, and what it was told."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.history = History()
+        self._writer: EventWriter
+        self._task: asyncio.Task[None]
+        self._stop = False
+
+    async def start(self) -> None:
+        """Begin."""
+        self._writer = await self.client.writer(STREAM).start()
+        self._task = asyncio.create_task(self._write())
+
+    async def _write(self) -> None:
+        number = 0
+        while not self._stop:
+            await self._writer.ready()
+            key = f"k{number % 10}"
+            numbers = self.history.write(key)
+            future = self._writer.write_event(encode(Event(key, numbers[0], ""), EVENT_BYTES), key)
+            future.add_done_callback(lambda done, key=key, numbers=numbers: self._done(key, numbers, done))
+            number += 1
+            await asyncio.sleep(0)
+
+    def _done(self, key: str, numbers: range, done: asyncio.Future[None]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            self.history.acknowledge(key, numbers)
+
+    async def stalled(self) -> int:
+        """Wait until nothing more is acknowledged; how many events were."""
+        async with asyncio.timeout(FULL_DEADLINE_S):
+            while True:
+                before = self.history.acknowledged
+                await asyncio.sleep(STALLED_S)
+                if before and self.history.acknowledged == before:
+                    return before
+
+    async def more(self) -> None:
+        """Wait until something more is acknowledged."""
+        before = self.history.acknowledged
+        async with asyncio.timeout(FULL_DEADLINE_S):
+            while self.history.acknowledged == before:  # noqa: ASYNC110  # the history is plain data
+                await asyncio.sleep(0.05)
+
+    async def finish(self) -> None:
+        """Everything that was written is acknowledged."""
+        self._stop = True
+        await self._task
+        await self._writer.close()
+
+    async def abandon(self) -> None:
+        """The outcome of what is under way stays unknown."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self._writer.abandon()
+
+    async def check(self) -> None:
+        """A full read agrees."""
+        segments = await read_from_head(self.client, STREAM)
+        violations = self.history.check(segments)
+        assert not violations, violations[:20]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> AsyncIterator[SmallDisk]:
+    """A small file system."""
+    with small_disk(tmp_path / "disk", DISK_MIB) as made:
+        yield made
+
+
+@pytest.fixture
+async def server(disk: SmallDisk, tmp_path: Path) -> AsyncIterator[Server]:
+    """A server on the small disk, whose cache is larger than it."""
+    options = ("--cache", "512MiB", "--containers", "1")
+    async with Server(tmp_path / "server", options=options, data_in=disk.folder / "data") as made:
+        await made.start()
+        yield made
+
+
+async def test_full_and_room_again(server: Server, disk: SmallDisk) -> None:
+    async with Client(server.controller) as client:
+        await create_stream(client, STREAM, 2)
+        course = Course(client)
+        await course.start()
+        await course.more()
+        disk.fill()
+        stalled_at = await course.stalled()
+        assert stalled_at
+
+        await course.check()
+        with pytest.raises((UnavailableError, TimeoutError)):
+            async with asyncio.timeout(STALLED_S), client.writer(STREAM) as writer:
+                await writer.write_event(bytes(2_000_000))
+        told = [line["reason"] for line in server.log_events("connection closed")]
+        assert any("DiskFullError: the log has no room" in reason for reason in told), told
+        health = await server.ask("/v1/health")
+        assert health["ready"]
+        assert "No space left" in health["containers"]["0"]["reason"]
+
+        disk.make_room()
+        await course.more()
+        await course.finish()
+        await course.check()
+        await server.flush()
+        await healthy(server)
+        assert not [path for path in files_in(str(server.tier2)) if path.endswith(PART)], "what failed was left behind"
+
+
+async def healthy(server: Server) -> None:
+    """Wait until the server has forgotten its trouble."""
+    health: object = None
+    for _ in range(100):
+        health = (await server.ask("/v1/health"))["containers"]["0"]
+        if health == {"state": "running", "reason": ""}:
+            return
+        await asyncio.sleep(0.2)
+    raise AssertionError(f"{health}, disk {await server.ask('/v1/containers')}")
+
+
+async def test_killed_while_full(server: Server, disk: SmallDisk) -> None:
+    """A start on a full disk serves or says why it cannot; with room again, everything acknowledged is there."""
+    async with Client(server.controller) as client:
+        await create_stream(client, STREAM, 2)
+        course = Course(client)
+        await course.start()
+        await course.more()
+        disk.fill()
+        await course.stalled()
+        await course.abandon()
+    await server.kill()
+    with pytest.raises(StartFailedError, match=r"^exit code 1: tailrace: Tier 2 does not work: put .*No space left on device$"):
+        await server.start()
+    disk.make_room()
+    await server.start()
+    async with Client(server.controller) as client:
+        course.client = client
+        await course.check()
