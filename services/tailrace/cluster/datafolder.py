@@ -119,11 +119,11 @@ def _read_manifest(file: Path, containers: int, tier2: str) -> Manifest:
     try:
         content = json.loads(file.read_text())
         version = int(content["format"])
+        if version > FORMAT:  # before all else: its other fields may be of another kind
+            raise StartError(f"{file}: format {version} is newer than this program's {FORMAT}")
         manifest = Manifest(str(content["cluster"]), int(content["containers"]), str(content["tier2"]))
     except (ValueError, KeyError, TypeError) as error:
         raise StartError(f"{file} is damaged") from error
-    if version > FORMAT:
-        raise StartError(f"{file}: format {version} is newer than this program's {FORMAT}")
     if containers not in (0, manifest.containers):
         raise StartError(f"{file}: the folder has {manifest.containers} containers, not {containers}")
     if tier2 != manifest.tier2:
