@@ -26,7 +26,7 @@ def use_events(client: BlockingClient) -> dict[str, Any]:
     seen["created"] = groups.create("g", group_config({STREAM: None}, group_refresh_ms=10, automatic_checkpoint_ms=-1))
     group = groups.open("g")
     with client.reader("s", "g", "r") as reader:
-        seen["events"] = [item.event for item in reader.events(idle_ms=50)]
+        seen["events"] = [item.event for item in reader.events(idle_ms=1000)]
         seen["online"] = group.online_readers()
         seen["position"] = reader.position.positions
         cuts: list[Any] = []

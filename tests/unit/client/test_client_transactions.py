@@ -92,12 +92,18 @@ async def test_a_transaction_that_is_gone_cannot_be_committed(
 
 async def test_the_lease_is_extended_until_the_end(controller: Any, writer: TransactionalWriter) -> None:
     transaction = await writer.begin()
-    await asyncio.sleep(0.15)
-    pings = methods(controller).count("pingTransaction")
-    assert pings >= 3
+    third = asyncio.Event()
+
+    def answer(_: object) -> pb.PingTxnStatus:
+        if methods(controller).count("pingTransaction") == 3:
+            third.set()
+        return pb.PingTxnStatus()
+
+    controller.answers["pingTransaction"] = answer
+    async with asyncio.timeout(20):
+        await third.wait()
     await transaction.abort()
-    await asyncio.sleep(0.06)
-    assert methods(controller).count("pingTransaction") <= pings + 1
+    assert transaction._pinger.done()
 
 
 async def test_a_refused_ping_ends_the_transaction(controller: Any, writer: TransactionalWriter) -> None:
@@ -105,7 +111,8 @@ async def test_a_refused_ping_ends_the_transaction(controller: Any, writer: Tran
     transaction = await writer.begin()
     with pytest.raises(IllegalStateError, match="aborted"):
         await transaction.ping()
-    await asyncio.sleep(0.05)
+    async with asyncio.timeout(20):
+        await transaction._pinger
     with pytest.raises(IllegalStateError, match="aborted"):
         transaction.write_event(b"x")
 
