@@ -2,148 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
-import sys
-from collections import Counter
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import psutil
 import pytest
 
-from harness import objectwatch
-from harness.history import History, Outcome
+from harness.javaclients import JavaClients
+from harness.kills import (
+    Kill,
+    between_flush_and_commit,
+    kill_again_and_again,
+    one_worker,
+    plan,
+    while_recovering,
+    while_serving,
+)
 from harness.server import Server
-from harness.workload import Workload, create_stream, read_from_head
-from tailrace.client import Client, StreamName
 
-STREAM = StreamName("crash", "events")
-SERVING_MAX_S = 2.0
-RETURN_MAX_S = 1.0
-RECOVERY_MAX_S = 4.0
-OBJECT_DEADLINE_S = 60.0
-
-PROGRESS_DEADLINE_S = 60.0
 FULL = os.environ.get("TAILRACE_TEST_PROFILE") == "full"
 COURSES = 5 if FULL else 1
 KILLS_PER_COURSE = 10 if FULL else 6
 COURSE_DEADLINE_S = 290
-
-Kill = Callable[[Server, Workload, random.Random], Awaitable[None]]
-
-
-async def while_serving(server: Server, workload: Workload, rng: random.Random) -> None:
-    """Under load: writers have reconnected and get acknowledgements."""
-    await server.wait_ready()
-    await progress(workload)
-    await asyncio.sleep(rng.uniform(0, SERVING_MAX_S))
-    await server.kill()
-
-
-async def while_clients_return(server: Server, _: Workload, rng: random.Random) -> None:
-    """Just after it says that it serves: clients reconnect, workflows are resumed."""
-    await server.wait_ready()
-    await asyncio.sleep(rng.uniform(0, RETURN_MAX_S))
-    await server.kill()
-
-
-async def while_recovering(server: Server, _: Workload, rng: random.Random) -> None:
-    """Before it says that it serves."""
-    try:
-        async with asyncio.timeout(rng.uniform(0.3, RECOVERY_MAX_S)):
-            await server.wait_ready()
-    except TimeoutError:
-        pass
-    await server.kill()
-
-
-async def _at_object(server: Server, what: str) -> None:
-    await server.wait_ready()
-    watch = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-S", "-E", objectwatch.__file__, str(server.tier2), str(server.pid), what),
-        stdout=asyncio.subprocess.PIPE,
-    )
-    try:
-        async with asyncio.timeout(OBJECT_DEADLINE_S):
-            await watch.communicate()
-    finally:
-        if watch.returncode is None:
-            watch.kill()
-            await watch.wait()
-    await server.wait_gone()
-
-
-async def during_flush(server: Server, _: Workload, __: random.Random) -> None:
-    """While an object is being written."""
-    await _at_object(server, "part")
-
-
-async def between_flush_and_commit(server: Server, _: Workload, __: random.Random) -> None:
-    """When an object has just got its name, and its reference is on its way to the log at best."""
-    await _at_object(server, "whole")
-
-
-KILLS: tuple[Kill, ...] = (
-    while_serving,
-    while_clients_return,
-    while_recovering,
-    during_flush,
-    between_flush_and_commit,
-)
-
-
-async def progress(workload: Workload) -> None:
-    """Wait until something more is acknowledged."""
-    before = workload.history.acknowledged
-    async with asyncio.timeout(PROGRESS_DEADLINE_S):
-        while workload.history.acknowledged <= before:  # noqa: ASYNC110  # the history is plain data
-            await asyncio.sleep(0.01)
-
-
-def plan(rng: random.Random, count: int) -> list[Kill]:
-    """Every kind of moment at least once, in random order."""
-    kills = [*KILLS, *rng.choices(KILLS, weights=(4, 1, 1, 2, 2), k=count - len(KILLS))]
-    rng.shuffle(kills)
-    return kills
-
-
-async def check(client: Client, history: History, when: str) -> None:
-    """A full read from the head agrees with what writers were told."""
-    segments = await read_from_head(client, STREAM)
-    violations = history.check(segments)
-    kinds = Counter(violation.kind.value for violation in violations)
-    assert not violations, f"{when}: {kinds}, the first ones: {violations[:20]}"
-
-
-async def kill_again_and_again(server: Server, kills: list[Kill], seed: int) -> Workload:
-    """The whole course: write, kill, start again; read in the end, from cache and log, and then from Tier 2."""
-    rng = random.Random(seed)
-    await server.start()
-    async with Client(server.controller) as client:
-        await create_stream(client, STREAM, 4)
-        workload = Workload(client, STREAM, History(), seed)
-        async with workload.running():
-            for number, kill in enumerate(kills):
-                await kill(server, workload, rng)
-                workload.check_alive()
-                print(f"kill {number + 1}: {kill.__name__}, {workload.history.acknowledged} events acknowledged")
-                await server.spawn()
-            await server.wait_ready()
-            await progress(workload)
-        await workload.settle()
-        await check(client, workload.history, "after the last start")
-    await server.flush()
-    await server.kill()
-    await server.start()
-    async with Client(server.controller) as client:
-        await check(client, workload.history, "with a cold cache")
-    outcomes = Counter(record.outcome for record in workload.history.transactions.values())
-    print(f"{workload.history.acknowledged} events, transactions {outcomes}, errors {workload.errors}")
-    assert outcomes[Outcome.COMMITTED]
-    assert outcomes[Outcome.ABORTED]
-    return workload
+OPTIONS = ("--cache", "128MiB")
 
 
 @pytest.mark.timeout(COURSE_DEADLINE_S)
@@ -151,24 +32,8 @@ async def kill_again_and_again(server: Server, kills: list[Kill], seed: int) -> 
 async def test_one_process(tmp_path: Path, course: int, test_seed: int) -> None:
     seed = test_seed + course
     print(f"seed {seed}")
-    async with Server(tmp_path, options=("--cache", "128MiB")) as server:
+    async with Server(tmp_path, options=OPTIONS) as server:
         await kill_again_and_again(server, plan(random.Random(seed), KILLS_PER_COURSE), seed)
-        health = await server.ask("/v1/health")
-        assert health["ready"], health
-
-
-async def one_worker(server: Server, workload: Workload, rng: random.Random) -> None:
-    """A worker process alone: its parent starts it again, at the same port."""
-    await server.wait_ready()
-    await progress(workload)
-    await asyncio.sleep(rng.uniform(0, SERVING_MAX_S))
-    worker = rng.choice(psutil.Process(server.pid).children())
-    worker.kill()
-    async with asyncio.timeout(PROGRESS_DEADLINE_S):
-        while not server.log_events("worker_ended"):  # noqa: ASYNC110  # another process
-            await asyncio.sleep(0.05)
-    await progress(workload)
-    await server.kill()
 
 
 @pytest.mark.timeout(COURSE_DEADLINE_S)
@@ -176,7 +41,15 @@ async def test_worker_processes(tmp_path: Path, test_seed: int) -> None:
     kills: list[Kill] = [while_serving, one_worker]
     if FULL:
         kills = [*kills, while_recovering, *kills, between_flush_and_commit]
-    async with Server(tmp_path, options=("--cache", "128MiB"), workers=2) as server:
+    async with Server(tmp_path, options=OPTIONS, workers=2) as server:
         await kill_again_and_again(server, kills, test_seed)
-        health = await server.ask("/v1/health")
-        assert health["ready"], health
+
+
+@pytest.mark.timeout(COURSE_DEADLINE_S)
+async def test_clients_in_java(tmp_path: Path, java_class_path: str, test_seed: int) -> None:
+    kills: list[Kill] = [while_serving, between_flush_and_commit]
+    if FULL:
+        kills = [*kills, while_recovering, *kills, while_serving]
+    java = JavaClients(java_class_path, tmp_path)
+    async with Server(tmp_path, options=OPTIONS) as server:
+        await kill_again_and_again(server, kills, test_seed, (java,))

@@ -68,6 +68,7 @@ class Server:
     prefix: Sequence[str] = ()
     workers: int = 1
     data_in: Path | None = None
+    objects_in: Path | None = None
     process: asyncio.subprocess.Process | None = None
     starts: int = 0
 
@@ -85,6 +86,11 @@ class Server:
     def tier2(self) -> Path:
         """The folder of Tier 2, unless the options name another one."""
         return self.data / "tier2"
+
+    @property
+    def objects(self) -> Path:
+        """Where the files of new objects appear: in `tier2`, or in ``objects_in``."""
+        return self.objects_in or self.tier2
 
     @property
     def log_file(self) -> Path:
