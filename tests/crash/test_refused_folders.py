@@ -67,6 +67,18 @@ async def test_newer_format_and_other_shape(tmp_path: Path) -> None:
         await server.start()
 
 
+async def test_a_first_start_that_failed_binds_to_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    async with Server(tmp_path, options=("--cache", "64MiB", "--tier2", f"file://{tmp_path}/file")) as server:
+        assert await refusal(server) == f"Tier 2 folder {tmp_path}/file cannot be used: File exists"
+        server.options = (*SMALL, "--tier2", f"file://{tmp_path}/elsewhere")
+        await server.start()
+        await server.stop()
+        server.options = SMALL
+        said = await refusal(server)
+        assert said == f"{manifest_of(server)}: the folder's Tier 2 is file://{tmp_path}/elsewhere, not in it"
+
+
 @pytest.fixture
 def read_only(tmp_path: Path) -> Iterator[Path]:
     """A folder on a file system that takes no writes, not even those of root."""

@@ -97,12 +97,17 @@ def open_data_folder(path: Path, *, containers: int, tier2: str, entropy: Entrop
 
 def _manifest(path: Path, containers: int, tier2: str, entropy: Entropy) -> Manifest:
     file = path / _MANIFEST
+    used = (path / "log").exists()
     if file.exists():
-        return _read_manifest(file, containers, tier2)
+        found = _read_manifest(file)
+        if used:
+            _check_same(file, found, containers, tier2)
+            return found
+        # Nothing was ever stored: the first start failed, perhaps because of just these values.
     containers = containers or limits.CONTAINERS_DEFAULT
     if not 1 <= containers <= limits.CONTAINERS_MAX:
         raise StartError(f"--containers {containers} is not between 1 and {limits.CONTAINERS_MAX}")
-    if (path / "log").exists():
+    if used:
         raise StartError(f"data folder {path} has a log but no {_MANIFEST}: it is damaged")
     manifest = Manifest(str(new_uuid(entropy)), containers, tier2)
     # The folder itself may be new: its own entry must survive a power cut too.
@@ -115,20 +120,22 @@ def _manifest(path: Path, containers: int, tier2: str, entropy: Entropy) -> Mani
     return manifest
 
 
-def _read_manifest(file: Path, containers: int, tier2: str) -> Manifest:
+def _read_manifest(file: Path) -> Manifest:
     try:
         content = json.loads(file.read_text())
         version = int(content["format"])
         if version > FORMAT:  # before all else: its other fields may be of another kind
             raise StartError(f"{file}: format {version} is newer than this program's {FORMAT}")
-        manifest = Manifest(str(content["cluster"]), int(content["containers"]), str(content["tier2"]))
+        return Manifest(str(content["cluster"]), int(content["containers"]), str(content["tier2"]))
     except (ValueError, KeyError, TypeError) as error:
         raise StartError(f"{file} is damaged") from error
+
+
+def _check_same(file: Path, manifest: Manifest, containers: int, tier2: str) -> None:
     if containers not in (0, manifest.containers):
         raise StartError(f"{file}: the folder has {manifest.containers} containers, not {containers}")
     if tier2 != manifest.tier2:
         raise StartError(f"{file}: the folder's Tier 2 is {manifest.tier2 or 'in the folder'}, not {tier2 or 'in it'}")
-    return manifest
 
 
 def _write_synced(file: Path, text: str) -> None:

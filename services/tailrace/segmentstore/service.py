@@ -60,7 +60,8 @@ class StoreService:
         budgets = spec.budgets
         store = open_object_store(spec.tier2, s3_endpoint=spec.s3_endpoint)
         self._stack.push_async_callback(store.close)
-        await probe(store, self._entropy.token(8).hex())
+        endpoint = f" at {spec.s3_endpoint}" if spec.s3_endpoint else ""
+        await probe(store, self._entropy.token(8).hex(), f"Tier 2 {spec.tier2}{endpoint}")
         disk = RealDisk()
         self._stack.callback(disk.close)
         data = Path(spec.data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
@@ -168,7 +169,11 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+    """What a store answered, in one line: the code and message of its XML in place of that."""
+    text = str(error).strip()
+    told = [found[1] for field in ("Code", "Message") if (found := re.search(f"<{field}>(.*?)</{field}>", text))]
+    line = (text or type(error).__name__).splitlines()[0].partition(": <?xml")[0]
+    return ": ".join([line[:300], *told])
 
 
 def open_object_store(url: str, *, s3_endpoint: str | None = None) -> ObjectStore:
@@ -204,17 +209,20 @@ def open_object_store(url: str, *, s3_endpoint: str | None = None) -> ObjectStor
     raise StartError(f"Tier 2 {url!r} is neither file:///folder nor s3://bucket/prefix")
 
 
-async def probe(store: ObjectStore, nonce: str) -> None:
+async def probe(store: ObjectStore, nonce: str, place: str = "Tier 2") -> None:
     """Write, read back and delete one object, so that a wrong address or credential is found at start.
 
     Raises:
-        StartError: names what the store answered.
+        StartError: names `place` and what the store answered.
     """
     key = f"probe/{nonce}"
     try:
-        await store.put(key, [nonce.encode()], if_absent=True)
+        try:
+            await store.put(key, [nonce.encode()], if_absent=True)
+        except NotFoundError as error:
+            raise StartError(f"{place} does not exist: no object can be put there") from error
         if await store.get(key) != nonce.encode():
-            raise StartError("Tier 2 returned other bytes than were written")
+            raise StartError(f"{place} returned other bytes than were written")
         await store.delete([key])
     except (UnavailableError, AlreadyExistsError, NotFoundError, ObjectPermissionError) as error:
-        raise StartError(f"Tier 2 does not work: {error}") from error
+        raise StartError(f"{place} does not work: {error}") from error

@@ -53,6 +53,8 @@ class Workload:
     keys_per_writer: int = 5
     bytes_per_second: int = 8_000_000
     """Of each writer, so that a run does not fill the disk."""
+    abandon_probability: float = ABANDON_PROBABILITY
+    """Of a writer, after each write: it goes away with events under way."""
     errors: Counter[str] = field(default_factory=Counter)
     """Whatever clients were told other than success, for the report."""
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
@@ -108,7 +110,7 @@ class Workload:
         while not self._stopping.is_set():
             await writer.ready()
             size = self._write_some(writer, rng.choice(keys), rng)
-            if rng.random() < ABANDON_PROBABILITY:
+            if rng.random() < self.abandon_probability:
                 return True
             await asyncio.sleep(size / self.bytes_per_second)
         return False

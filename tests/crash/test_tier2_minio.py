@@ -1,0 +1,215 @@
+"""The main paths with Tier 2 on a real MinIO server: crashes, cold reads, truncation, outages, wrong settings."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from harness.history import Event, History, encode
+from harness.kills import between_flush_and_commit, kill_again_and_again, while_recovering, while_serving
+from harness.minio import MinioProcess
+from harness.server import Server, StartFailedError, free_ports
+from harness.workload import Workload, create_stream, read_from_head
+from tailrace.client import Client, StreamName
+
+STREAM = StreamName("minio", "events")
+OPTIONS = ("--cache", "64MiB", "--containers", "2")
+PREFIX = "a/prefix"
+EVENT_BYTES = 100_000
+EVENTS = 250
+"""25 MB: more than a small cache keeps for each of two segments once it is cold."""
+FULL = os.environ.get("TAILRACE_TEST_PROFILE") == "full"
+OUTAGE_S = 5.0
+SETTLE_DEADLINE_S = 90.0
+DELETED_DEADLINE_S = 200.0
+"""Objects go 2 minutes after nothing refers to them."""
+
+
+@pytest.fixture
+async def minio(minio_binary: Path, tmp_path: Path) -> AsyncIterator[MinioProcess]:
+    """A MinIO server of this test."""
+    async with MinioProcess(minio_binary, tmp_path / "minio") as made:
+        yield made
+
+
+@pytest.fixture
+async def server(minio: MinioProcess, tmp_path: Path) -> AsyncIterator[Server]:
+    """A server that is not started yet, with Tier 2 in a new bucket."""
+    bucket = minio.new_bucket()
+    options = (*OPTIONS, "--tier2", f"s3://{bucket}/{PREFIX}", "--s3-endpoint", minio.endpoint)
+    folder = tmp_path / "server"
+    files = minio.files_of(bucket)
+    async with Server(folder, options=options, environment=minio.credentials, objects_in=files) as made:
+        yield made
+
+
+def bucket_of(server: Server) -> str:
+    """The bucket of a server's Tier 2."""
+    return server.objects.name
+
+
+async def total(server: Server, name: str) -> int:
+    """A figure of all containers."""
+    return sum(item.get(name, item["details"].get(name, 0)) for item in await server.ask("/v1/containers"))
+
+
+async def write_all(client: Client, history: History, events: int = EVENTS) -> None:
+    """Events over ten keys, all acknowledged."""
+    async with client.writer(STREAM) as writer:
+        for number in range(events):
+            await writer.ready()
+            key = f"k{number % 10}"
+            numbers = history.write(key)
+            writer.write_event(encode(Event(key, numbers[0], ""), EVENT_BYTES), key)
+    for key, record in history.keys.items():
+        history.acknowledge(key, range(record.written))
+
+
+async def check(client: Client, history: History) -> None:
+    """A full read agrees."""
+    violations = history.check(await read_from_head(client, STREAM))
+    assert not violations, violations[:20]
+
+
+async def objects_of(minio: MinioProcess, server: Server, segments: list[str]) -> dict[str, int]:
+    """Sizes of the objects that segments are in; every reference is to one that is there."""
+    stored = await asyncio.to_thread(minio.objects, bucket_of(server))
+    chunks: list[dict[str, Any]] = []
+    for segment in segments:
+        chunks += await server.ask(f"/v1/segments/{quote(segment)}/chunks")
+    keys = {f"{PREFIX}/{chunk['object_key']}" for chunk in chunks}
+    assert all(chunk["exists"] for chunk in chunks)
+    assert keys <= stored.keys()
+    return {key: stored[key] for key in keys}
+
+
+@pytest.mark.timeout(290)
+async def test_killed_and_read_back(server: Server, test_seed: int) -> None:
+    kills = [while_serving, between_flush_and_commit]
+    if FULL:
+        kills = [*kills, while_recovering, *kills, *kills]
+    await kill_again_and_again(server, kills, test_seed)
+
+
+async def test_flush_then_everything_from_a_cold_cache(minio: MinioProcess, server: Server) -> None:
+    history = History()
+    await server.start()
+    async with Client(server.controller) as client:
+        await create_stream(client, STREAM, 2)
+        await write_all(client, history)
+    await server.flush()
+    assert await total(server, "untiered_bytes") == 0
+    segments = [STREAM.segment(number) for number in range(2)]
+    stored = await objects_of(minio, server, segments)
+    assert sum(stored.values()) > EVENTS * EVENT_BYTES
+    await server.stop()
+
+    await server.start()
+    fetches = await total(server, "tier2_fetches")
+    async with Client(server.controller) as client:
+        await check(client, history)
+        assert await total(server, "tier2_fetches") - fetches >= EVENTS * EVENT_BYTES // (1 << 20)
+        await write_all(client, history, 20)
+        await check(client, history)
+
+
+@pytest.mark.timeout(290)
+async def test_truncated_objects_go(minio: MinioProcess, server: Server) -> None:
+    """At once out of reach; deleted from the bucket after the time that a reader may still be at them."""
+    history = History()
+    await server.start()
+    async with Client(server.controller) as client:
+        await create_stream(client, STREAM, 1)
+        await write_all(client, history)
+        await server.flush()
+        before = await objects_of(minio, server, [STREAM.segment(0)])
+        cut = await client.streams.tail(STREAM)
+        after = History()
+        await client.streams.truncate_stream(STREAM, cut)
+        for key, record in history.keys.items():  # numbers go on; what is cut off is forgotten
+            after.write(key, record.written)
+        async with client.writer(STREAM) as writer:
+            await writer.write_event(encode(Event("later", after.write("later")[0], ""), EVENT_BYTES), "later")
+            after.acknowledge("later", [0])
+        await server.flush()
+        await check(client, after)
+        gone = before.keys() - (await objects_of(minio, server, [STREAM.segment(0)])).keys()
+        assert len(gone) >= len(before) - 1
+        assert await total(server, "pending_deletes") >= len(gone)
+        stored = await asyncio.to_thread(minio.objects, bucket_of(server))
+        assert gone <= stored.keys()
+        if FULL:
+            async with asyncio.timeout(DELETED_DEADLINE_S):
+                while gone & stored.keys():
+                    await asyncio.sleep(1)
+                    stored = await asyncio.to_thread(minio.objects, bucket_of(server))
+            assert await total(server, "pending_deletes") == 0
+            await check(client, after)
+
+
+async def test_an_outage_is_not_noticed_by_writers(minio: MinioProcess, server: Server, test_seed: int) -> None:
+    await server.start()
+    async with Client(server.controller) as client:
+        await create_stream(client, STREAM, 2)
+        workload = Workload(client, STREAM, History(), test_seed, abandon_probability=0)
+        async with workload.running():
+            await minio.stop()
+            before = workload.history.acknowledged
+            await asyncio.sleep(OUTAGE_S)
+            workload.check_alive()
+            assert workload.history.acknowledged > before
+            assert await total(server, "untiered_bytes") > 0
+            assert (await server.ask("/v1/health"))["ready"]
+            await minio.start()
+        await workload.settle()
+        assert not workload.errors
+        await untroubled(server)
+        await server.flush()
+        assert await total(server, "untiered_bytes") == 0
+        violations = workload.history.check(await read_from_head(client, STREAM))
+        assert not violations, violations[:20]
+    assert not server.log_events("container_stopped")
+
+
+async def untroubled(server: Server) -> None:
+    """Wait until no container complains of Tier 2."""
+    ends_at = asyncio.get_running_loop().time() + SETTLE_DEADLINE_S
+    while reasons := [item["reason"] for item in await server.ask("/v1/containers") if item["reason"]]:
+        assert asyncio.get_running_loop().time() < ends_at, reasons
+        await asyncio.sleep(0.2)
+
+
+async def test_wrong_settings_are_named_at_start(minio: MinioProcess, server: Server, tmp_path: Path) -> None:
+    """One line with the bucket, the endpoint and what is wrong with them."""
+    bucket, endpoint = bucket_of(server), minio.endpoint
+    nowhere = f"http://127.0.0.1:{free_ports(1)[0]}"
+    place = f"Tier 2 s3://{bucket}/p at {endpoint} does not work: "
+    cases = [
+        (f"s3://{bucket}/p", endpoint, {"AWS_SECRET_ACCESS_KEY": "wrong"}, place, "SignatureDoesNotMatch"),
+        (f"s3://{bucket}/p", endpoint, {"AWS_ACCESS_KEY_ID": "nobody"}, place, "InvalidAccessKeyId"),
+        ("s3://no-such-bucket/p", endpoint, {}, f"Tier 2 s3://no-such-bucket/p at {endpoint} does not exist", ""),
+        (
+            f"s3://{bucket}/p",
+            nowhere,
+            {},
+            f"Tier 2 s3://{bucket}/p at {nowhere} does not work: ",
+            "error sending request",
+        ),
+        ("ftp://somewhere", endpoint, {}, "Tier 2 'ftp://somewhere' is neither file:///folder nor s3://", ""),
+    ]
+    for number, (tier2, address, environment, beginning, reason) in enumerate(cases):
+        options = (*OPTIONS, "--tier2", tier2, "--s3-endpoint", address)
+        folder = tmp_path / f"wrong-{number}"
+        async with Server(folder, options=options, environment={**minio.credentials, **environment}) as wrong:
+            with pytest.raises(StartFailedError) as raised:
+                await wrong.start()
+        assert raised.value.code == 1
+        assert wrong.log.count("\n") == 1, wrong.log
+        assert raised.value.words.startswith(f"tailrace: {beginning}"), raised.value.words
+        assert reason in raised.value.words, raised.value.words
