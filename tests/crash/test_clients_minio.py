@@ -102,6 +102,7 @@ async def test_command_line(server: Server, tmp_path: Path) -> None:
     read = (await tailrace("read", "shop/orders")).splitlines()
     assert sorted(read) == sorted(lines.read_text().splitlines())
     assert await total(server, "tier2_fetches") > fetches
-    chunks = json.loads(await tailrace("inspect", "chunks", "shop/orders/0.#epoch.0", "--json"))
+    segments = [f"shop/orders/{number}.#epoch.0" for number in range(3)]
+    chunks = [item for name in segments for item in json.loads(await tailrace("inspect", "chunks", name, "--json"))]
     assert chunks
     assert all(chunk["exists"] for chunk in chunks)
