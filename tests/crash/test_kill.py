@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import random
 from pathlib import Path
@@ -38,7 +40,7 @@ async def test_one_process(tmp_path: Path, course: int, test_seed: int) -> None:
 
 @pytest.mark.timeout(COURSE_DEADLINE_S)
 async def test_worker_processes(tmp_path: Path, test_seed: int) -> None:
-    kills: list[Kill] = [while_serving, one_worker]
+    kills: list[Kill] = [while_recovering, while_serving, one_worker]
     if FULL:
         kills = [*kills, while_recovering, *kills, between_flush_and_commit]
     async with Server(tmp_path, options=OPTIONS, workers=2) as server:
@@ -53,3 +55,19 @@ async def test_clients_in_java(tmp_path: Path, java_class_path: str, test_seed: 
     java = JavaClients(java_class_path, tmp_path)
     async with Server(tmp_path, options=OPTIONS) as server:
         await kill_again_and_again(server, kills, test_seed, (java,))
+
+
+async def test_workers_without_a_parent_end(tmp_path: Path) -> None:
+    """Whenever the parent is killed, its workers end by themselves and make way for a server that starts at once."""
+    async with Server(tmp_path, options=("--cache", "128MiB", "--containers", "2"), workers=2) as server:
+        await server.start()
+        for moment_s in (0.0, 0.9, 1.2, 1.5, 1.8):
+            await server.kill()
+            await server.spawn()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(moment_s):
+                    await server.wait_ready()
+        await server.kill()
+        await server.start()
+        assert (await server.ask("/v1/health"))["ready"]
+    assert "Traceback" not in server.log

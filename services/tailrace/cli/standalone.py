@@ -94,7 +94,7 @@ class Standalone:
         self.budgets = specs[0].budgets
         check_fits(self.budgets, memory_limit(), len(specs))
         listeners = [
-            self._listen("store", options.store_port + (number if options.store_port else 0))
+            await self._listen_store(options.store_port + (number if options.store_port else 0), len(specs))
             for number in range(len(specs))
         ]
         if len(specs) == 1:
@@ -132,6 +132,18 @@ class Standalone:
         listener = listen(name, self.options.bind, port)
         self._stack.callback(listener.close)
         return listener
+
+    async def _listen_store(self, port: int, workers: int) -> socket.socket:
+        """A worker's port: a worker whose parent was killed has it for a moment yet, and then ends by itself."""
+        loop = asyncio.get_running_loop()
+        ends_at_s = loop.time() + (limits.WORKER_PORT_PATIENCE_S if workers > 1 else 0)
+        while True:
+            try:
+                return self._listen("store", port)
+            except StartError:
+                if loop.time() >= ends_at_s:
+                    raise
+            await asyncio.sleep(limits.WORKER_PORT_POLL_S)
 
     async def _start_in_process(self, spec: StoreSpec, listener: socket.socket) -> list[int]:
         """Returns the containers that could not be recovered."""

@@ -57,6 +57,8 @@ LOG_RESERVE_BYTES: Final = 8 * MIB  # kept on a full disk for what gives space b
 LOG_PREALLOCATE_RETRY_S: Final = 1.0  # between attempts to prepare the next file while the disk is full
 LOG_ZERO_CHUNK_BYTES: Final = 1 * MIB  # one step of zeroing a file in the background
 LOG_SCAN_WINDOW_BYTES: Final = 1 * MIB  # read at a time while a log is scanned
+LOG_LOCK_PATIENCE_S: Final = 30.0  # for a worker whose parent was killed to let go of its log
+LOG_LOCK_POLL_S: Final = 0.1
 LOG_INLINE_SYNC_MAX_S: Final = 0.001  # a slower fdatasync (moving average) runs in a thread
 
 # -- storage writer (design §5) -----------------------------------------------------------------------------------
@@ -207,5 +209,7 @@ ROUTES_CACHED_MAX: Final = 10_000  # segment names whose container is remembered
 CLOSE_DEADLINE_S: Final = 20.0
 LISTEN_BACKLOG: Final = 128
 WORKERS_MAX: Final = 64
+WORKER_PORT_PATIENCE_S: Final = 10.0  # for a worker whose parent was killed to end
+WORKER_PORT_POLL_S: Final = 0.1
 WORKER_READY_DEADLINE_S: Final = 600.0  # recovery of a long log included
 INSPECT_PAGE_MAX: Final = 1000

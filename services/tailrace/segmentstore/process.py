@@ -56,9 +56,23 @@ async def _serve(orders: Orders) -> None:
         loop.add_signal_handler(number, stop.set)
     reader = asyncio.StreamReader()
     transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    # The parent may go at any time, also while containers recover: their logs must be free for its successor then.
+    serving = loop.create_task(_run_service(orders))
+    ended = loop.create_task(reader.read())
+    stopped = loop.create_task(stop.wait())
+    await asyncio.wait((serving, ended, stopped), return_when=asyncio.FIRST_COMPLETED)
+    for task in (serving, ended, stopped):
+        task.cancel()
+    results = await asyncio.gather(serving, ended, stopped, return_exceptions=True)
+    transport.close()
+    if isinstance(results[0], Exception):
+        raise results[0]
+
+
+async def _run_service(orders: Orders) -> None:
+    """Recover, say that the worker serves, and serve until cancelled. Raises StartError."""
     service = StoreService(orders.spec, SystemClock(), SystemEntropy())
     async with contextlib.AsyncExitStack() as stack:
-        stack.callback(transport.close)
         stack.push_async_callback(service.close)
         await service.start()
         await service.listen_on(socket.socket(fileno=orders.store_descriptor))
@@ -66,11 +80,7 @@ async def _serve(orders: Orders) -> None:
         await stack.enter_async_context(serve_app(create_app(service.worker), admin))
         sys.stdout.write(READY + "\n")
         sys.stdout.flush()
-        ended = loop.create_task(reader.read())
-        stopped = loop.create_task(stop.wait())
-        _, pending = await asyncio.wait((ended, stopped), return_when=asyncio.FIRST_COMPLETED)
-        for task in pending:
-            task.cancel()
+        await asyncio.get_running_loop().create_future()
 
 
 def main() -> int:

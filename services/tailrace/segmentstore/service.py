@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import uuid
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailrace.cluster.datafolder import take_epoch
+from tailrace.common import limits
 from tailrace.common.budgets import Budgets, budgets_for
 from tailrace.common.errors import StartError
 from tailrace.log.disk import RealDisk
@@ -72,6 +74,8 @@ class StoreService:
         def next_epoch(container_id: int, floor: int) -> int:
             return take_epoch(data, container_id, floor)
 
+        for directory in _logs_of(data, spec.owned):
+            await _wait_until_free(disk, directory)
         ports = WorkerPorts(store, open_log, next_epoch, self._clock, self._entropy, uuid.UUID(spec.cluster_id).bytes)
         self.worker = Worker(spec.container_count, spec.owned, budgets, ports)
         self._stack.push_async_callback(self.worker.close)
@@ -90,3 +94,24 @@ class StoreService:
     async def close(self) -> None:
         """Stop serving; what was acknowledged is on disk already."""
         await self._stack.aclose()
+
+
+def _logs_of(data: Path, containers: tuple[int, ...]) -> list[str]:
+    """The log directories that are there already."""
+    directories = [data / "log" / str(container_id) for container_id in containers]
+    return [str(directory) for directory in directories if directory.exists()]
+
+
+async def _wait_until_free(disk: RealDisk, directory: str) -> None:
+    """Wait for a worker whose parent was killed: it ends by itself a moment later, and its log is locked until then.
+
+    When it takes too long, opening the log says that it is in use.
+    """
+    ends_at_s = asyncio.get_running_loop().time() + limits.LOG_LOCK_PATIENCE_S
+    while asyncio.get_running_loop().time() < ends_at_s:
+        try:
+            disk.lock(directory).release()
+        except StartError:
+            await asyncio.sleep(limits.LOG_LOCK_POLL_S)
+        else:
+            return
