@@ -12,6 +12,7 @@ from typer.exceptions import TyperException
 from tailrace.cli.commands import bench, inspect, read, scope, server, stream, write
 from tailrace.cli.settings import DEFAULT_CONTROLLER, SETTINGS
 from tailrace.common.errors import TailraceError
+from tailrace.common.processend import end_process
 
 app = typer.Typer(
     name="tailrace",
@@ -59,7 +60,7 @@ def options(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and end the process with its exit code."""
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    end_process(run(sys.argv[1:] if arguments is None else arguments))
 
 
 def run(arguments: Sequence[str]) -> int:

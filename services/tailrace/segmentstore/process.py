@@ -20,6 +20,7 @@ import structlog
 
 from tailrace.common.errors import TailraceError
 from tailrace.common.http import serve_app
+from tailrace.common.processend import end_process
 from tailrace.common.realports import SystemClock, SystemEntropy
 from tailrace.segmentstore.admin import create_app
 from tailrace.segmentstore.service import StoreService, StoreSpec
@@ -97,4 +98,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())
