@@ -91,10 +91,11 @@ async def one_worker(server: Server, workload: Workload, rng: random.Random) -> 
     await server.wait_ready()
     await progress(workload)
     await asyncio.sleep(rng.uniform(0, SERVING_MAX_S))
+    before = len(server.log_events("worker_ended"))
     worker = rng.choice(psutil.Process(server.pid).children())
     worker.kill()
     async with asyncio.timeout(PROGRESS_DEADLINE_S):
-        while not server.log_events("worker_ended"):  # noqa: ASYNC110  # another process
+        while len(server.log_events("worker_ended")) == before:  # noqa: ASYNC110  # another process
             await asyncio.sleep(0.05)
     await progress(workload)
     await server.kill()
