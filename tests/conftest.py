@@ -19,6 +19,7 @@ from pathlib import Path
 import hypothesis
 import psutil
 import pytest
+import structlog
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PROFILE = os.environ.get("TAILRACE_TEST_PROFILE", "ci")
@@ -48,6 +49,13 @@ def test_seed(request: pytest.FixtureRequest) -> Iterator[int]:
     """The seed of this run for tests that draw their own random cases; told again when the test fails."""
     yield SEED
     request.node.add_report_section("call", "seed", f"TAILRACE_TEST_SEED={SEED}")
+
+
+@pytest.fixture(autouse=True)
+def own_log_settings() -> Iterator[None]:
+    """A test that runs a command in this process configures logs for a stream that ends with the test."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture
