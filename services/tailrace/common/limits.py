@@ -39,11 +39,9 @@ RECEIVE_MIN_BYTES: Final = 16 * KIB  # least room for one read
 RECEIVE_POOL_IDLE_MAX_BYTES: Final = 32 * MIB  # receive buffers kept for reuse
 
 # -- containers (design §3 to §8) ---------------------------------------------------------------------------------
-OPERATION_MAX_BYTES: Final = APPEND_BLOCK_MAX_BYTES + 64 * KIB
 FRAME_PAYLOAD_TARGET_BYTES: Final = 1 * MIB  # a log frame is closed when it holds this much
 FRAME_PIECE_MIN_BYTES: Final = 256 * KIB  # an operation that spans frames has at most one piece for so many bytes
 FRAME_SPACE_RESERVE_BYTES: Final = 1 * MIB  # room that the log must have beyond an operation
-LOG_UNSYNCED_MAX_BYTES: Final = 4 * MIB  # caps the size of a group commit (performance §6)
 ATTRIBUTE_UPDATES_PER_OPERATION_MAX: Final = 1024
 CHECKPOINT_INTERVAL_BYTES: Final = 64 * MIB
 CHECKPOINT_INTERVAL_OPERATIONS: Final = 100_000
@@ -79,14 +77,11 @@ FLUSH_TICK_S: Final = 0.5
 DELETE_BATCH_MAX: Final = 100
 
 # -- cache and read index (design §8) -----------------------------------------------------------------------------
-CACHE_BLOCK_BYTES: Final = 4 * KIB
-CACHE_BUFFER_BYTES: Final = 2 * MIB
 CACHE_MIN_BYTES: Final = 64 * MIB  # one largest operation and one shared object per container must fit
 SEND_BUFFERS_MAX_BYTES: Final = 64 * MIB
 CACHE_DEFAULT_BYTES: Final = 256 * MIB
 STORAGE_READ_ALIGNMENT_BYTES: Final = 1 * MIB
 CACHE_ENTRY_MAX_BYTES: Final = 256 * KIB
-GENERATION_INTERVAL_S: Final = 1.0
 ACTIVE_SEGMENTS_PER_CONTAINER_MAX: Final = 25_000
 
 # -- attributes (design §6) ---------------------------------------------------------------------------------------
@@ -150,7 +145,6 @@ TRANSACTION_PINGS_PER_LEASE: Final = 3
 BYTE_STREAM_WRITE_BYTES: Final = 1 * MIB  # larger writes are appended in parts
 TABLE_PAGE_ENTRIES: Final = 1000  # asked for at a time by iterations over a table
 READER_REQUEST_BYTES: Final = 1 * MIB  # asked for by one segment read
-READER_PARTIAL_EVENT_DEADLINE_S: Final = 30.0  # wait for the rest of an event
 READER_GROUP_COMPACT_BYTES: Final = 512 * KIB  # state record bytes since the last compaction
 READER_GROUP_COMPACT_PROBABILITY: Final = 0.05
 READER_GROUP_CONFLICTS_MAX: Final = 1000  # conditional writes lost in a row before giving up
