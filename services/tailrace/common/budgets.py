@@ -64,7 +64,7 @@ def budgets_for(cache_bytes: int, containers: int) -> Budgets:
         in_flight_bytes=limits.ALL_CONNECTIONS_IN_FLIGHT_MAX_BYTES,
         connection_in_flight_bytes=limits.CONNECTION_IN_FLIGHT_MAX_BYTES,
         send_buffer_bytes=limits.SEND_BUFFERS_MAX_BYTES,
-        upload_bytes=containers * 2 * limits.FLUSH_OBJECT_MAX_BYTES,
+        upload_bytes=limits.UPLOADS_MAX * 2 * limits.FLUSH_OBJECT_MAX_BYTES,  # some stores take a copy
         index_page_bytes=containers * limits.ATTRIBUTE_PAGES_CACHED_MAX_BYTES,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
@@ -67,7 +67,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class ContainerPorts:
-    """What a container is made of; all of it can be simulated."""
+    """What a container is made of; all of it can be simulated. The containers of a process share ``upload_slots``."""
 
     log: DurableLog
     store: ObjectStore
@@ -75,6 +75,7 @@ class ContainerPorts:
     clock: Clock
     entropy: Entropy
     cluster_id: bytes
+    upload_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(limits.UPLOADS_MAX))
 
 
 class Container:
@@ -97,7 +98,7 @@ class Container:
         self._tier2 = Tier2(ports.store, ports.cluster_id, container_id, epoch, ports.entropy)
         self._attributes = AttributeStore(self._tier2)
         self._reader = SegmentReader(ports.cache, ports.log, self._tier2, self._spawn)
-        self._writer = StorageWriter(self, self._reader, self._attributes, self._tier2)
+        self._writer = StorageWriter(self, self._reader, self._attributes, self._tier2, ports.upload_slots)
         self._committer = Committer(self.state, ports.cache, ports.clock, self._writer.appended)
         self._pipeline: Pipeline
         self._checkpointer: Checkpointer

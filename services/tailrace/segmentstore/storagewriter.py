@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import TYPE_CHECKING, Protocol
+from collections import deque
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import structlog
 
@@ -23,10 +24,12 @@ from tailrace.segmentstore.tier2 import Section, Tier2
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tailrace.segmentstore.fields import ChunkRef
     from tailrace.segmentstore.reads import SegmentReader
     from tailrace.segmentstore.state import ContainerState, PendingAppend, Segment
 
 _log = structlog.get_logger()
+_Job: TypeAlias = "list[tuple[Segment, list[PendingAppend]]]"
 _SHARED_MAX_BYTES = limits.FLUSH_THRESHOLD_BYTES
 
 
@@ -48,7 +51,7 @@ class FlushHost(Protocol):
 
 
 class StorageWriter:
-    """Background flushing of one container."""
+    """Background flushing of one container. ``slots`` bounds the objects that the process holds in memory to write."""
 
     def __init__(
         self,
@@ -56,11 +59,13 @@ class StorageWriter:
         reader: SegmentReader,
         attributes: AttributeStore,
         tier2: Tier2,
+        slots: asyncio.Semaphore,
     ) -> None:
         self._host = host
         self._reader = reader
         self._attributes = attributes
         self._tier2 = tier2
+        self._slots = slots
         self._wake = asyncio.Event()
         self._flush_now = False
         self._active: dict[int, Segment] = {}
@@ -157,12 +162,7 @@ class StorageWriter:
         for segment in segments:
             segment.flushing = True
         try:
-            large = [segment for segment in segments if segment.pending_bytes >= _SHARED_MAX_BYTES // 4]
-            small = [
-                segment for segment in segments if segment.pending and segment.pending_bytes < _SHARED_MAX_BYTES // 4
-            ]
-            await self._write_all([[segment] for segment in large], limits.FLUSH_OBJECT_MAX_BYTES)
-            await self._write_all(_batches(small), _SHARED_MAX_BYTES)
+            await self._write_all(_jobs(segments))
             now = asyncio.get_running_loop().time()
             for segment in segments:
                 if self._attributes_due(segment, now):
@@ -180,37 +180,51 @@ class StorageWriter:
                 self._active.pop(segment.segment_id, None)
             AttributeStore.evict(segment)
 
-    async def _write_all(self, batches: Sequence[Sequence[Segment]], max_bytes: int) -> None:
-        """One object per batch, a few at a time. The first error is raised once the others are done."""
-        for start in range(0, len(batches), limits.FLUSH_CONCURRENCY):
-            together = batches[start : start + limits.FLUSH_CONCURRENCY]
-            results = await asyncio.gather(
-                *(self._write(batch, max_bytes) for batch in together), return_exceptions=True
-            )
-            for result in results:
-                if result is not None:
-                    raise result
+    async def _write_all(self, jobs: Sequence[_Job]) -> None:
+        """One object per job, a few at a time; their references are committed in order, many at once when the log lags.
 
-    async def _write(self, segments: Sequence[Segment], max_bytes: int) -> None:
-        sections = []
-        for segment in segments:
-            run = _first_run(segment, max_bytes)
-            if not run:
-                continue
-            try:
-                sections.append(await self._section(segment, run))
-            except (NoSuchSegmentError, SegmentTruncatedError):
-                continue  # merged, deleted or truncated while it was read: the next pass sees what is left
-        if not sections:
-            return
-        refs = await self._tier2.write(sections)
-        await self._host.commit_control(ops.AddChunks(refs))
-        self.flushes += 1
+        The first error is raised once the others are done.
+        """
+        uploads = deque(asyncio.get_running_loop().create_task(self._upload(job)) for job in jobs)
+        failed: Exception | None = None
+        try:
+            while uploads:
+                await asyncio.wait([uploads[0]])
+                refs: list[tuple[int, ChunkRef]] = []
+                while uploads and uploads[0].done():
+                    upload = uploads.popleft()
+                    try:
+                        refs += upload.result()
+                    except Exception as error:
+                        failed = failed or error
+                if refs:
+                    await self._host.commit_control(ops.AddChunks(refs))
+                    self.flushes += 1
+        finally:
+            if uploads:
+                for upload in uploads:
+                    upload.cancel()
+                await asyncio.wait(uploads)
+        if failed is not None:
+            raise failed
+
+    async def _upload(self, job: _Job) -> list[tuple[int, ChunkRef]]:
+        """Write one object with the runs of a job; returns the references that are now to be committed."""
+        async with self._slots:
+            sections = []
+            for segment, run in job:
+                try:
+                    sections.append(await self._section(segment, run))
+                except (NoSuchSegmentError, SegmentTruncatedError):
+                    continue  # merged, deleted or truncated while it was read: the next pass sees what is left
+            return await self._tier2.write(sections) if sections else []
 
     async def _section(self, segment: Segment, run: Sequence[PendingAppend]) -> Section:
         """Read a run of appends and verify each against the CRC that was kept when it arrived."""
         start = max(run[0].offset, segment.start_offset)
         end = run[-1].end
+        if start >= end:
+            raise SegmentTruncatedError(segment.name, segment.start_offset)
         name, segment_id = segment.name, segment.segment_id
         data = memoryview(await self._reader.read_range(segment, start, end, self._alive))
         for item in run:
@@ -254,16 +268,36 @@ class StorageWriter:
             del self._delete_after[key]
 
 
-def _first_run(segment: Segment, max_bytes: int) -> list[PendingAppend]:
-    """The first contiguous run of un-tiered appends, at most `max_bytes` long unless one append is longer."""
-    run: list[PendingAppend] = []
+def _jobs(segments: Sequence[Segment]) -> list[_Job]:
+    """What to write: objects of their own for runs of large segments, shared ones for small segments."""
+    jobs: list[_Job] = []
+    small: list[Segment] = []
+    for segment in segments:
+        if segment.pending_bytes >= _SHARED_MAX_BYTES // 4:
+            runs = _runs(segment, limits.FLUSH_OBJECT_MAX_BYTES, limits.FLUSH_RUNS_PER_PASS_MAX)
+            if len(runs) > 1 and runs[-1][-1].end - runs[-1][0].offset < _SHARED_MAX_BYTES // 4:
+                del runs[-1]  # a later pass writes it with what comes behind it
+            jobs += [[(segment, run)] for run in runs]
+        elif segment.pending:
+            small.append(segment)
+    for batch in _batches(small):
+        jobs.append([(segment, run) for segment in batch for run in _runs(segment, _SHARED_MAX_BYTES, 1)])
+    return jobs
+
+
+def _runs(segment: Segment, max_bytes: int, max_runs: int) -> list[list[PendingAppend]]:
+    """The first contiguous runs of un-tiered appends, each at most `max_bytes` long unless one append is longer."""
+    runs: list[list[PendingAppend]] = []
     size = 0
     for item in segment.pending:
-        if run and (item.offset != run[-1].end or size + item.length > max_bytes):
-            break
-        run.append(item)
+        if not runs or item.offset != runs[-1][-1].end or size + item.length > max_bytes:
+            if len(runs) == max_runs:
+                break
+            runs.append([])
+            size = 0
+        runs[-1].append(item)
         size += item.length
-    return run
+    return runs
 
 
 def _batches(segments: Sequence[Segment]) -> list[list[Segment]]:

@@ -65,6 +65,7 @@ class Worker:
         self._owned = tuple(owned)
         self._ports = ports
         self._cache = CacheManager(BlockCache(budgets.cache_bytes))
+        self._upload_slots = asyncio.Semaphore(limits.UPLOADS_MAX)
         self._containers: dict[int, Container] = {}
         self._tables: dict[int, TableService] = {}
         self._entries = EntryCache()  # one bound for all containers of the worker
@@ -108,6 +109,7 @@ class Worker:
                 self._ports.clock,
                 self._ports.entropy,
                 self._ports.cluster_id,
+                self._upload_slots,
             )
             container = Container(container_id, epoch, ports)
             try:

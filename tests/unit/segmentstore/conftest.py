@@ -28,11 +28,15 @@ async def eventually(condition: Callable[[], object], deadline_s: float = 20.0) 
 
 
 class Objects:
-    """A memory object store that can be out of reach."""
+    """A memory object store that can be out of reach, at once or after some more puts."""
 
     def __init__(self) -> None:
         self._store = open_object_store("memory://")
         self.outage = False
+        self.failing_puts: set[int] = set()
+        self.puts = 0
+        self.under_way = 0
+        self.most_under_way = 0
 
     def _check(self) -> None:
         if self.outage:
@@ -40,7 +44,16 @@ class Objects:
 
     async def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> None:
         self._check()
-        await self._store.put(key, data, if_absent=if_absent)
+        self.puts += 1
+        if self.puts in self.failing_puts:
+            raise UnavailableError(f"put number {self.puts} fails")
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        try:
+            await asyncio.sleep(0)
+            await self._store.put(key, data, if_absent=if_absent)
+        finally:
+            self.under_way -= 1
 
     async def get(self, key: str) -> bytes:
         self._check()
