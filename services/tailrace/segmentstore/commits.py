@@ -32,12 +32,21 @@ class Committer:
         self.last_frame: Frame | None = None
 
     def commit_frame(self, frame: Frame) -> None:
-        """Commit the operations that end in a durable frame, in order; then wake readers and those who wait."""
-        for item in frame.items:
-            if isinstance(item, StagedAppend):
-                self._commit_append(item)
-            else:
-                self._commit_staged_control(item)
+        """Commit the operations that end in a durable frame, in order; then wake readers and those who wait.
+
+        When one does not fit the state, it and those behind it stay in the frame and the error is raised.
+        """
+        committed = 0
+        try:
+            for item in frame.items:
+                if isinstance(item, StagedAppend):
+                    self._commit_append(item)
+                else:
+                    self._commit_staged_control(item)
+                committed += 1
+        except Exception:
+            del frame.items[:committed]
+            raise
         self.last_frame = frame
         touched, self._touched = self._touched, {}
         for segment in touched.values():
@@ -52,6 +61,7 @@ class Committer:
         state.committed_sequence = item.sequence
         state.next_sequence = item.sequence + 1
         offset, blocks = item.offset, item.blocks
+        item.blocks = 0
         if item.length:
             cache, index = self._cache, segment.read_index
             at = offset

@@ -94,6 +94,7 @@ class Container:
         self._stop_cause: Exception | None = None
         self._stopped = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._flushes: set[asyncio.Task[None]] = set()  # asked for by callers, who hear how they end
         self._loading: dict[tuple[int, bytes], asyncio.Future[None]] = {}
         self._tier2 = Tier2(ports.store, ports.cluster_id, container_id, epoch, ports.entropy)
         self._attributes = AttributeStore(self._tier2)
@@ -141,8 +142,8 @@ class Container:
         if flush and self._phase == "running":
             await self.flush_to_storage()
         self._stop(ContainerStoppedError(f"container {self._id} was closed"))
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if self._tasks or self._flushes:
+            await asyncio.wait([*self._tasks, *self._flushes])
         await self._log.close()
         for segment in self.state.segments.values():
             self._cache.drop_all(segment.read_index)
@@ -171,7 +172,7 @@ class Container:
         self._committer.stop(self._stopped_error())
         for segment in self.state.segments.values():
             segment.wake()
-        for task in self._tasks:
+        for task in (*self._tasks, *self._flushes):
             if task is not asyncio.current_task():
                 task.cancel()
         self._stopped.set()
@@ -340,7 +341,7 @@ class Container:
         """Wait for room, and refuse when the log's disk is full, before an operation is staged."""
         self._check_running()
         while not self._pipeline.has_room():
-            await self._pipeline.room()
+            await asyncio.shield(self._pipeline.room())  # others wait for the same future
             self._check_running()
         self._log.check_space(limits.FRAME_SPACE_RESERVE_BYTES)
 
@@ -510,9 +511,7 @@ class Container:
                 return ReadResult(offset, (), 0, True, True, _nothing)
             if not wait:
                 return ReadResult(offset, (), 0, True, False, _nothing)
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            target.waiters.append(waiter)
-            await waiter
+            await target.changed()
 
     async def read_exact(self, segment: str, offset: int, length: int) -> bytes:
         """See `SegmentContainer.read_exact`."""
@@ -531,6 +530,22 @@ class Container:
         """See `SegmentContainer.flush_to_storage`."""
         self._check_running()
         await self._barrier()
+        # A task of the container's own: were a flush to end with its caller between the staging and the commit of an
+        # index root, the next flush would write the same range of the index once more.
+        flush = asyncio.get_running_loop().create_task(self._flush_and_checkpoint())
+        self._flushes.add(flush)
+        flush.add_done_callback(self._flush_done)
+        await asyncio.wait([flush])
+        if flush.cancelled():
+            raise self._stopped_error()
+        flush.result()
+
+    def _flush_done(self, flush: asyncio.Task[None]) -> None:
+        self._flushes.discard(flush)
+        if not flush.cancelled():
+            flush.exception()  # seen: its caller hears of it, if there still is one
+
+    async def _flush_and_checkpoint(self) -> None:
         await self._writer.flush_all()
         await self.checkpoint_if_due(force=True)
 

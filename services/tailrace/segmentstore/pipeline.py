@@ -121,6 +121,7 @@ class Pipeline:
         self._frame_max = min(_ARENA_BYTES, log.max_frame_bytes)
         self._queued: deque[Frame] = deque()
         self._writing: deque[tuple[Frame, asyncio.Future[int]]] = deque()
+        self._unfinished: list[Frame] = []  # durable, and their commit failed halfway
         self._flush_scheduled = False
         self._stopped: Exception | None = None
         self._room: asyncio.Future[None] | None = None
@@ -282,7 +283,13 @@ class Pipeline:
                 self._lost(error if isinstance(error, Exception) else ContainerStoppedError(str(error)))
                 return
             self._writing.popleft()
-            self._complete(frame)
+            try:
+                self._complete(frame)
+            except Exception as failure:
+                # State and log disagree: whatever came after would be built on a state with a hole.
+                self._unfinished.append(frame)
+                self._lost(failure)
+                return
         self._flush()
 
     def _complete(self, frame: Frame) -> None:
@@ -312,7 +319,7 @@ class Pipeline:
             elif not future.cancelled():
                 future.exception()  # seen: `cause` says as much
             items.extend(frame.items)
-        for frame in (*self._queued, self._frame):
+        for frame in (*self._unfinished, *self._queued, self._frame):
             items.extend(frame.items)
         self._writing.clear()
         self._queued.clear()

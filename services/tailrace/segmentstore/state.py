@@ -7,6 +7,7 @@ is used by commits and by replay alike, so that both end in the same state. No I
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections import deque
 from dataclasses import dataclass
@@ -25,8 +26,6 @@ from tailrace.segmentstore.coverage import Coverage
 from tailrace.segmentstore.readindex import ReadIndex
 
 if TYPE_CHECKING:
-    import asyncio
-
     from tailrace.segmentstore.fields import Attributes, ChunkRef
 
 
@@ -112,7 +111,7 @@ class Segment:
         self.flush_deadline = math.inf
         self.flushing = False
         self.read_index = ReadIndex()
-        self.waiters: list[asyncio.Future[None]] = []
+        self.waiters: dict[asyncio.Future[None], None] = {}
 
     @property
     def attribute_key_length(self) -> int:
@@ -175,9 +174,18 @@ class Segment:
         self.staged_gone = False
         self.latest = dict(self.committed)
 
+    async def changed(self) -> None:
+        """Wait until `wake`; a reader that gives up leaves nothing behind."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiters[waiter] = None
+        try:
+            await waiter
+        finally:
+            self.waiters.pop(waiter, None)
+
     def wake(self) -> None:
         """Let waiting readers look again."""
-        waiters, self.waiters = self.waiters, []
+        waiters, self.waiters = self.waiters, {}
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -322,11 +330,12 @@ class ContainerState:
     def _add_chunks(self, operation: ops.AddChunks) -> None:
         for key in operation.orphans:
             self.pending_deletes[key] = None
+        for _, ref in operation.refs:
+            self._use(ref.object_key)  # all of them first: an object is shared, and its last use is the one that counts
         for identifier, ref in operation.refs:
             segment_id, shift = self.resolve(identifier)
             segment = self.segments.get(segment_id)
             moved = ref.shifted(shift)
-            self._use(ref.object_key)
             if segment is None or segment.chunks.overlaps(moved.segment_offset, moved.end):
                 self._release([moved])  # deleted, or written twice around a merge: the first one counts
                 continue

@@ -82,13 +82,14 @@ class World:
         self.log = MemoryLogStore()
         self.objects = Objects()
         self.cache_bytes = cache_bytes
+        self.log_delay_s = 0.0
         self.epochs = itertools.count(1)
         self.running: list[Container] = []
 
     async def open(self) -> Container:
         """A new owner over what is there."""
         ports = ContainerPorts(
-            MemoryLog(self.log),
+            MemoryLog(self.log, delay_s=self.log_delay_s),
             self.objects,
             CacheManager(BlockCache(self.cache_bytes)),
             SystemClock(),

@@ -1,0 +1,163 @@
+"""Interleavings that once lost data or stopped a container: callers that go away, flushes beside deletions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from tailrace.common import limits
+from tailrace.common.errors import ContainerStoppedError, CorruptionError, UnavailableError
+from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType
+from tailrace.segmentstore.container import Container
+from tailrace.segmentstore.state import ContainerState
+from tailrace.storage.port import Buffer
+
+from .conftest import Objects, World, eventually
+
+NAME = "scope/stream/0.#epoch.0"
+OTHER = "scope/stream/1.#epoch.0"
+
+
+class Gate(Objects):
+    """Objects whose puts wait at a gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = asyncio.Event()
+        self.reached = asyncio.Event()
+
+    async def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> None:
+        self.reached.set()
+        await self.open.wait()
+        await super().put(key, data, if_absent=if_absent)
+
+
+async def whole(container: Container, name: str) -> bytes:
+    return await container.read_exact(name, 0, (await container.info(name)).length)
+
+
+@pytest.mark.parametrize("gone", ["deleted", "truncated"])
+async def test_an_object_shared_with_a_segment_that_went_away_stays(
+    world: World, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    monkeypatch.setattr(limits, "DELETE_DELAY_S", 0.0)
+    monkeypatch.setattr(limits, "FLUSH_TICK_S", 0.01)
+    world.objects = objects = Gate()
+    container = await world.open()
+    for name in (NAME, OTHER):
+        await container.create_segment(name)
+        await container.append(name, [name.encode()])
+    flushing = asyncio.create_task(container.flush_to_storage())
+    await objects.reached.wait()
+    if gone == "deleted":
+        await container.delete(NAME)
+    else:
+        await container.truncate(NAME, len(NAME))
+    objects.open.set()
+    await flushing
+    await eventually(lambda: not container.state.pending_deletes)
+    await container.close()
+    container = await world.open()
+    assert container.status().untiered_bytes == 0
+    assert await whole(container, OTHER) == OTHER.encode()
+
+
+class Keys(Objects):
+    """Objects that remember which were written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[str] = []
+
+    async def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> None:
+        await super().put(key, data, if_absent=if_absent)
+        self.written.append(key)
+
+
+async def test_a_flush_whose_caller_goes_away_while_its_index_is_on_the_way_to_the_log(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "FLUSH_TICK_S", 0.02)
+    world.log_delay_s = 0.5
+    world.objects = objects = Keys()
+    container = await world.open()
+    await container.create_segment(NAME)
+    writer = b"w" * 16
+    await container.append(NAME, [b"bytes"], [AttributeUpdate(writer, AttributeUpdateType.REPLACE, 1)])
+    monkeypatch.setattr(limits, "FLUSH_ATTRIBUTES_THRESHOLD", 1)
+    flushing = asyncio.create_task(container.flush_to_storage())
+    await eventually(lambda: any(key.startswith("a") for key in objects.written))
+    flushing.cancel()
+    await asyncio.wait([flushing])
+    assert flushing.cancelled()
+    await eventually(lambda: container.state.by_name[NAME].index.root_length)
+    await container.append(NAME, [b"more"], [AttributeUpdate(writer, AttributeUpdateType.REPLACE, 2)])
+    await container.flush_to_storage()
+    await container.close()
+    container = await world.open()
+    assert await whole(container, NAME) == b"bytesmore"
+    assert await container.get_attributes(NAME, [writer]) == {writer: 2}
+
+
+async def test_a_flush_that_a_stop_ends_is_told_so(world: World) -> None:
+    world.objects = objects = Gate()
+    container = await world.open()
+    await container.create_segment(NAME)
+    await container.append(NAME, [b"bytes"])
+    flushing = asyncio.create_task(container.flush_to_storage())
+    await objects.reached.wait()
+    await container.close()
+    with pytest.raises(ContainerStoppedError):
+        await flushing
+    objects.open.set()
+
+
+async def test_a_caller_that_goes_away_while_there_is_no_room_takes_nobody_along(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ALL_CONNECTIONS_IN_FLIGHT_MAX_BYTES", 1)
+    container = await world.open()
+    first = asyncio.create_task(container.create_segment(NAME))
+    impatient = asyncio.create_task(container.create_segment(OTHER))
+    patient = asyncio.create_task(container.create_segment(OTHER + "2"))
+    await asyncio.sleep(0)
+    impatient.cancel()
+    await asyncio.wait([first, impatient, patient])
+    assert impatient.cancelled()
+    patient.result()
+    assert container.segment_names() == [NAME, OTHER + "2"]
+
+
+async def test_readers_that_go_away_leave_nothing_behind(world: World) -> None:
+    container = await world.open()
+    await container.create_segment(NAME)
+    for _ in range(10):
+        reading = asyncio.create_task(container.read(NAME, 0, 100, wait=True))
+        await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.wait([reading])
+    assert container.state.by_name[NAME].waiters == {}
+
+
+async def test_an_operation_that_does_not_fit_the_state_stops_the_container(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container = await world.open()
+    await container.create_segment(NAME)
+
+    def broken(self: ContainerState, sequence: int, operation: object, place: str = "log") -> None:
+        raise CorruptionError(place, "planted")
+
+    monkeypatch.setattr(ContainerState, "apply", broken)
+    acknowledged = asyncio.create_task(container.append(NAME, [b"before"]))
+    sealed = asyncio.create_task(container.seal(NAME))
+    behind = asyncio.create_task(container.create_segment(OTHER))
+    await asyncio.wait([acknowledged, sealed, behind], timeout=5)
+    assert acknowledged.result() == (0, 6)
+    for refused in (sealed, behind):
+        assert isinstance(refused.exception(), ContainerStoppedError)
+    assert isinstance(await container.wait_stopped(), CorruptionError)
+    with pytest.raises(UnavailableError):
+        await container.append(NAME, [b"more"])
