@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.client.connection import ConnectionPool
+from tailrace.client.pool import ConnectionPool
 from tailrace.client.segments import SegmentClient
 from tailrace.client.types import Endpoint
 from tailrace.common import limits

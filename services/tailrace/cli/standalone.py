@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from tailrace.client.connection import ConnectionPool
+from tailrace.client.pool import ConnectionPool
 from tailrace.client.segments import SegmentClient
 from tailrace.client.types import Endpoint as StoreEndpoint
 from tailrace.cluster.datafolder import DataFolder, open_data_folder

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from tailrace.common import limits
+from tailrace.common.errors import BadRequestError
 
 if TYPE_CHECKING:
     from tailrace.common.errors import TailraceError
@@ -28,6 +29,12 @@ class Run:
         self.count = count
         self.size = size
         self.future = future
+
+    def settled(self) -> asyncio.Future[None]:
+        """Done when the events are durable or failed, even if whoever wrote them cancelled the wait for it."""
+        if self.future.cancelled():
+            self.future = self.future.get_loop().create_future()
+        return self.future
 
     def succeed(self) -> None:
         """The events are durable."""
@@ -87,6 +94,19 @@ class Block:
             result.append((run, self.events[start : start + run.count]))
             start += run.count
         return result
+
+
+def as_bytes(events: Sequence[bytes]) -> Sequence[bytes]:
+    """The events as bytes that nobody can change any more. Raises BadRequestError for what are no bytes.
+
+    A block that cannot be packed would take down the events of others that share it, so nothing else gets in.
+    """
+    if {bytes}.issuperset(map(type, events)):
+        return events
+    for event in events:
+        if not isinstance(event, bytes | bytearray | memoryview):
+            raise BadRequestError(f"an event is of type {type(event).__name__}, not bytes")
+    return [bytes(event) for event in events]
 
 
 def packed_size(events: Sequence[bytes]) -> int:

@@ -64,6 +64,7 @@ class Connection(asyncio.BufferedProtocol):
         self._last_request = 0
         self._last_flow = 0
         self._setups = 0
+        self._retired = False
         self._hello: asyncio.Future[c.Hello] = self._loop.create_future()
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._error: ConnectionLostError | None = None
@@ -83,6 +84,15 @@ class Connection(asyncio.BufferedProtocol):
     def may_set_up(self) -> bool:
         """Whether another writer may be set up here (wire §5: a bounded number of set-ups per connection)."""
         return self._setups < limits.SETUP_APPENDS_PER_CONNECTION_MAX
+
+    def retire(self) -> None:
+        """End as soon as no writer and no request uses this connection."""
+        self._retired = True
+        self._loop.call_soon(self._close_if_unused)
+
+    def _close_if_unused(self) -> None:
+        if self._retired and not self._flows and not self._pending:
+            self.abort()
 
     def abort(self) -> None:
         """Close at once; requests under way fail with ConnectionLostError."""
@@ -120,6 +130,8 @@ class Connection(asyncio.BufferedProtocol):
             raise DeadlineError(f"{self.endpoint} did not answer within {deadline_s:g} s") from error
         finally:
             self._pending.pop(request_id, None)
+            if self._retired:
+                self._loop.call_soon(self._close_if_unused)  # whoever got this answer may register a writer now
 
     def open_flow(self, flow: AppendFlow) -> int:
         """Register a writer; returns the number to put in the upper half of its request ids."""
@@ -130,6 +142,8 @@ class Connection(asyncio.BufferedProtocol):
     def close_flow(self, number: int) -> None:
         """Forget a writer; what still comes for it is dropped."""
         self._flows.pop(number, None)
+        if self._retired:
+            self._loop.call_soon(self._close_if_unused)
 
     def send(self, command: c.Command) -> None:
         """Send a command that has no reply of its own (appends). Raises ConnectionLostError."""
@@ -339,59 +353,3 @@ async def connect(endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> Conn
         connection.abort()
         raise
     return connection
-
-
-class ConnectionPool:
-    """Shared connections by endpoint and lane.
-
-    Lanes keep traffic apart that could hold up other traffic: a server that stops reading a connection for its
-    appends must not stop reads on it.
-    """
-
-    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
-        self._tls = tls
-        self._connections: dict[tuple[Endpoint, str], asyncio.Task[Connection]] = {}
-        self._retired: list[Connection] = []
-        self._open = True
-
-    async def get(self, endpoint: Endpoint, lane: str = "control") -> Connection:
-        """An open connection; several callers share one attempt to make it.
-
-        Raises:
-            ConnectionLostError, UnsupportedError.
-        """
-        if not self._open:
-            raise ConnectionLostError("the client is closed")
-        key = (endpoint, lane)
-        task = self._connections.get(key)
-        if task is None or self._is_spent(task):
-            task = asyncio.create_task(connect(endpoint, self._tls), name=f"connect {endpoint}")
-            self._connections[key] = task
-        return await asyncio.shield(task)
-
-    def retire(self, endpoint: Endpoint, lane: str, connection: Connection) -> None:
-        """Make a new connection for the next caller; those who use this one keep it."""
-        task = self._connections.get((endpoint, lane))
-        if task is not None and task.done() and not self._is_spent(task) and task.result() is connection:
-            del self._connections[endpoint, lane]
-            self._retired = [other for other in self._retired if other.is_open]
-            self._retired.append(connection)
-
-    @staticmethod
-    def _is_spent(task: asyncio.Task[Connection]) -> bool:
-        if not task.done():
-            return False
-        return task.cancelled() or task.exception() is not None or not task.result().is_open
-
-    async def close(self) -> None:
-        """Close all connections."""
-        self._open = False
-        tasks, self._connections = self._connections, {}
-        for task in tasks.values():
-            task.cancel()
-        for result in await asyncio.gather(*tasks.values(), return_exceptions=True):
-            if isinstance(result, Connection):
-                await result.close()
-        retired, self._retired = self._retired, []
-        for connection in retired:
-            await connection.close()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace.client.connection import ConnectionPool
 from tailrace.client.controller import ControllerClient
+from tailrace.client.pool import ConnectionPool
 from tailrace.client.segments import SegmentClient
 from tailrace.common.realports import SystemClock, SystemEntropy
 

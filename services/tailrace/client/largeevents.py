@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from tailrace.client.replies import error_of
@@ -21,10 +22,12 @@ async def append_large_event(context: ClientContext, connection: Connection, seg
     """Append `data` (an event with its header) atomically to `segment`.
 
     When the merge's answer is lost it is asked for again: merged sources are remembered, and a transient segment that
-    is missing was not merged.
+    is missing was not merged. That goes on until the outcome is known, because an event must not be written again
+    while it may have been stored.
 
     Raises:
         SegmentSealedError, NoSuchSegmentError: of `segment`. UnavailableError: nothing was appended; try again.
+        IllegalStateError: after LARGE_EVENT_DOUBT_S it is still not known whether the event was appended.
     """
     token = context.segments.token
     writer_id = new_uuid(context.entropy).bytes
@@ -39,7 +42,7 @@ async def append_large_event(context: ClientContext, connection: Connection, seg
     try:
         merged = await connection.request(c.MergeSegments(0, segment, transient, token))
     except UnavailableError as error:
-        await _merge_again(context, segment, transient, error)
+        await _settle(context, segment, transient, error)
         return
     if not isinstance(merged, c.SegmentsMerged):
         raise error_of(merged)
@@ -61,10 +64,18 @@ async def _fill(connection: Connection, transient: str, writer_id: bytes, data: 
                 raise error_of(reply)
 
 
-async def _merge_again(context: ClientContext, segment: str, transient: str, error: UnavailableError) -> None:
-    try:
-        await context.segments.merge_segments(segment, transient)
-    except NoSuchSegmentError as missing:
-        if missing.segment == transient:
-            raise ConnectionLostError(f"large event to {segment} was not appended: {error}") from error
-        raise
+async def _settle(context: ClientContext, segment: str, transient: str, error: UnavailableError) -> None:
+    """Merge again until it is known that the transient segment is merged; raises as `append_large_event`."""
+    loop = asyncio.get_running_loop()
+    ends_at_s = loop.time() + limits.LARGE_EVENT_DOUBT_S
+    while True:
+        try:
+            await context.segments.merge_segments(segment, transient)
+            return
+        except NoSuchSegmentError as missing:
+            if missing.segment == transient:
+                raise ConnectionLostError(f"large event to {segment} was not appended: {error}") from error
+            raise
+        except UnavailableError as again:  # tried for CLIENT_REQUEST_DEADLINE_S, with pauses
+            if loop.time() >= ends_at_s:
+                raise IllegalStateError(f"whether a large event is in {segment} is not known: {again}") from again

@@ -7,15 +7,15 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Self
 
-from tailrace.client.blocks import EVENT_HEADER_BYTES, Run, packed_size
+from tailrace.client.blocks import EVENT_HEADER_BYTES, Run, as_bytes, packed_size
 from tailrace.client.hashing import key_position
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, IllegalStateError, OverloadedError, TailraceError
+from tailrace.common.ranges import KeyRange
 
 if TYPE_CHECKING:
     from tailrace.client.context import ClientContext
     from tailrace.client.segmentwriter import SegmentWriter
-    from tailrace.common.ranges import KeyRange
 
 
 class RoutedWriter:
@@ -61,6 +61,8 @@ class RoutedWriter:
         Raises:
             OverloadedError: too many bytes are under way (`ready`). BadRequestError: no bytes, or too large.
         """
+        if type(event) is not bytes:
+            (event,) = as_bytes((event,))
         return self._write((event,), len(event) + EVENT_HEADER_BYTES, routing_key)
 
     def write_events(self, events: Sequence[bytes], routing_key: str | None = None) -> asyncio.Future[None]:
@@ -73,8 +75,9 @@ class RoutedWriter:
         """
         if not events:
             raise BadRequestError("there are no events to write")
+        events = as_bytes(events)
         size = packed_size(events)
-        if size <= limits.EVENT_MAX_BYTES + EVENT_HEADER_BYTES or len(events) == 1:
+        if len(events) == 1 or size <= limits.EVENT_MAX_BYTES + EVENT_HEADER_BYTES:
             return self._write(events, size, routing_key)
         return self._write_in_parts(events, routing_key)
 
@@ -104,10 +107,11 @@ class RoutedWriter:
         futures: list[asyncio.Future[None]] = []
         start = size = 0
         for index, event in enumerate(events):
-            if size and size + len(event) + EVENT_HEADER_BYTES > limits.WRITER_BLOCK_MAX_BYTES:
+            length = len(event) + EVENT_HEADER_BYTES
+            if size and size + length > limits.WRITER_BLOCK_MAX_BYTES:
                 futures.append(self._force(events[start:index], size, key))
                 start, size = index, 0
-            size += len(event) + EVENT_HEADER_BYTES
+            size += length
         futures.append(self._force(events[start:], size, key))
         return _joined(futures)
 
@@ -121,15 +125,21 @@ class RoutedWriter:
         return self._error is None
 
     async def ready(self) -> None:
-        """Wait until events are taken again. Raises the error that ended the writer."""
-        if not self._room.is_set():
+        """Wait until events are taken again. Raises the error that ended the writer.
+
+        What is written right after it, without another await between, is taken, however many tasks wait.
+        """
+        while not self._room.is_set():
             await self._room.wait()
         if self._error is not None:
             raise self._error
 
     async def flush(self) -> None:
-        """Wait until everything taken before this call is durable. Raises the error of an event that was not."""
-        futures = [run.future for writer in self._writers.values() for run in writer.runs()]
+        """Wait until everything taken before this call is durable. Raises the error of an event that was not.
+
+        That includes events whose futures were cancelled: they are on their way all the same.
+        """
+        futures = [run.settled() for writer in self._writers.values() for run in writer.runs()]
         for future in futures:
             if not future.done():
                 await asyncio.wait([future])
@@ -147,13 +157,17 @@ class RoutedWriter:
             await self.abandon()
 
     async def abandon(self) -> None:
-        """Stop; what is not durable yet fails, and may or may not have been stored."""
+        """Stop; what is not durable yet fails, and may or may not have been stored.
+
+        All of that happens at once; only for the end of the tasks is waited, so that a cancelled call has its effect.
+        """
         if self._error is None:
             self._error = IllegalStateError(f"the writer of {self._target} is closed")
         self._room.set()
         writers, self._writers = self._writers, {}
-        for writer in writers.values():
-            await writer.close()
+        tasks = [task for writer in writers.values() for task in writer.stop()]
+        if tasks:
+            await asyncio.wait(tasks)
 
     def _progressed(self, size: int) -> None:
         self._buffered_bytes -= size
@@ -163,7 +177,7 @@ class RoutedWriter:
     # -- routing ------------------------------------------------------------------------------------------------
 
     def _set_routes(self, routes: Iterable[tuple[KeyRange, SegmentWriter]]) -> None:
-        ordered = sorted(routes, key=lambda route: route[0])
+        ordered = _joined_routes(sorted(routes, key=lambda route: route[0]))
         self._ranges = [key_range for key_range, _ in ordered]
         self._highs = [key_range.high for key_range, _ in ordered]
         self._owners = [writer for _, writer in ordered]
@@ -174,6 +188,16 @@ class RoutedWriter:
         for writer in self._writers.values():
             writer.fail(error)
         self._room.set()
+
+
+def _joined_routes(routes: Iterable[tuple[KeyRange, SegmentWriter]]) -> list[tuple[KeyRange, SegmentWriter]]:
+    """Neighbouring parts of one segment as one: else every scale would leave its edges behind for ever."""
+    joined: list[tuple[KeyRange, SegmentWriter]] = []
+    for key_range, writer in routes:
+        if joined and joined[-1][1] is writer and joined[-1][0].high == key_range.low:
+            key_range = KeyRange(joined.pop()[0].low, key_range.high)
+        joined.append((key_range, writer))
+    return joined
 
 
 def _joined(futures: Sequence[asyncio.Future[None]]) -> asyncio.Future[None]:

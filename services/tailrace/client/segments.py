@@ -42,7 +42,7 @@ from tailrace.wire import commands as c
 if TYPE_CHECKING:
     import uuid
 
-    from tailrace.client.connection import ConnectionPool
+    from tailrace.client.pool import ConnectionPool
     from tailrace.common.ports import Entropy
 
 R = TypeVar("R", bound=c.Command)

@@ -74,11 +74,14 @@ class SegmentWriter:
         self._pump_scheduled = False
         self._progressed_here = False
         self._wanted = asyncio.Event()
+        self._stuck_since_s = 0.0
 
     # -- taking events ------------------------------------------------------------------------------------------
 
     def add(self, run: Run, events: Sequence[bytes]) -> None:
         """Take events; they are sent on the next turn of the loop or when there is room."""
+        if not self._pending and not self._in_flight:
+            self._stuck_since_s = asyncio.get_running_loop().time()
         if (
             not self._pending
             or not self._pending[-1].has_room_for(run.count, run.size)
@@ -111,15 +114,20 @@ class SegmentWriter:
             run.fail(error)
             self._progress(run.size)
 
-    async def close(self) -> None:
-        """Stop; what is not acknowledged fails."""
+    def stop(self) -> list[asyncio.Task[None]]:
+        """Stop; what is not acknowledged fails. Returns the tasks that are ending, to be waited for."""
         tasks = [task for task in (self._task, self._large) if task is not None]
         self._task = self._large = None
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         self._leave()
         self.fail(ConnectionLostError(f"the writer of {self.segment} was closed"))
+        return tasks
+
+    async def close(self) -> None:
+        """`stop`, and wait until it has."""
+        if tasks := self.stop():
+            await asyncio.wait(tasks)
 
     # -- sending ------------------------------------------------------------------------------------------------
 
@@ -148,15 +156,14 @@ class SegmentWriter:
             self._send(self._connection, block)
 
     def _send(self, connection: Connection, block: Block) -> None:
+        data = self._pack(block.events)
         if not block.last_number:
             self._number += len(block.events)
             block.last_number = self._number
         self._in_flight.append(block)
         self._in_flight_bytes += block.size
         try:
-            connection.send_append(
-                self._flow, self._writer_id, self._pack(block.events), len(block.events), block.last_number
-            )
+            connection.send_append(self._flow, self._writer_id, data, len(block.events), block.last_number)
         except ConnectionLostError as error:
             self.disconnected(error)
 
@@ -196,6 +203,7 @@ class SegmentWriter:
             self._complete(block)
 
     def _complete(self, block: Block) -> None:
+        self._stuck_since_s = asyncio.get_running_loop().time()
         for run in block.runs:
             run.succeed()
         self._progress(block.size)
@@ -222,25 +230,28 @@ class SegmentWriter:
 
     async def _run(self) -> None:
         """Keep the writer connected while there is something to write, until its segment is gone or it is closed."""
-        loop = asyncio.get_running_loop()
         backoff = Backoff(self._context.entropy)
-        failing_since_s = loop.time()
         while True:
             await self._wanted.wait()
             error = await self._connect_and_serve()
             if self._progressed_here:
                 backoff.reset()
-                failing_since_s = loop.time()
-            given_up = loop.time() - failing_since_s > limits.WRITER_GIVE_UP_S
-            if given_up or not isinstance(error, UnavailableError | BadEventNumberError):
+            if self._has_given_up() or not isinstance(error, UnavailableError | BadEventNumberError):
+                if self._large is not None:
+                    await asyncio.wait([self._large])  # else its event would be stored there and written on elsewhere
                 await self._gone(self, error)
                 return
             if isinstance(error, WrongHostError | ConnectionLostError):
                 self._context.segments.forget(self.segment)
             if not self._in_flight and not self._pending:
                 self._wanted.clear()
-                failing_since_s = loop.time()
             await asyncio.sleep(backoff.next_delay_s())
+
+    def _has_given_up(self) -> bool:
+        """Whether something has waited for too long without progress; a time in which nothing waits does not count."""
+        if not self._in_flight and not self._pending:
+            return False
+        return asyncio.get_running_loop().time() - self._stuck_since_s > limits.WRITER_GIVE_UP_S
 
     async def _connect_and_serve(self) -> TailraceError:
         """Connect, send, and return what ended it."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Self
 
+from tailrace.client.retry import Backoff
 from tailrace.client.routedwriter import RoutedWriter
 from tailrace.client.segmentwriter import SegmentWriter
+from tailrace.common import limits
 from tailrace.common.errors import NoSuchSegmentError, SegmentSealedError, TailraceError
 from tailrace.common.ports import new_uuid
 from tailrace.common.ranges import KeyRange
@@ -81,17 +84,29 @@ class EventWriter(RoutedWriter):
             self._owners[bisect_right(self._highs, run.key)].add(run, events)
 
     async def _followers(self, old: SegmentWriter, reason: TailraceError) -> list[SegmentRange]:
+        """What the old segment's keys belong to now.
+
+        A controller that still lists the segment is in the middle of a scale or of sealing the stream: ask again.
+        """
+        loop = asyncio.get_running_loop()
+        ends_at_s = loop.time() + limits.SUCCESSORS_DEADLINE_S
+        backoff = Backoff(self._context.entropy)
+        while True:
+            segments = await self._segments_after(old, reason)
+            if not segments:
+                raise SegmentSealedError(str(self.stream))
+            if all(segment.identifier != old.identifier for segment in segments):
+                return segments
+            if loop.time() >= ends_at_s:
+                raise reason
+            await asyncio.sleep(backoff.next_delay_s())
+
+    async def _segments_after(self, old: SegmentWriter, reason: TailraceError) -> list[SegmentRange]:
         controller = self._context.controller
         found: list[Successor] = []
         if isinstance(reason, SegmentSealedError):
             found = await controller.successors(self.stream, old.identifier)
-        segments = [successor.segment for successor in found]
-        segments = segments or await controller.current_segments(self.stream)
-        if not segments:
-            raise SegmentSealedError(str(self.stream))
-        if any(segment.identifier == old.identifier for segment in segments):
-            raise NoSuchSegmentError(old.segment)
-        return segments
+        return [successor.segment for successor in found] or await controller.current_segments(self.stream)
 
 
 def _rerouted(

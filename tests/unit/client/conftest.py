@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tailrace.client.connection import ConnectionPool
 from tailrace.client.context import ClientContext
+from tailrace.client.pool import ConnectionPool
 from tailrace.client.transport import LocalTransport
 from tailrace.client.types import Endpoint
 from tailrace.common import names
@@ -53,6 +53,7 @@ class TinyStore:
         self.after: list[Rule] = []
         self.seen: list[c.Command] = []
         self.connections = 0
+        self.merged: dict[str, str] = {}
         self.grown = asyncio.Condition()
         self._server: asyncio.Server | None = None
         self._writers: list[asyncio.StreamWriter] = []
@@ -223,8 +224,14 @@ class TinyStore:
             self.segments[name] = Segment()
             return [c.SegmentCreated(request_id, name)]
         if isinstance(command, c.MergeSegments):
-            target, source = self.segments[command.target], self.segments.pop(command.source)
-            target.data += source.data
+            target = self.segments[command.target]
+            if command.source in self.segments and target.sealed:
+                return [c.SegmentIsSealed(request_id, command.target)]
+            if command.source in self.segments:
+                target.data += self.segments.pop(command.source).data
+                self.merged[command.source] = command.target
+            elif self.merged.get(command.source) != command.target:
+                return [c.NoSuchSegment(request_id, command.source)]
             return [c.SegmentsMerged(request_id, command.target, command.source, len(target.data))]
         segment = self.segments.get(name)
         if segment is None:
@@ -410,6 +417,12 @@ def events_in(data: bytes | bytearray) -> list[bytes]:
     events, end = split_events_bytes(data, 0, len(data))
     assert end == len(data)
     return events
+
+
+@pytest.fixture
+def cut() -> Exception:
+    """What a rule raises to end the connection without an answer."""
+    return Cut()
 
 
 @pytest.fixture

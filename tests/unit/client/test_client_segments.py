@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.client.connection import ConnectionPool, connect
+from tailrace.client.pool import ConnectionPool, connect
 from tailrace.client.segments import SegmentClient
 from tailrace.client.types import NO_ATTRIBUTE, Endpoint, TableEntry
 from tailrace.common import limits
@@ -230,5 +230,5 @@ async def test_a_closed_pool_makes_no_connections(store: Any, pool: ConnectionPo
     connection = await pool.get(store.endpoint)
     await pool.close()
     assert not connection.is_open
-    with pytest.raises(ConnectionLostError):
+    with pytest.raises(IllegalStateError, match="closed"):
         await pool.get(store.endpoint)

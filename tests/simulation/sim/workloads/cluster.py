@@ -13,9 +13,9 @@ from sim.process import SimProcess
 from sim.violations import require
 from sim.world import SimWorld
 from tailrace.client.asyncclient import Client
-from tailrace.client.connection import ConnectionPool
 from tailrace.client.groupstate.records import Position
 from tailrace.client.model import ScalingPolicy, StreamConfig, StreamName, TransactionState
+from tailrace.client.pool import ConnectionPool
 from tailrace.client.readergroup import group_config
 from tailrace.client.segments import SegmentClient
 from tailrace.client.transport import error_of_status

@@ -20,7 +20,7 @@ from sim.process import SimProcess
 from sim.violations import require
 from sim.world import SimWorld
 from tailrace.client import Client, StreamName
-from tailrace.client.connection import ConnectionPool
+from tailrace.client.pool import ConnectionPool
 from tailrace.client.segments import SegmentClient
 from tailrace.client.types import Endpoint as StoreEndpoint
 from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint, EndpointMap
