@@ -22,6 +22,7 @@ from tailrace.segmentstore.api import SegmentContainer
 from tailrace.segmentstore.server.budgets import InFlightBudget
 from tailrace.segmentstore.server.listener import SegmentStoreServer
 from tailrace.segmentstore.server.registry import ContainerRegistry
+from tailrace.segmentstore.server.unsent import UnsentReplies
 from tailrace.segmentstore.tables.service import TableService
 from tailrace.segmentstore.worker import Worker, WorkerPorts
 from tailrace.storage.obstores import ObstoreObjects
@@ -137,7 +138,7 @@ class Client:
 class Setting:
     """A running server and its clients."""
 
-    def __init__(self, registry: ContainerRegistry, *, in_flight_max_bytes: int = 48 * MIB, ssl: Any = None) -> None:
+    def __init__(self, registry: ContainerRegistry, *, in_flight_max_bytes: int = 48 * MIB, **bounds: Any) -> None:
         self.registry = registry
         self.in_flight = InFlightBudget(in_flight_max_bytes)
         self.accounted: list[tuple[str, int, int]] = []
@@ -145,8 +146,9 @@ class Setting:
         self.refuse: Exception | None = None
         self.until = until
         self.turn = turn
+        self.unsent: UnsentReplies
         self.server = SegmentStoreServer(
-            registry, self.in_flight, SystemClock(), SystemEntropy(), self._authorize, self._account
+            registry, self.in_flight, SystemClock(), SystemEntropy(), self._authorize, self._account, **bounds
         )
         self.clients: list[Client] = []
 
@@ -232,6 +234,18 @@ async def model(no_leaks: None) -> AsyncIterator[Setting]:
     await setting.start()
     yield setting
     await setting.close()
+
+
+@pytest.fixture
+async def tight(no_leaks: None) -> AsyncIterator[Setting]:
+    """The server over the model container with little room for replies, which looks for slow peers all the time."""
+    unsent = UnsentReplies(asyncio.get_running_loop(), 8 * MIB, look_s=0.05)
+    setting = Setting(ModelRegistry(ModelContainer()), unsent=unsent)
+    setting.unsent = unsent
+    await setting.start()
+    yield setting
+    await setting.close()
+    assert unsent.total_bytes == 0
 
 
 @pytest.fixture(params=["model", "waiting", "container"])

@@ -44,10 +44,12 @@ class Handler:
 
     ``segment_field`` names the request's field that decides the container and is authorized at ``level``; empty for
     the commands that name a container. ``waits`` marks a request without a deadline, which may wait for as long as its
-    connection lasts and is cancelled with it.
+    connection lasts and is cancelled with it. ``reply_bytes`` says how large the reply to a command may become, for
+    those whose reply is large.
     """
 
     function: HandlerFunction
     segment_field: str = "segment"
     level: AccessLevel = AccessLevel.READ
     waits: bool = False
+    reply_bytes: Callable[[Any], int] | None = None

@@ -84,7 +84,7 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.principal = Principal(str(peer))
         _keep_alive(transport)
-        self._outbox = Outbox(self._loop, transport)
+        self._outbox = Outbox(self._loop, transport, self._context.unsent, self.cut_off)
         self._appends = AppendProcessor(self._context, self._outbox, self._budget, self.fail)
         self._requests = RequestProcessor(self._context, self.principal, self._outbox, self._budget, self.fail)
         self._made(self)
@@ -131,6 +131,13 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._context.log.warning("connection closed", peer=self.principal.address, reason=reason, exc_info=error)
         self.end()
+
+    def cut_off(self, reason: str) -> None:
+        """Close the connection at once: what is queued for the peer is dropped; one line says why."""
+        if not self._closing:
+            self._context.log.warning("connection closed", peer=self.principal.address, reason=reason)
+            self._closing = True
+        self._transport.abort()
 
     def end(self) -> None:
         """Close after what is queued was sent, but do not wait for a peer that does not take it."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tailrace.common.ports import Clock, Entropy
     from tailrace.segmentstore.server.budgets import InFlightBudget
     from tailrace.segmentstore.server.registry import ContainerRegistry
+    from tailrace.segmentstore.server.unsent import UnsentReplies
     from tailrace.wire.receiver import BufferPool
 
 
@@ -26,6 +27,7 @@ class ServerContext:
 
     registry: ContainerRegistry
     in_flight: InFlightBudget
+    unsent: UnsentReplies
     clock: Clock
     entropy: Entropy
     authorize: Authorize

@@ -11,6 +11,7 @@ from tailrace.common import limits
 from tailrace.common.auth import account_nothing, allow_all
 from tailrace.segmentstore.server.connection import Connection
 from tailrace.segmentstore.server.context import ServerContext
+from tailrace.segmentstore.server.unsent import UnsentReplies
 from tailrace.wire.receiver import BufferPool
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class SegmentStoreServer:
         entropy: Entropy,
         authorize: Authorize = allow_all,
         account: Account = account_nothing,
+        unsent: UnsentReplies | None = None,
     ) -> None:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._connections: dict[Connection, None] = {}
@@ -43,7 +45,16 @@ class SegmentStoreServer:
         self._server: asyncio.Server | None = None
         self._log = structlog.get_logger("tailrace.segmentstore.server")
         self._context = ServerContext(
-            registry, budgets, clock, entropy, authorize, account, BufferPool(), self._log, self._background
+            registry,
+            budgets,
+            unsent or UnsentReplies(asyncio.get_running_loop()),
+            clock,
+            entropy,
+            authorize,
+            account,
+            BufferPool(),
+            self._log,
+            self._background,
         )
 
     async def start(self, host: str, port: int, ssl: ssl_module.SSLContext | None = None) -> tuple[str, int]:

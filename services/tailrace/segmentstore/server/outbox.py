@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 from tailrace.common import limits
 from tailrace.wire.codec import encode, encode_data_appended
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tailrace.segmentstore.server.unsent import UnsentReplies
     from tailrace.segmentstore.server.writers import WriterState
     from tailrace.wire.commands import Command
 
 
 class Outbox:
     """The send side of one connection, bounded by `limits.SEND_BUFFER_HIGH_BYTES` and one reply.
+
+    ``unsent`` bounds all connections together; `cut_off` ends the connection at once for a reason.
 
     Acknowledgements are cumulative: however many appends of a writer commit in a turn, one ``DataAppended`` goes out.
     They are made when something else is sent or at the end of the turn, so that they keep their place before later
@@ -25,28 +31,47 @@ class Outbox:
         "_acks",
         "_flush_scheduled",
         "_frames",
+        "_handed_bytes",
+        "_held_bytes",
         "_loop",
         "_queued_bytes",
+        "_reserved_bytes",
         "_room",
+        "_shared",
         "_transport",
         "_transport_full",
+        "cut_off",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, transport: asyncio.WriteTransport) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        transport: asyncio.WriteTransport,
+        unsent: UnsentReplies,
+        cut_off: Callable[[str], None],
+    ) -> None:
         self._loop = loop
         self._transport: asyncio.WriteTransport | None = transport
+        self._shared = unsent
         self._frames: list[bytes] = []
         self._queued_bytes = 0
+        self._handed_bytes = 0
+        self._held_bytes = 0  # by the transport, as far as is known
+        self._reserved_bytes = 0
         self._acks: list[WriterState] = []
         self._flush_scheduled = False
         self._transport_full = False
         self._room: asyncio.Future[None] | None = None
+        self.cut_off = cut_off
         transport.set_write_buffer_limits(high=limits.SEND_BUFFER_HIGH_BYTES)
 
-    @property
-    def full(self) -> bool:
-        """Whether the peer does not take what is sent: nothing large should be added."""
-        return self._transport_full
+    def is_full(self, reply_bytes: int = limits.FRAME_MAX_BYTES) -> bool:
+        """Whether the peer, or all peers together, do not take what is sent: no reply of that size should be added."""
+        if self._transport_full:
+            return True
+        if reply_bytes <= limits.SEND_GATHER_BYTES:
+            return False
+        return not self._shared.has_room(holds_nothing=not (self._held_bytes or self._reserved_bytes))
 
     def reply(self, command: Command) -> None:
         """Send a command. Raises BadRequestError when it does not fit into a frame; nothing is sent then."""
@@ -91,10 +116,15 @@ class Outbox:
     def flush(self) -> None:
         """Write everything now."""
         self.settle_acks()
-        if self._frames and self._transport is not None:
-            frames, self._frames, self._queued_bytes = self._frames, [], 0
-            if not self._transport.is_closing():  # else asyncio drops the bytes, and complains
-                self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+        transport = self._transport
+        if self._frames and transport is not None:
+            frames, self._frames = self._frames, []
+            self._handed_bytes += self._queued_bytes
+            self._queued_bytes = 0
+            if not transport.is_closing():  # else asyncio drops the bytes, and complains
+                transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+                self._held_bytes = transport.get_write_buffer_size()
+                self._shared.holds(self, self._held_bytes)
 
     def transport_full(self) -> None:
         """The transport is above its high-water mark."""
@@ -103,27 +133,50 @@ class Outbox:
     def transport_drained(self) -> None:
         """The transport is below its low-water mark again."""
         self._transport_full = False
-        self._wake()
+        if self._transport is not None:
+            self._held_bytes = self._transport.get_write_buffer_size()
+            self._shared.holds(self, self._held_bytes)
+        self.room_again()
 
-    async def room(self) -> None:
-        """Wait until something large may be sent, or the connection is closed."""
-        while self._transport_full and self._transport is not None:
+    async def room(self, reply_bytes: int = 0) -> None:
+        """Wait until a reply of that size may be sent, or the connection is closed."""
+        while self._transport is not None and self.is_full(reply_bytes):
+            if not self._transport_full:
+                self._shared.wait(self)
             if self._room is None:
                 self._room = self._loop.create_future()
             await asyncio.shield(self._room)
+
+    @contextlib.contextmanager
+    def reserved(self, length_bytes: int) -> Iterator[None]:
+        """Count a reply of at most that size as unsent while it is being made."""
+        self._reserved_bytes += length_bytes
+        self._shared.reserve(length_bytes)
+        try:
+            yield
+        finally:
+            self._reserved_bytes -= length_bytes
+            self._shared.release(length_bytes)
+
+    def unsent(self) -> tuple[int, int]:
+        """See `Sender`."""
+        transport = self._transport
+        return (0 if transport is None else transport.get_write_buffer_size()), self._handed_bytes
+
+    def room_again(self) -> None:
+        """Let those who wait in `room` look again."""
+        if self._room is not None:
+            self._room.set_result(None)
+            self._room = None
 
     def close(self) -> None:
         """Send nothing more."""
         self._transport = None
         self._frames.clear()
         self._acks.clear()
-        self._wake()
+        self._shared.forget(self)
+        self.room_again()
 
     def _flush_turn(self) -> None:
         self._flush_scheduled = False
         self.flush()
-
-    def _wake(self) -> None:
-        if self._room is not None:
-            self._room.set_result(None)
-            self._room = None

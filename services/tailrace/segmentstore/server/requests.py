@@ -46,6 +46,9 @@ class RequestProcessor:
         self._budget = budget
         self._fail = fail
         self._tasks: dict[asyncio.Task[None], bool] = {}
+        self._large_turn = asyncio.Lock()
+        self._large_bytes = 0
+        self._large_done = asyncio.Event()
         self._transients: dict[str, SegmentContainer] = {}
 
     def start(self, command: Command, length_bytes: int) -> None:
@@ -57,7 +60,11 @@ class RequestProcessor:
         handler = HANDLERS.get(type(command))
         if handler is None:
             raise ProtocolError(f"{type(command).__name__} is no request")
-        self._run(self._serve(command, handler), length_bytes, cancel_with_connection=handler.waits)
+        if handler.reply_bytes is None:
+            self._run(self._serve(command, handler), length_bytes, cancel_with_connection=handler.waits)
+        else:  # a read: nothing is left undone when nobody waits for its reply any more
+            work = self._serve_in_turn(command, handler, handler.reply_bytes(command))
+            self._run(work, length_bytes, cancel_with_connection=True)
 
     def start_setup(self, command: c.SetupAppend, appends: AppendProcessor, length_bytes: int) -> None:
         """Serve a SetupAppend; otherwise as `start`."""
@@ -85,14 +92,28 @@ class RequestProcessor:
         task.add_done_callback(done)
         self._budget.charge(length_bytes)
 
-    async def _serve(self, command: Any, handler: Handler) -> None:
+    async def _serve_in_turn(self, command: Any, handler: Handler, reply_bytes: int) -> None:
+        """Serve a request with a large reply: few of a connection at a time, in the order in which they came."""
+        async with self._large_turn:
+            while self._large_bytes and self._large_bytes + reply_bytes > limits.LARGE_REPLIES_PER_CONNECTION_MAX_BYTES:
+                self._large_done.clear()
+                await self._large_done.wait()
+            self._large_bytes += reply_bytes
+        try:
+            await self._serve(command, handler, reply_bytes)
+        finally:
+            self._large_bytes -= reply_bytes
+            self._large_done.set()
+
+    async def _serve(self, command: Any, handler: Handler, reply_bytes: int = 0) -> None:
         segment: str = getattr(command, handler.segment_field) if handler.segment_field else ""
         try:
             async with asyncio.timeout(None if handler.waits else limits.REQUEST_DEADLINE_S):
                 if not handler.waits:
-                    await self._outbox.room()
-                call = self._call(command, segment, handler)
-                reply = await handler.function(call, command)
+                    await self._outbox.room(reply_bytes)
+                with self._outbox.reserved(reply_bytes):
+                    call = self._call(command, segment, handler)
+                    reply = await handler.function(call, command)
             if isinstance(reply, bytes):
                 self._outbox.send(reply)
             else:

@@ -40,24 +40,34 @@ async def read_segment(call: Call, command: c.ReadSegment) -> bytes:
     if command.offset < 0:
         raise BadRequestError(f"offset {command.offset} is negative")
     length = min(limits.READ_REPLY_MAX_BYTES, max(_READ_MIN_BYTES, command.suggested_length))
+    expected_bytes = 0  # most reads wait for a little at the tail
     while True:
-        await call.outbox.room()
-        result = await call.container.read(command.segment, command.offset, length, wait=True)
-        try:
-            # While the read waited, the peer may have stopped taking replies: read again when it takes them.
-            if not call.outbox.full:
-                call.context.account(scope_of(command.segment), result.length, 0)
-                return encode_segment_read(
-                    command.segment,
-                    command.offset,
-                    result.data,
-                    result.length,
-                    at_tail=result.at_tail,
-                    end_of_segment=result.end_of_segment,
-                    request_id=command.request_id,
-                )
-        finally:
-            result.release()
+        await call.outbox.room(expected_bytes)
+        # While the read waits, the peer may stop taking replies: then it is read again when it takes them.
+        reply, expected_bytes = await _read_once(call, command, length)
+        if reply is not None:
+            return reply
+
+
+async def _read_once(call: Call, command: c.ReadSegment, length: int) -> tuple[bytes | None, int]:
+    """The reply, or None when there is no room for its data any more; and the length of the data."""
+    result = await call.container.read(command.segment, command.offset, length, wait=True)
+    try:
+        if call.outbox.is_full(result.length):
+            return None, result.length
+        call.context.account(scope_of(command.segment), result.length, 0)
+        reply = encode_segment_read(
+            command.segment,
+            command.offset,
+            result.data,
+            result.length,
+            at_tail=result.at_tail,
+            end_of_segment=result.end_of_segment,
+            request_id=command.request_id,
+        )
+        return reply, result.length
+    finally:
+        result.release()
 
 
 async def get_info(call: Call, command: c.GetStreamSegmentInfo) -> Command:

@@ -113,14 +113,22 @@ def _limit(suggested: int) -> int:
     return min(max(1, suggested), limits.TABLE_ITERATE_ITEMS_MAX)
 
 
+def _read_bytes(command: c.ReadTable) -> int:
+    return min(limits.FRAME_MAX_BYTES, len(command.keys) * (limits.TABLE_KEY_MAX_BYTES + limits.TABLE_VALUE_MAX_BYTES))
+
+
+def _page_bytes(_: Command) -> int:
+    return limits.TABLE_REPLY_MAX_BYTES
+
+
 HANDLERS: Final[dict[type[Command], Handler]] = {
     c.CreateTableSegment: Handler(create_table),
     c.DeleteTableSegment: Handler(delete_table),
     c.GetTableSegmentInfo: Handler(get_table_info),
     c.UpdateTableEntries: Handler(update_entries),
     c.RemoveTableKeys: Handler(remove_keys),
-    c.ReadTable: Handler(read_table),
-    c.ReadTableKeys: Handler(read_keys),
-    c.ReadTableEntries: Handler(read_entries),
-    c.ReadTableEntriesDelta: Handler(read_delta),
+    c.ReadTable: Handler(read_table, reply_bytes=_read_bytes),
+    c.ReadTableKeys: Handler(read_keys, reply_bytes=_page_bytes),
+    c.ReadTableEntries: Handler(read_entries, reply_bytes=_page_bytes),
+    c.ReadTableEntriesDelta: Handler(read_delta, reply_bytes=_page_bytes),
 }

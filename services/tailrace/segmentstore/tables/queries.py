@@ -45,7 +45,7 @@ async def get(
     for key in keys:
         layout.check_key(key)
     ids = [layout.attribute_id(key) for key in keys]
-    buckets = await reader.buckets(table, list(dict.fromkeys(ids)))
+    buckets = await reader.buckets(table, list(dict.fromkeys(ids)), limits.FRAME_MAX_BYTES)
     found = [find(buckets[attribute_id], key) for attribute_id, key in zip(ids, keys, strict=True)]
     return [None if record is None else entry_of(record) for record in found]
 

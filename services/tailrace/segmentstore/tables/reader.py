@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from tailrace.common import limits
-from tailrace.common.errors import CorruptionError
+from tailrace.common.errors import BadRequestError, CorruptionError
 from tailrace.segmentstore.api import NULL_ATTRIBUTE, SegmentContainer, SegmentProperties
 from tailrace.segmentstore.tables.record import HEADER_BYTES, NO_CHAIN, Record, decode_record, record_length
 
@@ -24,23 +24,31 @@ class TableReader:
         self._container = container
         self._cache = cache
 
-    async def buckets(self, table: SegmentProperties, attribute_ids: Sequence[bytes]) -> dict[bytes, Bucket]:
+    async def buckets(
+        self, table: SegmentProperties, attribute_ids: Sequence[bytes], max_bytes: int | None = None
+    ) -> dict[bytes, Bucket]:
         """Committed buckets of these attributes; empty ones for attributes that are not set.
 
         Raises:
+            BadRequestError: the entries have more than `max_bytes`; it is not waited for the rest of them.
             SegmentTruncatedError: compaction moved an entry meanwhile; ask again.
             CorruptionError: an entry is damaged; the error names its place.
         """
         heads = await self._container.get_attributes(table.name, attribute_ids)
-        found = await self.chains(table, list(heads.values()))
+        found = await self.chains(table, list(heads.values()), max_bytes)
         buckets = dict(zip(heads, found, strict=True))
         return {attribute_id: buckets.get(attribute_id, ()) for attribute_id in attribute_ids}
 
-    async def chains(self, table: SegmentProperties, heads: Sequence[int]) -> list[Bucket]:
+    async def chains(
+        self, table: SegmentProperties, heads: Sequence[int], max_bytes: int | None = None
+    ) -> list[Bucket]:
         """The bucket that each head leads to; errors as `buckets`."""
         result = [self._cached_chain(table, head) for head in heads]
         cold = [index for index, bucket in enumerate(result) if bucket is None]
+        found_bytes = _bytes_of(result)
         for first in range(0, len(cold), limits.TABLE_ENTRY_READS_MAX):
+            if max_bytes is not None and found_bytes > max_bytes:
+                raise BadRequestError(f"the entries asked for have more than {max_bytes} bytes")
             group = cold[first : first + limits.TABLE_ENTRY_READS_MAX]
             if len(group) == 1:
                 loaded = [await self._chain(table, heads[group[0]])]
@@ -48,6 +56,7 @@ class TableReader:
                 loaded = await asyncio.gather(*(self._chain(table, heads[index]) for index in group))
             for index, bucket in zip(group, loaded, strict=True):
                 result[index] = bucket
+            found_bytes += _bytes_of(loaded)
         return [bucket for bucket in result if bucket is not None]
 
     def remember(self, table_id: int, bucket: Bucket) -> None:
@@ -111,6 +120,10 @@ class TableReader:
                 return records
             window = first_bytes
         return []
+
+
+def _bytes_of(buckets: Sequence[Bucket | None]) -> int:
+    return sum(record.length for bucket in buckets if bucket for record in bucket)
 
 
 def _records_in(data: bytes, offset: int, place: str) -> tuple[list[Record], int]:

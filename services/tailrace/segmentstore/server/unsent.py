@@ -1,0 +1,145 @@
+"""Replies that their peers have not taken yet: one bound for all connections of a server (design §8).
+
+Each connection has its own high-water mark, but a thousand of them that read nothing would still hold a thousand times
+that. So what is unsent, and what large replies under way will add, is counted together. The upper half of the bound is
+for connections that hold nothing yet; above it no large reply is begun at all. While some wait for room, connections
+that hold unsent replies and hardly take any are cut off: nobody is at the mercy of a peer that stopped reading.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from tailrace.common import limits
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+class Sender(Protocol):
+    """The send side of a connection, as far as the bound looks at it."""
+
+    def unsent(self) -> tuple[int, int]:
+        """Bytes that the peer has not taken now, and all bytes that were ever handed to the transport."""
+        ...
+
+    def room_again(self) -> None:
+        """There may be room again: whoever waits looks again."""
+        ...
+
+    def cut_off(self, reason: str) -> None:
+        """End the connection at once; what is unsent is dropped."""
+        ...
+
+
+class _Held:
+    """What one connection holds, and how that was when the slow ones were looked for last."""
+
+    __slots__ = ("seen_taken", "unsent_bytes")
+
+    def __init__(self) -> None:
+        self.unsent_bytes = 0
+        self.seen_taken = -1
+
+
+class UnsentReplies:
+    """The bound of a server; ``look_s`` is the time in which a connection must take something while others wait."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        max_bytes: int = limits.SEND_BUFFERS_MAX_BYTES,
+        look_s: float = limits.SEND_PROGRESS_S,
+    ) -> None:
+        self._loop = loop
+        self._max_bytes = max_bytes
+        self._enough_bytes = max_bytes * 3 // 8
+        self._look_s = look_s
+        self._held: dict[Sender, _Held] = {}
+        self._waiting: dict[Sender, None] = {}
+        self._look: asyncio.TimerHandle | None = None
+        self.total_bytes = 0
+
+    def has_room(self, *, holds_nothing: bool) -> bool:
+        """Whether a connection may begin another large reply."""
+        return self.total_bytes < (self._max_bytes if holds_nothing else self._max_bytes // 2)
+
+    def reserve(self, length_bytes: int) -> None:
+        """A reply of at most that size is being made."""
+        self.total_bytes += length_bytes
+
+    def release(self, length_bytes: int) -> None:
+        """It was handed over, or will not come."""
+        self.total_bytes -= length_bytes
+        self._wake()
+
+    def holds(self, sender: Sender, unsent_bytes: int) -> None:
+        """The connection holds that much now."""
+        held = self._held.get(sender)
+        if held is None:
+            if not unsent_bytes:
+                return
+            held = self._held[sender] = _Held()
+        change = unsent_bytes - held.unsent_bytes
+        held.unsent_bytes = unsent_bytes
+        self.total_bytes += change
+        if not unsent_bytes:
+            del self._held[sender]
+        if change < 0:
+            self._wake()
+
+    def wait(self, sender: Sender) -> None:
+        """Call the connection's `room_again` when there may be room."""
+        if not self._waiting:
+            self._count_again()
+        self._waiting[sender] = None
+        self._wake()
+        if self._waiting and self._look is None:
+            self._look = self._loop.call_later(self._look_s, self._look_for_slow_ones)
+
+    def forget(self, sender: Sender) -> None:
+        """The connection is gone."""
+        self._waiting.pop(sender, None)
+        self.holds(sender, 0)
+        self._stop_looking()
+
+    def _wake(self) -> None:
+        # Well below the bound, so that the many that wait are not woken for a reply that fills it again.
+        if not self._waiting or self.total_bytes > self._enough_bytes:
+            return
+        waiting, self._waiting = self._waiting, {}
+        for sender in waiting:
+            sender.room_again()
+        self._stop_looking()
+
+    def _stop_looking(self) -> None:
+        if self._look is not None and not self._waiting:
+            self._look.cancel()
+            self._look = None
+            for held in self._held.values():
+                held.seen_taken = -1
+
+    def _count_again(self) -> list[tuple[int, Sender]]:
+        """Count what is unsent now; small remainders left without a word. Returns who took next to nothing since."""
+        slow = []
+        for sender, held in list(self._held.items()):
+            unsent_bytes, handed_bytes = sender.unsent()
+            taken_bytes = handed_bytes - unsent_bytes
+            if held.seen_taken >= 0 and taken_bytes - held.seen_taken < min(
+                limits.SEND_PROGRESS_MIN_BYTES, unsent_bytes
+            ):
+                slow.append((unsent_bytes, sender))
+            held.seen_taken = taken_bytes
+            self.holds(sender, unsent_bytes)
+        return slow
+
+    def _look_for_slow_ones(self) -> None:
+        """Cut off who took next to nothing since the last look, those who hold most first, until there is room."""
+        self._look = None
+        for unsent_bytes, sender in sorted(self._count_again(), key=lambda item: item[0], reverse=True):
+            if not self._waiting:
+                return
+            sender.cut_off(f"it does not take {unsent_bytes} bytes of replies while others wait for room")
+            self.holds(sender, 0)
+        if self._waiting and self._look is None:
+            self._look = self._loop.call_later(self._look_s, self._look_for_slow_ones)
