@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError
@@ -75,6 +76,13 @@ class _Pages:
         page = await self._tier2.read_exact(ref, offset, length)
         self._cache.put(key, page)
         return page
+
+
+class AttributeFlush(NamedTuple):
+    """New pages in Tier 2: the operation that commits them, and the updates that are in them."""
+
+    operation: ops.CommitIndex
+    items: list[tuple[bytes, int]]
 
 
 class AttributeStore:
@@ -192,32 +200,31 @@ class AttributeStore:
             return await index.iterate(self._state(segment), from_id, to_id, limit, self._reader(segment))
 
         stored = await self._at_one_root(segment, read)
-        exhausted = len(stored) < limit
-        bound = to_id if exhausted else stored[-1][0]
-        length = segment.attribute_key_length
-        memory = sorted(
-            (key, value)
-            for key, value in segment.committed.items()
-            if len(key) == length and from_id <= key <= bound and not is_core_attribute(key)
-        )
-        merged = dict(stored)
-        merged.update(memory)
+        bound = to_id if len(stored) < limit else stored[-1][0]
+        # What is in memory and not dirty is what the index holds at this root.
+        memory = segment.dirty.between(from_id, bound, limit + 1)
+        if len(memory) > limit:
+            bound = memory[limit - 1]
+            del memory[limit:]
+        merged = {key: value for key, value in stored if key <= bound}
+        merged.update((key, segment.committed[key]) for key in memory)
         values = [(key, value) for key, value in sorted(merged.items()) if value != NULL_ATTRIBUTE]
         if len(values) >= limit:
             return values[:limit], True, bound
-        return values, exhausted, bound
+        return values, bound == to_id, bound
 
     # -- flushing ------------------------------------------------------------------------------------------------
 
-    async def build_update(self, segment: Segment) -> ops.CommitIndex | None:
-        """Write the dirty attributes' new pages to Tier 2; returns the operation that commits them."""
-        dirty = dict(segment.dirty)
-        if not dirty:
+    async def build_update(self, segment: Segment) -> AttributeFlush | None:
+        """Write new pages for the attributes that are dirty for longest to Tier 2.
+
+        Returns the operation that commits them, None when nothing is dirty. Memory: `limits.FLUSH_OBJECT_MAX_BYTES`.
+        """
+        batch = segment.dirty.oldest(_batch_size(segment))
+        if not batch.items:
             return None
-        flushed_through = max(dirty.values())
-        changes = [
-            (key, None if (value := segment.committed[key]) == NULL_ATTRIBUTE else value) for key in sorted(dirty)
-        ]
+        keys = sorted(key for key, _ in batch.items)
+        changes = [(key, None if (value := segment.committed[key]) == NULL_ATTRIBUTE else value) for key in keys]
         update = await index.update(self._state(segment), changes, self._reader(segment))
         state = update.state
         root = ops.IndexRoot(
@@ -226,29 +233,44 @@ class AttributeStore:
             state.start_offset,
             state.length,
             state.live_bytes,
-            flushed_through,
+            batch.flushed_through,
         )
         pages: list[ChunkRef] = []
         if update.data:
             section = Section(segment.segment_id, segment.name + "$attributes.index", segment.index.length, update.data)
             pages = [ref for _, ref in await self._tier2.write([section], kind="a")]
-        return ops.CommitIndex(segment.segment_id, root, pages)
+        return AttributeFlush(ops.CommitIndex(segment.segment_id, root, pages), batch.items)
 
     @staticmethod
     def evict(segment: Segment) -> int:
-        """Let go of values that the index holds, when there are too many; returns how many."""
-        if segment.inflight or len(segment.latest) <= limits.ATTRIBUTES_IN_MEMORY_PER_SEGMENT_MAX:
+        """Let go of values that the index holds, when there are too many; returns how many.
+
+        Looks at a bounded number of them: those that stay go behind the others, so that the next call goes on there.
+        """
+        latest = segment.latest
+        bound = limits.ATTRIBUTES_IN_MEMORY_PER_SEGMENT_MAX
+        if segment.inflight or len(latest) <= bound or not segment.index.root_length:
             return 0
-        if not segment.index.root_length:
-            return 0
-        victims = [key for key in segment.latest if key not in segment.dirty and not is_core_attribute(key)]
-        victims = victims[: len(segment.latest) - limits.ATTRIBUTES_IN_MEMORY_PER_SEGMENT_MAX // 2]
-        for key in victims:
-            del segment.latest[key]
-            segment.committed.pop(key, None)
-        if victims:
+        evicted, wanted = 0, len(latest) - bound // 2
+        for key in list(islice(latest, limits.ATTRIBUTES_EVICTION_SCAN_MAX)):
+            if evicted == wanted:
+                break
+            value = latest.pop(key)
+            if key in segment.dirty or is_core_attribute(key):
+                latest[key] = value
+            else:
+                segment.committed.pop(key, None)
+                evicted += 1
+        if evicted:
             segment.eviction_generation += 1
-        return len(victims)
+        return evicted
+
+
+def _batch_size(segment: Segment) -> int:
+    """How many attributes one flush may write: each of them may rewrite a page, but none is written twice."""
+    if segment.index.live_bytes <= limits.FLUSH_OBJECT_MAX_BYTES // 2:
+        return limits.FLUSH_ATTRIBUTES_BATCH_MAX
+    return limits.FLUSH_ATTRIBUTES_SCATTERED_BATCH_MAX
 
 
 def _after(key: bytes) -> bytes:

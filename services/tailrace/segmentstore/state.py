@@ -23,6 +23,7 @@ from tailrace.segmentstore.api import (
     is_core_attribute,
 )
 from tailrace.segmentstore.coverage import Coverage
+from tailrace.segmentstore.dirtyattributes import DirtyAttributes
 from tailrace.segmentstore.readindex import ReadIndex
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class Segment:
         self.latest: dict[bytes, int] = {}
         self.committed: dict[bytes, int] = {}
         self.core: dict[bytes, int] = {}  # those of `committed` that are pinned
-        self.dirty: dict[bytes, int] = {}  # extended attribute -> sequence number of its last committed update
+        self.dirty = DirtyAttributes()
         self.index = ops.EMPTY_INDEX
         self.index_pages = Coverage()
         self.eviction_generation = 0
@@ -140,7 +141,7 @@ class Segment:
             if is_core_attribute(key):
                 self.core[key] = value
             else:
-                dirty[key] = sequence
+                dirty.put(key, sequence)
 
     def add_pending(self, append: PendingAppend) -> None:
         """Remember an append that Tier 2 does not hold."""
@@ -357,8 +358,7 @@ class ContainerState:
             segment.index_pages.add(ref)
         segment.index = root
         self._release(segment.index_pages.truncate(root.start_offset))
-        for key in [key for key, sequence in segment.dirty.items() if sequence <= root.flushed_through]:
-            del segment.dirty[key]
+        segment.dirty.settle(root.flushed_through)
 
     # -- Tier-2 objects ------------------------------------------------------------------------------------------
 

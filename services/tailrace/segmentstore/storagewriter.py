@@ -243,13 +243,14 @@ class StorageWriter:
 
     async def _flush_attributes(self, segment: Segment) -> None:
         try:
-            operation = await self._attributes.build_update(segment)
+            flush = await self._attributes.build_update(segment)
         except CorruptionError:
             if self._alive(segment):
                 raise
             return  # deleted or merged meanwhile, and its pages with it
-        if operation is not None:
-            await self._host.commit_control(operation)
+        if flush is not None:
+            await self._host.commit_control(flush.operation)
+            segment.dirty.settle_items(flush.items)
 
     # -- deletions -----------------------------------------------------------------------------------------------
 
