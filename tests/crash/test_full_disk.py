@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.history import Event, History, encode
-from harness.objectwatch import PART, files_in
+from harness.objectwatch import files_in, is_part
 from harness.server import Server, StartFailedError
 from harness.smalldisk import SmallDisk, small_disk
 from harness.workload import create_stream, read_from_head
@@ -131,7 +131,7 @@ async def test_full_and_room_again(server: Server, disk: SmallDisk) -> None:
         await course.check()
         await server.flush()
         await healthy(server)
-        assert not [path for path in files_in(str(server.tier2)) if path.endswith(PART)], "what failed was left behind"
+        assert not [path for path in files_in(str(server.tier2)) if is_part(path)], "what failed was left behind"
 
 
 async def healthy(server: Server) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import re
 from datetime import timedelta
@@ -119,6 +120,8 @@ class FolderObjects(ObstoreObjects):
     def __init__(self, folder: Path) -> None:
         super().__init__(LocalStore(str(folder)))
         self._folder = folder
+        self._attempts = itertools.count(1)
+        self._durable_folders: set[Path] = set()  # no more than the folders that there are
 
     async def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> None:
         """Create an object: write beside, sync, move into place, sync the folders."""
@@ -126,8 +129,9 @@ class FolderObjects(ObstoreObjects):
 
     def _put_synced(self, key: str, data: Sequence[Buffer], if_absent: bool) -> None:
         path = self._folder / key
-        created = _make_folders(path.parent, self._folder)
-        temporary = path.with_name(path.name + "#part")  # obstore's own mark: such names are not listed
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Digits after "#" are obstore's own mark: such names are not listed. Rivals must not share one.
+        temporary = path.with_name(f"{path.name}#{os.getpid()}{next(self._attempts):09d}")
         try:
             with temporary.open("wb") as file:
                 file.writelines(data)
@@ -145,19 +149,15 @@ class FolderObjects(ObstoreObjects):
                 temporary.unlink()
         else:
             temporary.replace(path)
-        for folder in (path.parent, *created):
-            _sync_folder(folder)
+        _sync_folder(path.parent)
+        self._sync_entry_of(path.parent)
 
-
-def _make_folders(folder: Path, top: Path) -> list[Path]:
-    """Create missing folders down to `folder`; returns those whose entries changed."""
-    changed = []
-    missing = folder
-    while missing != top and not missing.exists():
-        missing = missing.parent
-        changed.append(missing)
-    folder.mkdir(parents=True, exist_ok=True)
-    return changed
+    def _sync_entry_of(self, folder: Path) -> None:
+        """Make the way to a folder durable: whoever created it may not have come to that yet."""
+        while folder != self._folder and folder not in self._durable_folders:
+            _sync_folder(folder.parent)
+            self._durable_folders.add(folder)
+            folder = folder.parent
 
 
 def _sync_folder(folder: Path) -> None:

@@ -7,10 +7,16 @@ one that is being written), kills PID and prints the file. A process of its own,
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 
-PART = "#part"
+_PART = re.compile(r"#\d+$")
+
+
+def is_part(path: str) -> bool:
+    """Whether a file is an object that is being written."""
+    return _PART.search(path) is not None
 
 
 def files_in(folder: str) -> set[str]:
@@ -34,7 +40,7 @@ def main(folder: str, pid: int, what: str) -> None:
     print("watching", flush=True)
     while True:
         for path in files_in(folder) - before:
-            if path.endswith(PART) == (what == "part") and "/probe/" not in path:
+            if is_part(path) == (what == "part") and "/probe/" not in path:
                 os.kill(pid, signal.SIGKILL)
                 print(path, flush=True)
                 return

@@ -1,0 +1,72 @@
+"""Objects in a local folder: rivals, partial files, how they become durable."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tailrace.common.errors import AlreadyExistsError
+from tailrace.storage import obstores
+from tailrace.storage.obstores import FolderObjects
+
+
+async def test_of_rivals_that_create_one_object_one_wins(tmp_path: Path) -> None:
+    store = FolderObjects(tmp_path)
+    for number in range(20):
+        key = f"a/b{number}"
+        contents = [str(rival).encode() * 1000 for rival in range(8)]
+        puts = [store.put(key, [content], if_absent=True) for content in contents]
+        outcomes = await asyncio.gather(*puts, return_exceptions=True)
+        winners = [content for content, outcome in zip(contents, outcomes, strict=True) if outcome is None]
+        assert winners == [await store.get(key)]
+        assert sum(isinstance(outcome, AlreadyExistsError) for outcome in outcomes) == 7
+    assert len(await asyncio.to_thread(list, tmp_path.rglob("*"))) == 21, "nothing else is left"
+
+
+async def test_rivals_that_overwrite_leave_one_whole_object(tmp_path: Path) -> None:
+    store = FolderObjects(tmp_path)
+    contents = [str(rival).encode() * 200_000 for rival in range(8)]
+    for _ in range(5):
+        await asyncio.gather(*(store.put("a", [content]) for content in contents))
+        assert await store.get("a") in contents
+
+
+async def test_partial_files_are_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class PowerCut(BaseException):
+        """What no handler catches."""
+
+    def link(source: Path, target: Path) -> None:
+        listed.append(source.name)
+        raise PowerCut
+
+    listed: list[str] = []
+    store = FolderObjects(tmp_path)
+    await store.put("a/whole", [b"x"])
+    monkeypatch.setattr(Path, "replace", link)
+    monkeypatch.setattr(obstores.os, "fsync", lambda descriptor: None)
+    with pytest.raises(PowerCut):
+        await store.put("a/cut", [b"y"])
+    assert [path.name for path in (tmp_path / "a").iterdir() if path.name != "whole"] == listed
+    assert [info.key async for info in store.list("a")] == ["a/whole"]
+
+
+async def test_the_way_to_an_object_is_synced_whoever_made_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    sync_folder = obstores._sync_folder
+
+    def noted(folder: Path) -> None:
+        sync_folder(folder)
+        synced.append(folder)
+
+    monkeypatch.setattr(obstores, "_sync_folder", noted)
+    store = FolderObjects(tmp_path)
+    (tmp_path / "a/b").mkdir(parents=True)  # by a rival that has not synced anything yet
+    await store.put("a/b/one", [b"1"])
+    assert set(synced) == {tmp_path / "a/b", tmp_path / "a", tmp_path}
+    synced.clear()
+    await store.put("a/b/two", [b"2"])
+    assert synced == [tmp_path / "a/b"]
