@@ -1,4 +1,4 @@
-"""Attributes on their way to the index: bounded batches, what each of them covers, iterations over what is in memory."""
+"""Attributes on their way to the index: bounded batches, what each covers, iterations over what is in memory."""
 
 from __future__ import annotations
 
