@@ -1,4 +1,4 @@
-"""What every suite shares: test profiles, seeds, leak checks, and a real MinIO server."""
+"""What every suite shares: test profiles, seeds, leak checks, the published clients and a real MinIO server."""
 
 from __future__ import annotations
 
@@ -117,22 +117,39 @@ def _wait_until_ready(server: subprocess.Popen[bytes], endpoint: str, log: Path)
     raise RuntimeError(f"MinIO was not ready within {MINIO_READY_DEADLINE_S} s: {log.read_text()[-2000:]}")
 
 
-@pytest.fixture(scope="session")
-def minio_binary() -> Path:
-    """The MinIO server binary, built into the user's cache on first use.
+def _prepared(script: str) -> str:
+    """What a script of tests/support has made ready in the user's cache, built there on first use.
 
-    A build takes minutes, more than a test may: ``make test`` does it beforehand.
+    That may take minutes, more than a test may: ``make test`` does it beforehand.
     """
-    built = subprocess.run(
-        [REPOSITORY / "tests/support/minio.sh"],
+    made = subprocess.run(
+        [REPOSITORY / "tests/support" / script],
         env={**os.environ, "PYTHON": sys.executable},
         stdout=subprocess.PIPE,
         text=True,
         check=False,
     )
-    if built.returncode != 0:
-        raise RuntimeError("tests/support/minio.sh failed; its line on standard error says why")
-    return Path(built.stdout.strip())
+    if made.returncode != 0:
+        raise RuntimeError(f"tests/support/{script} failed; its line on standard error says why")
+    return made.stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def minio_binary() -> Path:
+    """The MinIO server binary."""
+    return Path(_prepared("minio.sh"))
+
+
+@pytest.fixture(scope="session")
+def python_client() -> str:
+    """The interpreter of an environment that holds the published Python client."""
+    return _prepared("python-client.sh")
+
+
+@pytest.fixture(scope="session")
+def java_class_path() -> str:
+    """The class path of the Java program of tests/compat/java, with the published Java client."""
+    return _prepared("java-client.sh")
 
 
 @pytest.fixture(scope="session")

@@ -105,32 +105,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CompatServer]:
             process.wait()
 
 
-def _prepare(script: str) -> str:
-    """Runs a script of tests/support that prints the path of what it has made ready."""
-    made = subprocess.run(
-        [REPOSITORY / "tests/support" / script],
-        env={**os.environ, "PYTHON": sys.executable},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    if made.returncode != 0:
-        raise RuntimeError(f"tests/support/{script} failed; its line on standard error says why")
-    return made.stdout.strip()
-
-
-@pytest.fixture(scope="session")
-def compat_python() -> Path:
-    """The interpreter of an environment that holds the published Python client."""
-    return Path(_prepare("python-client.sh"))
-
-
-@pytest.fixture(scope="session")
-def compat_java() -> str:
-    """The class path of our Java program and the published Java client."""
-    return _prepare("java-client.sh")
-
-
 RunChild = Callable[..., str]
 
 

@@ -18,12 +18,12 @@ ALL_BENCHES = ["ingest-100b-1", "ingest-100b-4", "single-100b", "single-10kb", "
 
 
 @pytest.fixture
-def java(compat_java: str, server: Any) -> Any:
+def java(java_class_path: str, server: Any) -> Any:
     """Builds the command line: ``java("create", "scope", …)``."""
 
     def command(name: str, *arguments: str) -> list[str]:
-        options = ["-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"]
-        return ["java", *options, "-cp", compat_java, "io.tailrace.compat.Main", name, server.controller, *arguments]
+        options = ["-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", java_class_path]
+        return ["java", *options, "io.tailrace.compat.Main", name, server.controller, *arguments]
 
     return command
 

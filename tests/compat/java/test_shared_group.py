@@ -80,7 +80,7 @@ async def write_while_things_change(
 
 
 @pytest.mark.timeout(170)
-async def test_java_and_our_readers_share_a_group(compat_java: str, server: Any, tmp_path: Path) -> None:
+async def test_java_and_our_readers_share_a_group(java_class_path: str, server: Any, tmp_path: Path) -> None:
     stream = StreamName(f"shared-{secrets.token_hex(4)}", "stream")
     output = tmp_path / "java"
     got: list[list[str]] = [[], []]
@@ -95,7 +95,7 @@ async def test_java_and_our_readers_share_a_group(compat_java: str, server: Any,
         group = await groups.open("group")
         leave, stop = asyncio.Event(), asyncio.Event()
         arguments = (server.controller, stream.scope, stream.stream, "group")
-        async with java_readers(compat_java, output, *arguments) as java, asyncio.TaskGroup() as readers:
+        async with java_readers(java_class_path, output, *arguments) as java, asyncio.TaskGroup() as readers:
             for name, heard, end in (("ours-1", got[0], stop), ("ours-2", got[1], leave)):
                 readers.create_task(read(client.reader(stream.scope, "group", name), heard, end))
             await until_online(group, 4)

@@ -23,7 +23,7 @@ SLOW_CHECKS = ("check_stream_without_segments", "check_empty_scope_name", "check
 
 @pytest.fixture(scope="module", autouse=True)
 def slow_checks(
-    server: Any, compat_python: Path, test_profile: str, tmp_path_factory: pytest.TempPathFactory
+    server: Any, python_client: str, test_profile: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, tuple[subprocess.Popen[bytes], Path]]]:
     """The slow checks, begun before the others and running beside them."""
     folder = tmp_path_factory.mktemp("slow")
@@ -32,7 +32,7 @@ def slow_checks(
         output = folder / check
         with output.open("wb") as sink:
             child = subprocess.Popen(
-                [compat_python, SCRIPTS / "slow_errors.py", check],
+                [python_client, SCRIPTS / "slow_errors.py", check],
                 env=server.environment(test_profile),
                 stdout=sink,
                 stderr=subprocess.STDOUT,
@@ -50,8 +50,8 @@ def slow_checks(
 @pytest.mark.parametrize(
     "script", ["scopes_and_streams", "errors", "events", "transactions", "byte_streams", "reader_groups", "scaling"]
 )
-def test_python_client(script: str, compat_python: Path, run_child: Any) -> None:
-    output = run_child([str(compat_python), str(SCRIPTS / f"{script}.py")], LIMIT_S)
+def test_python_client(script: str, python_client: str, run_child: Any) -> None:
+    output = run_child([python_client, str(SCRIPTS / f"{script}.py")], LIMIT_S)
     print(output)
     assert "ok     check_" in output
 

@@ -103,7 +103,8 @@ class ServerProcess:
                 endpoints = await self._wait_until_ready(self._process, start_of_log)
         except TimeoutError:
             await self.kill()
-            raise StartError(f"the server did not serve within {READY_DEADLINE_S:g} s; see {self._log_file}") from None
+            words = self._last_words(start_of_log)
+            raise StartError(f"the server did not serve within {READY_DEADLINE_S:g} s, its last words: {words}") from None
         self._ports = endpoints.ports()
         self.endpoints = endpoints
         return endpoints
