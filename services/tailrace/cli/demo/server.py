@@ -104,7 +104,7 @@ class ServerProcess:
         except TimeoutError:
             await self.kill()
             words = self._last_words(start_of_log)
-            raise StartError(f"the server did not serve within {READY_DEADLINE_S:g} s, its last words: {words}") from None
+            raise StartError(f"the server did not serve within {READY_DEADLINE_S:g} s; it said: {words}") from None
         self._ports = endpoints.ports()
         self.endpoints = endpoints
         return endpoints
