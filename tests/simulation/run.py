@@ -25,7 +25,9 @@ if __name__ == "__main__":
 from sim.workloads.cluster import ClusterWorkload
 from sim.workloads.container import ContainerWorkload
 from sim.workloads.log import LogWorkload
+from sim.workloads.objectlog import ObjectLogWorkload
 from sim.workloads.server import ServerWorkload
+from sim.workloads.tables import TablesWorkload
 from sim.world import SimWorld
 
 
@@ -41,7 +43,9 @@ class Workload(Protocol):
 
 WORKLOADS: dict[str, Callable[[int], Workload]] = {
     "log": LogWorkload,
+    "objectlog": ObjectLogWorkload,
     "container": ContainerWorkload,
+    "tables": TablesWorkload,
     "server": ServerWorkload,
     "cluster": ClusterWorkload,
 }

@@ -546,7 +546,7 @@ class Container:
             flush.exception()  # seen: its caller hears of it, if there still is one
 
     async def _flush_and_checkpoint(self) -> None:
-        await self._writer.flush_all()
+        await self._writer.flush_all(self._log.next_sequence - 1)
         await self.checkpoint_if_due(force=True)
 
     async def list_chunks(self, segment: str) -> list[ChunkListing]:

@@ -151,9 +151,13 @@ class StorageWriter:
         await self._delete_objects()
         await self._host.checkpoint_if_due()
 
-    async def flush_all(self) -> None:
-        """Move everything that is committed now to Tier 2."""
-        while pending := [segment for segment in self._host.state.segments.values() if segment.pending]:
+    async def flush_all(self, through_frame: int) -> None:
+        """Move all bytes of the log's frames up to that one to Tier 2, whatever is appended meanwhile."""
+        while pending := [
+            segment
+            for segment in self._host.state.segments.values()
+            if any(item.frame_sequence <= through_frame for item in segment.pending)
+        ]:
             await self._flush([segment for segment in pending if not segment.flushing])
             if any(segment.flushing for segment in pending):
                 await asyncio.sleep(limits.FLUSH_TICK_S / 10)

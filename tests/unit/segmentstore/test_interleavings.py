@@ -101,6 +101,26 @@ async def test_a_flush_whose_caller_goes_away_while_its_index_is_on_the_way_to_t
     assert await container.get_attributes(NAME, [writer]) == {writer: 2}
 
 
+async def test_a_flush_ends_although_writers_go_on(world: World) -> None:
+    container = await world.open()
+    await container.create_segment(NAME)
+    stop = False
+
+    async def write() -> None:
+        while not stop:
+            await container.append(NAME, [b"more"])
+
+    writing = asyncio.create_task(write())
+    for _ in range(3):
+        length = (await container.info(NAME)).length
+        async with asyncio.timeout(5):
+            await container.flush_to_storage()
+        chunks = await container.list_chunks(NAME)
+        assert sum(chunk.length_bytes for chunk in chunks) >= length
+    stop = True
+    await writing
+
+
 async def test_a_flush_that_a_stop_ends_is_told_so(world: World) -> None:
     world.objects = objects = Gate()
     container = await world.open()
