@@ -8,6 +8,8 @@ from pathlib import Path
 from tailrace.common import limits
 from tailrace.common.errors import StartError
 
+# Large frames that are being received, and buffers kept for reuse.
+_RECEIVE_BYTES = limits.RECEIVE_BUFFERS_MAX_BYTES + limits.RECEIVE_POOL_IDLE_MAX_BYTES
 _PROCESS_BYTES = 96 * limits.MIB  # interpreter, libraries, metadata of idle segments
 _CGROUP_FILES = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
@@ -22,6 +24,7 @@ class Budgets:
     send_buffer_bytes: int
     upload_bytes: int
     index_page_bytes: int
+    receive_buffer_bytes: int = _RECEIVE_BYTES
     process_bytes: int = _PROCESS_BYTES
 
     @property
@@ -29,7 +32,8 @@ class Budgets:
         """What the process may come to; compared with the memory limit."""
         return (
             self.cache_bytes
-            + self.in_flight_bytes * 2  # once in receive buffers, once in log frames
+            + self.receive_buffer_bytes
+            + self.in_flight_bytes  # in log frames
             + self.send_buffer_bytes
             + self.upload_bytes
             + self.index_page_bytes
@@ -42,6 +46,7 @@ class Budgets:
             ("cache", self.cache_bytes),
             ("in flight, all connections", self.in_flight_bytes),
             ("in flight, one connection", self.connection_in_flight_bytes),
+            ("receive buffers", self.receive_buffer_bytes),
             ("send buffers", self.send_buffer_bytes),
             ("uploads to Tier 2", self.upload_bytes),
             ("attribute index pages", self.index_page_bytes),

@@ -38,16 +38,21 @@ CLOSE_FLUSH_DEADLINE_S: Final = 5.0  # a closing connection that does not take i
 TABLE_ITERATE_ITEMS_MAX: Final = 10_000
 RECEIVE_BUFFER_BYTES: Final = 64 * KIB  # of a connection with bytes pending; idle ones have none
 RECEIVE_BUFFER_BUSY_BYTES: Final = 512 * KIB  # of one that keeps filling its buffer
+RECEIVE_BUFFERS_MAX_BYTES: Final = 64 * MIB  # larger ones, of all connections together
+RECEIVE_BUFFERS_MANY: Final = 512  # when so many are in use, new ones have the least room only
+RECEIVE_PROGRESS_S: Final = 1.0  # while others wait for room, each connection must send some of its frame in this time
+RECEIVE_PROGRESS_MIN_BYTES: Final = 64 * KIB  # and at least so much
 RECEIVE_MIN_BYTES: Final = 16 * KIB  # least room for one read
 RECEIVE_POOL_IDLE_MAX_BYTES: Final = 32 * MIB  # receive buffers kept for reuse
 
 # -- containers (design §3 to §8) ---------------------------------------------------------------------------------
 FRAME_PAYLOAD_TARGET_BYTES: Final = 1 * MIB  # a log frame is closed when it holds this much
 FRAME_PIECE_MIN_BYTES: Final = 256 * KIB  # an operation that spans frames has at most one piece for so many bytes
-FRAME_SPACE_RESERVE_BYTES: Final = 1 * MIB  # room that the log must have beyond an operation
+CONTROL_OPERATION_MAX_BYTES: Final = 1 * MIB  # in the log, of what a client asks for and is no append
 ATTRIBUTE_UPDATES_PER_OPERATION_MAX: Final = 1024
 CHECKPOINT_INTERVAL_BYTES: Final = 64 * MIB
 CHECKPOINT_INTERVAL_OPERATIONS: Final = 100_000
+CHECKPOINT_FULL_DISK_FACTOR: Final = 8  # so many times earlier while the disk is full, to give space back
 CHECKPOINT_RECORD_BYTES: Final = 512 * KIB
 MERGED_SOURCES_REMEMBERED_S: Final = 600.0
 
@@ -176,6 +181,7 @@ READER_GROUP_COMPACT_BYTES: Final = 512 * KIB  # state record bytes since the la
 READER_GROUP_COMPACT_PROBABILITY: Final = 0.05
 READER_GROUP_CONFLICTS_MAX: Final = 1000  # conditional writes lost in a row before giving up
 READER_GROUP_POLL_S: Final = 0.5  # between looks whether a checkpoint is complete
+READER_GROUP_LOADS_MAX: Final = 5  # attempts to read a state that is being compacted
 READER_GROUP_RESETS_MAX: Final = 20  # attempts of a reset while others reset the group, too
 READER_GROUP_CONFIG_CHECK_S: Final = 10.0  # between looks whether an interrupted reset must be finished
 READER_EVENTS_PER_READ_MAX: Final = 100_000  # of one call

@@ -21,6 +21,7 @@ from tailrace.log.memory import MemoryLog, MemoryLogStore
 from tailrace.segmentstore.api import SegmentContainer
 from tailrace.segmentstore.server.budgets import InFlightBudget
 from tailrace.segmentstore.server.listener import SegmentStoreServer
+from tailrace.segmentstore.server.receiving import ReceiveRoom
 from tailrace.segmentstore.server.registry import ContainerRegistry
 from tailrace.segmentstore.server.unsent import UnsentReplies
 from tailrace.segmentstore.tables.service import TableService
@@ -28,6 +29,7 @@ from tailrace.segmentstore.worker import Worker, WorkerPorts
 from tailrace.storage.obstores import ObstoreObjects
 from tailrace.wire import codec
 from tailrace.wire import commands as c
+from tailrace.wire.receiver import BufferPool
 
 DEADLINE_S = 20.0
 C = TypeVar("C", bound=c.Command)
@@ -147,6 +149,7 @@ class Setting:
         self.until = until
         self.turn = turn
         self.unsent: UnsentReplies
+        self.receiving: ReceiveRoom
         self.server = SegmentStoreServer(
             registry, self.in_flight, SystemClock(), SystemEntropy(), self._authorize, self._account, **bounds
         )
@@ -238,14 +241,15 @@ async def model(no_leaks: None) -> AsyncIterator[Setting]:
 
 @pytest.fixture
 async def tight(no_leaks: None) -> AsyncIterator[Setting]:
-    """The server over the model container with little room for replies, which looks for slow peers all the time."""
+    """The server over the model container with little room, which looks for slow peers all the time."""
     unsent = UnsentReplies(asyncio.get_running_loop(), 8 * MIB, look_s=0.05)
-    setting = Setting(ModelRegistry(ModelContainer()), unsent=unsent)
-    setting.unsent = unsent
+    receiving = ReceiveRoom(asyncio.get_running_loop(), BufferPool(max_bytes=16 * MIB), look_s=0.05)
+    setting = Setting(ModelRegistry(ModelContainer()), unsent=unsent, receiving=receiving)
+    setting.unsent, setting.receiving = unsent, receiving
     await setting.start()
     yield setting
     await setting.close()
-    assert unsent.total_bytes == 0
+    assert unsent.total_bytes == receiving.pool.promised_bytes == 0
 
 
 @pytest.fixture(params=["model", "waiting", "container"])

@@ -144,3 +144,91 @@ def test_random_bytes_are_frames_or_refused(data: bytes, step: int) -> None:
         feed(Receiver(BufferPool()), data, step)
     except ProtocolError:
         return
+
+
+def begin(receiver: Receiver, length: int, sent: int) -> None:
+    """Receive the header of a frame and the first `sent` bytes of its payload."""
+    data = codec.frame_header(74, length) + bytes(sent)
+    assert feed(receiver, data, 1 << 30) == []
+
+
+def test_a_header_alone_takes_no_room() -> None:
+    pool = BufferPool()
+    receiver = Receiver(pool)
+    begin(receiver, codec.PAYLOAD_MAX_BYTES, 10)
+    assert len(receiver.get_buffer()) <= limits.RECEIVE_BUFFER_BYTES
+    begin_at = 10
+    for _ in range(200):
+        buffer = receiver.get_buffer()
+        assert len(receiver.view) <= max(limits.RECEIVE_BUFFER_BYTES, 8 * begin_at)
+        receiver.received(len(buffer))
+        begin_at += len(buffer)
+        if begin_at > 3 * limits.MIB:
+            break
+    assert receiver.frames() == []
+    receiver.close()
+
+
+def test_large_frames_are_promised_their_room() -> None:
+    pool = BufferPool(max_bytes=16 * limits.MIB)
+    one, two, three = (Receiver(pool) for _ in range(3))
+    for receiver in (one, two, three):
+        begin(receiver, 5 * limits.MIB, 100)
+    assert [receiver.may_receive() for receiver in (one, two, three)] == [True, True, False]
+    assert pool.promised_bytes == 16 * limits.MIB
+    woken: list[int] = []
+    pool.on_room = lambda: woken.append(pool.promised_bytes)
+    assert len(feed(one, bytes(5 * limits.MIB - 100), 1 << 30)) == 1
+    assert woken[-1] == 8 * limits.MIB
+    assert three.may_receive()
+    two.close()
+    three.close()
+    assert pool.promised_bytes == 0
+    assert pool.promised == {}
+
+
+def test_a_frame_above_the_bound_is_received_alone() -> None:
+    pool = BufferPool(max_bytes=2 * limits.MIB)
+    small, large = Receiver(pool), Receiver(pool)
+    begin(small, limits.MIB // 2, 10)
+    assert small.may_receive()
+    begin(large, 5 * limits.MIB, 10)
+    assert not large.may_receive()
+    small.close()
+    assert large.may_receive()
+    assert len(feed(large, bytes(5 * limits.MIB - 10), 100_000)) == 1
+    assert pool.promised_bytes == 0
+
+
+def test_busy_connections_get_large_buffers_only_while_half_is_left() -> None:
+    pool = BufferPool(max_bytes=2 * limits.MIB)
+    receivers = [Receiver(pool) for _ in range(10)]
+    noise = codec.frame_header(1, 100_000) + bytes(100_000)
+    for receiver in receivers:
+        feed(receiver, noise * 30 + noise[:1000], 1 << 30)
+    assert pool.promised_bytes <= limits.MIB
+    assert all(receiver.may_receive() for receiver in receivers)
+    for receiver in receivers:
+        receiver.close()
+    assert pool.promised_bytes == 0
+
+
+def test_a_large_buffer_is_given_back_by_a_connection_that_never_pauses() -> None:
+    pool = BufferPool()
+    receiver = Receiver(pool)
+    small = codec.frame_header(1, 90) + bytes(90)
+    feed(receiver, codec.frame_header(1, 8 * limits.MIB) + bytes(8 * limits.MIB) + small[:50], 1 << 30)
+    assert receiver.may_receive()
+    for _ in range(30 * limits.MIB // 60_000):  # always with a part of the next frame, so that it is never settled
+        feed(receiver, small[50:] + small * 600 + small[:50], 1 << 30)
+    assert len(receiver.view) <= limits.RECEIVE_BUFFER_BUSY_BYTES
+    assert pool.promised_bytes <= limits.RECEIVE_BUFFER_BUSY_BYTES
+
+
+def test_very_many_connections_have_small_buffers() -> None:
+    pool = BufferPool()
+    receivers = [Receiver(pool) for _ in range(2 * limits.RECEIVE_BUFFERS_MANY)]
+    for receiver in receivers:
+        begin(receiver, 100, 1)
+    total = sum(len(receiver.view) for receiver in receivers)
+    assert total <= limits.RECEIVE_BUFFERS_MANY * (limits.RECEIVE_BUFFER_BYTES + limits.RECEIVE_MIN_BYTES)

@@ -44,6 +44,7 @@ _PADDING: Final = c.Padding.CODE
 _STOP_CONTAINER: Final = 1  # an append waits for room in its container
 _STOP_BUDGET: Final = 2  # too many bytes in flight
 _STOP_SENDING: Final = 4  # the peer does not take its replies
+_STOP_RECEIVING: Final = 8  # there is no room for the whole of the frame that is under way
 
 
 def _keep_alive(transport: asyncio.Transport) -> None:
@@ -69,7 +70,7 @@ class Connection(asyncio.BufferedProtocol):
         self._made = made
         self._gone = gone
         self._loop = asyncio.get_running_loop()
-        self._receiver = Receiver(context.pool)
+        self._receiver = Receiver(context.receiving.pool, self)
         self._assembler = BlockAssembler()
         self._budget = context.in_flight.connection(self._has_room)
         self._stops = 0
@@ -99,6 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         self._outbox.close()
         self._requests.close()
         self._receiver.close()
+        self._context.receiving.forget(self)
         self._gone(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -114,6 +116,18 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """The peer sends no more; the transport closes after what is queued."""
         return False
+
+    @property
+    def is_read(self) -> bool:
+        """Whether nothing but the peer decides how fast its bytes come."""
+        return not self._stops
+
+    def room_to_receive(self) -> bool:
+        """Go on receiving if there is room now; returns whether there was."""
+        if self._closing or not self._receiver.may_receive():
+            return self._closing
+        self._go_on(_STOP_RECEIVING)
+        return True
 
     def pause_writing(self) -> None:
         """The peer does not take what is sent: stop answering and reading."""
@@ -162,6 +176,9 @@ class Connection(asyncio.BufferedProtocol):
                         break
             if not self._stops & _STOP_CONTAINER:
                 receiver.settle()
+            if not self._stops and not self._closing and not receiver.may_receive():
+                self._stop(_STOP_RECEIVING)
+                self._context.receiving.wait(self)
         except ProtocolError as error:
             self.fail(str(error))
         except Exception as error:

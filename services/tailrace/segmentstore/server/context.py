@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from tailrace.common.auth import Account, Authorize
     from tailrace.common.ports import Clock, Entropy
     from tailrace.segmentstore.server.budgets import InFlightBudget
+    from tailrace.segmentstore.server.receiving import ReceiveRoom
     from tailrace.segmentstore.server.registry import ContainerRegistry
     from tailrace.segmentstore.server.unsent import UnsentReplies
-    from tailrace.wire.receiver import BufferPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class ServerContext:
     entropy: Entropy
     authorize: Authorize
     account: Account
-    pool: BufferPool
+    receiving: ReceiveRoom
     log: FilteringBoundLogger
     background: Callable[[Coroutine[None, None, None]], None]
 

@@ -11,8 +11,8 @@ from tailrace.common import limits
 from tailrace.common.auth import account_nothing, allow_all
 from tailrace.segmentstore.server.connection import Connection
 from tailrace.segmentstore.server.context import ServerContext
+from tailrace.segmentstore.server.receiving import ReceiveRoom
 from tailrace.segmentstore.server.unsent import UnsentReplies
-from tailrace.wire.receiver import BufferPool
 
 if TYPE_CHECKING:
     import socket
@@ -37,7 +37,9 @@ class SegmentStoreServer:
         authorize: Authorize = allow_all,
         account: Account = account_nothing,
         unsent: UnsentReplies | None = None,
+        receiving: ReceiveRoom | None = None,
     ) -> None:
+        loop = asyncio.get_running_loop()
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._connections: dict[Connection, None] = {}
         self._closing = False
@@ -47,12 +49,12 @@ class SegmentStoreServer:
         self._context = ServerContext(
             registry,
             budgets,
-            unsent or UnsentReplies(asyncio.get_running_loop()),
+            unsent or UnsentReplies(loop),
             clock,
             entropy,
             authorize,
             account,
-            BufferPool(),
+            receiving or ReceiveRoom(loop),
             self._log,
             self._background,
         )

@@ -1,0 +1,105 @@
+"""Connections that wait for room to receive a large frame: one bound for all of a server (design §8).
+
+The pool promises room for whole frames. While some wait for that, connections that have been promised room and send
+next to nothing are cut off: a frame that was begun must be gone on with.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from tailrace.common import limits
+from tailrace.wire.receiver import BufferPool, Receiver
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+class Receiving(Protocol):
+    """A connection, as far as the bound looks at it; the owner of its `Receiver`."""
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the server reads it: else it is not the peer that is slow."""
+        ...
+
+    def room_to_receive(self) -> bool:
+        """Go on if there is room now; returns whether there was."""
+        ...
+
+    def cut_off(self, reason: str) -> None:
+        """End the connection at once."""
+        ...
+
+
+class ReceiveRoom:
+    """The buffers of a server; ``look_s`` is the time in which a connection must send something while others wait."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        pool: BufferPool | None = None,
+        look_s: float = limits.RECEIVE_PROGRESS_S,
+    ) -> None:
+        self._loop = loop
+        self._look_s = look_s
+        self._waiting: dict[Receiving, None] = {}
+        self._seen: dict[Receiver, int] = {}
+        self._look: asyncio.TimerHandle | None = None
+        self.pool = pool or BufferPool()
+        self.pool.on_room = self._wake_soon
+        self._waking = False
+
+    def wait(self, connection: Receiving) -> None:
+        """Call the connection's `room_to_receive` when there may be room."""
+        self._waiting[connection] = None
+        if self._look is None:
+            self._seen = {receiver: receiver.received_bytes for receiver in self.pool.promised}
+            self._look = self._loop.call_later(self._look_s, self._look_for_slow_ones)
+
+    def forget(self, connection: Receiving) -> None:
+        """The connection is gone."""
+        self._waiting.pop(connection, None)
+        self._stop_looking()
+
+    def _wake_soon(self) -> None:
+        if self._waiting and not self._waking:
+            self._waking = True
+            self._loop.call_soon(self._wake)
+
+    def _wake(self) -> None:
+        """In the order in which they came: one that needs much is not passed over for ever."""
+        self._waking = False
+        for connection in list(self._waiting):
+            if not connection.room_to_receive():
+                break
+            self._waiting.pop(connection, None)
+        self._stop_looking()
+
+    def _stop_looking(self) -> None:
+        if self._look is not None and not self._waiting:
+            self._look.cancel()
+            self._look = None
+            self._seen = {}
+
+    def _look_for_slow_ones(self) -> None:
+        """Cut off who sent next to nothing since the last look; when all wait for each other, who waited longest."""
+        promised = self.pool.promised
+        slow, going_on = [], False
+        for receiver in promised:
+            if not receiver.owner.is_read:
+                continue
+            sent_bytes = receiver.received_bytes - self._seen.get(receiver, 0)
+            if receiver in self._seen and sent_bytes < limits.RECEIVE_PROGRESS_MIN_BYTES:
+                slow.append(receiver.owner)
+            else:
+                going_on = True
+        if not slow and not going_on:
+            slow = [connection for connection in self._waiting if self._holds(connection)][:1]
+        self._seen = {receiver: receiver.received_bytes for receiver in promised}
+        self._look = self._loop.call_later(self._look_s, self._look_for_slow_ones)
+        for connection in slow:
+            connection.cut_off("it does not finish a large frame while others wait for room to receive")
+
+    def _holds(self, connection: Receiving) -> bool:
+        return any(receiver.owner is connection for receiver in self.pool.promised)
