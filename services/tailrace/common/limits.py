@@ -16,6 +16,7 @@ SEGMENT_NAME_MAX_BYTES: Final = 1024
 
 # -- wire (wire §1, §5, §6) ---------------------------------------------------------------------------------------
 FRAME_MAX_BYTES: Final = 0x00FFFFFF  # whole frame, header included
+WIRE_LIST_ITEMS_MAX: Final = 32_768  # of a list in a frame: what the loop may spend on decoding one
 EVENT_MAX_BYTES: Final = 8 * MIB
 APPEND_BLOCK_MAX_BYTES: Final = 32 * MIB  # after reassembly
 CONNECTION_IN_FLIGHT_MAX_BYTES: Final = 16 * MIB

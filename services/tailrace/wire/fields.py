@@ -10,6 +10,7 @@ import struct
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Protocol, TypeAlias
 
+from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, ProtocolError
 from tailrace.wire.tables import NO_VERSION, TableEntry, TableKey
 from tailrace.wire.text import decode_text, encode_text
@@ -83,6 +84,8 @@ def _count(view: memoryview, position: int, end: int, item_min_bytes: int) -> tu
     """A list's count, checked against the least that its items take."""
     after = _need(4, position, end)
     count: int = _I32.unpack_from(view, position)[0]
+    if count > limits.WIRE_LIST_ITEMS_MAX:
+        raise ProtocolError(f"a list of {count} items, at most {limits.WIRE_LIST_ITEMS_MAX} are allowed")
     if count < 0 or count * item_min_bytes > end - after:
         raise ProtocolError(f"a list of {count} items does not fit in the {end - after} bytes left")
     return count, after

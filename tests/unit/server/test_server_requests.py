@@ -10,6 +10,7 @@ import pytest
 
 from tailrace.common import limits
 from tailrace.common.errors import PermissionDeniedError
+from tailrace.segmentstore.api import core_attribute
 from tailrace.wire import codec
 from tailrace.wire import commands as c
 
@@ -391,6 +392,55 @@ async def test_keys_and_values_beyond_the_limits(client: Any, entry: c.TableEntr
 
 
 # -- seams and bad input ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key_length", [0, 8])
+async def test_only_table_commands_change_a_table(setting: Any, key_length: int) -> None:
+    """Its bytes and attributes are its entries and their index: nothing else may write there."""
+    client = await setting.connect()
+    await client.call(c.CreateTableSegment(1, TABLE, "", False, key_length, 0))
+    entry = c.TableEntry(b"key-0001", b"value")
+    (version,) = (await client.call(c.UpdateTableEntries(2, TABLE, "", [entry]))).versions
+    await client.create(SEGMENT)
+    await client.create(SOURCE)
+    unsupported = [
+        c.SetupAppend(3, W, TABLE, ""),
+        c.TruncateSegment(3, TABLE, 10, ""),
+        c.UpdateSegmentAttribute(3, TABLE, W, 1, MIN, ""),
+        c.MergeSegments(3, TABLE, SOURCE, ""),
+        c.MergeSegments(3, SEGMENT, TABLE, ""),
+        c.MergeSegmentsBatch(3, TABLE, [SOURCE], ""),
+        c.MergeSegmentsBatch(3, SEGMENT, [TABLE], ""),
+    ]
+    for command in unsupported:
+        reply = await client.call(command)
+        # In containers of their own, source and target are refused for that.
+        assert reply == c.OperationUnsupported(3, type(command).__name__, "") or (
+            isinstance(reply, c.ErrorMessage) and "different containers" in reply.message
+        ), command
+    found = await client.call(c.ReadTable(4, TABLE, "", [c.TableKey(b"key-0001")]))
+    assert found.entries == [c.TableEntry(b"key-0001", b"value", version)]
+    client.send(c.AppendBlockEnd(W, 0, b"garbage", 1, 1, 1))
+    await client.expect_end()
+
+
+async def test_the_servers_own_attributes_are_not_for_clients(client: Any) -> None:
+    """Counters, the scale policy, and what is pinned in memory for as long as the segment lives."""
+    await fill(client, SEGMENT, b"abc")
+    await client.create(SOURCE)
+    own = [core_attribute(number) for number in (0, 1, 2, 9, 12, 1048577, 777_777, 2**64 - 1)]
+    for attribute in own:
+        commands = [
+            c.SetupAppend(5, attribute, SEGMENT, ""),
+            c.UpdateSegmentAttribute(5, SEGMENT, attribute, 7, MIN, ""),
+            c.MergeSegments(5, SEGMENT, SOURCE, "", [c.AttributeCondition(attribute, 1, 2, 3)]),
+        ]
+        for command in commands:
+            reply = await client.call(command)
+            assert isinstance(reply, c.ErrorMessage), command
+            assert reply.request_id == 5
+    count = await client.call(c.GetSegmentAttribute(6, SEGMENT, core_attribute(1), ""))
+    assert count == c.SegmentAttribute(6, 1)
 
 
 async def test_every_request_is_authorized_and_accounted(setting: Any) -> None:

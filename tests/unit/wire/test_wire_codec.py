@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, ProtocolError
 from tailrace.wire import codec, fields
 from tailrace.wire import commands as c
@@ -244,6 +245,24 @@ def test_iterator_arguments_may_end_after_the_token() -> None:
 def test_counts_and_lengths_are_checked_before_allocation(code: int, payload: str) -> None:
     with pytest.raises(ProtocolError):
         codec.decode(code, bytes.fromhex(payload))
+
+
+@pytest.mark.parametrize(
+    ("code", "head", "item", "tail"),
+    [
+        (78, "0000000000000005 000173 0000", "0000000c00000000", ""),
+        (90, "0000000000000005 000173", "000173", "0000"),
+    ],
+)
+def test_lists_are_short_enough_for_the_loop(code: int, head: str, item: str, tail: str) -> None:
+    """A frame has room for two million empty keys, whose decoding would take seconds."""
+
+    def payload(count: int) -> bytes:
+        return bytes.fromhex(head) + count.to_bytes(4, "big") + bytes.fromhex(item) * count + bytes.fromhex(tail)
+
+    codec.decode(code, payload(limits.WIRE_LIST_ITEMS_MAX))
+    with pytest.raises(ProtocolError, match="at most"):
+        codec.decode(code, payload(limits.WIRE_LIST_ITEMS_MAX + 1))
 
 
 @pytest.mark.parametrize("code", [0, 6, 41, 42, 72, 73, 101, -100, 2**31 - 1])

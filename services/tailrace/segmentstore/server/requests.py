@@ -145,9 +145,11 @@ class RequestProcessor:
         try:
             async with asyncio.timeout(limits.REQUEST_DEADLINE_S):
                 names.check_segment_name(segment)
+                segments.refuse_core_attribute(command.writer_id)
                 context.authorize(self._principal, command.token, segment, AccessLevel.READ_UPDATE)
                 context.account(writer.scope, 0, 1)
                 container = context.registry.container_for(segment)
+                await segments.refuse_table(container, segment)
                 number = await container.writer_state(segment, command.writer_id)
             appends.finish_setup(writer, container, number)
             self._outbox.reply(c.AppendSetup(command.request_id, segment, command.writer_id, number))

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.common import limits, names
 from tailrace.common.auth import AccessLevel
-from tailrace.common.errors import BadAttributeError, BadRequestError, NoSuchSegmentError, OverloadedError
+from tailrace.common.errors import (
+    BadAttributeError,
+    BadRequestError,
+    NoSuchSegmentError,
+    OverloadedError,
+    UnsupportedError,
+)
 from tailrace.common.ports import new_uuid
 from tailrace.segmentstore.api import (
     CREATION_TIME,
@@ -19,6 +25,7 @@ from tailrace.segmentstore.api import (
     AttributeUpdate,
     AttributeUpdateType,
     SegmentKind,
+    is_core_attribute,
 )
 from tailrace.segmentstore.server.calls import Call, Handler
 from tailrace.segmentstore.server.context import scope_of
@@ -28,6 +35,7 @@ from tailrace.wire.codec import encode_segment_read
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tailrace.segmentstore.api import SegmentContainer
     from tailrace.wire.command import Command
 
 _READ_MIN_BYTES: Final = 8
@@ -91,8 +99,29 @@ async def get_attribute(call: Call, command: c.GetSegmentAttribute) -> Command:
     return c.SegmentAttribute(command.request_id, values.get(command.attribute_id, NULL_ATTRIBUTE))
 
 
+async def refuse_table(container: SegmentContainer, segment: str) -> None:
+    """Raise UnsupportedError for a table segment: its bytes and attributes are its entries and their index.
+
+    That the segment does not exist is for the operation itself to say.
+    """
+    try:
+        info = await container.info(segment)
+    except NoSuchSegmentError:
+        return
+    if info.kind & SegmentKind.TABLE:
+        raise UnsupportedError(f"{segment} is a table segment: it is changed by table commands only")
+
+
+def refuse_core_attribute(attribute_id: bytes) -> None:
+    """Raise BadRequestError for an attribute that the server keeps for itself."""
+    if is_core_attribute(attribute_id):
+        raise BadRequestError(f"attribute {attribute_id.hex()} is the server's own, clients cannot set it")
+
+
 async def update_attribute(call: Call, command: c.UpdateSegmentAttribute) -> Command:
     """Compare and set; a mismatch is an answer, not an error (wire §4)."""
+    refuse_core_attribute(command.attribute_id)
+    await refuse_table(call.container, command.segment)
     update = AttributeUpdate(
         command.attribute_id, AttributeUpdateType.REPLACE_IF_EQUALS, command.new_value, command.expected_value
     )
@@ -158,6 +187,7 @@ async def seal_segment(call: Call, command: c.SealSegment) -> Command:
 
 async def truncate_segment(call: Call, command: c.TruncateSegment) -> Command:
     """Drop the bytes before an offset."""
+    await refuse_table(call.container, command.segment)
     await call.container.truncate(command.segment, command.truncation_offset)
     return c.SegmentTruncated(command.request_id, command.segment)
 
@@ -175,6 +205,7 @@ async def merge_segments(call: Call, command: c.MergeSegments) -> Command:
     for condition in command.attribute_updates:
         if condition.kind not in _CONDITION_KINDS:
             raise BadRequestError(f"attribute update of type {condition.kind} in a merge")
+        refuse_core_attribute(condition.attribute_id)
         kind = AttributeUpdateType(condition.kind)
         updates.append(AttributeUpdate(condition.attribute_id, kind, condition.new_value, condition.old_value))
     try:
@@ -202,6 +233,8 @@ async def _merge(call: Call, target: str, source: str, updates: Sequence[Attribu
     names.check_segment_name(source)
     if call.context.registry.container_for(source) is not call.container:
         raise BadRequestError(f"source {source} and target {target} are in different containers")
+    await refuse_table(call.container, target)
+    await refuse_table(call.container, source)
     events = await _event_count(call, source)
     counted = (*updates, AttributeUpdate(EVENT_COUNT, AttributeUpdateType.ACCUMULATE, events))
     result = await call.container.merge(target, source, counted)
