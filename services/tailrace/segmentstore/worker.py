@@ -19,7 +19,6 @@ from tailrace.common.errors import (
     DataError,
     FencedError,
     TailraceError,
-    UnavailableError,
     WrongHostError,
 )
 from tailrace.kernel import BlockCache
@@ -123,6 +122,9 @@ class Worker:
                 self._unprovable.add(container_id)
                 await container.close()
                 return False
+            except BaseException:
+                await container.close()  # its log must not stay locked, nor its cache entries stay
+                raise
             self._failed.pop(container_id, None)
             self._containers[container_id] = container
             self._tables[container_id] = TableService(container, self._entries)
@@ -151,7 +153,8 @@ class Worker:
             _logger.warning("container_reopening", container=container_id)
             try:
                 await self._open(container_id)
-            except UnavailableError as error:
+            except (TailraceError, OSError) as error:
+                # Whatever it is (a full disk, a log that cannot be read or locked just now), it may pass.
                 _logger.warning("container_not_opened", container=container_id, reason=str(error))
 
     async def _compact_tables(self) -> None:

@@ -69,7 +69,9 @@ async def compact(service: TableService, segment: str) -> bool:
         end = records[-1].offset + records[-1].length
         ids = await _maybe_live(service, table, layout, records)
         await _copy(service, table, staged, ids, (records[0].offset, end, len(records)))
-        await service.container.truncate(segment, end)
+        async with staged.lock:  # nobody deletes the table (by this service) before it is truncated
+            await service.same(table)
+            await service.container.truncate(segment, end)
     except (WriteConflictError, SegmentTruncatedError):
         return False
     finally:

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from tailrace.common import limits
-from tailrace.common.errors import BadRequestError, CorruptionError
+from tailrace.common.errors import BadRequestError, CorruptionError, SegmentTruncatedError, WriteConflictError
 from tailrace.segmentstore.api import NULL_ATTRIBUTE, SegmentContainer, SegmentProperties
 from tailrace.segmentstore.tables.record import HEADER_BYTES, NO_CHAIN, Record, decode_record, record_length
 
@@ -32,9 +32,11 @@ class TableReader:
         Raises:
             BadRequestError: the entries have more than `max_bytes`; it is not waited for the rest of them.
             SegmentTruncatedError: compaction moved an entry meanwhile; ask again.
+            WriteConflictError: the table was deleted and created again meanwhile; ask again.
             CorruptionError: an entry is damaged; the error names its place.
         """
         heads = await self._container.get_attributes(table.name, attribute_ids)
+        await self.check_same(table)
         found = await self.chains(table, list(heads.values()), max_bytes)
         buckets = dict(zip(heads, found, strict=True))
         return {attribute_id: buckets.get(attribute_id, ()) for attribute_id in attribute_ids}
@@ -92,7 +94,7 @@ class TableReader:
         data = await self._read(table, offset, limits.TABLE_ENTRY_READ_BYTES)
         length = record_length(data, f"{table.name}, table record at {offset}")
         if length > len(data):
-            data += await self._container.read_exact(table.name, offset + len(data), length - len(data))
+            data += await self._bytes(table, offset + len(data), length - len(data))
         record = decode_record(data, offset, table.name)
         self._cache.put(self._container.container_id, table.segment_id, record)
         return record
@@ -101,10 +103,27 @@ class TableReader:
         """Up to `length` committed bytes, at least a header."""
         available = table.length - offset
         if available < HEADER_BYTES:  # the properties are older than the index value
-            available = (await self._container.info(table.name)).length - offset
+            available = (await self.check_same(table)).length - offset
         if available < HEADER_BYTES:
             raise CorruptionError(f"{table.name}, table record at {offset}", f"{available} bytes before the end")
-        return await self._container.read_exact(table.name, offset, min(length, available))
+        return await self._bytes(table, offset, min(length, available))
+
+    async def _bytes(self, table: SegmentProperties, offset: int, length: int) -> bytes:
+        """Exactly these bytes of this very table. Raises WriteConflictError when another one has its name."""
+        try:
+            data = await self._container.read_exact(table.name, offset, length)
+        except (BadRequestError, SegmentTruncatedError):
+            await self.check_same(table)
+            raise
+        await self.check_same(table)
+        return data
+
+    async def check_same(self, table: SegmentProperties) -> SegmentProperties:
+        """The table's properties now. Raises WriteConflictError when another segment has its name."""
+        now = await self._container.info(table.name)
+        if now.segment_id != table.segment_id:
+            raise WriteConflictError(f"table segment {table.name} was created again meanwhile")
+        return now
 
     async def scan(self, table: SegmentProperties, from_offset: int, to_offset: int) -> list[Record]:
         """Some records in log order, from a record's beginning; none when none ends at or before `to_offset`.
@@ -114,7 +133,7 @@ class TableReader:
         window = limits.TABLE_SCAN_READ_BYTES
         while to_offset - from_offset >= HEADER_BYTES:
             length = min(window, to_offset - from_offset)
-            data = await self._container.read_exact(table.name, from_offset, length)
+            data = await self._bytes(table, from_offset, length)
             records, first_bytes = _records_in(data, from_offset, table.name)
             if records or length == to_offset - from_offset:
                 return records

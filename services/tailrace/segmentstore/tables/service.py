@@ -65,7 +65,7 @@ class TableService:
         hash_function: HashFunction = sha256_bucket,
     ) -> None:
         self.container = container
-        self.reader = TableReader(container, cache or EntryCache())
+        self.reader = TableReader(container, EntryCache() if cache is None else cache)
         self._hash_function = hash_function
         self._staged: dict[int, StagedTable] = {}
         self._changed: dict[str, None] = {}
@@ -87,12 +87,16 @@ class TableService:
         )
 
     async def delete_table(self, segment: str, must_be_empty: bool) -> None:
-        """Delete. Raises TableNotEmptyError; UnsupportedError for `must_be_empty` on the fixed-key layout."""
+        """Delete. Raises TableNotEmptyError; UnsupportedError for `must_be_empty` on the fixed-key layout.
+
+        WriteConflictError: the table was deleted and created again meanwhile.
+        """
         table, layout, staged = await self.enter(segment)
         try:
             async with staged.lock:
                 if must_be_empty:
                     await self._check_empty(segment, layout, staged)
+                await self.same(table)
                 await self.container.delete(segment)
         finally:
             self.leave(table, staged)
@@ -197,10 +201,7 @@ class TableService:
 
     async def same(self, table: SegmentProperties) -> SegmentProperties:
         """The table's properties now. Raises WriteConflictError when another segment has its name."""
-        now = await self.container.info(table.name)
-        if now.segment_id != table.segment_id:
-            raise WriteConflictError(f"table segment {table.name} was created again meanwhile")
-        return now
+        return await self.reader.check_same(table)
 
     async def current_buckets(
         self, table: SegmentProperties, staged: StagedTable, ids: Collection[bytes]
@@ -284,12 +285,12 @@ class TableService:
         return await self._read(segment, ask)
 
     async def _read(self, segment: str, ask: Callable[[SegmentProperties, Layout], Awaitable[_T]]) -> _T:
-        """Ask again when compaction truncates what the index led to."""
+        """Ask again when compaction truncates what the index led to, or another table took the name."""
         for _ in range(limits.TABLE_CONFLICT_RETRIES_MAX):
             table = await self.container.info(segment)
             try:
                 return await ask(table, layout_of(table, self._hash_function))
-            except SegmentTruncatedError:
+            except (SegmentTruncatedError, WriteConflictError):
                 await asyncio.sleep(0)
         raise WriteConflictError(f"table segment {segment} changed {limits.TABLE_CONFLICT_RETRIES_MAX} times meanwhile")
 
