@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tailrace.cli.output import note
-from tailrace.cli.scaleplan import ScalePlan, plan_changes, plan_count
+from tailrace.cli.segments import plan_texts
 from tailrace.client.model import SegmentRange, StreamName
-from tailrace.common.errors import BadRequestError, SegmentSealedError
+from tailrace.client.scaleplan import ScalePlan, plan_count
+from tailrace.common.errors import BadRequestError, StreamSealedError
 
 if TYPE_CHECKING:
     from tailrace.client.context import ClientContext
@@ -27,7 +28,7 @@ async def scale_stream(
     if count is not None:
         await _lower_minimum(client, stream, count)
     active = await _active(client, stream)
-    plan = plan_count(active, count) if count is not None else plan_changes(active, splits, merges)
+    plan = plan_count(active, count) if count is not None else plan_texts(active, splits, merges)
     if plan.changes_nothing:
         return active
     if count is None:
@@ -39,7 +40,7 @@ async def scale_stream(
 async def _active(client: ClientContext, stream: StreamName) -> list[SegmentRange]:
     active = await client.controller.current_segments(stream)
     if not active:
-        raise SegmentSealedError(str(stream))
+        raise StreamSealedError(f"stream {stream} is sealed")
     return active
 
 

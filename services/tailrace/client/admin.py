@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.client.model import SegmentRange, StreamConfig, StreamName
+from tailrace.client.scaleplan import ScalePlan, plan_changes, plan_count
 from tailrace.common import limits
-from tailrace.common.errors import BadRequestError
-from tailrace.common.ranges import KeyRange, equal_ranges, split_range
+from tailrace.common.errors import BadRequestError, StreamSealedError
 from tailrace.common.streamcut import StreamCut
 
 if TYPE_CHECKING:
@@ -114,39 +113,32 @@ class StreamManager:
     # -- scaling ------------------------------------------------------------------------------------------------
 
     async def scale_to(self, stream: StreamName, count: int, *, deadline_s: float = limits.SCALE_DEADLINE_S) -> None:
-        """Replace segments until there are `count` equal ones; those whose range fits already stay."""
-        wanted = equal_ranges(count)
-        active = await self._controller.current_segments(stream)
-        kept = [segment.key_range for segment in active if segment.key_range in wanted]
-        sealed = [segment.identifier for segment in active if segment.key_range not in wanted]
-        if sealed:
-            fresh = [key_range for key_range in wanted if key_range not in kept]
-            await self._controller.scale(stream, sealed, fresh, deadline_s=deadline_s)
+        """Replace segments until there are `count` equal ones; those whose range fits already stay.
+
+        Raises StreamSealedError for a sealed stream.
+        """
+        await self._scale(stream, plan_count(await self._active(stream), count), deadline_s)
 
     async def split_segment(
         self, stream: StreamName, identifier: int, parts: int, *, deadline_s: float = limits.SCALE_DEADLINE_S
     ) -> None:
         """Replace a segment by `parts` equal ones."""
-        (segment,) = await self._active(stream, [identifier])
-        ranges = split_range(segment.key_range, parts)
-        await self._controller.scale(stream, [identifier], ranges, deadline_s=deadline_s)
+        plan = plan_changes(await self._active(stream), [(identifier, parts)], [])
+        await self._scale(stream, plan, deadline_s)
 
     async def merge_segments(
         self, stream: StreamName, identifiers: Sequence[int], *, deadline_s: float = limits.SCALE_DEADLINE_S
     ) -> None:
         """Replace neighbouring segments by one."""
-        segments = sorted(await self._active(stream, identifiers), key=lambda segment: segment.key_range)
-        for left, right in itertools.pairwise(segments):
-            if left.key_range.high != right.key_range.low:
-                raise BadRequestError(f"segments {left.identifier} and {right.identifier} are not neighbours")
-        joined = KeyRange(segments[0].key_range.low, segments[-1].key_range.high)
-        await self._controller.scale(stream, list(identifiers), [joined], deadline_s=deadline_s)
+        plan = plan_changes(await self._active(stream), [], [identifiers])
+        await self._scale(stream, plan, deadline_s)
 
-    async def _active(self, stream: StreamName, identifiers: Sequence[int]) -> list[SegmentRange]:
-        active = {segment.identifier: segment for segment in await self._controller.current_segments(stream)}
-        if not identifiers:
-            raise BadRequestError("no segment is named")
-        for identifier in identifiers:
-            if identifier not in active:
-                raise BadRequestError(f"segment {identifier} of {stream} is not active")
-        return [active[identifier] for identifier in identifiers]
+    async def _scale(self, stream: StreamName, plan: ScalePlan, deadline_s: float) -> None:
+        if not plan.changes_nothing:
+            await self._controller.scale(stream, list(plan.sealed), list(plan.ranges), deadline_s=deadline_s)
+
+    async def _active(self, stream: StreamName) -> Sequence[SegmentRange]:
+        active = await self._controller.current_segments(stream)
+        if not active:
+            raise StreamSealedError(f"stream {stream} is sealed")
+        return active

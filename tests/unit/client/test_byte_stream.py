@@ -22,6 +22,7 @@ from tailrace.common.errors import (
     DeadlineError,
     SegmentSealedError,
     SegmentTruncatedError,
+    StreamSealedError,
 )
 from tailrace.common.ranges import equal_ranges
 from tailrace.common.streamcut import StreamCut
@@ -199,3 +200,7 @@ async def test_scales_seal_what_has_to_change(controller: Any, context: ClientCo
         await manager.merge_segments(STREAM, [0, 2])
     with pytest.raises(BadRequestError, match="not active"):
         await manager.split_segment(STREAM, 9, 2)
+    controller.active = []
+    for scale in (manager.scale_to(STREAM, 2), manager.split_segment(STREAM, 0, 2)):
+        with pytest.raises(StreamSealedError):
+            await scale

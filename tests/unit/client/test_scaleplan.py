@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.cli.scaleplan import ScalePlan, find_segment, plan_changes, plan_count
 from tailrace.client.model import SegmentRange
+from tailrace.client.scaleplan import ScalePlan, active_text, plan_changes, plan_count
 from tailrace.common.errors import BadRequestError
 from tailrace.common.names import segment_id
 from tailrace.common.ranges import KeyRange, covers_exactly, equal_ranges, same_cover
@@ -54,39 +54,50 @@ def test_segments_that_are_right_already_stay() -> None:
 
 def test_splits_and_merges_together() -> None:
     segments = segments_of(equal_ranges(4))
-    plan = plan_changes(segments, ["0:2"], ["3,2"])
-    assert plan.sealed == (0, 2, 3)
+    plan = plan_changes(segments, [(0, 2)], [[3, 2]])
+    assert plan.sealed == (0, 3, 2)
     assert plan.ranges == (KeyRange(0.0, 0.125), KeyRange(0.125, 0.25), KeyRange(0.5, 1.0))
     assert plan.resulting_count == 4
     assert covers_exactly(after(segments, plan))
 
 
-def test_a_segment_is_found_by_id_number_and_name() -> None:
-    segments = [SegmentRange(segment_id(7, 3), KeyRange(0.0, 1.0))]
-    for text in (str(segment_id(7, 3)), "7", "7.#epoch.3", " 7 "):
-        assert find_segment(segments, text) is segments[0]
-    for text in ("8", "7.#epoch.2", "-7", "", "seven", "7.0"):
-        with pytest.raises(BadRequestError):
-            find_segment(segments, text)
+@given(st.data())
+def test_splits_and_merges_cover_what_they_seal(data: st.DataObject) -> None:
+    segments = segments_of(equal_ranges(data.draw(st.integers(2, 12))))
+    first = data.draw(st.integers(0, len(segments) - 2))
+    last = data.draw(st.integers(first + 1, len(segments) - 1))
+    others = [number for number in range(len(segments)) if not first <= number <= last]
+    splits = [(number, data.draw(st.integers(2, 5))) for number in others if data.draw(st.booleans())]
+    merged = data.draw(st.permutations(range(first, last + 1)))
+    plan = plan_changes(segments, splits, [merged])
+    assert covers_exactly(after(segments, plan))
+    assert len(after(segments, plan)) == plan.resulting_count
 
 
 @pytest.mark.parametrize(
     ("splits", "merges", "message"),
     [
-        (["0"], [], "of the form ID:N"),
-        (["0:1"], [], "of the form ID:N"),
-        (["0:x"], [], "of the form ID:N"),
-        (["9:2"], [], "segment 9 is not active; active are 0, 1, 2, 3"),
-        ([], ["0"], "of the form ID,ID"),
-        ([], ["0,2"], "are not neighbours"),
-        ([], ["0,0"], "are not neighbours"),
-        (["0:2"], ["0,1"], "named twice"),
-        (["0:10000"], [], "segments would be left"),
+        ([(0, 1)], [], "into 2 to"),
+        ([(0, 0)], [], "into 2 to"),
+        ([(9, 2)], [], "segment 9 is not active; active are 0, 1, 2, 3"),
+        ([], [[9, 0]], "segment 9 is not active"),
+        ([], [[0]], "at least two segments"),
+        ([], [[]], "at least two segments"),
+        ([], [], "no segment is named"),
+        ([], [[0, 2]], "are not neighbours"),
+        ([], [[0, 0]], "are not neighbours"),
+        ([(0, 2)], [[0, 1]], "named twice"),
+        ([(0, 10_000)], [], "segments would be left"),
     ],
 )
-def test_what_cannot_be_done(splits: list[str], merges: list[str], message: str) -> None:
+def test_what_cannot_be_done(splits: list[tuple[int, int]], merges: list[list[int]], message: str) -> None:
     with pytest.raises(BadRequestError, match=message):
         plan_changes(segments_of(equal_ranges(4)), splits, merges)
+
+
+def test_a_message_does_not_name_thousands_of_segments() -> None:
+    assert active_text(segments_of(equal_ranges(2))) == "active are 0, 1"
+    assert active_text(segments_of(equal_ranges(30))).endswith(", 18, 19, …")
 
 
 def test_how_many_segments_there_may_be() -> None:

@@ -1,0 +1,54 @@
+"""Segments, splits and merges as the command line names them (pure)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from tailrace.client.model import SegmentRange
+from tailrace.client.scaleplan import ScalePlan, active_text, plan_changes
+from tailrace.common import names
+from tailrace.common.errors import BadRequestError
+
+_SEGMENT: Final = re.compile(r"(\d+)(?:\.#epoch\.(\d+))?")
+
+
+def plan_texts(active: Sequence[SegmentRange], splits: Sequence[str], merges: Sequence[str]) -> ScalePlan:
+    """Splits (``ID:N``) and merges (``ID,ID``) in one scale. Raises BadRequestError."""
+    return plan_changes(
+        active, [_parse_split(active, text) for text in splits], [_parse_merge(active, text) for text in merges]
+    )
+
+
+def _parse_split(active: Sequence[SegmentRange], text: str) -> tuple[int, int]:
+    name, separator, parts = text.rpartition(":")
+    if not separator or not parts.isdecimal() or int(parts) < 2:
+        raise BadRequestError(f"--split {text[:80]!r} is not of the form ID:N with N at least 2")
+    return find_segment(active, name).identifier, int(parts)
+
+
+def _parse_merge(active: Sequence[SegmentRange], text: str) -> list[int]:
+    chosen = [find_segment(active, name).identifier for name in text.split(",")]
+    if len(chosen) < 2:
+        raise BadRequestError(f"--merge {text[:80]!r} is not of the form ID,ID")
+    return chosen
+
+
+def find_segment(active: Sequence[SegmentRange], text: str) -> SegmentRange:
+    """The active segment that is meant by an id, a number, or ``NUMBER.#epoch.EPOCH``.
+
+    Numbers are unique in a stream (naming §1). Raises BadRequestError.
+    """
+    match = _SEGMENT.fullmatch(text.strip())
+    if match is None:
+        raise BadRequestError(f"{text[:80]!r} is not the id of a segment")
+    number, epoch = int(match[1]), match[2]
+    for segment in active:
+        if epoch is not None:
+            found = segment.identifier == names.segment_id(number, int(epoch))
+        else:
+            found = number in (segment.identifier, names.segment_number(segment.identifier))
+        if found:
+            return segment
+    raise BadRequestError(f"segment {text.strip()[:80]} is not active; {active_text(active)}")

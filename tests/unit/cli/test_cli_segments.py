@@ -1,0 +1,44 @@
+"""Segments, splits and merges as texts."""
+
+import pytest
+
+from tailrace.cli.segments import find_segment, plan_texts
+from tailrace.client.model import SegmentRange
+from tailrace.client.scaleplan import ScalePlan
+from tailrace.common.errors import BadRequestError
+from tailrace.common.names import segment_id
+from tailrace.common.ranges import KeyRange, equal_ranges
+
+FOUR = [SegmentRange(segment_id(number, 0), key_range) for number, key_range in enumerate(equal_ranges(4))]
+
+
+def test_splits_and_merges_together() -> None:
+    ranges = (KeyRange(0.0, 0.125), KeyRange(0.125, 0.25), KeyRange(0.5, 1.0))
+    assert plan_texts(FOUR, ["0:2"], ["3,2.#epoch.0"]) == ScalePlan((0, 3, 2), ranges, 4)
+
+
+def test_a_segment_is_found_by_id_number_and_name() -> None:
+    segments = [SegmentRange(segment_id(7, 3), KeyRange(0.0, 1.0))]
+    for text in (str(segment_id(7, 3)), "7", "7.#epoch.3", " 7 "):
+        assert find_segment(segments, text) is segments[0]
+    for text in ("8", "7.#epoch.2", "-7", "", "seven", "7.0"):
+        with pytest.raises(BadRequestError):
+            find_segment(segments, text)
+
+
+@pytest.mark.parametrize(
+    ("splits", "merges", "message"),
+    [
+        (["0"], [], "--split '0' is not of the form ID:N"),
+        (["0:1"], [], "of the form ID:N"),
+        (["0:x"], [], "of the form ID:N"),
+        (["9:2"], [], "segment 9 is not active; active are 0, 1, 2, 3"),
+        ([], ["0"], "--merge '0' is not of the form ID,ID"),
+        ([], ["0,x"], "'x' is not the id of a segment"),
+        ([], ["0,2"], "are not neighbours"),
+        (["0:2"], ["0,1"], "named twice"),
+    ],
+)
+def test_what_cannot_be_done(splits: list[str], merges: list[str], message: str) -> None:
+    with pytest.raises(BadRequestError, match=message):
+        plan_texts(FOUR, splits, merges)
