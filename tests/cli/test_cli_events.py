@@ -9,6 +9,8 @@ import signal
 from collections import defaultdict
 from pathlib import Path
 
+from tailrace.cli.temporary import Maker, group_name, remove_groups_left_behind, this_process
+from tailrace.client import Client, StreamName, group_config
 from tailrace.common.streamcut import parse_stream_cut
 
 LINE_DEADLINE_S = 30.0
@@ -152,6 +154,71 @@ async def test_the_temporary_group_goes_on_sigterm_and_when_nobody_listens(cli, 
         out, _ = await piped.communicate()
     assert out == b"one\n"
     assert groups(cli, scope) == []
+
+
+async def test_the_temporary_group_of_a_killed_read_goes_with_the_next_one(cli, scope: str) -> None:
+    stream = f"{scope}/killed"
+    cli.ok("stream", "create", stream)
+    cli.ok("write", stream, text="one\n")
+    async with cli.running("read", stream, "--follow") as killed, cli.running("read", stream, "--follow") as alive:
+        for reading in (killed, alive):
+            async with asyncio.timeout(LINE_DEADLINE_S):
+                assert await reading.stdout.readline() == b"one\n"
+        assert len(groups(cli, scope)) == 2
+        killed.kill()
+        await killed.wait()
+        assert cli.ok("read", stream) == "one\n"
+        (left,) = groups(cli, scope)
+        assert f"-{alive.pid}-" in left
+        alive.send_signal(signal.SIGINT)
+        async with asyncio.timeout(LINE_DEADLINE_S):
+            assert await alive.wait() == 130
+    assert groups(cli, scope) == []
+
+
+async def test_groups_of_other_machines_go_when_they_were_quiet_for_long(cli, scope: str) -> None:
+    elsewhere = Maker("0123456789abcdef", 1, 1)
+    async with Client(cli.endpoints.controller) as client:
+        stream = StreamName(scope, "quiet")
+        await client.streams.create_stream(stream)
+        manager = client.reader_groups(scope)
+        theirs, own, shared = group_name(elsewhere), group_name(this_process()), "cli-of-a-user"
+        for group in (theirs, shared, own):
+            await manager.create(group, group_config({stream: None}))
+        assert await remove_groups_left_behind(client.context, scope, own) == []
+        assert await remove_groups_left_behind(client.context, scope, own, quiet_max_ms=0) == [theirs]
+        assert sorted(await manager.list()) == sorted([own, shared])
+
+
+def test_a_line_that_cannot_be_written_is_named(cli, scope: str, tmp_path: Path) -> None:
+    stream = f"{scope}/bad"
+    cli.ok("stream", "create", stream)
+    file = tmp_path / "lines"
+    file.write_text('{"k": 1}\n\n{"k": 2}\nthree\n{"k": 4}\n')
+    assert cli.fails("write", stream, str(file), "--key", "k") == (
+        "tailrace: line 4 is not JSON: 'three'; the 2 events before it are written"
+    )
+    assert sorted(cli.ok("read", stream).splitlines()) == ['{"k": 1}', '{"k": 2}']
+    assert cli.fails("write", stream, str(tmp_path)) == f"tailrace: {tmp_path}: Is a directory"
+    cli.ok("stream", "seal", stream)
+    assert cli.fails("write", stream, text="x\n") == f"tailrace: stream {stream} is sealed"
+
+
+async def test_closed_standard_streams(cli, scope: str) -> None:
+    """`<&-` and `>&-`: the null device takes their place, not whatever the command opens next."""
+    stream = f"{scope}/closed"
+    cli.ok("stream", "create", stream)
+    for command, text in ((f"write {stream} <&-", b"0 events, "), (f"stream info {stream} >&-", b"")):
+        shell = await asyncio.create_subprocess_shell(
+            f"{cli_command()} {command}",
+            env=cli.environment,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        async with asyncio.timeout(LINE_DEADLINE_S):
+            out, err = await shell.communicate()
+        assert (shell.returncode, err) == (0, b"")
+        assert out.startswith(text)
 
 
 def cli_command() -> str:

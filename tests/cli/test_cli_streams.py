@@ -101,6 +101,41 @@ def test_scaling_below_the_number_of_a_fixed_policy_lowers_it(cli, scope: str) -
     assert cli.value("stream", "info", stream)["scaling"]["min_segments"] == 2
 
 
+def test_updating(cli, scope: str) -> None:
+    stream = f"{scope}/updated"
+    cli.ok("stream", "create", stream, "--segments", "2", "--tag", "old", "--tag", "kept")
+    cli.ok("write", stream, text="one\n")
+
+    def info():
+        return cli.value("stream", "info", stream)
+
+    assert (
+        cli.ok("stream", "update", stream, "--retention-time", "1d:7d", "--add-tag", "new", "--remove-tag", "old") == ""
+    )
+    changed = info()
+    assert changed["retention"] == {"type": "time", "min": 86_400_000, "max": 604_800_000}
+    assert sorted(changed["tags"]) == ["kept", "new"]
+    assert [segment["id"] for segment in changed["segments"]] == [0, 1]
+    assert cli.value("stream", "list", scope, "--tag", "new") == [stream]
+    assert cli.value("stream", "list", scope, "--tag", "old") == []
+    cli.ok("stream", "update", stream, "--segments", "3", "--no-retention")
+    changed = info()
+    assert changed["retention"] is None
+    assert len(changed["segments"]) == changed["scaling"]["min_segments"] == 3
+    cli.ok("stream", "update", stream, "--event-rate", "100", "--min", "5")
+    changed = info()
+    assert changed["scaling"] == {"type": "by_rate_in_events", "min_segments": 5, "target_rate": 100, "scale_factor": 2}
+    assert len(changed["segments"]) == 5
+    cli.ok("stream", "update", stream, "--factor", "3")
+    assert info()["scaling"] == {**changed["scaling"], "scale_factor": 3}
+    assert cli.ok("read", stream) == "one\n"
+    assert "allowed are 1 to 255" in cli.fails("stream", "update", stream, "--add-tag", "x" * 256)
+    assert "does not exist" in cli.fails("stream", "update", f"{scope}/none", "--segments", "2")
+    cli.ok("stream", "seal", stream)
+    assert cli.fails("stream", "update", stream, "--segments", "2") == f"tailrace: stream {stream} is sealed"
+    assert "active segments" not in cli.ok("stream", "info", stream)
+
+
 def test_seal_delete_and_create_anew(cli, scope: str) -> None:
     stream = f"{scope}/sealed"
     cli.ok("stream", "create", stream)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
+from tailrace.client.blocks import EVENT_HEADER_BYTES
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError
 
@@ -20,8 +22,9 @@ CHUNK_BYTES: Final = 256 * limits.KIB
 class LineSplitter:
     """Cuts arriving bytes into lines (pure). A line is at most as long as an event may be."""
 
-    def __init__(self, max_line_bytes: int = limits.WRITER_EVENT_MAX_BYTES) -> None:
+    def __init__(self, max_line_bytes: int = limits.WRITER_EVENT_MAX_BYTES - EVENT_HEADER_BYTES) -> None:
         self._max_line_bytes = max_line_bytes
+        self._whole_lines = 0
         self._begun: list[bytes] = []
         """Pieces of a line whose end has not come yet; joined once, so that long lines cost no more than others."""
         self._begun_bytes = 0
@@ -32,12 +35,13 @@ class LineSplitter:
         self._begun.append(first)
         self._begun_bytes += len(first)
         if self._begun_bytes > self._max_line_bytes:
-            raise BadRequestError(f"a line is longer than {self._max_line_bytes} bytes")
+            raise BadRequestError(f"line {self._whole_lines + 1:,} is longer than {self._max_line_bytes:,} bytes")
         if not lines:
             return []
         whole = b"".join(self._begun)
         self._begun = [lines.pop()]
         self._begun_bytes = len(self._begun[0])
+        self._whole_lines += 1 + len(lines)
         return [whole, *lines]
 
     def rest(self) -> list[bytes]:
@@ -53,7 +57,7 @@ async def read_lines(source: Path | None) -> AsyncIterator[tuple[list[bytes], in
     Raises:
         OSError: the file cannot be read. BadRequestError: a line is too long.
     """
-    descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC) if source is not None else 0
+    descriptor = _open(source) if source is not None else 0
     try:
         splitter = LineSplitter()
         waits = may_block(descriptor)
@@ -68,6 +72,14 @@ async def read_lines(source: Path | None) -> AsyncIterator[tuple[list[bytes], in
     finally:
         if source is not None:
             os.close(descriptor)
+
+
+def _open(source: Path) -> int:
+    descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(source))
+    return descriptor
 
 
 def known_length(source: Path | None) -> int | None:
@@ -103,21 +115,41 @@ def key_of(line: bytes, field: str) -> str:
     try:
         value = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadRequestError(f"a line is not JSON: {line[:60].decode(errors='replace')!r}") from error
+        raise BadRequestError(f"is not JSON: {_shown(line)}") from error
     for name in field.split("."):
         if not isinstance(value, dict) or name not in value:
-            raise BadRequestError(f"a line has no field {field}: {line[:60].decode(errors='replace')!r}")
+            raise BadRequestError(f"has no field {field}: {_shown(line)}")
         value = value[name]
     if isinstance(value, str):
         return value
     if value is None or isinstance(value, dict | list):
-        raise BadRequestError(f"field {field} is neither text nor a number: {line[:60].decode(errors='replace')!r}")
+        raise BadRequestError(f"has neither text nor a number in field {field}: {_shown(line)}")
     return msgspec.json.encode(value).decode()
 
 
-def by_key(lines: list[bytes], field: str) -> dict[str, list[bytes]]:
-    """Lines by routing key, in their order within each key; keys in the order of their first line."""
+def _shown(line: bytes) -> str:
+    return repr(line[:60].decode(errors="replace"))
+
+
+class Grouped(NamedTuple):
+    """Lines by routing key, as far as they could be read, and what is wrong with the one after them."""
+
+    groups: dict[str, list[bytes]]
+    error: BadRequestError | None
+
+
+def by_key(lines: list[bytes], field: str, first_number: int = 1) -> Grouped:
+    """Lines by routing key, in their order within each key; keys in the order of their first line.
+
+    Empty lines are left out. A line without a key ends it: those before it are none the worse for it.
+    """
     groups: dict[str, list[bytes]] = {}
-    for line in lines:
-        groups.setdefault(key_of(line, field), []).append(line)
-    return groups
+    for number, line in enumerate(lines, first_number):
+        if not line:
+            continue
+        try:
+            key = key_of(line, field)
+        except BadRequestError as error:
+            return Grouped(groups, BadRequestError(f"line {number:,} {error}"))
+        groups.setdefault(key, []).append(line)
+    return Grouped(groups, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -66,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run a command; returns the exit code. With ``--debug`` errors are raised instead."""
     SETTINGS.debug = False
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its remarks on a failed handshake are no output of ours
+    _open_standard_streams()
     try:
         code = typer.main.get_command(app).main(list(arguments), prog_name="tailrace", standalone_mode=False)
         sys.stdout.flush()
@@ -83,6 +86,16 @@ def run(arguments: Sequence[str]) -> int:
             raise
         sys.stderr.write(f"tailrace: {one_line(error)}\n")
         return 1
+
+
+def _open_standard_streams() -> None:
+    """A stream that our caller closed (`>&-`) becomes the null device: its number must not become a file's."""
+    for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
+        if getattr(sys, name) is None:
+            opened = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115  # for the rest of the process
+            if opened.fileno() != number:
+                os.dup2(opened.fileno(), number)
+            setattr(sys, name, opened)
 
 
 def _usage(error: TyperException) -> int:

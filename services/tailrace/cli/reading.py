@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from tailrace.cli.output import Bar, progress_bar
-from tailrace.cli.positions import check_cut_of, head_cut, tail_cut
+from tailrace.cli.positions import check_cut_of
+from tailrace.cli.temporary import group_name, remove_groups_left_behind, this_process
 from tailrace.cli.values import TAIL
+from tailrace.client.admin import StreamManager
 from tailrace.client.model import StreamName
 from tailrace.client.reader import EventReader
 from tailrace.client.readergroup import ReaderGroupManager, group_config
@@ -40,11 +42,11 @@ async def read_with_temporary_group(
 ) -> None:
     """Read from `begin` through a group that is deleted at the end; without `follow` up to the present tail."""
     await _check_exists(client, stream)
-    end = None if follow else await tail_cut(client, stream)
+    end = None if follow else await StreamManager(client).tail(stream)
     start = await _start_cut(client, stream, begin)
     total = await _bytes_between(client, stream, start, end) if end is not None else None
     manager = ReaderGroupManager(client, stream.scope)
-    group = f"cli-{uuid.uuid4().hex}"
+    group = group_name(this_process())
     config = group_config(
         {stream: start},
         end={stream: end} if end is not None else None,
@@ -53,6 +55,7 @@ async def read_with_temporary_group(
     )
     await manager.create(group, config)
     try:
+        await remove_groups_left_behind(client, stream.scope, group)
         # Events on a terminal are their own progress.
         with progress_bar(f"reading {stream}", total, shown=total is not None and not _is_terminal()) as bar:
             await _read(client, stream, group, write, bar, limit=limit, idle_ms=None)
@@ -101,7 +104,8 @@ async def _start_cut(client: ClientContext, stream: StreamName, begin: str | Str
     if isinstance(begin, StreamCut):
         check_cut_of(begin, stream)
         return begin
-    return await (tail_cut if begin == TAIL else head_cut)(client, stream)
+    streams = StreamManager(client)
+    return await (streams.tail if begin == TAIL else streams.head)(stream)
 
 
 async def _read(

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -42,14 +43,19 @@ async def connected(controller: str) -> AsyncIterator[ClientContext]:
     """A client of the server at that address.
 
     Raises:
-        UnavailableError: nobody listens there; the client's own retries would wait long for a server that is not there.
+        UnavailableError: nobody listens there, or something else than a controller; the client's own retries would
+            wait long for a server that is not there.
         BadRequestError: the address is malformed.
     """
     from tailrace.client.context import ClientContext
+    from tailrace.client.transport import GrpcTransport
 
     await check_reachable(controller)
-    context = ClientContext(controller)
+    transport = GrpcTransport(controller)
+    context = ClientContext(transport)
     try:
+        if not await transport.wait_ready(CONNECT_DEADLINE_S):
+            raise UnavailableError(f"what listens at {controller} is not a controller, or its security differs")
         yield context
     finally:
         await context.close()
@@ -68,6 +74,8 @@ async def check_reachable(controller: str) -> None:
                 _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
         except TimeoutError:
             reason = f"no answer within {CONNECT_DEADLINE_S:g} s"
+        except socket.gaierror as error:
+            reason = error.strerror or str(error)
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno else str(error)
         else:

@@ -25,6 +25,7 @@ _DURATION_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d
 _NUMBER: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 INT64_MAX: Final = 2**63 - 1
 
+
 def parse_size(text: str) -> int:
     """Bytes of ``1000``, ``64KiB``, ``1.5GB`` (KB is 1000, KiB 1024). Raises BadRequestError."""
     return _parse_number(text, _SIZE_UNITS, "a size such as 256MiB")

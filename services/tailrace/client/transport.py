@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -92,6 +93,17 @@ class GrpcTransport:
                 channel = grpc.aio.insecure_channel(target, options=options)
             self._channels[target] = channel
         return channel
+
+    async def wait_ready(self, deadline_s: float) -> bool:
+        """Connect, and wait until gRPC (with TLS: TLS, too) is spoken at one of the addresses; False when it is not."""
+        waiting = [asyncio.ensure_future(self._channel(target).channel_ready()) for target in self._targets]
+        try:
+            done, _ = await asyncio.wait(waiting, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.wait(waiting)
+        return bool(done)
 
     async def call(self, method: str, request: Message, reply: type[M], deadline_s: float) -> M:
         """One attempt on the address that worked last."""

@@ -42,6 +42,12 @@ def test_others_are_named() -> None:
         (["stream", "create", "a/b", "--segments", "0"], 2, "--segments"),
         (["stream", "create", "a/b", "--retention-time", "5"], 2, "is not a duration"),
         (["stream", "create", "a/b", "--retention-size", "2KB:1KB"], 2, "the maximum is below the minimum"),
+        (["stream", "create", "a/b", "--event-rate", "99999999999"], 2, "--event-rate"),
+        (["stream", "create", "a/b", "--kb-rate", "2147483648"], 2, "--kb-rate"),
+        (["stream", "update", "a/b"], 2, "say what is to change"),
+        (["stream", "update", "a/b", "--segments", "2", "--min", "5"], 2, "--factor and --min belong to"),
+        (["stream", "update", "a/b", "--no-retention", "--retention-time", "1d"], 2, "--no-retention excludes"),
+        (["stream", "update", "a/b", "--retention-size", "2KB:1KB"], 2, "the maximum is below the minimum"),
         (["stream", "scale", "a/b"], 2, "give either --segments N"),
         (["stream", "scale", "a/b", "--segments", "2", "--split", "0:2"], 2, "give either --segments N"),
         (["stream", "truncate", "a/b", "nonsense"], 2, "is not head, tail or a stream cut"),
@@ -74,6 +80,24 @@ def test_a_server_that_is_not_there(capsys: pytest.CaptureFixture[str], unused_p
     )
     assert run(["inspect", "containers", "--admin", f"http://{address}"]) == 1
     assert f"the admin interface at http://{address} cannot be reached" in capsys.readouterr().err
+
+
+def test_something_else_than_a_controller(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("tailrace.cli.session.CONNECT_DEADLINE_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for scheme in ("tcp", "tls"):
+            address = f"{scheme}://127.0.0.1:{silent.getsockname()[1]}"
+            assert run(["scope", "list", "--controller", address]) == 1
+            assert capsys.readouterr().err == (
+                f"tailrace: what listens at {address} is not a controller, or its security differs\n"
+            )
+
+
+def test_a_host_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["scope", "list", "--controller", "tcp://host.invalid:9090"]) == 1
+    message = capsys.readouterr().err
+    assert message.startswith("tailrace: the controller at tcp://host.invalid:9090 cannot be reached: ")
+    assert "Unknown error" not in message
 
 
 def test_tracebacks_only_with_debug(unused_port: int) -> None:

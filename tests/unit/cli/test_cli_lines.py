@@ -25,7 +25,7 @@ def test_a_line_is_no_longer_than_an_event() -> None:
     splitter = LineSplitter(max_line_bytes=10)
     assert splitter.feed(b"0123456789\n01234") == [b"0123456789"]
     assert splitter.feed(b"56789") == []
-    with pytest.raises(BadRequestError, match="a line is longer than 10 bytes"):
+    with pytest.raises(BadRequestError, match="line 2 is longer than 10 bytes"):
         splitter.feed(b"x")
 
 
@@ -41,6 +41,8 @@ async def test_a_file_is_read_whole(tmp_path: Path) -> None:
 async def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         await anext(read_lines(tmp_path / "none"))
+    with pytest.raises(IsADirectoryError, match=str(tmp_path)):
+        await anext(read_lines(tmp_path))
 
 
 def test_what_may_block(tmp_path: Path) -> None:
@@ -77,8 +79,8 @@ def test_keys(line: bytes, field: str, key: str) -> None:
         (b"\xff\xfe", "is not JSON"),
         (b"[1]", "has no field k"),
         (b'{"l": 1}', "has no field k"),
-        (b'{"k": null}', "neither text nor a number"),
-        (b'{"k": {}}', "neither text nor a number"),
+        (b'{"k": null}', "has neither text nor a number in field k"),
+        (b'{"k": {}}', "has neither text nor a number in field k"),
     ],
 )
 def test_lines_without_a_key(line: bytes, message: str) -> None:
@@ -88,4 +90,13 @@ def test_lines_without_a_key(line: bytes, message: str) -> None:
 
 def test_grouping_keeps_the_order_within_a_key() -> None:
     lines = [b'{"k":"%s","n":%d}' % (key, number) for number, key in enumerate([b"a", b"b", b"a", b"c", b"b"])]
-    assert by_key(lines, "k") == {"a": [lines[0], lines[2]], "b": [lines[1], lines[4]], "c": [lines[3]]}
+    found = by_key([*lines[:2], b"", *lines[2:]], "k")
+    assert found.groups == {"a": [lines[0], lines[2]], "b": [lines[1], lines[4]], "c": [lines[3]]}
+    assert found.error is None
+
+
+def test_a_line_without_a_key_is_named_and_those_before_it_are_kept() -> None:
+    lines = [b'{"k":1}', b"", b'{"l":2}', b'{"k":3}']
+    found = by_key(lines, "k", first_number=1001)
+    assert found.groups == {"1": [lines[0]]}
+    assert str(found.error) == "line 1,003 has no field k: '{\"l\":2}'"

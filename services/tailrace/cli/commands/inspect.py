@@ -160,3 +160,35 @@ def cache(admin: AdminOption = DEFAULT_ADMIN, json: JsonOption = False) -> None:
         },
     )
     print_fields("budgets", {name: size_text(value) for name, value in budgets.items()})
+
+
+@app.command()
+def verify(
+    data: Annotated[Path, typer.Option(metavar="DIR", help="Folder of a server that does not run.")] = Path(
+        ".tailrace"
+    ),
+    tier2: Annotated[
+        str, typer.Option(metavar="URL", help="Tier 2 as the server has it.", show_default="the folder's own")
+    ] = "",
+    s3_endpoint: Annotated[
+        str | None, typer.Option(metavar="URL", help="Endpoint of an S3-compatible object store.", show_default=False)
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Prove that every byte of a stopped server's folder is readable and every object accounted for."""
+    from tailrace.cli.output import progress_bar
+    from tailrace.cli.session import run
+    from tailrace.cli.verifying import print_report
+    from tailrace.common.realports import SystemEntropy
+    from tailrace.segmentstore.verify.folder import verify_folder
+
+    with progress_bar("verifying", 1.0) as bar:
+        report = run(
+            verify_folder(data, tier2=tier2, s3_endpoint=s3_endpoint, entropy=SystemEntropy(), progress=bar.set)
+        )
+    if json:
+        print_json(report.as_json())
+    else:
+        print_report(str(data), report)
+    if not report.healthy:
+        raise typer.Exit(1)

@@ -1,8 +1,9 @@
-"""Options of ``stream create`` as policies, and policies as text."""
+"""Options of ``stream create`` and ``stream update`` as policies, and policies as text."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -17,7 +18,33 @@ from tailrace.client.model import (
     StreamConfig,
 )
 
-_DEFAULT_FACTOR = 2
+_DEFAULT_FACTOR: Final = 2
+_INT32_MAX: Final = 2**31 - 1
+"""What the fields of the controller's messages can hold (controller §5)."""
+
+SegmentsOption = Annotated[
+    int | None, typer.Option(min=1, max=_INT32_MAX, help="A fixed number of segments.", show_default=False)
+]
+EventRateOption = Annotated[
+    int | None,
+    typer.Option(min=1, max=_INT32_MAX, help="Scale by events per second and segment.", show_default=False),
+]
+KbRateOption = Annotated[
+    int | None,
+    typer.Option(min=1, max=_INT32_MAX, help="Scale by kilobytes per second and segment.", show_default=False),
+]
+FactorOption = Annotated[
+    int | None, typer.Option(min=2, max=_INT32_MAX, help="Into how many segments one splits.", show_default=False)
+]
+MinimumOption = Annotated[
+    int | None, typer.Option("--min", min=1, max=_INT32_MAX, help="Never fewer segments.", show_default=False)
+]
+RetentionTimeOption = Annotated[
+    str | None, typer.Option(metavar="MIN[:MAX]", help="Keep by age, for example 1d:7d.", show_default=False)
+]
+RetentionSizeOption = Annotated[
+    str | None, typer.Option(metavar="MIN[:MAX]", help="Keep by size, for example 1GiB:10GiB.", show_default=False)
+]
 
 
 def scaling_policy(
@@ -34,6 +61,42 @@ def scaling_policy(
     if factor is not None or minimum is not None:
         raise typer.BadParameter("--factor and --min belong to --event-rate or --kb-rate")
     return ScalingPolicy.fixed(segments or 1)
+
+
+def changed_scaling(
+    present: ScalingPolicy,
+    segments: int | None,
+    event_rate: int | None,
+    kb_rate: int | None,
+    factor: int | None,
+    minimum: int | None,
+) -> ScalingPolicy:
+    """The policy after an update: what is not said of a rate policy stays; contradictions are a wrong command line."""
+    rates = present.kind is not ScaleType.FIXED
+    if rates and segments is None:
+        if event_rate is None and kb_rate is None and (factor or minimum):
+            event_rate = present.target_rate if present.kind is ScaleType.BY_RATE_IN_EVENTS else None
+            kb_rate = present.target_rate if present.kind is ScaleType.BY_RATE_IN_KBYTES else None
+        factor = factor or present.scale_factor
+        minimum = minimum or present.min_segments
+    if segments is None and event_rate is None and kb_rate is None and (rates or not (factor or minimum)):
+        return present
+    return scaling_policy(segments, event_rate, kb_rate, factor, minimum)
+
+
+def changed_retention(
+    present: RetentionPolicy | None, time: str | None, size: str | None, none: bool
+) -> RetentionPolicy | None:
+    """The retention after an update."""
+    if none and (time is not None or size is not None):
+        raise typer.BadParameter("--no-retention excludes --retention-time and --retention-size")
+    return None if none else retention_policy(time, size) or present
+
+
+def changed_tags(present: Sequence[str], added: Sequence[str], removed: Sequence[str]) -> tuple[str, ...]:
+    """The tags after an update, those that were there first."""
+    kept = [tag for tag in present if tag not in removed]
+    return (*kept, *(tag for tag in dict.fromkeys(added) if tag not in kept and tag not in removed))
 
 
 def retention_policy(time: str | None, size: str | None) -> RetentionPolicy | None:
@@ -76,10 +139,14 @@ def config_fields(config: StreamConfig) -> tuple[dict[str, Any], dict[str, str]]
 
 def _scaling_text(policy: ScalingPolicy) -> str:
     if policy.kind is ScaleType.FIXED:
-        return f"fixed, {policy.min_segments} segments"
+        return f"fixed, {_segments_text(policy.min_segments)}"
     unit = "events/s" if policy.kind is ScaleType.BY_RATE_IN_EVENTS else "KB/s"
     rate = f"{policy.target_rate:,} {unit} per segment"
-    return f"{rate}, factor {policy.scale_factor}, at least {policy.min_segments} segments"
+    return f"{rate}, factor {policy.scale_factor}, at least {_segments_text(policy.min_segments)}"
+
+
+def _segments_text(count: int) -> str:
+    return f"{count:,} segment{'' if count == 1 else 's'}"
 
 
 def _retention_text(policy: RetentionPolicy, maximum: int | None) -> str:

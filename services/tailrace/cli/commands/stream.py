@@ -1,19 +1,34 @@
-"""``tailrace stream``: create, list, look at, scale, seal, truncate and delete streams."""
+"""``tailrace stream``: create, list, look at, update, scale, seal, truncate and delete streams."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tailrace.cli.commands import arguments
 from tailrace.cli.commands.arguments import ScopeArgument, StreamArgument
-from tailrace.cli.commands.policies import config_fields, retention_policy, scaling_policy
+from tailrace.cli.commands.policies import (
+    EventRateOption,
+    FactorOption,
+    KbRateOption,
+    MinimumOption,
+    RetentionSizeOption,
+    RetentionTimeOption,
+    SegmentsOption,
+    changed_retention,
+    changed_scaling,
+    changed_tags,
+    config_fields,
+    retention_policy,
+    scaling_policy,
+)
 from tailrace.cli.output import print_fields, print_json, print_line, print_table, progress_bar
 from tailrace.cli.session import connected, run
 from tailrace.cli.settings import SETTINGS, ControllerOption, JsonOption
 from tailrace.cli.values import HEAD
-from tailrace.client.model import StreamConfig, StreamName
+from tailrace.client.model import ScalingPolicy, StreamConfig, StreamName
 from tailrace.common.errors import AlreadyExistsError, NoSuchStreamError
 from tailrace.common.names import check_scope_name, check_stream_name
 from tailrace.common.streamcut import StreamCut
@@ -22,34 +37,24 @@ if TYPE_CHECKING:
     from tailrace.client.context import ClientContext
     from tailrace.client.model import SegmentRange
 
-app = typer.Typer(help="Create, list, look at, scale, seal, truncate and delete streams.", no_args_is_help=True)
+app = typer.Typer(help="Create, list, look at, update, scale, seal, truncate and delete streams.", no_args_is_help=True)
 
 
 @app.command()
 def create(
     stream: StreamArgument,
     controller: ControllerOption = None,
-    segments: Annotated[int | None, typer.Option(min=1, help="A fixed number of segments.", show_default="1")] = None,
-    event_rate: Annotated[
-        int | None, typer.Option(min=1, help="Scale by events per second and segment.", show_default=False)
-    ] = None,
-    kb_rate: Annotated[
-        int | None, typer.Option(min=1, help="Scale by kilobytes per second and segment.", show_default=False)
-    ] = None,
-    factor: Annotated[
-        int | None, typer.Option(min=2, help="Into how many segments one splits.", show_default="2")
-    ] = None,
-    minimum: Annotated[int | None, typer.Option("--min", min=1, help="Never fewer segments.", show_default="1")] = None,
-    retention_time: Annotated[
-        str | None, typer.Option(metavar="MIN[:MAX]", help="Keep by age, for example 1d:7d.", show_default=False)
-    ] = None,
-    retention_size: Annotated[
-        str | None, typer.Option(metavar="MIN[:MAX]", help="Keep by size, for example 1GiB:10GiB.", show_default=False)
-    ] = None,
+    segments: SegmentsOption = None,
+    event_rate: EventRateOption = None,
+    kb_rate: KbRateOption = None,
+    factor: FactorOption = None,
+    minimum: MinimumOption = None,
+    retention_time: RetentionTimeOption = None,
+    retention_size: RetentionSizeOption = None,
     tag: Annotated[list[str] | None, typer.Option(help="A tag; may be repeated.", show_default=False)] = None,
     exist_ok: Annotated[bool, typer.Option("--exist-ok", help="A stream that exists is no error.")] = False,
 ) -> None:
-    """Create a stream."""
+    """Create a stream; of one segment unless told otherwise, a rate policy with factor 2."""
     check_scope_name(stream.scope)
     check_stream_name(stream.stream)
     config = StreamConfig(
@@ -64,6 +69,49 @@ def create(
                 raise AlreadyExistsError(f"stream {stream} exists already")
 
     run(work())
+
+
+@app.command()
+def update(
+    stream: StreamArgument,
+    controller: ControllerOption = None,
+    segments: SegmentsOption = None,
+    event_rate: EventRateOption = None,
+    kb_rate: KbRateOption = None,
+    factor: FactorOption = None,
+    minimum: MinimumOption = None,
+    retention_time: RetentionTimeOption = None,
+    retention_size: RetentionSizeOption = None,
+    no_retention: Annotated[bool, typer.Option("--no-retention", help="Keep everything.")] = False,
+    add_tag: Annotated[list[str] | None, typer.Option(help="A new tag; may be repeated.", show_default=False)] = None,
+    remove_tag: Annotated[
+        list[str] | None, typer.Option(help="A tag to drop; may be repeated.", show_default=False)
+    ] = None,
+) -> None:
+    """Change policies and tags; what is not said stays. A policy that asks for other segments scales the stream."""
+    asked = (segments, event_rate, kb_rate, factor, minimum, retention_time, retention_size, add_tag, remove_tag)
+    if not no_retention and all(option in (None, []) for option in asked):
+        raise typer.BadParameter("say what is to change")
+
+    def changed(present: StreamConfig) -> StreamConfig:
+        return dataclasses.replace(
+            present,
+            scaling=changed_scaling(present.scaling, segments, event_rate, kb_rate, factor, minimum),
+            retention=changed_retention(present.retention, retention_time, retention_size, no_retention),
+            tags=changed_tags(present.tags, add_tag or (), remove_tag or ()),
+        )
+
+    changed(StreamConfig(ScalingPolicy.by_events(1, 2, 1)))  # what contradicts itself is told before anybody is asked
+
+    async def work() -> None:
+        async with connected(SETTINGS.choose_controller(controller)) as client:
+            present = await client.controller.stream_config(stream)
+            wanted = changed(present)
+            if wanted != present:
+                await client.controller.update_stream(stream, wanted)
+
+    with progress_bar(f"updating {stream}", None):
+        run(work())
 
 
 @app.command("list")
@@ -93,17 +141,18 @@ def list_streams(
 def info(stream: StreamArgument, controller: ControllerOption = None, json: JsonOption = False) -> None:
     """Show configuration, segments, and the cuts at head and tail."""
 
-    async def work() -> dict[str, Any]:
+    async def work() -> tuple[dict[str, Any], dict[str, str]]:
         async with connected(SETTINGS.choose_controller(controller)) as client:
             return await _describe(client, stream)
 
-    found = run(work())
+    found, text = run(work())
     if json:
         print_json(found)
         return
-    head, tail = found["head"], found["tail"]
-    fields = {"state": found["state"], **{k: v for k, v in found["text"].items() if v}, "head": head, "tail": tail}
-    print_fields(str(stream), fields)
+    policies = {name: value for name, value in text.items() if value}
+    print_fields(str(stream), {"state": found["state"], **policies, "head": found["head"], "tail": found["tail"]})
+    if not found["segments"]:
+        return
     columns = ("segment", "number", "epoch", "keys", "start", "length")
     rows = [
         (
@@ -119,16 +168,14 @@ def info(stream: StreamArgument, controller: ControllerOption = None, json: Json
     print_table("active segments", columns, rows)
 
 
-async def _describe(client: ClientContext, stream: StreamName) -> dict[str, Any]:
-    from tailrace.cli.positions import head_cut, tail_cut
+async def _describe(client: ClientContext, stream: StreamName) -> tuple[dict[str, Any], dict[str, str]]:
+    """A stream for programs, and its policies for people."""
+    from tailrace.client.admin import StreamManager
     from tailrace.common.names import segment_epoch, segment_number
 
-    config = await client.controller.stream_config(stream)
-    segments = await client.controller.current_segments(stream)
-    head = await head_cut(client, stream)
-    tail = await tail_cut(client, stream)
+    found = await StreamManager(client).info(stream)
     rows = []
-    for identifier, key_range in segments:
+    for identifier, key_range in found.segments:
         properties = await client.segments.segment_info(stream.segment(identifier))
         rows.append(
             {
@@ -141,17 +188,17 @@ async def _describe(client: ClientContext, stream: StreamName) -> dict[str, Any]
                 "length": properties.length,
             }
         )
-    machine, text = config_fields(config)
-    return {
+    machine, text = config_fields(found.config)
+    described = {
         "scope": stream.scope,
         "stream": stream.stream,
-        "state": "active" if segments else "sealed",
+        "state": "active" if found.segments else "sealed",
         **machine,
-        "head": head.to_text(),
-        "tail": tail.to_text(),
+        "head": found.head.to_text(),
+        "tail": found.tail.to_text(),
         "segments": rows,
-        "text": text,
     }
+    return described, text
 
 
 @app.command()
@@ -222,10 +269,11 @@ def truncate(
         raise typer.BadParameter("nothing lies before head")
 
     async def work() -> None:
-        from tailrace.cli.positions import check_cut_of, tail_cut
+        from tailrace.cli.positions import check_cut_of
+        from tailrace.client.admin import StreamManager
 
         async with connected(SETTINGS.choose_controller(controller)) as client:
-            target = await tail_cut(client, stream) if not isinstance(place, StreamCut) else place
+            target = await StreamManager(client).tail(stream) if not isinstance(place, StreamCut) else place
             check_cut_of(target, stream)
             await client.controller.truncate_stream(stream, target.positions)
 

@@ -16,6 +16,7 @@ from tailrace.cli.session import connected, run
 from tailrace.cli.settings import SETTINGS, ControllerOption, JsonOption
 from tailrace.cli.values import size_text
 from tailrace.client.model import StreamName
+from tailrace.common.errors import BadRequestError, SegmentSealedError, StreamSealedError
 
 if TYPE_CHECKING:
     from tailrace.cli.output import Bar
@@ -67,26 +68,47 @@ async def _work(controller: str, stream: StreamName, file: Path | None, key: str
 
     total = known_length(file)
     report = _Report()
-    async with connected(controller) as client, EventWriter(client, stream) as writer:
-        started = time.perf_counter()
-        with progress_bar(f"writing to {stream}", total, shown=total is not None) as bar:
-            await _write_all(writer, file, key, report, bar)
-            await writer.flush()
-        report.seconds = time.perf_counter() - started
+    try:
+        async with connected(controller) as client, EventWriter(client, stream) as writer:
+            started = time.perf_counter()
+            with progress_bar(f"writing to {stream}", total, shown=total is not None) as bar:
+                await _write_all(writer, file, key, report, bar)
+                await writer.flush()
+            report.seconds = time.perf_counter() - started
+    except SegmentSealedError as error:
+        raise StreamSealedError(f"stream {stream} is sealed") from error
     return report
 
 
 async def _write_all(writer: EventWriter, file: Path | None, key: str | None, report: _Report, bar: Bar) -> None:
-    async for lines, read_bytes in read_lines(file):
-        events = [line for line in lines if line]  # an event has at least one byte
-        groups: list[tuple[str | None, list[bytes]]] = []
-        if key is not None:
-            groups = list(by_key(events, key).items())
-        elif events:
-            groups = [(None, events)]
-        for routing_key, group in groups:
+    """Write all lines; before one that cannot be written everything that stood before it becomes durable."""
+    next_number = 1
+    try:
+        async for lines, read_bytes in read_lines(file):
+            await _write_lines(writer, lines, next_number, key, report)
+            next_number += len(lines)
+            bar.advance(read_bytes)
+    except BadRequestError as error:
+        await writer.flush()
+        raise BadRequestError(f"{error}; the {report.events:,} events before it are written") from error
+
+
+async def _write_lines(
+    writer: EventWriter, lines: list[bytes], first_number: int, key: str | None, report: _Report
+) -> None:
+    """Write lines as events; an event has at least one byte. Raises BadRequestError for a line without a key."""
+    groups: list[tuple[str | None, list[bytes]]]
+    failure = None
+    if key is not None:
+        grouped = by_key(lines, key, first_number)
+        groups, failure = list(grouped.groups.items()), grouped.error
+    else:
+        groups = [(None, [line for line in lines if line])]
+    for routing_key, events in groups:
+        if events:
             await writer.ready()
-            writer.write_events(group, routing_key)
-        report.events += len(events)
-        report.payload_bytes += sum(map(len, events))
-        bar.advance(read_bytes)
+            writer.write_events(events, routing_key)
+            report.events += len(events)
+            report.payload_bytes += sum(map(len, events))
+    if failure is not None:
+        raise failure
