@@ -14,7 +14,11 @@ from tailrace.common.errors import BadRequestError, FencedError, IllegalStateErr
 from tailrace.log.disk import RealDisk
 from tailrace.log.file import FileLog
 from tailrace.log.memory import MemoryLog, MemoryLogStore
+from tailrace.log.object import ObjectLog
 from tailrace.log.port import DurableLog
+from tailrace.log.probe import probe_conditions
+from tailrace.storage.obstores import open_object_store
+from tailrace.storage.port import ObjectStore
 
 NONCE = bytes(range(16))
 
@@ -31,12 +35,32 @@ def _file_log(disk: RealDisk, folder: Path) -> DurableLog:
     return FileLog(disk, str(folder / "log"), 7, file_bytes=256 * 1024, max_frame_bytes=32 * 1024, reserve_bytes=8192)
 
 
-@pytest.fixture(params=["file", "memory", "memory with delay"])
+def _object_store(kind: str, request: pytest.FixtureRequest, folder: Path) -> ObjectStore:
+    if kind == "object in memory":
+        return open_object_store("memory://")
+    if kind == "object in a folder":
+        return open_object_store(f"file://{folder}")
+    minio = request.getfixturevalue("minio_server")
+    environment = {"AWS_ACCESS_KEY_ID": minio.access_key, "AWS_SECRET_ACCESS_KEY": minio.secret_key}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        return open_object_store(f"s3://{minio.new_bucket()}/a/prefix", s3_endpoint=minio.endpoint)
+
+
+@pytest.fixture(
+    params=["file", "memory", "memory with delay", "object in memory", "object in a folder", "object on MinIO"]
+)
 async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
     if request.param == "file":
         disk = RealDisk()
         yield Place(lambda: _file_log(disk, tmp_path), fences_while_open=False)
         disk.close()
+    elif request.param.startswith("object"):
+        objects = _object_store(request.param, request, tmp_path)
+        await probe_conditions(objects, "contract")
+        yield Place(lambda: ObjectLog(objects, 7, max_frame_bytes=32 * 1024), fences_while_open=True)
+        await objects.close()
     else:
         store = MemoryLogStore()
         delay_s = 0.001 if "delay" in request.param else 0.0

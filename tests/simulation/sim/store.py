@@ -1,16 +1,25 @@
-"""An object store that is linearizable inside and unreliable outside (reliability §4): late, failing, or failing after
-the effect. A request in flight when its process dies may still take effect."""
+"""An object store that is linearizable inside and unreliable outside (reliability §4): late, failing, failing after or
+long before the effect, doing things twice, listing old states. A request in flight when its process dies may still take
+effect. On request it lies: ignores conditions, or remembers that an object was not there."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from sim.loop import SimLoop
-from sim.process import SimProcess
-from tailrace.common.errors import AlreadyExistsError, CorruptionError, DeadlineError, NotFoundError, UnavailableError
+from sim.process import ProcessKilledError, SimProcess
+from tailrace.common.errors import (
+    AlreadyExistsError,
+    CorruptionError,
+    DeadlineError,
+    NotFoundError,
+    TailraceError,
+    UnavailableError,
+)
 from tailrace.storage.port import Buffer, ObjectInfo
 
 
@@ -24,10 +33,23 @@ class SimObjectStore:
         self.failure_chance = 0.0
         self.lost_reply_chance = 0.0
         self.slow_chance = 0.02
+        self.slow_max_s = 2.0
+        self.late_chance = 0.0
+        """Of a write: the answer is an error at once, the effect comes up to ``late_max_s`` later."""
+        self.duplicate_chance = 0.0
+        """Of a write: it takes effect a second time, up to ``late_max_s`` later."""
+        self.late_max_s = 60.0
+        self.stale_list_chance = 0.0
+        self.ignores_conditions = False
+        self.remembers_misses_s = 0.0
+        """How long a read that found nothing is repeated from memory."""
         self.operations = 0
         self.faults: dict[str, int] = {}
         self.overwritten: list[str] = []
         self.deleted: dict[str, bytes] = {}
+        self._listed: dict[str, bytes] = {}
+        self._missed: dict[str, float] = {}
+        self._countdowns: dict[SimProcess, tuple[int, Callable[[SimProcess], None]]] = {}
 
     def attach(self, process: SimProcess) -> AttachedStore:
         """The ObjectStore port of a process."""
@@ -37,15 +59,63 @@ class SimObjectStore:
         """Count an injected fault."""
         self.faults[fault] = self.faults.get(fault, 0) + 1
 
-    def delay_s(self) -> float:
+    def delay_s(self, slow_chance: float | None = None) -> float:
         """How long one way takes."""
-        slow = self.random.random() < self.slow_chance
-        return self.random.random() * (2.0 if slow else 0.02)
+        slow = self.random.random() < (self.slow_chance if slow_chance is None else slow_chance)
+        return self.random.random() * (self.slow_max_s if slow else 0.02)
 
-    def request(self, name: str, key: str, effect: Callable[[], Any]) -> asyncio.Future[Any]:
+    def kill_at(self, process: SimProcess, requests: int, kill: Callable[[SimProcess], None]) -> None:
+        """Kill the process at its n-th request from now, sent or not; `kill` is called in the world to clean up."""
+        self._countdowns[process] = (requests, kill)
+
+    def dies_now(self, process: SimProcess) -> bool:
+        """Count a request of a process; True when the process is to die with it."""
+        if process not in self._countdowns:
+            return False
+        left, kill = self._countdowns.pop(process)
+        if left > 0:
+            self._countdowns[process] = (left - 1, kill)
+            return False
+        process.alive = False
+        self.loop.call_world(0, kill, process)
+        return True
+
+    def listed(self) -> dict[str, bytes]:
+        """What a list shows: the objects, or an old state of them."""
+        if self.stale_list_chance:
+            if self.random.random() < self.stale_list_chance:
+                self.count("stale list")
+                return self._listed
+            if self.random.random() < 0.5:
+                self._listed = dict(self.objects)
+        return self.objects
+
+    def missed(self, key: str, there: bool) -> bool:
+        """Whether a read is answered from the memory of an earlier one that found nothing."""
+        now_s = self.loop.time()
+        if not self.remembers_misses_s:
+            return False
+        if self._missed.get(key, 0.0) > now_s:
+            return True
+        if not there:
+            self._missed[key] = now_s + self.remembers_misses_s
+        return False
+
+    def request(
+        self,
+        name: str,
+        key: str,
+        effect: Callable[[], Any],
+        *,
+        writes: bool = False,
+        slow_chance: float | None = None,
+    ) -> asyncio.Future[Any]:
         """Run `effect` at some instant between now and the answer; the answer may be an error all the same."""
         self.operations += 1
         answer: asyncio.Future[Any] = self.loop.create_future()
+        late = writes and self.late_chance > 0 and self.random.random() < self.late_chance
+        if writes and self.duplicate_chance and self.random.random() < self.duplicate_chance:
+            self.loop.call_world(self.random.random() * self.late_max_s, self._again, name, key, effect)
         fails = self.random.random() < self.failure_chance
         loses = self.random.random() < self.lost_reply_chance
 
@@ -72,10 +142,27 @@ class SimObjectStore:
             if loses:
                 self.count("store reply lost")
                 error = DeadlineError(f"{name} {key}: no answer from the store")
-            self.loop.call_world(self.delay_s(), reply, result, error)
+            self.loop.call_world(self.delay_s(slow_chance), reply, result, error)
 
-        self.loop.call_world(self.delay_s(), act)
+        if late:
+            self.loop.call_world(self.random.random() * self.late_max_s, self._late, name, key, effect)
+            error = DeadlineError(f"{name} {key}: no answer from the store")
+            self.loop.call_world(self.delay_s(slow_chance), reply, None, error)
+        else:
+            self.loop.call_world(self.delay_s(slow_chance), act)
         return answer
+
+    def _again(self, name: str, key: str, effect: Callable[[], Any]) -> None:
+        self._unanswered("store duplicate", name, key, effect)
+
+    def _late(self, name: str, key: str, effect: Callable[[], Any]) -> None:
+        self._unanswered("late store effect", name, key, effect)
+
+    def _unanswered(self, fault: str, name: str, key: str, effect: Callable[[], Any]) -> None:
+        self.count(fault)
+        self.loop.trace(fault, name, key)
+        with contextlib.suppress(AlreadyExistsError):
+            effect()
 
 
 class AttachedStore:
@@ -84,10 +171,33 @@ class AttachedStore:
     def __init__(self, store: SimObjectStore, process: SimProcess) -> None:
         self._store = store
         self._process = process
+        self._stalled_until_s = 0.0
+        self.slow_chance: float | None = None
+        """Of each way of each request of this process; None: as for all."""
 
-    async def _request(self, name: str, key: str, effect: Callable[[], Any]) -> Any:
+    def stall(self, seconds: float) -> None:
+        """Hold back the process's next requests and the answers that it is waiting for, as a pause of it would."""
+        self._store.count("pause")
+        self._stalled_until_s = self._store.loop.time() + seconds
+
+    async def _stall(self) -> None:
+        left_s = self._stalled_until_s - self._store.loop.time()
+        if left_s > 0:
+            await asyncio.sleep(left_s)
+
+    async def _request(self, name: str, key: str, effect: Callable[[], Any], *, writes: bool = False) -> Any:
         self._process.check()
-        result = await self._store.request(name, key, effect)
+        await self._stall()
+        if self._store.dies_now(self._process):
+            if self._store.random.random() < 0.5:
+                self._store.request(name, key, effect, writes=writes)
+            raise ProcessKilledError(self._process.name)
+        try:
+            result = await self._store.request(name, key, effect, writes=writes, slow_chance=self.slow_chance)
+        except TailraceError:
+            await self._stall()
+            raise
+        await self._stall()
         self._process.check()
         return result
 
@@ -97,16 +207,19 @@ class AttachedStore:
 
         def effect() -> None:
             if key in self._store.objects:
-                if if_absent:
+                if if_absent and self._store.ignores_conditions:
+                    self._store.count("condition ignored")
+                elif if_absent:
                     raise AlreadyExistsError(f"object {key} exists already")
                 if self._store.objects[key] != content:
                     self._store.overwritten.append(key)
             self._store.objects[key] = content
 
-        await self._request("put", key, effect)
+        await self._request("put", key, effect, writes=True)
 
     def _object(self, key: str) -> bytes:
-        if key not in self._store.objects:
+        there = key in self._store.objects
+        if self._store.missed(key, there) or not there:
             raise NotFoundError(f"object {key} does not exist")
         return self._store.objects[key]
 
@@ -124,9 +237,9 @@ class AttachedStore:
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         """See ObjectStore.list."""
-        objects = self._store.objects
 
         def effect() -> list[ObjectInfo]:
+            objects = self._store.listed()
             return [ObjectInfo(key, len(objects[key])) for key in sorted(objects) if key.startswith(prefix)]
 
         for info in await self._request("list", prefix, effect):
@@ -140,7 +253,7 @@ class AttachedStore:
                 if key in self._store.objects:
                     self._store.deleted[key] = self._store.objects.pop(key)
 
-        await self._request("delete", ",".join(keys), effect)
+        await self._request("delete", ",".join(keys), effect, writes=True)
 
     async def close(self) -> None:
         """See ObjectStore.close."""

@@ -82,6 +82,18 @@ class SimWorld:
         self.disk.kill_at(process, operations, finish)
         return dead
 
+    def crash_at_store_request(self, process: SimProcess, requests: int) -> asyncio.Future[None]:
+        """Kill the process at its n-th request to the object store from now; the future is done when it is dead."""
+        dead: asyncio.Future[None] = self.loop.create_future()
+
+        def finish(victim: SimProcess) -> None:
+            self.crash(victim)
+            if not dead.done():
+                dead.set_result(None)
+
+        self.store.kill_at(process, requests, finish)
+        return dead
+
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine of the world to its end."""
         with real_world_forbidden():

@@ -1,0 +1,408 @@
+"""The object log: Tier 1 on an object store, one object a frame (design §4, docs/formats/log.md).
+
+Why an acknowledgement can be trusted: a frame is acknowledged after its whole prefix was stored *and then* a look at
+``claims/<epoch + 1>`` found nothing. A later owner creates that claim before it reads its first object; so it was not
+reading yet when the frame was there, and finds it. What an owner stores after the claim it never acknowledges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tailrace.common import limits
+from tailrace.common.errors import (
+    BadRequestError,
+    DataError,
+    FencedError,
+    IllegalStateError,
+    OverloadedError,
+    TailraceError,
+    UnavailableError,
+)
+from tailrace.log import frames
+from tailrace.log.claims import Claims
+from tailrace.log.frames import FrameIdentity, FrameKind, StartRecord
+from tailrace.log.objectcalls import ObjectCalls, pause_s
+from tailrace.log.objectcleaner import ObjectCleaner
+from tailrace.log.objectkeys import LogKeys
+from tailrace.log.objectmap import FrameMap
+from tailrace.log.objectrecovery import WINDOW_FRAMES, ObjectDecision
+from tailrace.log.objectscan import ObjectScanner
+from tailrace.log.port import Buffer, RecoveredFrame
+
+if TYPE_CHECKING:
+    from tailrace.storage.port import ObjectStore
+
+
+@dataclass(slots=True)
+class _Append:
+    """An append that is not acknowledged yet."""
+
+    sequence: int
+    payload: list[memoryview]
+    length_bytes: int
+    future: asyncio.Future[int]
+    stored: bool = False
+
+
+class ObjectLog:
+    """A DurableLog of one container in an object store; see the port for the contract.
+
+    The store must have passed `probe.probe_conditions`. While it does not answer nothing fails: frames are stored again
+    under their keys, and appends wait. Must be constructed inside a running event loop.
+    """
+
+    def __init__(
+        self, store: ObjectStore, container: int, *, max_frame_bytes: int = limits.LOG_FRAME_MAX_BYTES
+    ) -> None:
+        self._keys = LogKeys(container)
+        self._calls = ObjectCalls(store)
+        self._claims = Claims(self._calls, self._keys)
+        self._scanner = ObjectScanner(self._calls, self._keys)
+        self._max_frame_bytes = max_frame_bytes
+        self._identity = FrameIdentity(container, 0, b"")
+        self._map = FrameMap()
+        self._cleaner = ObjectCleaner(self._calls, self._keys)
+        self._opened = False
+        self._begun = False
+        self._queue: deque[_Append] = deque()  # not on their way yet
+        self._flight: deque[_Append] = deque()  # on their way or stored, not acknowledged
+        self._puts = 0
+        self._next_sequence = 0
+        self._stored_through = -1
+        self._acknowledged_through = -1
+        self._log_start = 0
+        self._marked_log_start = 0
+        self._marks = 0
+        self._unacknowledged_bytes = 0
+        self._stored_bytes = 0
+        self._looking = False
+        self._truncating = False
+        self._owned_at_s = float("-inf")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failure: TailraceError | None = None
+
+    # -- properties ----------------------------------------------------------------------------------------------
+
+    @property
+    def max_frame_bytes(self) -> int:
+        """Largest payload that one frame may carry."""
+        return self._max_frame_bytes
+
+    @property
+    def next_sequence(self) -> int:
+        """Address that the next appended frame will get."""
+        return self._next_sequence
+
+    @property
+    def log_start(self) -> int:
+        """Address of the first frame that was not truncated."""
+        return self._log_start
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the frames' objects that count and are not deleted yet."""
+        return self._stored_bytes
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """Payload bytes that were appended and are not acknowledged yet."""
+        return self._unacknowledged_bytes
+
+    @property
+    def owned_at_s(self) -> float:
+        """Loop time when the last look began that found no later claim: there was no later owner then (design §9)."""
+        return self._owned_at_s
+
+    # -- opening -------------------------------------------------------------------------------------------------
+
+    async def open(self, epoch: int, nonce: bytes) -> None:
+        """See DurableLog.open. UnavailableError: the store does not answer; the epoch must not be used again."""
+        if self._opened:
+            raise IllegalStateError(f"log {self._keys.folder} was opened before")
+        self._opened = True
+        try:
+            await self._claims.take(epoch, nonce)
+            self._identity = FrameIdentity(self._keys.container, epoch, nonce)
+            await self._begin(await self._recovered(epoch))
+        except TailraceError as error:
+            self._failure = error
+            raise
+        self._begun = True
+        self._spawn(partial(self._cleaner.sweep, self._map, epoch))
+
+    async def _recovered(self, epoch: int) -> ObjectDecision:
+        try:
+            return await self._scanner.decision(epoch)
+        except DataError as error:
+            await self._raise_if_fenced(error)
+            raise
+
+    async def _begin(self, decision: ObjectDecision) -> None:
+        """Write the START frame: from now on nothing but what it lists counts of earlier epochs."""
+        epoch = self._identity.epoch
+        self._next_sequence = decision.next_sequence
+        self._stored_through = self._acknowledged_through = decision.next_sequence - 1
+        self._log_start = self._marked_log_start = decision.log_start
+        self._map = FrameMap(decision.extents, epoch, decision.next_sequence)
+        self._stored_bytes = self._map.length_bytes(0, decision.next_sequence)
+        record = StartRecord(decision.next_sequence, decision.previous_epoch, decision.history).encode()
+        if len(record) > limits.LOG_START_RECORD_MAX_BYTES:
+            count = len(decision.history)
+            raise IllegalStateError(f"log {self._keys.folder} was opened {count} times without a truncation")
+        frame, _ = self._encode(FrameKind.START, [memoryview(record)], decision.next_sequence)
+        await self._calls.settle(self._keys.start(epoch), frame, limits.LOG_OBJECT_OPEN_ATTEMPTS)
+        await self._calls.persist(self._look)
+
+    async def _look(self) -> None:
+        """One look at the next claim, which began after everything that is stored by now.
+
+        Raises:
+            FencedError: there is one. UnavailableError: it cannot be told.
+        """
+        began_s = asyncio.get_running_loop().time()
+        claim = await self._claims.look(self._identity.epoch + 1)
+        if claim is not None:
+            raise FencedError(f"log {self._keys.folder} was taken by epoch {claim.epoch}", claim.epoch)
+        self._owned_at_s = began_s
+
+    async def confirm_owner(self) -> None:
+        """Look whether this is still the owner (design §9: reads by a stale owner are bounded).
+
+        Raises:
+            FencedError: it is not; the log is lost. UnavailableError: the store does not answer, or the log ended.
+        """
+        if self._failure is not None:
+            raise self._failure
+        try:
+            await self._look()
+        except FencedError as error:
+            self._fail(error)
+            raise
+
+    async def _raise_if_fenced(self, error: DataError) -> None:
+        """A later owner deletes what it does not need: what a fenced one misses is no loss."""
+        try:
+            await self._calls.persist(self._look)
+        except FencedError as fenced:
+            raise fenced from error
+
+    def _encode(self, kind: FrameKind, payload: list[memoryview], sequence: int) -> tuple[list[Buffer], int]:
+        return frames.encode_frame(
+            self._identity,
+            kind,
+            payload,
+            sequence=sequence,
+            acknowledged_through=self._acknowledged_through,
+            log_start=self._log_start,
+            offset=0,
+        )
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    def check_space(self, length_bytes: int, frame_count: int = 1, *, reserved: bool = False) -> None:
+        """See DurableLog.check_space: an object store has no end that could be asked for."""
+
+    def append(self, payload: Sequence[Buffer]) -> asyncio.Future[int]:
+        """See DurableLog.append."""
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        views = [memoryview(buffer).cast("B") for buffer in payload if len(buffer)]
+        length = sum(map(len, views))
+        if length > self._max_frame_bytes:
+            raise BadRequestError(f"payload: {length} bytes do not fit in a log frame of {self._max_frame_bytes}")
+        if self._failure is not None:
+            future.set_exception(self._failure)
+            return future
+        if not self._begun:
+            raise IllegalStateError(f"log {self._keys.folder} is not open")
+        if self._unacknowledged_bytes + length > limits.LOG_UNACKNOWLEDGED_MAX_BYTES:
+            raise OverloadedError(f"log {self._keys.folder}: {self._unacknowledged_bytes} bytes wait already")
+        self._queue.append(_Append(self._next_sequence, views, length, future))
+        self._next_sequence += 1
+        self._unacknowledged_bytes += length
+        self._start_puts()
+        return future
+
+    def _start_puts(self) -> None:
+        """Send as many of the waiting frames as may be on their way."""
+        while self._queue and self._failure is None and self._puts < limits.LOG_OBJECT_PUTS_MAX:
+            if self._queue[0].sequence - self._acknowledged_through > WINDOW_FRAMES:
+                return
+            item = self._queue.popleft()
+            self._flight.append(item)
+            frame, length = self._encode(FrameKind.DATA, item.payload, item.sequence)
+            self._map.own.lengths.append(length)
+            self._puts += 1
+            self._spawn(partial(self._store, item, frame))
+
+    async def _store(self, item: _Append, frame: list[Buffer]) -> None:
+        """Store one frame, however long it takes; then whatever is stored without a gap may be acknowledged."""
+        await self._calls.settle(self._keys.frame(self._identity.epoch, item.sequence), frame)
+        self._puts -= 1
+        item.stored = True
+        item.payload = []
+        frame.clear()
+        for earlier in self._flight:
+            if not earlier.stored:
+                break
+            self._stored_through = earlier.sequence
+        if not self._looking and self._stored_through > self._acknowledged_through:
+            self._looking = True
+            self._spawn(self._acknowledge_stored)
+        self._start_puts()
+
+    async def _acknowledge_stored(self) -> None:
+        """One look after the other; each covers what was stored without a gap before it began."""
+        attempt = 0
+        while self._stored_through > self._acknowledged_through and self._failure is None:
+            through = self._stored_through
+            try:
+                await self._look()
+            except FencedError:
+                raise
+            except UnavailableError:
+                await asyncio.sleep(pause_s(attempt))
+                attempt += 1
+                continue
+            attempt = 0
+            if self._failure is None:
+                self._acknowledge(through)
+        self._looking = False
+
+    def _acknowledge(self, through: int) -> None:
+        self._acknowledged_through = through
+        while self._flight and self._flight[0].sequence <= through:
+            item = self._flight.popleft()
+            self._unacknowledged_bytes -= item.length_bytes
+            self._stored_bytes += self._map.own.length_of(item.sequence)
+            if not item.future.done():
+                item.future.set_result(item.sequence)
+        self._start_puts()
+
+    # -- ending --------------------------------------------------------------------------------------------------
+
+    def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = asyncio.get_running_loop().create_task(self._guarded(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guarded(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await work()
+        except Exception as error:
+            self._fail(error)
+            if not isinstance(error, TailraceError):
+                raise  # a mistake of ours must be seen, too
+
+    def _fail(self, error: Exception) -> None:
+        """Stop for good; whatever is not acknowledged never will be by this owner."""
+        if self._failure is None:
+            if isinstance(error, FencedError):
+                self._failure = error
+            else:
+                self._failure = UnavailableError(f"log {self._keys.folder} stopped: {error}")
+                self._failure.__cause__ = error
+            current = asyncio.current_task()
+            for task in self._tasks:
+                if task is not current:
+                    task.cancel()
+        pending = [*self._flight, *self._queue]
+        self._flight.clear()
+        self._queue.clear()
+        for item in pending:
+            if not item.future.done():
+                item.future.set_exception(self._failure)
+
+    async def close(self) -> None:
+        """See DurableLog.close. Frames that are not acknowledged yet may or may not be found later."""
+        self._opened = True
+        if self._failure is None:
+            self._fail(FencedError(f"log {self._keys.folder} is closed"))
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    # -- truncation ----------------------------------------------------------------------------------------------
+
+    async def truncate(self, sequence: int) -> None:
+        """See DurableLog.truncate. Objects go once a MARK is stored and no later owner was there then."""
+        if self._failure is not None:
+            raise self._failure
+        if sequence > self._acknowledged_through + 1:
+            raise BadRequestError(f"sequence: frame {sequence} is not durable, the log cannot start there")
+        if sequence <= self._log_start:
+            return
+        self._log_start = sequence
+        if not self._truncating:
+            self._truncating = True
+            self._spawn(self._truncate_marked)
+
+    async def _truncate_marked(self) -> None:
+        while self._marked_log_start < self._log_start:
+            target = self._log_start
+            number = self._marks + 1
+            frame, _ = self._encode(FrameKind.MARK, [], self._next_sequence)
+            await self._calls.settle(self._keys.mark(self._identity.epoch, number), frame)
+            await self._look_until_told()
+            await self._delete_below(target)
+            await self._cleaner.supersede_marks(self._identity.epoch, number)
+            self._marks, self._marked_log_start = number, target
+        self._truncating = False
+
+    async def _look_until_told(self) -> None:
+        attempt = 0
+        while True:
+            try:
+                return await self._look()
+            except FencedError:
+                raise
+            except UnavailableError:
+                await asyncio.sleep(pause_s(attempt))
+                attempt += 1
+
+    async def _delete_below(self, sequence: int) -> None:
+        doomed = list(self._map.places(0, sequence))
+        await self._cleaner.delete_frames(doomed)
+        self._stored_bytes -= sum(length for _, _, length in doomed)
+        self._map.forget_below(sequence)
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    async def recover(self, first_sequence: int = 0) -> AsyncIterator[RecoveredFrame]:
+        """See DurableLog.recover.
+
+        Raises:
+            CorruptionError, DataLossError: a frame that counts is damaged or gone; names its object.
+            FencedError: a later owner took the log.
+        """
+        first = max(first_sequence, self._log_start)
+        found = self._scanner.frames(self._map.places(first, self._acknowledged_through + 1))
+        try:
+            async for epoch, sequence, payload in found:
+                yield RecoveredFrame(sequence, epoch, payload)
+        except DataError as error:
+            await self._raise_if_fenced(error)
+            raise
+        finally:
+            await found.aclose()
+
+    async def read(self, sequence: int, offset: int, length: int) -> bytes:
+        """See DurableLog.read."""
+        epoch = self._map.epoch_of(sequence) if self._log_start <= sequence <= self._acknowledged_through else None
+        if epoch is None:
+            raise KeyError(f"log frame {sequence} is not there")
+        try:
+            payload = await self._scanner.frame(epoch, sequence)
+        except DataError as error:
+            if sequence < self._log_start:
+                raise KeyError(f"log frame {sequence} is not there") from error
+            await self._raise_if_fenced(error)
+            raise
+        return bytes(payload[offset : offset + length])

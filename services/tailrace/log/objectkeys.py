@@ -1,0 +1,86 @@
+"""Names of a log's objects (design §4, docs/formats/log.md), and which of its marks are kept. Pure."""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+from typing import Final
+
+_NAME: Final = re.compile(r"(\d{20})/(start|(mark-)?(\d{20}))")
+
+
+class ObjectKind(enum.Enum):
+    """What an object of an epoch holds."""
+
+    START = "start"
+    MARK = "mark"
+    FRAME = "frame"
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectName:
+    """A parsed key. ``number`` is the sequence of a FRAME, the number of a MARK, 0 for START."""
+
+    epoch: int
+    kind: ObjectKind
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogKeys:
+    """Keys of one container's log, below the prefix of its object store."""
+
+    container: int
+
+    @property
+    def folder(self) -> str:
+        """What all keys begin with."""
+        return f"log/{self.container}/"
+
+    def claim(self, number: int) -> str:
+        """The claim on an epoch."""
+        return f"{self.folder}claims/{number:020d}"
+
+    def start(self, epoch: int) -> str:
+        """The first frame of an epoch."""
+        return f"{self.folder}{epoch:020d}/start"
+
+    def frame(self, epoch: int, sequence: int) -> str:
+        """A DATA frame."""
+        return f"{self.folder}{epoch:020d}/{sequence:020d}"
+
+    def mark(self, epoch: int, number: int) -> str:
+        """The `number`-th MARK of an epoch, from 1 on."""
+        return f"{self.folder}{epoch:020d}/mark-{number:020d}"
+
+    def of(self, name: ObjectName) -> str:
+        """The key that `parse` takes apart."""
+        if name.kind is ObjectKind.START:
+            return self.start(name.epoch)
+        if name.kind is ObjectKind.MARK:
+            return self.mark(name.epoch, name.number)
+        return self.frame(name.epoch, name.number)
+
+    def parse(self, key: str) -> ObjectName | None:
+        """What a key of an epoch's folder names; None for claims and anything else."""
+        match = _NAME.fullmatch(key.removeprefix(self.folder)) if key.startswith(self.folder) else None
+        if match is None:
+            return None
+        epoch = int(match[1])
+        if match[2] == "start":
+            return ObjectName(epoch, ObjectKind.START, 0)
+        return ObjectName(epoch, ObjectKind.MARK if match[3] else ObjectKind.FRAME, int(match[4]))
+
+
+def kept_marks(last: int) -> frozenset[int]:
+    """The marks that lead a search to mark `last` (`claims.find_last`); all others may be deleted.
+
+    The search tries powers of two, then adds lower bits. So it needs the powers of two through `last` and, for each
+    prefix of the binary form of `last`, the number with the lower bits zero: about two for each bit.
+    """
+    kept = {1 << bit for bit in range(last.bit_length())}
+    while last:
+        kept.add(last)
+        last &= last - 1
+    return frozenset(kept)

@@ -1,0 +1,262 @@
+"""Reading an object log's objects: the scan that recovery decides from, and frames one by one (design §4).
+
+Nothing here depends on a list: lists may show an old state. They only help to notice a loss.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tailrace.common import limits
+from tailrace.common.errors import CorruptionError, DataLossError
+from tailrace.log import frames
+from tailrace.log.claims import find_last
+from tailrace.log.frames import Condition, FrameHeader, FrameKind, StartRecord, Verdict
+from tailrace.log.objectcalls import ObjectCalls, all_of
+from tailrace.log.objectkeys import LogKeys, ObjectKind
+from tailrace.log.objectrecovery import (
+    WINDOW_FRAMES,
+    ObjectDecision,
+    ObjectScan,
+    StartedEpoch,
+    check_identity,
+    decide,
+    greatest_log_start,
+    remaining_history,
+)
+
+if TYPE_CHECKING:
+    from tailrace.log.objectkeys import ObjectName
+
+
+def header_of(data: bytes, place: str) -> FrameHeader:
+    """The header at the beginning of an object. Raises CorruptionError: objects are never torn."""
+    header = frames.decode_header(data, 0)
+    if isinstance(header, Verdict):
+        raise CorruptionError(place, header.reason or f"the frame is {header.condition.value}")
+    return header
+
+
+def frame_in(data: bytes, place: str) -> tuple[FrameHeader, memoryview]:
+    """Header and payload of a whole object, verified. Raises CorruptionError."""
+    header = header_of(data, place)
+    if len(data) != header.frame_length:
+        raise CorruptionError(place, f"has {len(data)} bytes, its frame {header.frame_length}")
+    image = memoryview(data)
+    verdict = frames.judge_frame(header, image)
+    if verdict.condition is not Condition.COMPLETE:
+        raise CorruptionError(place, verdict.reason or f"the frame is {verdict.condition.value}")
+    return header, frames.payload_of(header, image)
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What a list showed; it may be an old state."""
+
+    last_frames: dict[int, int]
+    """Greatest sequence of each epoch that has frames."""
+
+    @classmethod
+    def of(cls, names: Sequence[ObjectName]) -> Hints:
+        """From parsed keys."""
+        last: dict[int, int] = {}
+        for name in names:
+            if name.kind is ObjectKind.FRAME:
+                last[name.epoch] = max(last.get(name.epoch, 0), name.number)
+        return cls(last)
+
+
+class ObjectScanner:
+    """Reads one log."""
+
+    def __init__(self, calls: ObjectCalls, keys: LogKeys) -> None:
+        self._calls = calls
+        self._keys = keys
+
+    async def decision(self, below_epoch: int) -> ObjectDecision:
+        """What the owners before `below_epoch` left. Their epochs must be claimed away before this is called.
+
+        Raises:
+            CorruptionError, DataLossError, FormatVersionError: it cannot be told for certain; names the object.
+        """
+        hints = Hints.of(await self._calls.persist(lambda: self._calls.list(self._keys)))
+        top = await self._newest_started(below_epoch)
+        await self._refuse_frames_without_start(hints, top.header.epoch if top else 0, below_epoch)
+        if top is None:
+            return ObjectDecision()
+        epoch, nonce = top.header.epoch, top.header.nonce
+        mark = await self.last_mark(epoch, nonce)
+        first = max(top.record.first_sequence, top.header.log_start, mark.log_start if mark else 0)
+        own = await self._scan(epoch, first, None, nonce, hints.last_frames.get(epoch))
+        if own.greatest_log_start > own.next_sequence:
+            own = await self._scan(epoch, own.greatest_log_start, None, nonce, hints.last_frames.get(epoch))
+        log_start = greatest_log_start(top, mark, own)
+        older = [
+            await self._scan(entry.epoch, entry.first, entry.last, None, None)
+            for entry in remaining_history(top.record, log_start)
+        ]
+        decision = decide(self._keys, top, mark, own, older)
+        for extent in decision.extents:
+            extent.forget_below(log_start)
+        return decision
+
+    async def _newest_started(self, below_epoch: int) -> StartedEpoch | None:
+        """The newest epoch with a START frame: those without one never acknowledged anything."""
+        epoch, count = below_epoch - 1, 1
+        while epoch > 0:
+            wanted = range(epoch, max(epoch - count, 0), -1)
+            for started in await all_of(self._start(number) for number in wanted):
+                if started is not None:
+                    return started
+            epoch -= len(wanted)
+            count = min(2 * count, limits.LOG_OBJECT_SCANS_MAX)
+        return None
+
+    async def _start(self, epoch: int) -> StartedEpoch | None:
+        key = self._keys.start(epoch)
+        data = await self._calls.persist(lambda: self._calls.find(key))
+        if data is None:
+            return None
+        header, payload = frame_in(data, f"object {key}")
+        check_identity(header, f"object {key}", kind=FrameKind.START, container=self._keys.container, epoch=epoch)
+        try:
+            return StartedEpoch(header, StartRecord.decode(payload))
+        except ValueError as error:
+            raise CorruptionError(f"object {key}", str(error)) from error
+
+    async def _refuse_frames_without_start(self, hints: Hints, started: int, below_epoch: int) -> None:
+        """An owner puts frames only after its START frame is stored and confirmed."""
+        for epoch, sequence in sorted(hints.last_frames.items()):
+            key = self._keys.frame(epoch, sequence)
+            if started < epoch < below_epoch and await self._header(key) is not None:
+                raise DataLossError(f"frames of epoch {epoch} are there ({key}), but its start is missing")
+
+    async def _header(self, key: str) -> FrameHeader | None:
+        data = await self._calls.persist(lambda: self._calls.find_header(key))
+        return None if data is None else header_of(data, f"object {key}")
+
+    async def last_mark(self, epoch: int, nonce: bytes) -> FrameHeader | None:
+        """The newest MARK of an epoch, if there is one."""
+
+        async def exists(number: int) -> bool:
+            return await self._header(self._keys.mark(epoch, number)) is not None
+
+        number = await find_last(exists)
+        if not number:
+            return None
+        key = self._keys.mark(epoch, number)
+        data = await self._calls.persist(lambda: self._calls.find(key))
+        if data is None:
+            raise DataLossError(f"mark {key} was there and is gone")
+        header, _ = frame_in(data, f"object {key}")
+        container = self._keys.container
+        check_identity(header, f"object {key}", kind=FrameKind.MARK, container=container, epoch=epoch, nonce=nonce)
+        return header
+
+    async def _data_header(self, epoch: int, sequence: int, nonce: bytes | None) -> FrameHeader | None:
+        key = self._keys.frame(epoch, sequence)
+        header = await self._header(key)
+        if header is not None:
+            place, container = f"object {key}", self._keys.container
+            check_identity(header, place, kind=FrameKind.DATA, container=container, epoch=epoch, nonce=nonce)
+            if header.sequence != sequence:
+                raise CorruptionError(place, f"holds frame {header.sequence}")
+        return header
+
+    async def _headers(self, epoch: int, wanted: range, nonce: bytes | None) -> list[FrameHeader | None]:
+        found: list[FrameHeader | None] = []
+        size = limits.LOG_OBJECT_SCANS_MAX
+        for at in range(wanted.start, wanted.stop, size):
+            part = range(at, min(at + size, wanted.stop))
+            found += await all_of(self._data_header(epoch, sequence, nonce) for sequence in part)
+        return found
+
+    async def _scan(
+        self, epoch: int, first: int, last: int | None, nonce: bytes | None, hint: int | None
+    ) -> ObjectScan:
+        """The prefix from `first` through `last` (None: as far as it goes), and what can be seen behind a gap."""
+        scan = ObjectScan(epoch, first)
+        count = 4
+        while last is None or scan.next_sequence <= last:
+            at = scan.next_sequence
+            wanted = range(at, at + count if last is None else min(at + count, last + 1))
+            headers = await self._headers(epoch, wanted, nonce)
+            taken = _take(scan, headers)
+            if taken < len(headers):
+                await self._look_behind(scan, wanted.stop, nonce, hint)
+                break
+            count = min(2 * count, limits.LOG_OBJECT_SCANS_MAX)
+        return scan
+
+    async def _look_behind(self, scan: ObjectScan, looked_below: int, nonce: bytes | None, hint: int | None) -> None:
+        """Headers behind the gap tell what was acknowledged."""
+        gap = scan.next_sequence
+        for header in await self._headers(scan.epoch, range(looked_below, gap + WINDOW_FRAMES + 1), nonce):
+            if header is not None:
+                scan.note(header)
+        if hint is not None and hint > gap + WINDOW_FRAMES:
+            far = await self._data_header(scan.epoch, hint, nonce)
+            if far is not None:
+                scan.note(far)
+
+    async def frame(self, epoch: int, sequence: int) -> memoryview:
+        """A frame's payload, verified.
+
+        Raises:
+            CorruptionError: it is damaged. DataLossError: it is not there.
+        """
+        key = self._keys.frame(epoch, sequence)
+        data = await self._calls.persist(lambda: self._calls.find(key))
+        if data is None:
+            raise DataLossError(f"log frame {sequence} is missing ({key})")
+        header, payload = frame_in(data, f"object {key}")
+        check_identity(header, f"object {key}", kind=FrameKind.DATA, container=self._keys.container, epoch=epoch)
+        if header.sequence != sequence:
+            raise CorruptionError(f"object {key}", f"holds frame {header.sequence}")
+        return payload
+
+    async def frames(self, places: Iterator[tuple[int, int, int]]) -> AsyncGenerator[tuple[int, int, memoryview], None]:
+        """Epoch, sequence and payload of frames by epoch, sequence and length; read ahead within bounds."""
+        ahead: deque[tuple[int, int, int, asyncio.Task[memoryview]]] = deque()
+        ahead_bytes = 0
+        loop = asyncio.get_running_loop()
+        following = next(places, None)
+        try:
+            while following is not None or ahead:
+                while following is not None and (not ahead or _may_read(len(ahead), ahead_bytes + following[2])):
+                    epoch, sequence, length = following
+                    ahead.append((epoch, sequence, length, loop.create_task(self.frame(epoch, sequence))))
+                    ahead_bytes += length
+                    following = next(places, None)
+                epoch, sequence, length, task = ahead[0]
+                payload = await task
+                ahead.popleft()
+                ahead_bytes -= length
+                yield epoch, sequence, payload
+        finally:
+            for *_, task in ahead:
+                task.cancel()
+            if ahead:
+                await asyncio.wait([task for *_, task in ahead])
+
+
+def _take(scan: ObjectScan, headers: Sequence[FrameHeader | None]) -> int:
+    """Accept the headers up to the first that is missing, note the others; returns how many were accepted."""
+    taken = 0
+    for header in headers:
+        if header is None:
+            continue
+        if header.sequence == scan.next_sequence:
+            scan.accept(header)
+            taken += 1
+        else:
+            scan.note(header)
+    return taken
+
+
+def _may_read(count: int, length_bytes: int) -> bool:
+    return count < limits.LOG_OBJECT_READS_MAX and length_bytes <= limits.LOG_OBJECT_READ_AHEAD_BYTES
