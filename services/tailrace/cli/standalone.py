@@ -22,6 +22,7 @@ from tailrace.common import limits
 from tailrace.common.budgets import Budgets, check_fits, memory_limit
 from tailrace.common.errors import StartError
 from tailrace.common.http import listen, serve_app
+from tailrace.common.openfiles import ConnectionLimits, connection_limits, raise_open_files
 from tailrace.common.realports import SystemClock, SystemEntropy
 from tailrace.controller.app import Controller
 from tailrace.controller.metadata import TableMetadataStore
@@ -70,6 +71,7 @@ class Standalone:
         self._stack = contextlib.AsyncExitStack()
         self.addresses: dict[str, Any] = {}
         self.budgets: Budgets | None = None
+        self._connections: ConnectionLimits
 
     async def start(self) -> None:
         """Open the folder, recover, listen.
@@ -87,6 +89,7 @@ class Standalone:
         options = self.options
         if options.bind in ("0.0.0.0", "::") and not options.advertise:
             raise StartError(f"--bind {options.bind} is every address: say which one clients use with --advertise HOST")
+        self._connections = connection_limits(raise_open_files())
         entropy = SystemEntropy()
         folder = open_data_folder(options.data, containers=options.containers, tier2=options.tier2, entropy=entropy)
         self._stack.callback(folder.close)
@@ -147,7 +150,7 @@ class Standalone:
 
     async def _start_in_process(self, spec: StoreSpec, listener: socket.socket) -> list[int]:
         """Returns the containers that could not be recovered."""
-        service = StoreService(spec, SystemClock(), SystemEntropy())
+        service = StoreService(spec, SystemClock(), SystemEntropy(), self._connections.store)
         self._stack.push_async_callback(service.close)
         await service.start()
         await service.listen_on(listener)
@@ -197,7 +200,11 @@ class Standalone:
         else:
             await controller.start()
         server = ControllerServer(
-            controller.services, options.bind, options.controller_port, advertise=self._advertised
+            controller.services,
+            options.bind,
+            options.controller_port,
+            advertise=self._advertised,
+            connections_max=self._connections.controller,
         )
         self._stack.push_async_callback(server.close)
         await server.start()
@@ -206,7 +213,7 @@ class Standalone:
 
     async def _serve_http(self, name: str, app: FastAPI, port: int) -> None:
         listener = self._listen(name, port)
-        await self._stack.enter_async_context(serve_app(app, listener))
+        await self._stack.enter_async_context(serve_app(app, listener, self._connections.http))
         self.addresses[name] = f"http://{self._advertised}:{listener.getsockname()[1]}"
 
     async def close(self) -> None:

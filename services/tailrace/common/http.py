@@ -8,12 +8,102 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tailrace.common import limits
 from tailrace.common.errors import StartError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+
+    Message = MutableMapping[str, Any]
+    Receive = Callable[[], Awaitable[Message]]
+    Send = Callable[[Message], Awaitable[None]]
+    Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+
+class _BodyTooLargeError(Exception):
+    """The request's body has more than `limits.HTTP_BODY_MAX_BYTES`."""
+
+
+class BoundedBodies:
+    """An ASGI application that answers 413 to bodies above `limits.HTTP_BODY_MAX_BYTES`, before they are in memory."""
+
+    def __init__(self, app: Application) -> None:
+        self._app = app
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """One request; what is no HTTP request goes through."""
+        received_bytes = 0
+        answered = False
+
+        async def bounded() -> Message:
+            nonlocal received_bytes
+            message = await receive()
+            received_bytes += len(message.get("body", b""))
+            if received_bytes > limits.HTTP_BODY_MAX_BYTES:
+                raise _BodyTooLargeError
+            return message
+
+        async def noted(message: Message) -> None:
+            nonlocal answered
+            answered = True
+            await send(message)
+
+        try:
+            if _declared_bytes(scope) > limits.HTTP_BODY_MAX_BYTES:
+                raise _BodyTooLargeError
+            await self._app(scope, bounded, noted)
+        except _BodyTooLargeError:
+            if answered:
+                raise
+            await _answer_too_large(send)
+
+
+def _declared_bytes(scope: MutableMapping[str, Any]) -> int:
+    for name, value in scope.get("headers", ()):
+        if name == b"content-length" and value.isdigit():
+            return int(value)
+    return 0
+
+
+async def _answer_too_large(send: Send) -> None:
+    body = b'{"detail":"the body has more than %d bytes"}' % limits.HTTP_BODY_MAX_BYTES
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"connection", b"close"),
+    ]
+    await send({"type": "http.response.start", "status": 413, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _bounded_protocol(connections_max: int) -> type[H11Protocol]:
+    """HTTP connections of which there are not too many, and which do not wait for ever for their first request."""
+
+    class BoundedProtocol(H11Protocol):
+        """One connection."""
+
+        _first_request: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            if len(self.connections) > connections_max:
+                transport.abort()
+                return
+            self._first_request = self.loop.call_later(limits.HTTP_REQUEST_DEADLINE_S, self._no_request)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            if self._first_request is not None:
+                self._first_request.cancel()
+            super().connection_lost(exc)
+
+        def _no_request(self) -> None:
+            cycle: object | None = self.cycle
+            if cycle is None:
+                self.transport.abort()
+
+    return BoundedProtocol
 
 
 class _Server(uvicorn.Server):
@@ -45,11 +135,17 @@ def listen(name: str, host: str, port: int) -> socket.socket:
 
 
 @contextlib.asynccontextmanager
-async def serve_app(app: Callable[..., Any], listener: socket.socket) -> AsyncIterator[None]:
+async def serve_app(
+    app: Application, listener: socket.socket, connections_max: int = limits.HTTP_CONNECTIONS_MAX
+) -> AsyncIterator[None]:
     """Serve while the context lasts."""
     config = uvicorn.Config(
-        app,
+        BoundedBodies(app),
+        http=_bounded_protocol(connections_max),
+        ws="none",
+        backlog=limits.HTTP_BACKLOG,
         log_config=None,
+        log_level="error",  # whatever anybody may send is no warning
         access_log=False,
         lifespan="off",
         timeout_graceful_shutdown=int(limits.CLOSE_DEADLINE_S),

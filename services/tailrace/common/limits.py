@@ -27,6 +27,8 @@ REQUEST_DEADLINE_S: Final = 60.0
 CONNECTION_IN_FLIGHT_FREE_BYTES: Final = 1 * MIB  # a connection with less outstanding is always read
 CONNECTIONS_MAX: Final = 10_000  # of one server
 REQUESTS_PER_CONNECTION_MAX: Final = 4096  # unanswered requests, waiting tail reads included
+REQUESTS_MAX: Final = 65_536  # the same of all connections together
+REQUESTS_PER_CONNECTION_FREE: Final = 16  # a connection with fewer is served whatever the others have
 TRANSIENT_SEGMENTS_PER_CONNECTION_MAX: Final = 1024
 SEND_BUFFER_HIGH_BYTES: Final = 1 * MIB  # above it a connection is neither read nor answered
 SEND_PROGRESS_S: Final = 1.0  # while others wait for room, each connection must take some of its replies in this time
@@ -45,6 +47,17 @@ RECEIVE_PROGRESS_S: Final = 1.0  # while others wait for room, each connection m
 RECEIVE_PROGRESS_MIN_BYTES: Final = 64 * KIB  # and at least so much
 RECEIVE_MIN_BYTES: Final = 16 * KIB  # least room for one read
 RECEIVE_POOL_IDLE_MAX_BYTES: Final = 32 * MIB  # receive buffers kept for reuse
+
+# -- listeners and open files -------------------------------------------------------------------------------------
+OPEN_FILES_MAX: Final = 65_536  # what a server asks the system for
+OPEN_FILES_MIN: Final = 512
+OPEN_FILES_RESERVED: Final = 256  # logs, chunks, listeners, workers; the rest is for connections
+RPC_CONNECTIONS_MAX: Final = 4096  # of the controller's gRPC listener
+HTTP_CONNECTIONS_MAX: Final = 256  # of one HTTP listener
+HTTP_BACKLOG: Final = 32  # also what is accepted in one go, before anybody can refuse it
+HTTP_REQUEST_DEADLINE_S: Final = 30.0  # from the beginning of a connection to the end of its first request's head
+HTTP_BODY_MAX_BYTES: Final = 1 * MIB
+REFUSALS_LOGGED_EVERY_S: Final = 10.0  # refused connections are counted meanwhile
 
 # -- containers (design §3 to §8) ---------------------------------------------------------------------------------
 FRAME_PAYLOAD_TARGET_BYTES: Final = 1 * MIB  # a log frame is closed when it holds this much
@@ -241,3 +254,10 @@ WORKER_PORT_PATIENCE_S: Final = 10.0  # for a worker whose parent was killed to 
 WORKER_PORT_POLL_S: Final = 0.1
 WORKER_READY_DEADLINE_S: Final = 600.0  # recovery of a long log included
 INSPECT_PAGE_MAX: Final = 1000
+
+# -- verification of a data folder --------------------------------------------------------------------------------
+VERIFY_LISTED_MAX: Final = 10_000  # problems, and orphans, that are listed; all are counted
+VERIFY_CACHE_BYTES: Final = 32 * MIB  # for entries of tables
+VERIFY_READ_BYTES: Final = 4 * MIB  # of a chunk at a time
+VERIFY_RUN_BYTES: Final = 256 * KIB  # compared between log and Tier 2 as one
+VERIFY_TABLE_BATCH: Final = 100_000  # entries of a table that are read in the order of their places

@@ -35,6 +35,7 @@ class ControllerServer:
         advertise: str = "",
         listener: ListenerKind = ListenerKind.INTERNAL,
         credentials: grpc.ServerCredentials | None = None,
+        connections_max: int = limits.RPC_CONNECTIONS_MAX,
     ) -> None:
         self._services = services
         self._host = host
@@ -42,6 +43,7 @@ class ControllerServer:
         self._advertise = advertise or host
         self._listener = listener
         self._credentials = credentials
+        self._connections_max = connections_max
         self._server: grpc.aio.Server | None = None
         self._port = 0
 
@@ -57,6 +59,7 @@ class ControllerServer:
             options=[
                 ("grpc.max_receive_message_length", limits.RPC_MESSAGE_MAX_BYTES),
                 ("grpc.max_send_message_length", limits.RPC_MESSAGE_MAX_BYTES),
+                ("grpc.max_allowed_incoming_connections", self._connections_max),
                 ("grpc.so_reuseport", 0),  # a port in use is an error, not a way to share it
             ],
         )

@@ -20,6 +20,7 @@ import structlog
 
 from tailrace.common.errors import TailraceError
 from tailrace.common.http import serve_app
+from tailrace.common.openfiles import connection_limits, raise_open_files
 from tailrace.common.processend import end_process
 from tailrace.common.realports import SystemClock, SystemEntropy
 from tailrace.segmentstore.admin import create_app
@@ -72,13 +73,14 @@ async def _serve(orders: Orders) -> None:
 
 async def _run_service(orders: Orders) -> None:
     """Recover, say that the worker serves, and serve until cancelled. Raises StartError."""
-    service = StoreService(orders.spec, SystemClock(), SystemEntropy())
+    allowed = connection_limits(raise_open_files())
+    service = StoreService(orders.spec, SystemClock(), SystemEntropy(), allowed.store)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(service.close)
         await service.start()
         await service.listen_on(socket.socket(fileno=orders.store_descriptor))
         admin = socket.socket(fileno=orders.admin_descriptor)
-        await stack.enter_async_context(serve_app(create_app(service.worker), admin))
+        await stack.enter_async_context(serve_app(create_app(service.worker), admin, allowed.http))
         sys.stdout.write(READY + "\n")
         sys.stdout.flush()
         await asyncio.get_running_loop().create_future()

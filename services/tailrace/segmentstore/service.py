@@ -48,10 +48,13 @@ class StoreSpec:
 class StoreService:
     """A running segment store: `start` recovers, `listen` or `listen_on` serves, `close` ends it."""
 
-    def __init__(self, spec: StoreSpec, clock: Clock, entropy: Entropy) -> None:
+    def __init__(
+        self, spec: StoreSpec, clock: Clock, entropy: Entropy, connections_max: int = limits.CONNECTIONS_MAX
+    ) -> None:
         self._spec = spec
         self._clock = clock
         self._entropy = entropy
+        self._connections_max = connections_max
         self._stack = contextlib.AsyncExitStack()
         self.worker: Worker
         self._server: SegmentStoreServer
@@ -81,7 +84,9 @@ class StoreService:
         self._stack.push_async_callback(self.worker.close)
         await self.worker.start()
         in_flight = InFlightBudget(budgets.in_flight_bytes)
-        self._server = SegmentStoreServer(self.worker, in_flight, self._clock, self._entropy)
+        self._server = SegmentStoreServer(
+            self.worker, in_flight, self._clock, self._entropy, connections_max=self._connections_max
+        )
         self._stack.push_async_callback(self._server.close)
 
     async def listen_on(self, listener: socket.socket) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -159,3 +160,36 @@ async def test_health_and_metrics(rest: httpx.AsyncClient) -> None:
     assert (await rest.get("/v1/health/nothing")).status_code == 404
     metrics = (await rest.get("/prometheus")).text
     assert "tailrace_controller_ready 1.0" in metrics
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"scalingPolicy": {"type": "FIXED_NUM_SEGMENTS", "minSegments": 2**31}},
+        {"scalingPolicy": {"type": "BY_RATE_IN_EVENTS_PER_SEC", "minSegments": 1, "targetRate": -(2**40)}},
+        {"rolloverSizeBytes": 2**63},
+        {"timestampAggregationTimeout": 2**70},
+        {"retentionPolicy": {"type": "LIMITED_SIZE_MB", "value": 2**60}},
+        {"retentionPolicy": {"type": "LIMITED_DAYS", "value": -(2**40)}},
+        {"retentionPolicy": {"type": "LIMITED_DAYS", "timeBasedRetention": {"days": 2**62, "hours": 2**62}}},
+        {"streamTags": ["\ud800"]},
+    ],
+)
+async def test_values_that_no_message_can_hold_are_the_callers_fault(
+    rest: httpx.AsyncClient, fields: dict[str, Any]
+) -> None:
+    await make_stream(rest)
+    for method, path in (("POST", "/v1/scopes/scope/streams"), ("PUT", "/v1/scopes/scope/streams/stream")):
+        body = json.dumps({"streamName": "other", "scalingPolicy": FIXED, **fields})
+        refused = await rest.request(method, path, content=body, headers={"content-type": "application/json"})
+        assert refused.status_code == 400, refused.text
+        assert "detail" in refused.json()
+
+
+@pytest.mark.parametrize("body", ["{", '{"scopeName": NaN}', '{"scopeName": ["secret"]}', "[]", "", "\ufeff{}"])
+async def test_bodies_that_are_no_request_are_refused_without_being_repeated(
+    rest: httpx.AsyncClient, body: str
+) -> None:
+    refused = await rest.post("/v1/scopes", content=body.encode(), headers={"content-type": "application/json"})
+    assert refused.status_code == 422
+    assert "secret" not in refused.text

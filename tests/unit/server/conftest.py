@@ -240,6 +240,15 @@ async def model(no_leaks: None) -> AsyncIterator[Setting]:
 
 
 @pytest.fixture
+async def few(no_leaks: None) -> AsyncIterator[Setting]:
+    """The server over the model container with three connections at most."""
+    setting = Setting(ModelRegistry(ModelContainer()), connections_max=3)
+    await setting.start()
+    yield setting
+    await setting.close()
+
+
+@pytest.fixture
 async def tight(no_leaks: None) -> AsyncIterator[Setting]:
     """The server over the model container with little room, which looks for slow peers all the time."""
     unsent = UnsentReplies(asyncio.get_running_loop(), 8 * MIB, look_s=0.05)

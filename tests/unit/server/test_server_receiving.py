@@ -66,3 +66,18 @@ async def test_who_waits_for_room_and_goes_away(tight: Any) -> None:
         client.close()
     await tight.until(lambda: tight.server.connections == 0)
     assert pool.promised_bytes == 0
+
+
+async def test_connections_above_the_limit_are_refused_with_one_line(
+    few: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = [await few.connect() for _ in range(3)]
+    for _ in range(20):
+        refused = await few.connect(hello=False)
+        await refused.expect_end()
+    assert await good[0].call(c.KeepAlive()) == c.KeepAlive()
+    lines = [line for line in capsys.readouterr().out.splitlines() if "refused" in line]
+    assert len(lines) == 1
+    good.pop().close()
+    await few.until(lambda: few.server.connections == 2)
+    await (await few.connect()).expect_silence()

@@ -539,6 +539,23 @@ async def test_too_many_unanswered_requests_close_the_connection(model: Any) -> 
     await client.expect_end()
 
 
+async def test_unanswered_requests_of_all_connections_are_bounded(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "REQUESTS_MAX", 100)
+    first, second, third = [await model.connect() for _ in range(3)]
+    await fill(first, SEGMENT, b"abc")
+    first.send(*(c.ReadSegment(SEGMENT, 3, 100, "", number) for number in range(100)))
+    await first.expect_silence()
+    assert model.server.unanswered == 100
+    second.send(*(c.ReadSegment(SEGMENT, 3, 100, "", number) for number in range(50)))
+    await second.expect_end()
+    third.send(*(c.ReadSegment(SEGMENT, 0, 100, "", number) for number in range(10)))
+    for number in range(10):
+        assert (await third.expect(c.SegmentRead)).request_id == number
+    await first.expect_silence()
+    first.close()
+    await model.until(lambda: model.server.unanswered == 0)
+
+
 async def test_an_error_of_the_server_closes_the_connection(model: Any) -> None:
     client = await model.connect()
     await fill(client, SEGMENT, b"abc")

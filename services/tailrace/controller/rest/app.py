@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry
 
@@ -38,7 +39,14 @@ def create_app(controller: Controller, registry: CollectorRegistry | None = None
         _LOG.info("request refused", path=request.url.path, reason=str(error))
         return JSONResponse({"detail": str(error)}, status_code=error.http_status)
 
+    async def on_invalid(request: Request, error: Exception) -> JSONResponse:
+        # Without the input itself, which may be large, secret, or nothing that JSON can say.
+        assert isinstance(error, RequestValidationError)
+        detail = [{"type": item["type"], "loc": item["loc"], "msg": item["msg"]} for item in error.errors()]
+        return JSONResponse({"detail": detail}, status_code=422)
+
     app.add_exception_handler(TailraceError, on_error)
+    app.add_exception_handler(RequestValidationError, on_invalid)
     app.include_router(health_routes(controller, metrics))
     app.include_router(scope_routes(caller_of))
     app.include_router(stream_routes(caller_of, controller.services))

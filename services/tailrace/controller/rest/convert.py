@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tailrace.common.errors import BadRequestError
 from tailrace.common.limits import MIB
 from tailrace.controller.rest import models
 from tailrace.rpc import controller_pb2 as pb
@@ -15,7 +16,20 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 def config_message(scope: str, stream: str, body: models.UpdateStreamRequest, *, with_maximum: bool) -> pb.StreamConfig:
-    """The configuration that a body asks for; an update ignores the maximum of a retention policy."""
+    """The configuration that a body asks for; an update ignores the maximum of a retention policy.
+
+    Raises:
+        BadRequestError: a number or a tag that the messages have no room for.
+    """
+    try:
+        return _config_message(scope, stream, body, with_maximum=with_maximum)
+    except ValueError as error:
+        raise BadRequestError(f"the configuration holds a value that no stream can have: {error}") from error
+
+
+def _config_message(
+    scope: str, stream: str, body: models.UpdateStreamRequest, *, with_maximum: bool
+) -> pb.StreamConfig:
     scaling = body.scalingPolicy
     config = pb.StreamConfig(
         streamInfo=pb.StreamInfo(scope=scope, stream=stream),

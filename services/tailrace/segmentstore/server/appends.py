@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tailrace.common import limits
-from tailrace.common.errors import BadAttributeError, BadOffsetError, ProtocolError, TailraceError
+from tailrace.common.errors import BadAttributeError, BadOffsetError, DiskFullError, ProtocolError, TailraceError
 from tailrace.segmentstore.api import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
 from tailrace.segmentstore.server.context import scope_of
 from tailrace.segmentstore.server.replies import Failure, failure_reply
@@ -37,7 +37,7 @@ class AppendProcessor:
     """
 
     def __init__(
-        self, context: ServerContext, outbox: Outbox, budget: ConnectionBudget, fail: Callable[[str], None]
+        self, context: ServerContext, outbox: Outbox, budget: ConnectionBudget, fail: Callable[..., None]
     ) -> None:
         self._account = context.account
         self._outbox = outbox
@@ -226,6 +226,7 @@ class AppendProcessor:
             offset = request.event_number if error.wire_code == c.SegmentIsSealed.CODE else -1
             reply = failure_reply(Failure(error, request.request_id, writer.segment, "append", offset))
         if reply is None:
-            self._fail(f"append to {writer.segment} failed: {type(error).__name__}: {error}")
+            told = isinstance(error, DiskFullError)  # by the container, once for all that it refuses
+            self._fail(f"append to {writer.segment} failed: {type(error).__name__}: {error}", told=told)
         else:
             self._outbox.reply(reply)

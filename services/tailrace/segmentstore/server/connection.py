@@ -139,11 +139,12 @@ class Connection(asyncio.BufferedProtocol):
         self._outbox.transport_drained()
         self._go_on(_STOP_SENDING)
 
-    def fail(self, reason: str, error: Exception | None = None) -> None:
-        """Close the connection after what is queued was sent; one line says why (issue, "Bad input")."""
+    def fail(self, reason: str, error: Exception | None = None, *, told: bool = False) -> None:
+        """Close the connection after what is queued was sent; one line says why (issue, "Bad input") unless `told`."""
         if self._closing:
             return
-        self._context.log.warning("connection closed", peer=self.principal.address, reason=reason, exc_info=error)
+        if not told:
+            self._context.log.warning("connection closed", peer=self.principal.address, reason=reason, exc_info=error)
         self.end()
 
     def cut_off(self, reason: str) -> None:

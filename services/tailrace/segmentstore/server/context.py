@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.server.unsent import UnsentReplies
 
 
+@dataclass(slots=True)
+class Unanswered:
+    """Requests of all connections that have no answer yet, waiting reads included."""
+
+    requests: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class ServerContext:
     """Ports, seams and shared resources of one server.
@@ -28,6 +35,7 @@ class ServerContext:
     registry: ContainerRegistry
     in_flight: InFlightBudget
     unsent: UnsentReplies
+    unanswered: Unanswered
     clock: Clock
     entropy: Entropy
     authorize: Authorize

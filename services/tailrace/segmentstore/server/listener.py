@@ -10,7 +10,7 @@ import structlog
 from tailrace.common import limits
 from tailrace.common.auth import account_nothing, allow_all
 from tailrace.segmentstore.server.connection import Connection
-from tailrace.segmentstore.server.context import ServerContext
+from tailrace.segmentstore.server.context import ServerContext, Unanswered
 from tailrace.segmentstore.server.receiving import ReceiveRoom
 from tailrace.segmentstore.server.unsent import UnsentReplies
 
@@ -38,10 +38,14 @@ class SegmentStoreServer:
         account: Account = account_nothing,
         unsent: UnsentReplies | None = None,
         receiving: ReceiveRoom | None = None,
+        connections_max: int = limits.CONNECTIONS_MAX,
     ) -> None:
         loop = asyncio.get_running_loop()
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._connections: dict[Connection, None] = {}
+        self._connections_max = connections_max
+        self._refused = 0
+        self._refusals_told: asyncio.TimerHandle | None = None
         self._closing = False
         self._all_gone = asyncio.Event()
         self._server: asyncio.Server | None = None
@@ -50,6 +54,7 @@ class SegmentStoreServer:
             registry,
             budgets,
             unsent or UnsentReplies(loop),
+            Unanswered(),
             clock,
             entropy,
             authorize,
@@ -72,6 +77,11 @@ class SegmentStoreServer:
         self._server = await loop.create_server(self._connection, sock=listener, ssl=ssl)
 
     @property
+    def unanswered(self) -> int:
+        """Number of requests without an answer."""
+        return self._context.unanswered.requests
+
+    @property
     def connections(self) -> int:
         """Number of open connections."""
         return len(self._connections)
@@ -81,6 +91,8 @@ class SegmentStoreServer:
         self._closing = True
         if self._server is not None:
             self._server.close()
+        if self._refusals_told is not None:
+            self._refusals_told.cancel()
         for connection in list(self._connections):
             connection.end()
         if self._connections:
@@ -100,8 +112,25 @@ class SegmentStoreServer:
     def _made(self, connection: Connection) -> None:
         self._connections[connection] = None
         self._all_gone.clear()
-        if self._closing or len(self._connections) > limits.CONNECTIONS_MAX:
-            connection.fail("the server is closing" if self._closing else f"more than {limits.CONNECTIONS_MAX}")
+        if self._closing:
+            connection.fail("the server is closing")
+        elif len(self._connections) > self._connections_max:
+            self._refuse(connection)
+
+    def _refuse(self, connection: Connection) -> None:
+        """One connection too many: closed at once; of a flood of them one line is logged now and then."""
+        connection.end()
+        self._refused += 1
+        if self._refusals_told is None:
+            self._tell_refusals()
+
+    def _tell_refusals(self) -> None:
+        self._refusals_told = None
+        if self._refused:
+            self._log.warning("connections refused", refused=self._refused, connections_max=self._connections_max)
+            self._refused = 0
+            loop = asyncio.get_running_loop()
+            self._refusals_told = loop.call_later(limits.REFUSALS_LOGGED_EVERY_S, self._tell_refusals)
 
     def _gone(self, connection: Connection) -> None:
         del self._connections[connection]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.common import limits, names
 from tailrace.common.auth import AccessLevel
-from tailrace.common.errors import NoSuchSegmentError, ProtocolError, TailraceError
+from tailrace.common.errors import DiskFullError, NoSuchSegmentError, ProtocolError, TailraceError
 from tailrace.segmentstore.server import segments, tables
 from tailrace.segmentstore.server.calls import Call, Handler
 from tailrace.segmentstore.server.context import scope_of
@@ -82,11 +82,17 @@ class RequestProcessor:
         if len(self._tasks) >= limits.REQUESTS_PER_CONNECTION_MAX:
             work.close()
             raise ProtocolError(f"more than {limits.REQUESTS_PER_CONNECTION_MAX} unanswered requests")
+        unanswered = self._context.unanswered
+        if unanswered.requests >= limits.REQUESTS_MAX and len(self._tasks) >= limits.REQUESTS_PER_CONNECTION_FREE:
+            work.close()
+            raise ProtocolError(f"all connections together have {unanswered.requests} unanswered requests")
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = cancel_with_connection
+        unanswered.requests += 1
 
         def done(task: asyncio.Task[None]) -> None:
             del self._tasks[task]
+            unanswered.requests -= 1
             self._budget.release(length_bytes)
 
         task.add_done_callback(done)
@@ -165,7 +171,8 @@ class RequestProcessor:
         reply = failure_reply(failure)
         if reply is None:
             error = failure.error
-            self._fail(f"{failure.operation} of {failure.segment} failed: {type(error).__name__}: {error}")
+            told = isinstance(error, DiskFullError)  # by the container, once for all that it refuses
+            self._fail(f"{failure.operation} of {failure.segment} failed: {type(error).__name__}: {error}", told=told)
         else:
             self._outbox.reply(reply)
 

@@ -1,0 +1,77 @@
+"""An HTTP listener bounds what anybody may send it: bodies, connections, and the time to say something."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tailrace.common import limits
+from tailrace.common.http import listen, serve_app
+
+CONNECTIONS_MAX = 4
+
+
+async def length_of_body(scope: Any, receive: Any, send: Any) -> None:
+    """An application that answers with the length of the body."""
+    length, more = 0, True
+    while more:
+        message = await receive()
+        length += len(message.get("body", b""))
+        more = message.get("more_body", False)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"8")]})
+    await send({"type": "http.response.body", "body": b"%8d" % length})
+
+
+@pytest.fixture
+async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
+    """A listener with that application and small bounds."""
+    monkeypatch.setattr(limits, "HTTP_REQUEST_DEADLINE_S", 0.2)
+    listener = listen("test", "127.0.0.1", 0)
+    async with serve_app(length_of_body, listener, CONNECTIONS_MAX):
+        yield listener.getsockname()[1]
+
+
+async def ask(port: int, *parts: bytes) -> bytes:
+    """Everything that is answered to these bytes; the connection is closed by the server, or kept by it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        async with asyncio.timeout(10):
+            for part in parts:
+                writer.write(part)
+                await writer.drain()
+            return await reader.read(4096)
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+async def test_bodies_are_bounded_by_what_they_say_and_by_what_they_are(port: int) -> None:
+    most = limits.HTTP_BODY_MAX_BYTES
+    head = b"POST / HTTP/1.1\r\nHost: x\r\n"
+    fits = await ask(port, head + b"Content-Length: %d\r\n\r\n" % most, bytes(most))
+    assert fits.startswith(b"HTTP/1.1 200")
+    assert fits.endswith(b"%8d" % most)
+    declared = await ask(port, head + b"Content-Length: %d\r\n\r\n" % (most + 1))
+    assert declared.startswith(b"HTTP/1.1 413")
+    chunk = b"%x\r\n" % 65536 + bytes(65536) + b"\r\n"
+    chunked = await ask(port, head + b"Transfer-Encoding: chunked\r\n\r\n", *[chunk] * (most // 65536 + 1))
+    assert chunked.startswith(b"HTTP/1.1 413")
+
+
+async def test_who_says_nothing_is_sent_away(port: int) -> None:
+    assert await ask(port, b"") == b""
+    assert await ask(port, b"GET / HTTP/1.1\r\nX: ") == b""
+    assert (await ask(port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")).startswith(b"HTTP/1.1 200")
+
+
+async def test_connections_are_bounded(port: int) -> None:
+    waiting = [asyncio.create_task(ask(port, b"GET / HTTP/1.1\r\n")) for _ in range(3 * CONNECTIONS_MAX)]
+    done, left = await asyncio.wait(waiting, timeout=0.1)
+    assert len(done) >= 2 * CONNECTIONS_MAX
+    if left:
+        await asyncio.wait(left)
+    assert (await ask(port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")).startswith(b"HTTP/1.1 200")
