@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from tailrace.client.groupstate.records import ENDED_OFFSET
 from tailrace.client.segmentinput import UNLIMITED_OFFSET, SegmentInput
 from tailrace.common import limits
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class SegmentSlice(NamedTuple):
-    """Bytes ``start`` to ``end`` of a segment; both are edges of events."""
+    """Bytes ``start`` to ``end`` of a segment; events that begin before ``end`` belong to it."""
 
     segment: str
     start: int
@@ -34,11 +35,17 @@ async def slices_between(
     infos = await asyncio.gather(*(context.segments.segment_info(stream.segment(item)) for item in identifiers))
     slices = []
     for identifier, info in zip(identifiers, infos, strict=True):
-        first = max(info.start_offset, (start or {}).get(identifier, 0))
-        last = min(info.length, (end or {}).get(identifier, info.length))
+        first = max(info.start_offset, _offset(start, identifier, 0, info.length))
+        last = min(info.length, _offset(end, identifier, info.length, info.length))
         if first < last:
             slices.append(SegmentSlice(info.name, first, last))
     return slices
+
+
+def _offset(cut: Cut | None, identifier: int, absent: int, length: int) -> int:
+    """Where a cut lies in a segment; −1 is the end of a segment that was read to it (reader-group-state §4)."""
+    offset = (cut or {}).get(identifier, absent)
+    return length if offset == ENDED_OFFSET else offset
 
 
 class SegmentReader:

@@ -171,15 +171,21 @@ class ByteStreamReader:
         return data
 
     async def read_exactly(self, count: int, *, timeout_s: float | None = None) -> bytes:
-        """`count` bytes; fewer only when a sealed stream ends before. Raises as `read`."""
+        """`count` bytes; fewer only when a sealed stream ends before. A call that fails or is cancelled consumes none.
+
+        Raises as `read`.
+        """
         parts: list[bytes] = []
         left = count
+        begun_at = self.offset
         try:
             async with asyncio.timeout(timeout_s):
                 while left and (part := await self.read(min(left, limits.READ_REPLY_MAX_BYTES))):
                     parts.append(part)
                     left -= len(part)
-        except TimeoutError as error:
-            self.offset -= count - left
-            raise DeadlineError(f"{count} bytes did not come within {timeout_s:g} s") from error
+        except BaseException as error:
+            self.offset = begun_at
+            if isinstance(error, TimeoutError):
+                raise DeadlineError(f"{count} bytes did not come within {timeout_s:g} s") from error
+            raise
         return b"".join(parts)

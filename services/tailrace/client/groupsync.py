@@ -74,20 +74,30 @@ class GroupSynchronizer:
             CorruptionError, FormatVersionError: a record cannot be read.
             IllegalStateError: a record does not fit the state; the group cannot be used.
         """
-        try:
-            if self._state is None:
-                await self._load()
-            else:
+        if self._state is not None:
+            try:
                 self._apply_all(await self._stream.read_from(self._revision))
-        except SegmentTruncatedError:
-            self._state = None
-            await self._load()
+                return
+            except SegmentTruncatedError:
+                pass  # a compaction dropped what is missing here, and stands for it
+        for attempt in range(limits.READER_GROUP_LOADS_MAX):
+            try:
+                await self._load()
+                return
+            except SegmentTruncatedError:  # compacted again meanwhile
+                if attempt == limits.READER_GROUP_LOADS_MAX - 1:
+                    raise
 
     async def _load(self) -> None:
-        """Start anew from the mark, or from the oldest record; what stands before a first state is skipped."""
-        self._mark = await self._stream.mark()
-        start = await self._stream.oldest() if self._mark is None else self._mark
-        self._apply_all(await self._stream.read_from(start))
+        """Start anew from the mark, or from the oldest record; what stands before a first state is skipped.
+
+        The state is replaced when everything is here, so that a failure leaves the one known before.
+        """
+        mark = await self._stream.mark()
+        start = await self._stream.oldest() if mark is None else mark
+        entries = await self._stream.read_from(start)
+        self._mark, self._state = mark, None
+        self._apply_all(entries)
 
     def _apply_all(self, entries: Sequence[Entry]) -> None:
         for payload, revision in entries:

@@ -161,7 +161,9 @@ class GroupMember:
             owned = state.assigned.get(self.reader)
             if owned is None or self.reader not in state.due.get(checkpoint, ()):
                 return []
-            return [r.CheckpointReader(checkpoint, self.reader, {name: positions[name] for name in owned})]
+            # A cancelled acquisition may have had its effect: such a segment stands where the state has it.
+            answered = {name: positions.get(name, offset) for name, offset in owned.items()}
+            return [r.CheckpointReader(checkpoint, self.reader, answered)]
 
         await self._synchronizer.update(give)
         if not r.is_silent(checkpoint):

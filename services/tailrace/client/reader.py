@@ -60,6 +60,7 @@ class EventReader:
         self._ended: dict[str, int] = {}
         self._changed = asyncio.Event()
         self._answering: str | None = None
+        self._leaving_at: dict[str, int] | None = None
 
     async def start(self, *, first_acquire_s: float = 0.0) -> Self:
         """Join the group. Raises NoSuchReaderGroupError; AlreadyExistsError when a reader of that name is online."""
@@ -181,8 +182,10 @@ class EventReader:
         return None
 
     async def _acknowledge(self, member: GroupMember, checkpoint: str) -> None:
-        """The application has passed a checkpoint's event: answer it, then do what has to wait for that (§5)."""
-        self._answering = None
+        """The application has passed a checkpoint's event: answer it, then do what has to wait for that (§5).
+
+        If that fails or is cancelled, the next read call does it again; what was done already is left out then.
+        """
         await member.answer(checkpoint, self._positions())
         for segment in list(self._ended):
             if await member.complete(segment):
@@ -191,6 +194,7 @@ class EventReader:
         if released is not None:
             await self._drop(released)
         await member.publish()
+        self._answering = None
 
     async def _follow_assignment(self, member: GroupMember) -> None:
         """Read exactly the segments that the group's state gives to this reader."""
@@ -229,7 +233,7 @@ class EventReader:
         return {**{segment: source.offset for segment, source in self._inputs.items()}, **self._ended}
 
     def _joined(self) -> GroupMember:
-        if self._member is None:
+        if self._member is None or self._leaving_at is not None:
             raise IllegalStateError(f"reader {self.reader} was not started or is closed")
         return self._member
 
@@ -248,11 +252,17 @@ class EventReader:
         return self._joined().state.end_of_data
 
     async def close(self) -> None:
-        """Leave the group; other readers go on where this one stopped. A second call does nothing."""
-        member, self._member = self._member, None
-        positions = self._positions()
+        """Leave the group; other readers go on where this one stopped.
+
+        If that fails or is cancelled the reader still belongs to the group: call it again. After that it does nothing.
+        """
+        member = self._member
+        if member is None:
+            return
+        if self._leaving_at is None:
+            self._leaving_at = self._positions()
         for segment in list(self._inputs):
             await self._drop_input(segment)
         self._ended.clear()
-        if member is not None:
-            await member.leave(positions)
+        await member.leave(self._leaving_at)
+        self._member = None

@@ -23,6 +23,7 @@ from tailrace.common.errors import (
     CorruptionError,
     NoSuchStreamError,
     SegmentTruncatedError,
+    UnavailableError,
     WrongHostError,
 )
 from tailrace.common.ports import new_uuid
@@ -133,12 +134,19 @@ class RevisionedStream:
             self._number += 1
             number = self._number
 
-            async def attempt(_: Attempts) -> bool:
+            async def attempt(attempts: Attempts) -> bool:
                 try:
-                    return await self._attempt(make, number)
+                    if await self._attempt(make, number):
+                        return True
+                    # The first attempt may have come late, and be what made the condition fail.
+                    return attempts.uncertain and (await self._set_up())[1] >= number
                 except (WrongHostError, ConnectionLostError):
                     self._connection = None
                     self._context.segments.forget(self.segment)
+                    attempts.uncertain = True
+                    raise
+                except UnavailableError:
+                    attempts.uncertain = True
                     raise
 
             return await with_retries(attempt, self._context.entropy, limits.CLIENT_REQUEST_DEADLINE_S)

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.client.blocks import EVENT_HEADER_BYTES
 from tailrace.common import limits
-from tailrace.common.errors import CorruptionError, NoSuchSegmentError, SegmentTruncatedError, TailraceError
+from tailrace.common.errors import (
+    CorruptionError,
+    DataError,
+    NoSuchSegmentError,
+    SegmentGoneError,
+    SegmentTruncatedError,
+    TailraceError,
+)
 from tailrace.kernel import split_events_bytes
 
 if TYPE_CHECKING:
@@ -65,10 +72,10 @@ class SegmentInput:
 
         Raises:
             SegmentTruncatedError: events were dropped before they were read; the next call goes on after the gap.
-            Other errors that ended the reading of this segment.
+            UnavailableError and others: reading failed; the next call tries again. DataError: the same every time.
         """
-        if self._next == len(self._events):
-            self._raise_error()
+        if self._next == len(self._events) and self._error is not None:
+            raise self._passed(self._error)
         first, self._next = self._next, min(len(self._events), self._next + max_events)
         taken = self._events[first : self._next]
         if self.end_offset != UNLIMITED_OFFSET:
@@ -88,15 +95,19 @@ class SegmentInput:
             offset += EVENT_HEADER_BYTES + len(event)
         return events
 
-    def _raise_error(self) -> None:
-        error = self._error
-        if error is None:
-            return
+    def _passed(self, error: TailraceError) -> TailraceError:
+        """The error, to be raised; what is read after it: data behind a gap, or the same place once more."""
+        if isinstance(error, DataError):
+            return error  # it stays
+        self._error = None
+        if isinstance(error, SegmentGoneError):
+            self._sealed_end = True
+            return error
         if isinstance(error, SegmentTruncatedError):
-            self._error = None
-            self.offset = self._fetched_to = error.start_offset
-            self._task = asyncio.create_task(self._fill(), name=f"read {self.segment}")
-        raise error
+            self.offset = error.start_offset
+        self._fetched_to = self.offset
+        self._task = asyncio.create_task(self._fill(), name=f"read {self.segment}")
+        return error
 
     async def close(self) -> None:
         """Stop reading."""
@@ -108,7 +119,7 @@ class SegmentInput:
     async def _fill(self) -> None:
         """Read ahead until the end; at most one batch of events and one reply are held."""
         try:
-            while not self._sealed_end and self._fetched_to < self.end_offset:
+            while not self._sealed_end and self._fetched_to - len(self._rest) < self.end_offset:
                 read = await self._context.segments.read(self.segment, self._fetched_to, limits.READER_REQUEST_BYTES)
                 self._fetched_to += len(read.data)
                 self._rest += read.data
@@ -118,12 +129,9 @@ class SegmentInput:
                     raise CorruptionError(f"{self.segment} at {self._fetched_to}", "the last event is cut off")
                 if read.end or self._events:
                     self._changed()
-        except NoSuchSegmentError:
-            self._sealed_end = True  # truncated away: what follows it is what is left to read
-            self._changed()
         except TailraceError as error:
             self._rest.clear()
-            self._error = error
+            self._error = SegmentGoneError(self.segment) if isinstance(error, NoSuchSegmentError) else error
             self._changed()
 
     async def _parse(self) -> None:

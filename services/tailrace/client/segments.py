@@ -28,6 +28,7 @@ from tailrace.common import limits
 from tailrace.common.errors import (
     ConditionFailedError,
     ConnectionLostError,
+    ContainerStoppedError,
     DeadlineError,
     NoSuchSegmentError,
     SegmentExistsError,
@@ -250,6 +251,10 @@ class SegmentClient:
             try:
                 command = c.ReadSegment(name, offset, max_length, self.token)
                 reply = await self._once(name, command, c.SegmentRead, lane="read", deadline_s=None)
+                if not reply.data and not reply.end_of_segment:
+                    raise ContainerStoppedError(
+                        f"the container of {name} stops"
+                    )  # it ends waiting reads so (wire §3.6)
                 return SegmentReadResult(cast("bytes", reply.data), reply.at_tail, reply.end_of_segment)
             except UnavailableError as error:
                 if loop.time() - begun_at_s > _SETTLED_S:

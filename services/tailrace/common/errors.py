@@ -27,6 +27,7 @@ Every error knows how it looks on each interface (design §"How we build", wire 
     │       └── WorkflowBusyError
     ├── SegmentSealedError
     ├── SegmentTruncatedError
+    │   └── SegmentGoneError
     ├── UnsupportedError
     ├── UnauthenticatedError
     ├── PermissionDeniedError
@@ -247,6 +248,14 @@ class SegmentTruncatedError(TailraceError):
         super().__init__(f"segment {segment} starts at {start_offset}")
         self.segment = segment
         self.start_offset = start_offset
+
+
+class SegmentGoneError(SegmentTruncatedError):
+    """The segment was dropped as a whole before it was read to its end: its stream was truncated past it."""
+
+    def __init__(self, segment: str) -> None:
+        super().__init__(segment, 2**63 - 1)
+        self.args = (f"segment {segment} was dropped before it was read to its end",)
 
 
 class UnsupportedError(TailraceError):
