@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,41 @@ def test_read_with_a_server_of_its_own(cli, tmp_path: Path) -> None:
     }
     assert [path.name for path in tmp_path.iterdir()] == []
     assert "bench" not in cli.value("scope", "list"), "what the environment names is not measured"
+
+
+def server_below(folder: Path) -> int:
+    """Process number of the server whose data folder is in `folder`."""
+    (data,) = folder.iterdir()
+    pid: int = json.loads((data / "ready.json").read_text())["pid"]
+    return pid
+
+
+def runs(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def names_in(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("number", "at"), [(signal.SIGINT, b"tail"), (signal.SIGTERM, b"tail"), (signal.SIGINT, b"catch-up from the cache")]
+)
+async def test_a_benchmark_that_is_interrupted_leaves_nothing(
+    cli, tmp_path: Path, number: signal.Signals, at: bytes
+) -> None:
+    command = ("bench", "read", *SHORT, "--rate", "1000", "--catch-up", "200MB", "--folder", str(tmp_path))
+    async with cli.running(*command) as bench:
+        assert bench.stderr is not None
+        async with asyncio.timeout(60):
+            while at not in await bench.stderr.readline():
+                assert not bench.stderr.at_eof()
+            server = server_below(tmp_path)
+            bench.send_signal(number)
+            assert await bench.wait() == 128 + number
+            assert await bench.stderr.read() == b""
+    assert not runs(server)
+    assert names_in(tmp_path) == []
 
 
 def test_cache_and_attributes(cli) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.cli.output import Bar, progress_bar
 from tailrace.cli.positions import check_cut_of
+from tailrace.cli.session import tidy_up
 from tailrace.cli.temporary import group_name, remove_groups_left_behind, this_process
 from tailrace.cli.values import TAIL
 from tailrace.client.admin import StreamManager
@@ -60,7 +61,7 @@ async def read_with_temporary_group(
         with progress_bar(f"reading {stream}", total, shown=total is not None and not _is_terminal()) as bar:
             await _read(client, stream, group, write, bar, limit=limit, idle_ms=None)
     finally:
-        await manager.delete(group)
+        await tidy_up(manager.delete(group))
 
 
 async def read_with_group(
@@ -120,7 +121,9 @@ async def _read(
 ) -> None:
     """Read until the group's end, `limit` events, or nothing for `idle_ms`."""
     left = limit
-    async with EventReader(client, stream.scope, group, f"cli-{uuid.uuid4().hex}") as reader:
+    reader = EventReader(client, stream.scope, group, f"cli-{uuid.uuid4().hex}")
+    await reader.start()
+    try:
         while left is None or left > 0:
             batch = await reader.read_batch(min(BATCH_EVENTS, left or BATCH_EVENTS), idle_ms or LOOK_MS)
             if batch is not None and batch.events:
@@ -129,6 +132,8 @@ async def _read(
                 left = None if left is None else left - len(batch.events)
             elif reader.end_of_data or (batch is None and idle_ms is not None):
                 return
+    finally:
+        await tidy_up(reader.close())
 
 
 async def _bytes_between(client: ClientContext, stream: StreamName, start: StreamCut, end: StreamCut) -> int | None:

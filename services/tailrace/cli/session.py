@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tailrace.common.errors import UnavailableError
@@ -17,25 +17,52 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CONNECT_DEADLINE_S: Final = 5.0
+TIDY_UP_DEADLINE_S: Final = 10.0
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a command's work on an event loop of its own; SIGINT and SIGTERM let it tidy up.
+    """Run a command's work on an event loop of its own; SIGINT, SIGTERM and SIGHUP let it tidy up.
 
     Raises:
-        KeyboardInterrupt: after SIGINT. SystemExit: after SIGTERM.
+        KeyboardInterrupt: after SIGINT. SystemExit: after the others.
     """
+    ended: list[signal.Signals] = []
     try:
-        return asyncio.run(_until_terminated(work))
+        return asyncio.run(_until_ended(work, ended))
     except asyncio.CancelledError:
-        raise SystemExit(128 + signal.SIGTERM) from None
+        raise SystemExit(128 + ended[0]) from None
 
 
-async def _until_terminated(work: Coroutine[Any, Any, T]) -> T:
+async def _until_ended(work: Coroutine[Any, Any, T], ended: list[signal.Signals]) -> T:
+    cancel_on((signal.SIGTERM, signal.SIGHUP), ended)
+    return await work
+
+
+def cancel_on(signals: Iterable[signal.Signals], ended: list[signal.Signals]) -> None:
+    """Let signals cancel the running task, and put which one it was into `ended`; what is ignored (nohup) stays so."""
     task = asyncio.current_task()
     assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await work
+    cancel = task.cancel
+
+    def end(number: signal.Signals) -> None:
+        ended.append(number)
+        cancel()
+
+    for number in signals:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            asyncio.get_running_loop().add_signal_handler(number, end, number)
+
+
+async def tidy_up(work: Coroutine[Any, Any, None]) -> None:
+    """What remains to be done at a command's end; for a server that has gone meanwhile nobody waits long.
+
+    Whatever this leaves behind must do no harm.
+    """
+    try:
+        async with asyncio.timeout(TIDY_UP_DEADLINE_S):
+            await work
+    except TimeoutError:
+        return
 
 
 @contextlib.asynccontextmanager

@@ -13,6 +13,7 @@ from tailrace.cli.bench.ingest import SCOPE, SYSTEM, CpuMeter, new_stream, tempo
 from tailrace.cli.bench.pacing import Pace
 from tailrace.cli.bench.result import Row, latency_rows, row
 from tailrace.cli.bench.target import flush_all
+from tailrace.cli.together import all_of
 from tailrace.client.context import ClientContext
 from tailrace.client.model import StreamName
 from tailrace.client.reader import EventReader
@@ -109,13 +110,13 @@ async def _tail(
         await reader.read_batch(1, 200)  # joins and takes the segment, so that the first events wait for nothing
         cpu = CpuMeter(target)
         started_s = loop.time()
-        async with asyncio.TaskGroup() as tasks:
-            writing = tasks.create_task(_write_paced(context, stream, Pace(loop.time(), rate_per_s), total))
-            tasks.create_task(_read_tail(reader, tail, total))
+        writing_s, _ = await all_of(
+            _write_paced(context, stream, Pace(started_s, rate_per_s), total), _read_tail(reader, tail, total)
+        )
         elapsed_s = loop.time() - started_s
     await manager.delete(group)
     return [
-        row(SYSTEM, case, "events", total / writing.result(), "events/s"),
+        row(SYSTEM, case, "events", total / writing_s, "events/s"),
         *latency_rows(SYSTEM, case, tail.latencies),
         *cpu.rows(SYSTEM, case, elapsed_s),
     ]

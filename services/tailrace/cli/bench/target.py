@@ -47,8 +47,8 @@ async def bench_target(controller: str | None, folder: Path | None) -> AsyncIter
         return
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-", dir=folder) as name:
         process = ServerProcess(Path(name), ports=_OWN_PORTS)
-        endpoints = await process.start()
         try:
+            endpoints = await process.start()
             yield Target(endpoints.controller, endpoints.admin, endpoints.pid, process)
         finally:
             await process.stop()

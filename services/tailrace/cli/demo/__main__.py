@@ -28,6 +28,7 @@ from tailrace.cli.demo.report import how_to_connect, summary
 from tailrace.cli.demo.run import READERS, run_course
 from tailrace.cli.demo.server import ServerProcess
 from tailrace.cli.main import one_line
+from tailrace.cli.session import cancel_on
 from tailrace.common.errors import StartError
 
 
@@ -65,13 +66,12 @@ def _load(console: Console, limit: int) -> list[Flight]:
     return events[:limit] if limit else events
 
 
-async def _demo(console: Console, data: Path, events: Sequence[Flight], ends: bool, as_json: bool) -> int:
+async def _demo(
+    console: Console, data: Path, events: Sequence[Flight], ends: bool, as_json: bool, ended: list[signal.Signals]
+) -> int:
+    """The demo; a signal that ends it is put into `ended`."""
     server = ServerProcess(data)
-    loop = asyncio.get_running_loop()
-    task = asyncio.current_task()
-    if task is not None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, task.cancel)
+    cancel_on((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), ended)
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -115,10 +115,11 @@ def demo(
 ) -> None:
     """Stream a real data set through a server that is killed once midway, and check every event."""
     console = Console(stderr=as_json)
+    ended: list[signal.Signals] = []
     try:
-        code = asyncio.run(_demo(console, data, _load(console, limit), ends, as_json))
+        code = asyncio.run(_demo(console, data, _load(console, limit), ends, as_json, ended))
     except asyncio.CancelledError:
-        raise typer.Exit(130) from None
+        raise typer.Exit(128 + ended[0]) from None
     except Exception as error:
         sys.stderr.write(f"tailrace: {one_line(error)}\n")
         raise typer.Exit(1) from error

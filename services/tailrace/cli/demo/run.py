@@ -17,6 +17,8 @@ from tailrace.cli.demo.check import DeliveryCheck
 from tailrace.cli.demo.flights import Flight
 from tailrace.cli.demo.report import Figures, Tiers, percentile
 from tailrace.cli.demo.server import ServerProcess
+from tailrace.cli.session import tidy_up
+from tailrace.cli.together import all_of, beside
 from tailrace.client.context import ClientContext
 from tailrace.client.model import ScalingPolicy, StreamConfig, StreamName
 from tailrace.client.reader import EventReader
@@ -110,18 +112,17 @@ async def run_course(events: Sequence[Flight], server: ServerProcess, data: Path
         readers = await _prepare(context, stream)
         show.stage(f"streaming through {stream}")
         started_s = loop.time()
-        async with asyncio.TaskGroup() as group:
-            watching = group.create_task(_watch(course, show))
-            outage = group.create_task(_kill_midway(server, course, show))
-            reading = [group.create_task(_read(reader, number, course)) for number, reader in enumerate(readers)]
-            writing = group.create_task(_write(context, stream, events, course))
-            await asyncio.gather(writing, *reading)
-            watching.cancel()
+        async with beside(_watch(course, show)):
+            outage, written_s, *_ = await all_of(
+                _kill_midway(server, course, show),
+                _write(context, stream, events, course),
+                *(_read(reader, number, course) for number, reader in enumerate(readers)),
+            )
         show.stage("done")
         show.progress(course.acknowledged, course.read)
         assert server.endpoints is not None
         tiers = await _tiers(server.endpoints.admin, data)
-        return _figures(str(stream), events, course, writing.result() - started_s, started_s, outage.result(), tiers)
+        return _figures(str(stream), events, course, written_s - started_s, started_s, outage, tiers)
     finally:
         await context.close()
 
@@ -207,7 +208,7 @@ async def _read(reader: EventReader, number: int, course: _Course) -> None:
             if batch is not None:
                 course.arrived(number, batch.events)
     finally:
-        await reader.close()
+        await tidy_up(reader.close())
 
 
 async def _kill_midway(server: ServerProcess, course: _Course, show: Show) -> tuple[int, float]:

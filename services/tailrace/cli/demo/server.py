@@ -97,6 +97,7 @@ class ServerProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                process_group=0,  # Ctrl-C is for us: we end the server when nothing needs it any more
             )
         try:
             async with asyncio.timeout(READY_DEADLINE_S):

@@ -1,0 +1,115 @@
+"""Work that ends together, whatever ends it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tailrace.cli.together import all_of, beside
+
+
+class Work:
+    """Runs until it is cancelled, and tells that it was."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.ended = False
+
+    async def run(self) -> None:
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            self.ended = True
+
+
+async def give(value: int) -> int:
+    await asyncio.sleep(0)
+    return value
+
+
+async def fail(after: Work) -> None:
+    await after.begun.wait()
+    raise ValueError("first")
+
+
+async def test_results_are_in_order() -> None:
+    assert await all_of(give(1), give(2), give(3)) == [1, 2, 3]
+
+
+async def test_a_failure_ends_the_others_and_leaves_the_caller_alive() -> None:
+    work = Work()
+    with pytest.raises(ValueError, match="first"):
+        await all_of(work.run(), fail(work), give(1))
+    assert work.ended
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    await asyncio.sleep(0)
+
+
+async def test_a_failure_while_ending_does_not_hide_the_first_one() -> None:
+    work = Work()
+
+    async def fails_when_cancelled() -> None:
+        try:
+            await work.run()
+        finally:
+            raise OSError("later")
+
+    with pytest.raises(ValueError, match="first"):
+        await all_of(fails_when_cancelled(), fail(work))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_cancelled_caller_is_cancelled_although_something_fails_at_the_same_time(fails: bool) -> None:
+    work, go = Work(), asyncio.Event()
+
+    async def other() -> None:
+        await go.wait()
+        if fails:
+            raise ValueError("at the same time")
+
+    caller = asyncio.ensure_future(all_of(work.run(), other()))
+    await work.begun.wait()
+    go.set()
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert work.ended
+
+
+async def test_what_goes_on_beside_ends_with_the_block() -> None:
+    work = Work()
+    async with beside(work.run()):
+        await work.begun.wait()
+    assert work.ended
+
+
+async def block(work: Work, other: Work) -> None:
+    async with beside(work.run()):
+        await work.begun.wait()
+        await fail(other)
+
+
+async def test_what_goes_on_beside_ends_with_a_block_that_fails() -> None:
+    work, other = Work(), Work()
+    other.begun.set()
+    with pytest.raises(ValueError, match="first"):
+        await block(work, other)
+    assert work.ended
+
+
+async def some_turns(failing: Work) -> None:
+    async with beside(fail(failing)):
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+
+async def test_what_failed_beside_is_told() -> None:
+    failing = Work()
+    failing.begun.set()
+    with pytest.raises(ValueError, match="first"):
+        await some_turns(failing)
