@@ -53,20 +53,28 @@ def take_epoch(data: Path, container_id: int, floor: int = 0) -> int:
     Raises:
         StartError: the epoch file is damaged.
     """
-    folder = data / "epochs"
-    file = folder / f"{container_id}.json"
-    last = 0
-    if file.exists():
-        try:
-            last = int(json.loads(file.read_text())["epoch"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise StartError(f"epoch file {file} is damaged") from error
-    epoch = max(last, floor) + 1
-    if not folder.exists():
-        folder.mkdir()
+    epoch = max(last_epoch(data, container_id), floor) + 1
+    file = _epoch_file(data, container_id)
+    if not file.parent.exists():
+        file.parent.mkdir()
         _sync_folder(data)
     _write_synced(file, json.dumps({"epoch": epoch}))
     return epoch
+
+
+def last_epoch(data: Path, container_id: int) -> int:
+    """The epoch of a container that was taken last; 0: none was. Raises StartError: the epoch file is damaged."""
+    file = _epoch_file(data, container_id)
+    if not file.exists():
+        return 0
+    try:
+        return int(json.loads(file.read_text())["epoch"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise StartError(f"epoch file {file} is damaged") from error
+
+
+def _epoch_file(data: Path, container_id: int) -> Path:
+    return data / "epochs" / f"{container_id}.json"
 
 
 def open_data_folder(path: Path, *, containers: int, tier2: str, entropy: Entropy) -> DataFolder:
@@ -83,16 +91,44 @@ def open_data_folder(path: Path, *, containers: int, tier2: str, entropy: Entrop
         lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise StartError(f"data folder {path} is not writable: {error.strerror}") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(lock)
-        raise StartError(f"data folder {path} is in use by another process") from error
+    _take_lock(path, lock)
     try:
         return DataFolder(path, lock, _manifest(path, containers, tier2, entropy))
     except BaseException:
         os.close(lock)
         raise
+
+
+def read_data_folder(path: Path, *, tier2: str = "") -> DataFolder:
+    """Lock a data folder for a tool that changes nothing in it. `tier2`: the one that the folder must have, if any.
+
+    Raises:
+        StartError: none, in use, of a newer format, damaged, or with another Tier 2; says which.
+    """
+    file = path / _MANIFEST
+    if not file.exists():
+        raise StartError(f"{path} is no data folder: it has no {_MANIFEST}")
+    try:
+        lock = os.open(path / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise StartError(f"data folder {path} cannot be locked: {error.strerror}") from error
+    _take_lock(path, lock)
+    try:
+        manifest = _read_manifest(file)
+        _check_same(file, manifest, 0, tier2 or manifest.tier2)
+        return DataFolder(path, lock, manifest)
+    except BaseException:
+        os.close(lock)
+        raise
+
+
+def _take_lock(path: Path, lock: int) -> None:
+    """Lock the open file; closed when that fails."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        raise StartError(f"data folder {path} is in use by another process") from error
 
 
 def _manifest(path: Path, containers: int, tier2: str, entropy: Entropy) -> Manifest:

@@ -64,12 +64,28 @@ class DirectoryLock(Protocol):
         ...
 
 
-class Disk(Protocol):
-    """Files below directories, by path."""
+class ReadableDisk(Protocol):
+    """What reading a log needs of a disk."""
 
     def open(self, path: str) -> DiskFile:
-        """Open an existing file for reading and writing."""
+        """Open an existing file."""
         ...
+
+    def list(self, directory: str) -> list[str]:
+        """Names in a directory, sorted."""
+        ...
+
+    def lock(self, directory: str) -> DirectoryLock:
+        """Take the directory for this process.
+
+        Raises:
+            StartError: it is in use or not writable.
+        """
+        ...
+
+
+class Disk(ReadableDisk, Protocol):
+    """Files below directories, by path; `open` is for reading and writing."""
 
     async def create_zeroed(self, path: str, length_bytes: int) -> DiskFile:
         """Create a file of durable zeros; its directory entry is durable only after `sync_directory`.
@@ -77,10 +93,6 @@ class Disk(Protocol):
         Raises:
             DiskFullError: there is no space; nothing is left behind.
         """
-        ...
-
-    def list(self, directory: str) -> list[str]:
-        """Names in a directory, sorted."""
         ...
 
     def make_directory(self, directory: str) -> None:
@@ -97,14 +109,6 @@ class Disk(Protocol):
 
     async def sync_directory(self, directory: str) -> None:
         """Make creations, renames and removals in the directory durable."""
-        ...
-
-    def lock(self, directory: str) -> DirectoryLock:
-        """Take the directory for this process.
-
-        Raises:
-            StartError: it is in use or not writable.
-        """
         ...
 
     def free_bytes(self, directory: str) -> int:

@@ -23,7 +23,27 @@ class RecoveredFrame:
     payload: memoryview
 
 
-class DurableLog(Protocol):
+class ReadableLog(Protocol):
+    """What rebuilding a container's state needs of its log."""
+
+    def recover(self, first_sequence: int = 0) -> AsyncIterator[RecoveredFrame]:
+        """The accepted frames from `first_sequence` (or the log's start, whichever is later), in order.
+
+        May be called several times between `open` and the first `append`. Payloads are valid until the next step.
+        """
+        ...
+
+    async def read(self, sequence: int, offset: int, length: int) -> bytes:
+        """Bytes of a durable frame's payload, verified against the frame's CRC32C.
+
+        Raises:
+            CorruptionError: they do not match; names the place.
+            KeyError: the frame was truncated or never written.
+        """
+        ...
+
+
+class DurableLog(ReadableLog, Protocol):
     """An append-only sequence of frames, owned by one epoch at a time.
 
     A frame's address is its sequence number. `append` may be called again before earlier appends completed; frames
@@ -55,13 +75,6 @@ class DurableLog(Protocol):
         """
         ...
 
-    def recover(self, first_sequence: int = 0) -> AsyncIterator[RecoveredFrame]:
-        """The accepted frames from `first_sequence` (or the log's start, whichever is later), in order.
-
-        May be called several times between `open` and the first `append`. Payloads are valid until the next step.
-        """
-        ...
-
     @property
     def log_start(self) -> int:
         """Address of the first frame that is still there."""
@@ -80,15 +93,6 @@ class DurableLog(Protocol):
 
         The order of calls is the order of frames. The buffers must not change until the future is done. Frames
         written while a sync runs share the next one (group commit).
-        """
-        ...
-
-    async def read(self, sequence: int, offset: int, length: int) -> bytes:
-        """Bytes of a durable frame's payload, verified against the frame's CRC32C.
-
-        Raises:
-            CorruptionError: they do not match; names the place.
-            KeyError: the frame was truncated or never written.
         """
         ...
 

@@ -15,7 +15,7 @@ from tailrace.log.frames import Condition, FrameHeader, FrameKind, StartRecord, 
 from tailrace.log.recovery import AcceptedFile, FileScan
 
 if TYPE_CHECKING:
-    from tailrace.log.disk import Disk, DiskFile
+    from tailrace.log.disk import DiskFile, ReadableDisk
 
 _NAME: Final = re.compile(r"(\d{20})-(\d{20})\.log")
 _SPARE: Final = re.compile(r"spare-\d+\.log")
@@ -75,7 +75,7 @@ async def frame_at(window: Window, offset: int) -> tuple[FrameHeader, memoryview
     return (header, frames.payload_of(header, image)) if verdict.condition is Condition.COMPLETE else verdict
 
 
-async def scan_directory(disk: Disk, directory: str, container: int) -> list[FileScan]:
+async def scan_directory(disk: ReadableDisk, directory: str, container: int) -> list[FileScan]:
     """Scan every log file of a directory."""
     scans = []
     for name in disk.list(directory):
@@ -164,7 +164,9 @@ class StoredFrame:
     payload: memoryview
 
 
-async def read_frames(disk: Disk, accepted: AcceptedFile, first_sequence: int = 0) -> AsyncIterator[StoredFrame]:
+async def read_frames(
+    disk: ReadableDisk, accepted: AcceptedFile, first_sequence: int = 0
+) -> AsyncIterator[StoredFrame]:
     """The frames of an accepted file from `first_sequence` on, verified again.
 
     Raises:

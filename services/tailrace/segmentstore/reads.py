@@ -21,7 +21,7 @@ from tailrace.segmentstore.api import ReadResult
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from tailrace.log.port import DurableLog
+    from tailrace.log.port import ReadableLog
     from tailrace.segmentstore.cachemanager import CacheManager
     from tailrace.segmentstore.readindex import Entry
     from tailrace.segmentstore.state import Segment
@@ -40,7 +40,7 @@ class SegmentReader:
     def __init__(
         self,
         cache: CacheManager,
-        log: DurableLog,
+        log: ReadableLog,
         tier2: Tier2,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:

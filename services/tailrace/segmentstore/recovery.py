@@ -16,7 +16,9 @@ from tailrace.segmentstore import operations as ops
 from tailrace.segmentstore.state import ContainerState, PendingAppend, Segment
 
 if TYPE_CHECKING:
-    from tailrace.log.port import DurableLog
+    from collections.abc import Iterator
+
+    from tailrace.log.port import ReadableLog
     from tailrace.segmentstore.cachemanager import CacheManager
     from tailrace.segmentstore.fields import ChunkRef
     from tailrace.segmentstore.readindex import LogPlaces
@@ -39,7 +41,7 @@ class _EarlyAppend:
 class Recovery:
     """Replays one container's log into a fresh state."""
 
-    def __init__(self, log: DurableLog, state: ContainerState, cache: CacheManager) -> None:
+    def __init__(self, log: ReadableLog, state: ContainerState, cache: CacheManager) -> None:
         self._log = log
         self._state = state
         self._cache = cache
@@ -47,11 +49,18 @@ class Recovery:
         self.operations = 0
 
     async def run(self) -> None:
-        """Replay everything.
+        """Replay everything, and see that every byte of every segment is somewhere.
 
         Raises:
             CorruptionError, DataLossError, FormatVersionError: the state cannot be right; names the place.
         """
+        await self.replay()
+        for segment, start, end in missing_bytes(self._state):
+            raise DataLossError(f"segment {segment.name}: bytes {start} to {end} are neither in the log nor in Tier 2")
+        self._state.reset_staged()
+
+    async def replay(self) -> None:
+        """Bring the committed state to the end of the log; `run` without its last look. Errors of `run`."""
         as_of = await self._load_checkpoint()
         assembler = oplog.Assembler()
         expected = -1
@@ -70,8 +79,6 @@ class Recovery:
                     self._settle_early()
                 self._apply(placed, place)
         self._settle_early()
-        self._check_bytes()
-        self._state.reset_staged()
 
     async def _load_checkpoint(self) -> int:
         assembler = oplog.Assembler(ops.OperationType.CHECKPOINT)
@@ -176,19 +183,18 @@ class Recovery:
         else:
             self._cache.add_log_places(segment.read_index, operation.offset, length, kept)
 
-    def _check_bytes(self) -> None:
-        """Every byte of every segment must be in Tier 2 or in the log; anything else is loss."""
-        for segment in self._state.segments.values():
-            pending = sorted(segment.pending)
-            for gap_start, gap_end in segment.chunks.gaps(segment.start_offset, segment.length):
-                position = gap_start
-                for item in pending:
-                    if item.offset <= position < item.end:
-                        position = item.end
-                if position < gap_end:
-                    raise DataLossError(
-                        f"segment {segment.name}: bytes {position} to {gap_end} are neither in the log nor in Tier 2"
-                    )
+
+def missing_bytes(state: ContainerState) -> Iterator[tuple[Segment, int, int]]:
+    """Ranges of segments that are neither in Tier 2 nor in the log: there must be none."""
+    for segment in state.segments.values():
+        pending = sorted(segment.pending)
+        for gap_start, gap_end in segment.chunks.gaps(segment.start_offset, segment.length):
+            position = gap_start
+            for item in pending:
+                if item.offset <= position < item.end:
+                    position = item.end
+            if position < gap_end:
+                yield segment, position, gap_end
 
 
 def _data_places(places: LogPlaces, length: int) -> LogPlaces:

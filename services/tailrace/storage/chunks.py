@@ -31,6 +31,7 @@ _HEADER: Final = struct.Struct(">4sB3x16sqqqH")
 _FOOTER: Final = struct.Struct(">4sq")
 _MAGIC: Final = b"TRCH"
 _FOOTER_MAGIC: Final = b"TRCF"
+FOOTER_BYTES: Final = _FOOTER.size + 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ def encode_section(key: str, position: int, header: SectionHeader, data: Buffer)
         block_position += len(block) + 4
     footer = _FOOTER.pack(_FOOTER_MAGIC, header.length)
     buffers.append(footer + crc32c(footer, int.from_bytes(head[-4:], "big")).to_bytes(4, "big"))
-    return buffers, data_position, block_position + _FOOTER.size + 4
+    return buffers, data_position, block_position + FOOTER_BYTES
 
 
 def stored_length(length: int) -> int:
@@ -140,7 +141,7 @@ def decode_blocks(key: str, position: int, raw: Buffer) -> list[memoryview]:
 
 def decode_footer(raw: Buffer, header_crc: int, length: int, place: str) -> None:
     """Check a section's footer. Raises CorruptionError."""
-    view = memoryview(raw)[: _FOOTER.size + 4]
+    view = memoryview(raw)[:FOOTER_BYTES]
     expected = _FOOTER.pack(_FOOTER_MAGIC, length)
     expected += crc32c(expected, header_crc).to_bytes(4, "big")
     if bytes(view) != expected:

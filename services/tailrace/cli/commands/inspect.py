@@ -1,8 +1,9 @@
-"""``tailrace inspect``: what a running segment store holds, from its admin interface."""
+"""``tailrace inspect``: what a running server holds, by its admin interface; whether a stopped one's data is whole."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
@@ -14,7 +15,7 @@ from tailrace.cli.values import size_text
 from tailrace.common import limits
 from tailrace.common.errors import IllegalStateError, NotFoundError, TailraceError, UnavailableError
 
-app = typer.Typer(help="Look into a running server.", no_args_is_help=True)
+app = typer.Typer(help="Look into a running server; verify the data of a stopped one.", no_args_is_help=True)
 
 AdminOption = Annotated[
     str, typer.Option("--admin", envvar="TAILRACE_ADMIN", metavar="URL", help="Admin interface of the server.")
@@ -176,12 +177,14 @@ def verify(
     json: JsonOption = False,
 ) -> None:
     """Prove that every byte of a stopped server's folder is readable and every object accounted for."""
+    from tailrace.cli.logs import configure_logs
     from tailrace.cli.output import progress_bar
     from tailrace.cli.session import run
     from tailrace.cli.verifying import print_report
     from tailrace.common.realports import SystemEntropy
     from tailrace.segmentstore.verify.folder import verify_folder
 
+    configure_logs()
     with progress_bar("verifying", 1.0) as bar:
         report = run(
             verify_folder(data, tier2=tier2, s3_endpoint=s3_endpoint, entropy=SystemEntropy(), progress=bar.set)

@@ -1,0 +1,49 @@
+"""How the outcome of ``inspect verify`` looks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.cli.output import print_fields, print_line
+from tailrace.cli.values import size_text
+
+if TYPE_CHECKING:
+    from tailrace.segmentstore.verify.report import Report
+
+
+def print_report(folder: str, report: Report) -> None:
+    """Sums, then every orphan and every problem on a line of its own."""
+    verdict = "healthy" if report.healthy else f"{report.problem_count:,} problems"
+    print_fields(
+        f"{folder}: {verdict}",
+        {
+            "containers": report.containers,
+            "segments": f"{report.segments:,}, {_bytes(report.segment_bytes)}",
+            "in Tier 2": _bytes(report.tier2_bytes),
+            "in the log alone": _bytes(report.log_only_bytes),
+            "in both, equal": _bytes(report.compared_bytes),
+            "log": f"{report.log_frames:,} frames, {report.operations:,} operations, {_bytes(report.log_bytes)}",
+            "attribute indexes": f"{report.index_pages:,} pages",
+            "tables": f"{report.table_entries:,} entries",
+            "objects": f"{report.objects:,}, {_bytes(report.object_bytes)}",
+            "to be deleted": f"{report.pending_deletes:,} objects",
+            "orphans": f"{report.orphan_count:,} objects, {_bytes(report.orphan_bytes)}",
+        },
+    )
+    if report.unaccounted_objects:
+        print_line(f"{report.unaccounted_objects:,} objects belong to containers whose metadata cannot be read")
+    for orphan in report.orphans:
+        print_line(f"orphan: object {orphan.key}, {_bytes(orphan.length_bytes)}")
+    _rest("orphans", report.orphan_count - len(report.orphans))
+    for problem in report.problems:
+        print_line(f"problem: {problem}")
+    _rest("problems", report.problem_count - len(report.problems))
+
+
+def _rest(what: str, count: int) -> None:
+    if count:
+        print_line(f"and {count:,} more {what}")
+
+
+def _bytes(count: int) -> str:
+    return f"{count:,} bytes" if count < 1024 else f"{count:,} bytes ({size_text(count)})"

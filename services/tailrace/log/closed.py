@@ -1,0 +1,141 @@
+"""A file log that nobody has open, for tools that must not change a byte of it (docs/formats/log.md)."""
+
+from __future__ import annotations
+
+import bisect
+import errno
+import fcntl
+import os
+from typing import TYPE_CHECKING
+
+from tailrace.common.errors import CorruptionError, StartError
+from tailrace.log import frames
+from tailrace.log.disk import RealDisk, RealFile, RealLock
+from tailrace.log.frames import Verdict
+from tailrace.log.port import RecoveredFrame
+from tailrace.log.recovery import AcceptedFile, Decision, decide
+from tailrace.log.scan import Window, frame_at, read_frames, scan_directory
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tailrace.log.disk import DirectoryLock, ReadableDisk
+    from tailrace.log.recovery import FileScan
+
+
+class ReadOnlyDisk:
+    """The machine's disk as a `ReadableDisk`: files are opened for reading, locks are taken and never created."""
+
+    def __init__(self) -> None:
+        self._disk = RealDisk()
+
+    def open(self, path: str) -> RealFile:
+        """See ReadableDisk.open."""
+        return RealFile(self._disk, path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def list(self, directory: str) -> list[str]:
+        """See ReadableDisk.list. A missing directory is empty: nothing was ever written to it."""
+        return self._disk.list(directory) if os.path.isdir(directory) else []
+
+    def lock(self, directory: str) -> RealLock:
+        """See ReadableDisk.lock. Without a lock file there is no owner: each makes it before all else."""
+        try:
+            descriptor = os.open(os.path.join(directory, "lock"), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return RealLock(-1)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            raise StartError(f"log directory {directory} is in use by another process") from error
+        return RealLock(descriptor)
+
+    def close(self) -> None:
+        """End its threads; all files must be closed."""
+        self._disk.close()
+
+
+class ClosedLog:
+    """The frames of a file log, decided on as its next owner would, and left as they are.
+
+    It is locked from `open` to `close`, so that no owner comes meanwhile.
+    """
+
+    def __init__(self, disk: ReadableDisk, directory: str, container: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._container = container
+        self._lock: DirectoryLock | None = None
+        self._decision = Decision()
+        self._last_read: tuple[int, bytes] = (-1, b"")
+        self.scans: list[FileScan] = []
+
+    async def open(self) -> None:
+        """Lock and decide. ``scans`` tells what stands in each file even when this fails.
+
+        Raises:
+            StartError: the log is in use.
+            CorruptionError, DataLossError, FormatVersionError: as `DurableLog.open`.
+        """
+        self._lock = self._disk.lock(self._directory)
+        self.scans = await scan_directory(self._disk, self._directory, self._container)
+        self._decision = decide(self.scans)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the log ever had an owner."""
+        return self._decision.previous_epoch > 0
+
+    @property
+    def frame_count(self) -> int:
+        """Frames that count."""
+        return sum(accepted.last + 1 - accepted.first for accepted in self._decision.files)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the files up to their last frame."""
+        return sum(scan.end_offset for scan in self.scans)
+
+    async def recover(self, first_sequence: int = 0) -> AsyncIterator[RecoveredFrame]:
+        """See DurableLog.recover."""
+        for accepted in self._decision.files:
+            async for frame in read_frames(self._disk, accepted, first_sequence):
+                yield RecoveredFrame(frame.header.sequence, frame.header.epoch, frame.payload)
+
+    def place_of(self, sequence: int) -> tuple[str, int]:
+        """File and offset of a frame. Raises KeyError: it is not there."""
+        accepted = self._file_of(sequence)
+        scan = accepted.scan
+        return scan.name, scan.sectors[sequence - scan.first_sequence] * frames.SECTOR_BYTES
+
+    async def read(self, sequence: int, offset: int, length: int) -> bytes:
+        """See DurableLog.read. The frame that was read last stays in memory."""
+        if self._last_read[0] != sequence:
+            self._last_read = sequence, await self._read_frame(sequence)
+        return self._last_read[1][offset : offset + length]
+
+    async def _read_frame(self, sequence: int) -> bytes:
+        name, place = self.place_of(sequence)
+        file = self._disk.open(name)
+        try:
+            found = await frame_at(Window(file), place)
+        finally:
+            file.close()
+        if isinstance(found, Verdict):
+            raise CorruptionError(f"{name} at offset {place}", found.reason or f"the frame is {found.condition.value}")
+        return bytes(found[1])
+
+    def _file_of(self, sequence: int) -> AcceptedFile:
+        files = self._decision.files
+        index = bisect.bisect_right(files, sequence, key=lambda accepted: accepted.first) - 1
+        if index < 0 or sequence > files[index].last:
+            raise KeyError(f"log frame {sequence} is not there")
+        return files[index]
+
+    def close(self) -> None:
+        """Let an owner have it."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None

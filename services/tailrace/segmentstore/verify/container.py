@@ -1,0 +1,152 @@
+"""One container: its log, the state that recovery makes of it, and all that this state names."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from tailrace.common.errors import CorruptionError, DataError
+from tailrace.log.frames import Condition
+from tailrace.segmentstore.api import SegmentKind
+from tailrace.segmentstore.attributestore import AttributeStore
+from tailrace.segmentstore.reads import SegmentReader
+from tailrace.segmentstore.recovery import Recovery, missing_bytes
+from tailrace.segmentstore.state import ContainerState, Segment
+from tailrace.segmentstore.verify.chunkbytes import ChunkReader
+from tailrace.segmentstore.verify.indexes import IndexWalk
+from tailrace.segmentstore.verify.logbytes import LogBytes
+from tailrace.segmentstore.verify.objects import ObjectWalk
+from tailrace.segmentstore.verify.tables import TableWalk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from tailrace.log.closed import ClosedLog
+    from tailrace.segmentstore.cachemanager import CacheManager
+    from tailrace.segmentstore.tier2 import Tier2
+    from tailrace.segmentstore.verify.report import ContainerReport
+    from tailrace.storage.port import ObjectStore
+
+
+class ContainerVerification:
+    """Verifies one container whose log nobody has open. ``advance(bytes)`` tells how far it is."""
+
+    def __init__(
+        self,
+        log: ClosedLog,
+        store: ObjectStore,
+        tier2: Tier2,
+        cluster_id: bytes,
+        cache: CacheManager,
+        report: ContainerReport,
+        advance: Callable[[int], None],
+    ) -> None:
+        self._log = log
+        self._store = store
+        self._tier2 = tier2
+        self._cache = cache
+        self._report = report
+        self._advance = advance
+        self._state = ContainerState(report.container)
+        self._objects = ObjectWalk(store, cluster_id, self._state, report, advance)
+        self._chunks = ChunkReader(store, self._objects.sizes, report, advance)
+        self._log_bytes = LogBytes(log, self._state, report)
+        self._prefetches: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Verify everything.
+
+        Raises:
+            StartError: the log is in use. UnavailableError: Tier 2 does not answer.
+        """
+        self._report.report.containers += 1
+        try:
+            if await self._recover():
+                await self._objects.account()
+                await self._verify_segments()
+                await self._objects.walk()
+            else:
+                await self._objects.verify_unowned(self._chunks)
+        finally:
+            if self._prefetches:
+                await asyncio.wait(self._prefetches)
+            for segment in self._state.segments.values():
+                self._cache.drop_all(segment.read_index)
+            self._log.close()
+
+    # -- the log -------------------------------------------------------------------------------------------------
+
+    async def _recover(self) -> bool:
+        """Bring the state to the end of the log, as the next owner would; False when that cannot be done."""
+        report = self._report.report
+        try:
+            await self._log.open()
+        except DataError as error:
+            self._log_problems(error)
+            return False
+        report.log_bytes += self._log.stored_bytes
+        report.log_frames += self._log.frame_count
+        if not self._log.has_begun:
+            return await self._never_began()
+        recovery = Recovery(self._log, self._state, self._cache)
+        try:
+            await recovery.replay()
+        except (DataError, ValueError) as error:
+            self._report.problem(str(error))
+            return False
+        report.operations += recovery.operations
+        await self._log_bytes.walk(self._advance)
+        for segment, start, end in missing_bytes(self._state):
+            self._report.problem(
+                f"{end - start} bytes are neither in the log nor in Tier 2", segment=segment.name, offset=start
+            )
+        return True
+
+    def _log_problems(self, error: DataError) -> None:
+        """What recovery refuses, and the damage in the other files."""
+        named = str(error)
+        damaged = [scan for scan in self._log.scans if scan.end is Condition.CORRUPT]
+        for scan in damaged:
+            self._report.problem(
+                f"log frame {scan.next_sequence}: {scan.reason}", place=scan.name, position=scan.end_offset
+            )
+        if not (isinstance(error, CorruptionError) and any(scan.name in named for scan in damaged)):
+            self._report.problem(named)
+
+    async def _never_began(self) -> bool:
+        """An owner writes objects only after its log has begun."""
+        if not await self._objects.any():
+            return True
+        self._report.problem("Tier 2 holds objects of the container, and its log holds nothing")
+        return False
+
+    # -- segments ------------------------------------------------------------------------------------------------
+
+    async def _verify_segments(self) -> None:
+        attributes = AttributeStore(self._tier2)
+        reader = SegmentReader(self._cache, self._log, self._tier2, self._prefetch)
+        for segment in sorted(self._state.segments.values(), key=lambda segment: segment.name):
+            self._count(segment)
+            for ref in segment.chunks:
+                await self._chunks.verify(segment.name, ref, self._log_bytes.runs(segment))
+            for ref in segment.index_pages:
+                await self._chunks.verify(f"{segment.name}$attributes.index", ref)
+            index = IndexWalk(segment, self._store, self._report)
+            await index.verify()
+            if segment.kind & SegmentKind.TABLE and index.intact:
+                await TableWalk(segment, attributes, reader, self._report).verify()
+
+    def _count(self, segment: Segment) -> None:
+        report = self._report.report
+        length = segment.length - segment.start_offset
+        log_only = sum(end - start for start, end in segment.chunks.gaps(segment.start_offset, segment.length))
+        report.segments += 1
+        report.segment_bytes += length
+        report.log_only_bytes += log_only
+        report.tier2_bytes += length - log_only
+
+    def _prefetch(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._prefetches.add(task)
+        task.add_done_callback(self._prefetches.discard)
+        return task

@@ -1,0 +1,177 @@
+"""Accounts for the objects of Tier 2, and walks the structure of those that are needed."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from tailrace.common.errors import CorruptionError, FormatVersionError, NotFoundError
+from tailrace.segmentstore.fields import ChunkRef
+from tailrace.segmentstore.verify.report import Orphan
+from tailrace.storage import chunks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tailrace.segmentstore.state import ContainerState
+    from tailrace.segmentstore.verify.chunkbytes import ChunkReader
+    from tailrace.segmentstore.verify.report import ContainerReport, Report
+    from tailrace.storage.port import ObjectStore
+
+KINDS: Final = ("c", "a")
+"""What keys of objects begin with: bytes of segments, pages of attribute indexes."""
+_KEY: Final = re.compile(r"[ac](\d+)/")
+_HEADER_READ_BYTES: Final = 4096
+"""Surely a footer and the header behind it: names are at most ``limits.SEGMENT_NAME_MAX_BYTES`` long."""
+
+
+def container_of_key(key: str) -> int | None:
+    """The container that writes under a key; None for keys of no container."""
+    match = _KEY.match(key)
+    return int(match[1]) if match else None
+
+
+class ObjectWalk:
+    """The objects of one container: ``sizes`` are those of the referenced ones that exist."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        cluster_id: bytes,
+        state: ContainerState,
+        report: ContainerReport,
+        advance: Callable[[int], None],
+    ) -> None:
+        self._store = store
+        self._cluster_id = cluster_id
+        self._state = state
+        self._report = report
+        self._advance = advance
+        self.sizes: dict[str, int] = {}
+
+    async def any(self) -> bool:
+        """Whether the container has an object."""
+        for kind in KINDS:
+            async for _ in self._store.list(f"{kind}{self._state.container_id}"):
+                return True
+        return False
+
+    async def account(self) -> None:
+        """List: every object is referenced, to be deleted, or an orphan."""
+        container, report = self._state.container_id, self._report.report
+        for kind in KINDS:
+            async for info in self._store.list(f"{kind}{container}"):
+                if info.key in self._state.object_uses:
+                    self.sizes[info.key] = info.length_bytes
+                    report.objects += 1
+                    report.object_bytes += info.length_bytes
+                    continue
+                self._advance(info.length_bytes)
+                if info.key in self._state.pending_deletes:
+                    report.pending_deletes += 1
+                else:
+                    report.add_orphan(Orphan(container, info.key, info.length_bytes))
+
+    async def walk(self) -> None:
+        """Read header and footer of each section of the referenced objects; their data is not read here."""
+        for key, refs in sorted(_refs_by_object(self._state).items()):
+            if key in self.sizes:
+                await self._walk(key, refs)
+
+    async def verify_unowned(self, reader: ChunkReader) -> None:
+        """Read all objects whole, of a container whose metadata is lost: which of them are needed nobody knows."""
+        for kind in KINDS:
+            async for info in self._store.list(f"{kind}{self._state.container_id}"):
+                self._report.report.unaccounted_objects += 1
+                self.sizes[info.key] = info.length_bytes
+                place = f"object {info.key}"
+                try:
+                    sections = await self._sections(info.key, place)
+                except _StructureError as error:
+                    self._report.problem(str(error), place=place, position=error.position)
+                    self._advance(info.length_bytes)
+                    continue
+                for position, section in sections.items():
+                    ref = ChunkRef(info.key, position, section.start_offset, section.length)
+                    await reader.verify(section.segment_name, ref)
+                del self.sizes[info.key]
+
+    async def _walk(self, key: str, refs: list[tuple[str, ChunkRef]]) -> None:
+        place = f"object {key}"
+        try:
+            sections = await self._sections(key, place)
+        except _StructureError as error:
+            self._report.problem(str(error), place=place, position=error.position)
+            return
+        for segment, ref in refs:
+            section = sections.get(ref.data_offset)
+            if section is None or section.length < ref.length:
+                reason = f"no section of {ref.length} bytes begins there"
+                self._report.problem(
+                    reason, segment=segment, offset=ref.segment_offset, place=place, position=ref.data_offset
+                )
+
+    async def _sections(self, key: str, place: str) -> dict[int, chunks.SectionHeader]:
+        """The header of each section, by the position of its data. Raises _StructureError."""
+        sections: dict[int, chunks.SectionHeader] = {}
+        size = self.sizes[key]
+        position = 0
+        raw = memoryview(await self._read(key, 0, size))
+        while True:
+            try:
+                header, header_bytes = chunks.decode_header(raw, place)
+            except (CorruptionError, FormatVersionError) as error:
+                raise _StructureError(position, error) from error
+            if header.cluster_id != self._cluster_id:
+                raise _StructureError(position, f"written by another cluster, {header.cluster_id.hex()}")
+            data = position + header_bytes
+            sections[data] = header
+            footer = data + chunks.stored_length(header.length)
+            end = footer + chunks.FOOTER_BYTES
+            if end > size:
+                raise _StructureError(size, f"the object ends {end - size} bytes early")
+            header_crc = int.from_bytes(raw[header_bytes - 4 : header_bytes], "big")
+            raw = memoryview(await self._read(key, footer, size))
+            try:
+                chunks.decode_footer(raw, header_crc, header.length, place)
+            except CorruptionError as error:
+                raise _StructureError(footer, error) from error
+            if end == size:
+                return sections
+            raw, position = raw[chunks.FOOTER_BYTES :], end
+
+    async def _read(self, key: str, position: int, size: int) -> bytes:
+        try:
+            return await self._store.get_range(key, position, min(_HEADER_READ_BYTES, size - position))
+        except (NotFoundError, CorruptionError) as error:
+            raise _StructureError(position, error) from error
+
+
+class _StructureError(Exception):
+    """A section is not as it was written; the walk of the object ends."""
+
+    def __init__(self, position: int, reason: object) -> None:
+        super().__init__(reason.reason if isinstance(reason, CorruptionError) else str(reason))
+        self.position = position
+
+
+def _refs_by_object(state: ContainerState) -> dict[str, list[tuple[str, ChunkRef]]]:
+    """The references to each object, with the name of the segment that needs it."""
+    found: dict[str, list[tuple[str, ChunkRef]]] = {}
+    for name, ref in _all_refs(state):
+        found.setdefault(ref.object_key, []).append((name, ref))
+    return found
+
+
+def _all_refs(state: ContainerState) -> Iterator[tuple[str, ChunkRef]]:
+    for segment in state.segments.values():
+        for ref in (*segment.chunks, *segment.index_pages):
+            yield segment.name, ref
+
+
+async def account_for_others(store: ObjectStore, container_count: int, report: Report) -> None:
+    """Objects that belong to no container of the cluster are orphans too."""
+    async for info in store.list(""):
+        container = container_of_key(info.key)
+        if container is None or container >= container_count:
+            report.add_orphan(Orphan(container, info.key, info.length_bytes))

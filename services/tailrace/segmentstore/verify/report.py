@@ -1,0 +1,116 @@
+"""What a verification found (pure)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from tailrace.common import limits
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is not as it must be.
+
+    ``segment`` is empty and ``offset`` None where no segment is concerned or known; ``place`` is the file or object,
+    ``position`` a place in it.
+    """
+
+    container: int | None
+    segment: str
+    offset: int | None
+    place: str
+    position: int | None
+    reason: str
+
+    def __str__(self) -> str:
+        parts = []
+        if self.container is not None:
+            parts.append(f"container {self.container}")
+        if self.segment:
+            parts.append(f"segment {self.segment}" + ("" if self.offset is None else f" at {self.offset}"))
+        if self.place:
+            parts.append(self.place + ("" if self.position is None else f" at {self.position}"))
+        return f"{', '.join(parts)}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """An object that nothing needs: a kill between its upload and the commit of its references leaves one."""
+
+    container: int | None
+    key: str
+    length_bytes: int
+
+
+@dataclass(slots=True)
+class Report:
+    """Sums over everything that was looked at, and what is wrong.
+
+    ``segment_bytes`` are all bytes of all segments: ``tier2_bytes`` of them in chunks, ``log_only_bytes`` in the log
+    alone; ``compared_bytes`` are in both, and equal. ``objects`` are the referenced ones,
+    ``unaccounted_objects`` those of containers whose metadata cannot be read.
+    """
+
+    containers: int = 0
+    segments: int = 0
+    segment_bytes: int = 0
+    tier2_bytes: int = 0
+    log_only_bytes: int = 0
+    compared_bytes: int = 0
+    log_bytes: int = 0
+    log_frames: int = 0
+    operations: int = 0
+    index_pages: int = 0
+    table_entries: int = 0
+    objects: int = 0
+    object_bytes: int = 0
+    unaccounted_objects: int = 0
+    pending_deletes: int = 0
+    orphan_count: int = 0
+    orphan_bytes: int = 0
+    problem_count: int = 0
+    orphans: list[Orphan] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing is wrong; orphans are no damage."""
+        return not self.problem_count
+
+    def add(self, problem: Problem) -> None:
+        """Note a problem; the first ``limits.VERIFY_LISTED_MAX`` are kept, all are counted."""
+        self.problem_count += 1
+        if len(self.problems) < limits.VERIFY_LISTED_MAX:
+            self.problems.append(problem)
+
+    def add_orphan(self, orphan: Orphan) -> None:
+        """Note an object that nothing needs; the first ``limits.VERIFY_LISTED_MAX`` are kept, all are counted."""
+        self.orphan_count += 1
+        self.orphan_bytes += orphan.length_bytes
+        if len(self.orphans) < limits.VERIFY_LISTED_MAX:
+            self.orphans.append(orphan)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, in the order of the fields."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerReport:
+    """A report, as seen from one container."""
+
+    report: Report
+    container: int
+
+    def problem(
+        self,
+        reason: str,
+        *,
+        segment: str = "",
+        offset: int | None = None,
+        place: str = "",
+        position: int | None = None,
+    ) -> None:
+        """Note a problem of this container."""
+        self.report.add(Problem(self.container, segment, offset, place, position, reason))
