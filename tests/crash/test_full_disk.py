@@ -119,8 +119,9 @@ async def test_full_and_room_again(server: Server, disk: SmallDisk) -> None:
         with pytest.raises((UnavailableError, TimeoutError)):
             async with asyncio.timeout(STALLED_S), client.writer(STREAM) as writer:
                 await writer.write_event(bytes(2_000_000))
-        told = [line["reason"] for line in server.log_events("connection closed")]
-        assert any("DiskFullError: the log has no room" in reason for reason in told), told
+        told = [line["reason"] for line in server.log_events("log_disk_full")]
+        assert len(told) == 1
+        assert told[0].startswith("the log has no room for "), told
         health = await server.ask("/v1/health")
         assert health["ready"]
         assert "No space left" in health["containers"]["0"]["reason"]
@@ -131,6 +132,10 @@ async def test_full_and_room_again(server: Server, disk: SmallDisk) -> None:
         await course.check()
         await server.flush()
         await healthy(server)
+        assert len(server.log_events("log_disk_full")) == 1
+        assert [line["refused_operations"] > 0 for line in server.log_events("log_disk_has_room")] == [True]
+        closed = [line["reason"] for line in server.log_events("connection closed")]
+        assert not [reason for reason in closed if "DiskFull" in reason], "a line for every refused connection"
         assert not [path for path in files_in(str(server.tier2)) if is_part(path)], "what failed was left behind"
 
 

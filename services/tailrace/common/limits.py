@@ -169,6 +169,7 @@ CLIENT_BACKOFF_INITIAL_S: Final = 0.02
 CLIENT_BACKOFF_MAX_S: Final = 1.0
 CLIENT_KEEP_ALIVE_S: Final = 10.0  # idle time after which a KeepAlive is sent
 CLIENT_SILENCE_MAX_S: Final = 40.0  # no byte from the peer for so long although one is due: connection dead
+BLOCKING_CLOSE_DEADLINE_S: Final = 10.0  # until the thread of a blocking client has ended what still runs
 CLIENT_REQUESTS_IN_FLIGHT_MAX: Final = 10_000  # per connection
 CLIENT_WRITE_BUFFER_MAX_BYTES: Final = 4 * MIB  # unsent bytes of a connection before writers wait
 CLIENT_ENDPOINTS_CACHED_MAX: Final = 1000  # segment → endpoint

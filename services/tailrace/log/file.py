@@ -26,6 +26,7 @@ from tailrace.log.frames import FrameIdentity, FrameKind, StartRecord, Verdict
 from tailrace.log.port import Buffer, RecoveredFrame
 from tailrace.log.recovery import AcceptedFile, Decision, decide
 from tailrace.log.scan import Window, file_name, frame_at, is_spare, read_frames, scan_directory
+from tailrace.log.space import FrameSpace
 
 if TYPE_CHECKING:
     from tailrace.log.disk import DirectoryLock, Disk, DiskFile
@@ -80,6 +81,10 @@ class FileLog:
         self._files: list[LogFile] = []
         self._current: LogFile | None = None
         self._stock = FileStock(disk, directory, file_bytes, self._write_waiting)
+        self._frame_overhead_bytes = frames.frame_length_max(max_frame_bytes) - max_frame_bytes
+        self._space = FrameSpace(
+            file_bytes - _START_MAX_BYTES - _MARKS_MAX_BYTES, frames.frame_length_max(max_frame_bytes)
+        )
         self._stock_task: asyncio.Task[None] | None = None
         self._sync_task: asyncio.Task[None] | None = None
         self._waiting: deque[_Append] = deque()  # for a file to write them to
@@ -218,14 +223,23 @@ class FileLog:
 
     # -- writing -------------------------------------------------------------------------------------------------
 
-    def check_space(self, length_bytes: int, *, reserved: bool = False) -> None:
-        """See DurableLog.check_space. Operations that give space back may use the reserve."""
-        if self._stock.full_reason is None or self._stock.ready_bytes:
-            return
-        frames_needed = max(1, -(-length_bytes // self._max_frame_bytes))
-        needed = length_bytes + frames_needed * (frames.frame_length_max(self._max_frame_bytes) - self._max_frame_bytes)
-        if self._waiting or needed > self._room() - (0 if reserved else self._reserve_bytes):
+    def check_space(
+        self, length_bytes: int, frame_count: int = 1, *, reserved: bool = False
+    ) -> asyncio.Future[None] | None:
+        """See DurableLog.check_space. What fits is in files that are there already, whatever the disk does next."""
+        frame_count += len(self._waiting)
+        needed = length_bytes + frame_count * self._frame_overhead_bytes
+        if self._waiting:
+            needed += sum(item.length_bytes for item in self._waiting)
+        if not reserved:
+            needed += self._reserve_bytes
+            frame_count += -(-self._reserve_bytes // self._space.frame_bytes)
+        if self._space.fits(needed, frame_count, self._room(), self._stock.ready_files):
+            return None
+        if self._stock.full_reason is not None:
             raise DiskFullError(f"the log has no room for {length_bytes} bytes: {self._stock.full_reason}")
+        self._stock.want(self._space.files_for(needed, frame_count))
+        return self._stock.changed()
 
     def _room(self) -> int:
         current = self._current
@@ -359,6 +373,7 @@ class FileLog:
         if self._failure is None:
             self._failure = UnavailableError(f"log {self._directory} stopped: {error}")
             self._failure.__cause__ = error
+            self._stock.announce()
         self._end_pending(self._failure)
 
     def _end_pending(self, error: TailraceError) -> None:

@@ -55,22 +55,42 @@ class FileStock:
         self._retired: list[LogFile] = []
         self._names_used = 0
         self._wake = asyncio.Event()
+        self._wanted = 1
+        self._changed: asyncio.Future[None] | None = None
         self.full_reason: DiskFullError | None = None
 
     @property
-    def ready_bytes(self) -> int:
-        """Length of the files that are ready."""
-        return self._file_bytes * len(self._ready)
+    def ready_files(self) -> int:
+        """How many files are ready."""
+        return len(self._ready)
 
     @property
     def stored_bytes(self) -> int:
         """Bytes of the files that hold nothing (any more)."""
-        return self.ready_bytes + sum(file.length_bytes for file in self._retired)
+        return self._file_bytes * len(self._ready) + sum(file.length_bytes for file in self._retired)
 
     def take(self) -> tuple[str, DiskFile] | None:
         """Path and handle of a ready file; another one is prepared from now on unless there is one."""
+        self._wanted = 1
         self._wake.set()
         return self._ready.popleft() if self._ready else None
+
+    def want(self, files: int) -> None:
+        """Have so many files ready, until the next one is taken."""
+        if files > self._wanted:
+            self._wanted = files
+            self._wake.set()
+
+    def changed(self) -> asyncio.Future[None]:
+        """A future that is done when a file became ready, the disk was found to be full, or the log ended."""
+        if self._changed is None or self._changed.done():
+            self._changed = asyncio.get_running_loop().create_future()
+        return self._changed
+
+    def announce(self) -> None:
+        """Let those who wait for `changed` look again."""
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
 
     def wake(self) -> None:
         """Look again whether there is something to do."""
@@ -95,6 +115,7 @@ class FileStock:
                 self.full_reason = None
             except DiskFullError as error:
                 self.full_reason = error
+                self.announce()
             if self.full_reason is None:
                 await self._wake.wait()
             else:
@@ -113,7 +134,7 @@ class FileStock:
             if file.readers:
                 break
             await self._recycle(file)
-        if not self._ready:
+        while len(self._ready) < self._wanted:
             self._become_ready(await self.make(self._file_bytes))
 
     async def _recycle(self, file: LogFile) -> None:
@@ -124,7 +145,7 @@ class FileStock:
         try:
             # Durable before the zeros: under its old name the file must never look damaged.
             await self._disk.sync_directory(self._directory)
-            if len(self._ready) < _READY_MAX and file.length_bytes == self._file_bytes:
+            if len(self._ready) < max(_READY_MAX, self._wanted) and file.length_bytes == self._file_bytes:
                 await file.handle.zero()
                 self._become_ready((path, file.handle))
                 return
@@ -137,6 +158,7 @@ class FileStock:
     def _become_ready(self, made: tuple[str, DiskFile]) -> None:
         self._ready.append(made)
         self._on_ready()
+        self.announce()
 
     def _next_path(self) -> str:
         self._names_used += 1
@@ -144,6 +166,7 @@ class FileStock:
 
     def close(self) -> None:
         """Close the handles; the task must have ended."""
+        self.announce()
         for _, handle in self._ready:
             handle.close()
         for file in self._retired:

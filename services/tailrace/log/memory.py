@@ -89,7 +89,7 @@ class MemoryLog:
             epoch, payload = self._store.frames[sequence - self._store.first_sequence]
             yield RecoveredFrame(sequence, epoch, memoryview(payload))
 
-    def check_space(self, length_bytes: int, *, reserved: bool = False) -> None:
+    def check_space(self, length_bytes: int, frame_count: int = 1, *, reserved: bool = False) -> None:
         """See DurableLog.check_space."""
         reserve = 0 if reserved else min(limits.LOG_RESERVE_BYTES, self._store.capacity_bytes // 8)
         if self._store.stored_bytes + self._pending_bytes + length_bytes > self._store.capacity_bytes - reserve:

@@ -80,11 +80,18 @@ class DurableLog(ReadableLog, Protocol):
         """Address of the first frame that is still there."""
         ...
 
-    def check_space(self, length_bytes: int, *, reserved: bool = False) -> None:
-        """Raise DiskFullError when that much may not fit; called before an operation is staged.
+    def check_space(
+        self, length_bytes: int, frame_count: int = 1, *, reserved: bool = False
+    ) -> asyncio.Future[None] | None:
+        """Whether payloads of that length in so many frames can surely be written; asked before an operation is staged.
 
-        `length_bytes` covers everything staged and not appended yet. ``reserved`` is for operations that give space
-        back (commits of flushes, checkpoints, truncations): on a full disk they may use what is kept for them.
+        Both figures cover everything staged and not appended yet. ``reserved`` is for operations that give space back
+        (commits of flushes, checkpoints, truncations, deletions): on a full disk they may use what is kept for them.
+
+        Returns None when it fits, else a future: room is being made, ask again when it is done.
+
+        Raises:
+            DiskFullError: it does not fit, and there is no room to be made.
         """
         ...
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from tailrace.common import limits
+from tailrace.common.errors import DiskFullError
 from tailrace.segmentstore import checkpoint
 from tailrace.segmentstore import operations as ops
 
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from tailrace.common.ports import Clock
     from tailrace.log.port import DurableLog
     from tailrace.segmentstore.commits import Committer
+    from tailrace.segmentstore.logspace import LogSpace
     from tailrace.segmentstore.pipeline import Pipeline
     from tailrace.segmentstore.state import ContainerState
 
@@ -20,42 +23,88 @@ class Checkpointer:
     """Bounds the replay of one container's log."""
 
     def __init__(
-        self, state: ContainerState, pipeline: Pipeline, log: DurableLog, committer: Committer, clock: Clock
+        self,
+        state: ContainerState,
+        pipeline: Pipeline,
+        log: DurableLog,
+        committer: Committer,
+        clock: Clock,
+        space: LogSpace,
     ) -> None:
         self._state = state
         self._pipeline = pipeline
         self._log = log
         self._committer = committer
         self._clock = clock
+        self._space = space
         self._bytes = 0
         self._operations = 0
+        self._body_bytes = 0
+        self._keep_from = 0
         self._running = False
 
     async def run_if_due(self, *, force: bool = False) -> None:
-        """Write a checkpoint when enough was logged since the last one, then truncate the log below what is needed."""
-        written, count = self._pipeline.written_bytes, self._pipeline.operations
-        due = (
-            written - self._bytes >= limits.CHECKPOINT_INTERVAL_BYTES
-            or count - self._operations >= limits.CHECKPOINT_INTERVAL_OPERATIONS
-        )
-        if self._running or not (force or due):
+        """Write a checkpoint when enough was logged since the last one, then truncate the log below what is needed.
+
+        On a full disk it is due earlier, and the log is truncated as soon as the storage writer allows it.
+
+        Raises:
+            DiskFullError: there is no room for a forced one; others are left for later then.
+        """
+        if self._running:
             return
         self._running = True
         try:
-            self._state.forget_merged(self._clock.now_ms() - int(limits.MERGED_SOURCES_REMEMBERED_S * 1000))
-            last = self._committer.last_frame
-            keep_from = 0
-            if last is not None:
-                keep_from = last.sequence + 1 if last.span_start is None else last.span_start.sequence
-            body = checkpoint.encode(self._state)
-            future = self._pipeline.stage_control(ops.Checkpoint(self._state.committed_sequence, body))
-            self._bytes, self._operations = written, count
-            await future
-            await self._truncate_log(keep_from)
+            if force or self._due():
+                await self._run(force)
+            elif self._space.full_reason:
+                await self._truncate_log()
         finally:
             self._running = False
 
-    async def _truncate_log(self, keep_from: int) -> None:
+    def _due(self) -> bool:
+        interval_bytes = limits.CHECKPOINT_INTERVAL_BYTES
+        if self._space.full_reason:
+            interval_bytes //= limits.CHECKPOINT_FULL_DISK_FACTOR
+        return (
+            self._pipeline.written_bytes - self._bytes >= interval_bytes
+            or self._pipeline.operations - self._operations >= limits.CHECKPOINT_INTERVAL_OPERATIONS
+        )
+
+    async def _run(self, force: bool) -> None:
+        if not await self._room(self._body_bytes, force):
+            return
+        written, count = self._pipeline.written_bytes, self._pipeline.operations
+        self._state.forget_merged(self._clock.now_ms() - int(limits.MERGED_SOURCES_REMEMBERED_S * 1000))
+        last = self._committer.last_frame
+        keep_from = 0
+        if last is not None:
+            keep_from = last.sequence + 1 if last.span_start is None else last.span_start.sequence
+        body, as_of = checkpoint.encode(self._state), self._state.committed_sequence
+        self._body_bytes = len(body)
+        if not await self._room(len(body), force):
+            return
+        future = self._pipeline.stage_control(ops.Checkpoint(as_of, body))
+        self._bytes, self._operations = written, count
+        await future
+        self._keep_from = keep_from
+        await self._truncate_log()
+
+    async def _room(self, body_bytes: int, wait: bool) -> bool:
+        """Whether a checkpoint may be staged now."""
+        while True:
+            try:
+                again = self._space.check_background(body_bytes)
+            except DiskFullError:
+                if wait:
+                    raise
+                return False
+            if again is None:
+                return True
+            await asyncio.shield(again)
+
+    async def _truncate_log(self) -> None:
+        keep_from = self._keep_from
         for segment in self._state.segments.values():
             if segment.pending:
                 keep_from = min(keep_from, min(item.frame_sequence for item in segment.pending))

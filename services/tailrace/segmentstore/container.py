@@ -45,6 +45,7 @@ from tailrace.segmentstore.api import (
 from tailrace.segmentstore.attributestore import AttributeStore
 from tailrace.segmentstore.checkpointer import Checkpointer
 from tailrace.segmentstore.commits import Committer
+from tailrace.segmentstore.logspace import LogSpace
 from tailrace.segmentstore.pipeline import Pipeline, StagedAppend
 from tailrace.segmentstore.reads import SegmentReader
 from tailrace.segmentstore.recovery import Recovery
@@ -102,6 +103,7 @@ class Container:
         self._writer = StorageWriter(self, self._reader, self._attributes, self._tier2, ports.upload_slots)
         self._committer = Committer(self.state, ports.cache, ports.clock, self._writer.appended)
         self._pipeline: Pipeline
+        self._space: LogSpace
         self._checkpointer: Checkpointer
 
     # -- life ----------------------------------------------------------------------------------------------------
@@ -121,7 +123,10 @@ class Container:
             self._stop(error)
             raise
         self._pipeline = Pipeline(self._log, self.state.next_sequence, self._committer.commit_frame, self._stop)
-        self._checkpointer = Checkpointer(self.state, self._pipeline, self._log, self._committer, self._clock)
+        self._space = LogSpace(self._id, self._log, self._pipeline, self._writer.pressure)
+        self._checkpointer = Checkpointer(
+            self.state, self._pipeline, self._log, self._committer, self._clock, self._space
+        )
         self._phase = "running"
         self._cache.on_pressure(self._writer.pressure)
         await self.commit_control(ops.Recovered(self._epoch, self.state.next_sequence))
@@ -254,10 +259,8 @@ class Container:
             values = attributestage.final_values(segment, request.updates, offset)
         except attributestage.AttributesMissingError as missing:
             return self._load_attributes(segment, missing.attribute_ids)
-        pipeline = self._pipeline
-        if not pipeline.has_room():
-            return pipeline.room()
-        self._log.check_space(request.length + limits.FRAME_SPACE_RESERVE_BYTES)
+        if (again := self._space.check(ops.append_body_max(request.length, len(values)))) is not None:
+            return again
         blocks = 0
         if request.length:
             blocks = self._cache.blocks_for(request.length, 1 + request.length // limits.FRAME_PIECE_MIN_BYTES)
@@ -271,7 +274,7 @@ class Container:
         segment.latest.update(values)
         segment.inflight += 1
         header = ops.append_header(segment.segment_id, offset, request.length, crc, values)
-        pipeline.stage_append(item, header, request.data)
+        self._pipeline.stage_append(item, header, request.data)
         return None
 
     async def append(
@@ -335,15 +338,15 @@ class Container:
     async def commit_control(self, operation: ops.ControlOperation) -> None:
         """Put an operation through the pipeline and wait for its commit."""
         self._check_running()
+        await self._space.wait_background(len(operation.encode()))
+        self._check_running()
         await self._pipeline.stage_control(operation)
 
-    async def _control_room(self) -> None:
+    async def _control_room(self, *, gives_space: bool = False) -> None:
         """Wait for room, and refuse when the log's disk is full, before an operation is staged."""
         self._check_running()
-        while not self._pipeline.has_room():
-            await asyncio.shield(self._pipeline.room())  # others wait for the same future
-            self._check_running()
-        self._log.check_space(limits.FRAME_SPACE_RESERVE_BYTES)
+        await self._space.wait(limits.CONTROL_OPERATION_MAX_BYTES, reserved=gives_space)
+        self._check_running()
 
     # -- segment operations --------------------------------------------------------------------------------------
 
@@ -386,7 +389,7 @@ class Container:
 
     async def truncate(self, segment: str, offset: int) -> None:
         """See `SegmentContainer.truncate`."""
-        await self._control_room()
+        await self._control_room(gives_space=True)
         target = self._staged(segment)
         if not target.staged_start <= offset <= target.staged_length:
             raise SegmentTruncatedError(segment, target.staged_start)
@@ -398,7 +401,7 @@ class Container:
 
     async def delete(self, segment: str) -> None:
         """See `SegmentContainer.delete`."""
-        await self._control_room()
+        await self._control_room(gives_space=True)
         target = self._staged(segment)
         del self.state.staged_by_name[segment]
         target.staged_gone = target.staged_sealed = True
@@ -418,6 +421,7 @@ class Container:
             added = AttributeUpdate(EVENT_COUNT, AttributeUpdateType.ACCUMULATE, self.state.merge_event_count(origin))
             if absent := attributestage.missing(into, updates):
                 await self._attributes.load(into, absent)
+                await self._control_room()
                 continue
             break
         if into.staged_sealed:
@@ -469,6 +473,7 @@ class Container:
             if not absent:
                 break
             await self._attributes.load(target, absent)
+            await self._control_room()
         if target.staged_sealed:
             raise SegmentSealedError(segment)
         values = attributestage.final_values(target, updates, target.staged_length)
@@ -524,6 +529,7 @@ class Container:
 
     async def checkpoint_if_due(self, *, force: bool = False) -> None:
         """Write a checkpoint and truncate the log, if enough happened since the last one."""
+        self._space.look_again()
         await self._checkpointer.run_if_due(force=force)
 
     async def flush_to_storage(self) -> None:
@@ -577,7 +583,7 @@ class Container:
         return ContainerStatus(
             self._id,
             self._phase,
-            self._reason or self._writer.last_error,
+            self._reason or self._writer.last_error or self._space.full_reason,
             self._epoch,
             len(state.segments),
             self._log.stored_bytes,

@@ -12,6 +12,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
+from tailrace.common import limits
 from tailrace.common.errors import FormatVersionError
 from tailrace.segmentstore.api import SegmentKind
 from tailrace.segmentstore.fields import Attributes, Buffer, ChunkRef, Reader, Writer
@@ -271,6 +272,11 @@ ControlOperation: TypeAlias = (
     | Checkpoint
 )
 Operation: TypeAlias = ControlOperation | Append
+
+
+def append_body_max(length: int, attribute_count: int) -> int:
+    """Most bytes of an append's body."""
+    return _APPEND.size + length + attribute_count * (10 + limits.ATTRIBUTE_KEY_MAX_BYTES)
 
 
 def append_header(segment_id: int, offset: int, length: int, crc: int, attributes: Attributes) -> bytes:

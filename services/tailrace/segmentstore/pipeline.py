@@ -126,6 +126,7 @@ class Pipeline:
         self._stopped: Exception | None = None
         self._room: asyncio.Future[None] | None = None
         self.staged_bytes = 0
+        self.unwritten_bytes = 0  # of the staged ones: in frames that the log does not have yet
         self.operations = 0
         self.written_bytes = 0
 
@@ -138,6 +139,11 @@ class Pipeline:
     def idle(self) -> bool:
         """Whether nothing waits for the log."""
         return not self._writing and not self._queued and not self._frame.used
+
+    def unwritten(self, body_bytes: int) -> tuple[int, int]:
+        """Payload bytes and frames, at most, that the log is still to get once such an operation is staged."""
+        fragments = 2 + body_bytes // (self._frame_max - oplog.RECORD.size)
+        return self.unwritten_bytes + body_bytes + fragments * oplog.RECORD.size, len(self._queued) + fragments
 
     def has_room(self) -> bool:
         """Whether another operation may be staged (bounded by bytes, whatever their number)."""
@@ -212,6 +218,7 @@ class Pipeline:
         frame.items.append(item)
         item.size = size
         self.staged_bytes += size
+        self.unwritten_bytes += size
         self.operations += 1
         if not self._flush_scheduled:
             self._flush_scheduled = True
@@ -269,6 +276,7 @@ class Pipeline:
                 return
             frame.sequence = self._log.next_sequence
             self.written_bytes += frame.used
+            self.unwritten_bytes -= frame.used
             future = self._log.append([frame.arena[: frame.used]])
             self._writing.append((frame, future))
             future.add_done_callback(self._written)

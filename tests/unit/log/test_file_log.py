@@ -61,9 +61,12 @@ async def fill(log: FileLog) -> int:
     appended = 0
     while True:
         try:
-            log.check_space(8 * KIB)
+            more_space = log.check_space(8 * KIB)
         except DiskFullError:
             return appended
+        if more_space is not None:
+            await more_space
+            continue
         await log.append([bytes([appended + 1]) * (8 * KIB)])
         appended += 1
 

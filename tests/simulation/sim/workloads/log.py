@@ -20,6 +20,7 @@ CONTAINER = 3
 MAX_FRAME_BYTES = 16 * 1024
 FILE_BYTES = 128 * 1024
 IN_FLIGHT_MAX = 24
+WRITTEN_DEADLINE_S = 10.0
 
 
 @dataclass
@@ -146,9 +147,12 @@ class LogWorkload:
         for _ in range(rng.randint(0, 150)):
             payload = random_payload(rng)
             try:
-                log.check_space(sum(len(payload) for _ in range(2)))
+                more_space = log.check_space(len(payload))
             except DiskFullError:
                 await asyncio.sleep(0.3)
+                continue
+            if more_space is not None:
+                await more_space
                 continue
             sequence = log.next_sequence
             self.model.entries[sequence] = (self.model.epoch, payload)
@@ -160,7 +164,11 @@ class LogWorkload:
                 await in_flight.pop(0)
             if rng.random() < 0.3:
                 await asyncio.sleep(rng.random() * 0.002)
-        await asyncio.gather(*in_flight)
+        try:
+            async with asyncio.timeout(WRITTEN_DEADLINE_S):
+                await asyncio.gather(*in_flight)
+        except TimeoutError as error:
+            raise Violation("frames for which there was room are not written") from error
 
     def _acknowledged(self, future: asyncio.Future[int]) -> None:
         if future.cancelled() or future.exception() is not None:
