@@ -15,6 +15,7 @@ from tailrace.common.errors import DataError
 from tailrace.log import frames
 from tailrace.log.file import FileLog
 from tailrace.log.frames import Verdict
+from tailrace.segmentstore import operations as ops
 from tailrace.segmentstore.checkpointer import Checkpointer
 from tailrace.segmentstore.container import Container
 from tailrace.segmentstore.recovery import Recovery
@@ -113,4 +114,17 @@ def test_forgetting_merged_sources_at_recovery(monkeypatch: pytest.MonkeyPatch) 
 
 def test_losing_the_appends_before_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recovery, "_early_operation", lambda self, operation, places: None)
+    expect_violation(ContainerWorkload)
+
+
+def test_deleting_an_object_whose_first_user_went_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    add = ContainerState._add_chunks
+
+    def one_after_the_other(self: ContainerState, operation: ops.AddChunks) -> None:
+        """Takes the objects of an operation for objects of one segment each."""
+        for ref in operation.refs:
+            add(self, ops.AddChunks([ref]))
+        self.pending_deletes.update(dict.fromkeys(operation.orphans))
+
+    monkeypatch.setattr(ContainerState, "_add_chunks", one_after_the_other)
     expect_violation(ContainerWorkload)

@@ -165,4 +165,13 @@ class ContainerWorkload:
             await client.reconcile(container)
         for stream in self.streams:
             await stream.check(container)
+        self._check_objects(container)
         await container.close()
+
+    def _check_objects(self, container: Container) -> None:
+        """Every object that is referenced is there, and none of them is about to be deleted."""
+        state = container.state
+        for segment in state.segments.values():
+            for ref in (*segment.chunks, *segment.index_pages):
+                there = ref.object_key in self.world.store.objects and ref.object_key not in state.pending_deletes
+                require(there, f"{segment.name} needs object {ref.object_key}, which is deleted or will be")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sim.violations import Violation, require
+from sim.workloads.leaving import LeftError, maybe_leave, settled
 from tailrace.common.errors import (
     BadAttributeError,
     BadOffsetError,
@@ -144,8 +145,9 @@ class SoleClient:
         self.candidates = [before] if after is before else [before, after]
         self.steps += 1
         try:
-            await call()
-        except UnavailableError:
+            await maybe_leave(call(), self.random, 0.05)
+        except (UnavailableError, LeftError):
+            await settled(container)
             await self.reconcile(container)
             return
         except TailraceError as error:
@@ -176,7 +178,7 @@ class SoleClient:
         if kind < 0.95:
             return self._merge(container, state, name)
         if kind < 0.97:
-            return (lambda: container.flush_to_storage()), None
+            return (lambda: maybe_leave(container.flush_to_storage(), self.random, 0.4)), None
         if segment is None:
             return (lambda: container.info(name)), NoSuchSegmentError
         return (lambda: container.create_segment(name)), SegmentExistsError

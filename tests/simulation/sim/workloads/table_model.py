@@ -11,9 +11,10 @@ import contextlib
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sim.violations import Violation, require
+from sim.workloads.leaving import LeftError, maybe_leave, settled
 from tailrace.common.errors import (
     BadOffsetError,
     NoSuchSegmentError,
@@ -31,7 +32,6 @@ from tailrace.segmentstore.tables.types import NO_VERSION, NOT_EXISTS, TableEntr
 
 Outcome = type[TailraceError] | None
 KEYS_PER_WRITER = 6
-MARKER = "scope/marker/0"
 BATCH_MAX = 3
 
 
@@ -244,8 +244,8 @@ class TableWriter:
         self.candidates = [before] if wanted is not None else [before, after]
         self.steps += 1
         try:
-            answer = await self._maybe_leave(call())
-        except (UnavailableError, _LeftError):
+            answer = await maybe_leave(call(), self.random, 0.1)
+        except (UnavailableError, LeftError):
             # A change that was handed over still comes; an answer that changes nothing waits for it.
             await self._settle(service)
             await self.reconcile(service)
@@ -277,20 +277,7 @@ class TableWriter:
     async def _settle(self, service: TableService) -> None:
         with contextlib.suppress(NoSuchSegmentError):
             await service.remove(self.table.name, [TableKey(self.absent, NO_VERSION)])
-        with contextlib.suppress(SegmentExistsError):  # the same for a creation or deletion
-            await service.container.create_segment(MARKER)
-
-    async def _maybe_leave(self, work: Awaitable[Any]) -> Any:
-        """Wait for an answer, or go away before it comes."""
-        if self.random.random() > 0.1:
-            return await work
-        task = asyncio.ensure_future(work)
-        await asyncio.sleep(self.random.random() ** 3 * 0.1)
-        task.cancel()
-        await asyncio.wait([task])
-        if task.cancelled():
-            raise _LeftError
-        return task.result()
+        await settled(service.container)  # the same for a creation or deletion
 
     def _choose(
         self, service: TableService, state: State
@@ -370,10 +357,6 @@ class TableWriter:
         gone = {key.key for key in batch}
         after = {key: held for key, held in (state or {}).items() if key not in gone}
         return after, lambda: service.remove(self.table.name, batch), self._refusal(state, batch)
-
-
-class _LeftError(Exception):
-    """The caller went away before the answer came."""
 
 
 class TableAuditor:

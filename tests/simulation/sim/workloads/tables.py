@@ -110,6 +110,7 @@ class TablesWorkload(ContainerWorkload):
             require(container.status().untiered_bytes == 0, "bytes are left after a flush of everything")
             for table, writers in self.writers.items():
                 await self._check(service, table, writers)
+            self._check_objects(container)
             await container.close()
 
     @staticmethod
