@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,6 @@ from tailrace.common.errors import StartError
 # Large frames that are being received, and buffers kept for reuse.
 _RECEIVE_BYTES = limits.RECEIVE_BUFFERS_MAX_BYTES + limits.RECEIVE_POOL_IDLE_MAX_BYTES
 _PROCESS_BYTES = 96 * limits.MIB  # interpreter, libraries, metadata of idle segments
-_CGROUP_FILES = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +74,51 @@ def budgets_for(cache_bytes: int, containers: int) -> Budgets:
     )
 
 
-def memory_limit(files: tuple[Path, ...] = _CGROUP_FILES) -> int | None:
-    """The cgroup's memory limit in bytes, or None when there is none."""
-    for file in files:
-        try:
-            text = file.read_text().strip()
-        except OSError:
-            continue
-        if text.isdigit() and int(text) < 1 << 60:
-            return int(text)
+def memory_limit(root: Path = Path("/")) -> int | None:
+    """What this process may use at most, in bytes: the machine's memory, or what a cgroup leaves of it.
+
+    `root` is where the file system begins. None when nothing can be found out.
+    """
+    found = [_physical_bytes(root / "proc/meminfo"), *(_limit_in(file) for file in _cgroup_files(root))]
+    return min((limit for limit in found if limit is not None), default=None)
+
+
+def _physical_bytes(meminfo: Path) -> int | None:
+    for line in _read(meminfo).splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemTotal":
+            return int(value.split()[0]) * limits.KIB
     return None
+
+
+def _cgroup_files(root: Path) -> Iterator[Path]:
+    """Files with the limits of this process's cgroup and of those around it, versions 2 and 1.
+
+    In a container its own cgroup is often the root of what is mounted: the path is then unknown there, the root is not.
+    """
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            base, name = root / "sys/fs/cgroup", "memory.max"
+        elif "memory" in controllers.split(","):
+            base, name = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+        else:
+            continue
+        parts = [part for part in path.split("/") if part]
+        for depth in range(len(parts), -1, -1):
+            yield base.joinpath(*parts[:depth], name)
+
+
+def _limit_in(file: Path) -> int | None:
+    text = _read(file).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:
+        return ""
 
 
 def check_fits(budgets: Budgets, limit_bytes: int | None, workers: int = 1) -> None:
@@ -92,5 +127,5 @@ def check_fits(budgets: Budgets, limit_bytes: int | None, workers: int = 1) -> N
     if limit_bytes is not None and total_bytes > limit_bytes:
         raise StartError(
             f"memory budgets add up to {total_bytes // limits.MIB} MiB, "
-            f"the memory limit is {limit_bytes // limits.MIB} MiB: lower --cache or raise the limit"
+            f"this machine or its cgroup has {limit_bytes // limits.MIB} MiB: lower --cache or raise the limit"
         )
