@@ -29,7 +29,11 @@ class BlockingClient:
 
     def __init__(self, controller: str | ControllerTransport) -> None:
         self._portal = Portal()
-        self._client = self._portal.call(lambda: Client(controller))
+        try:
+            self._client = self._portal.call(lambda: Client(controller))
+        except BaseException:
+            self._portal.close()
+            raise
         self.streams = BlockingStreamManager(self._portal, self._client.streams)
 
     def __enter__(self) -> Self:
@@ -39,7 +43,9 @@ class BlockingClient:
         self.close()
 
     def close(self) -> None:
-        """Close all connections and stop the thread."""
+        """Close all connections and stop the thread; calls under way in other threads fail. Does nothing again."""
+        if not self._portal.usable:
+            return
         try:
             self._portal.run(self._client.close())
         finally:
