@@ -135,6 +135,32 @@ def attributes(
     _report("attributes", run(benchmark.rows(count)), json, plot)
 
 
+@app.command("log")
+def durable_log(
+    folder: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where the file log is made.", show_default="the system's")
+    ] = None,
+    tier2: Annotated[
+        str, typer.Option(metavar="URL", help="Measure an object log, too: file:///DIR or s3://BUCKET/PREFIX.")
+    ] = "",
+    s3_endpoint: Annotated[
+        str | None, typer.Option(metavar="URL", help="Endpoint of an S3-compatible object store.", show_default=False)
+    ] = None,
+    seconds: SecondsOption = 10.0,
+    warm_up: WarmUpOption = 2.0,
+    json: JsonOption = False,
+    plot: PlotOption = None,
+) -> None:
+    """The log of one container: one append at a time, and sustained; on the disk and in an object store."""
+
+    async def work() -> list[Row]:
+        from tailrace.cli.bench.logbench import measure_log
+
+        return await measure_log(folder, tier2, s3_endpoint, seconds=seconds, warm_up_s=warm_up, tell=_tell)
+
+    _report("log", run(work()), json, plot)
+
+
 async def _server(controller: str | None) -> str | None:
     """The address of a server that was asked for and answers, or None for an own one."""
     chosen = controller or (SETTINGS.controller if SETTINGS.controller_given else None)
