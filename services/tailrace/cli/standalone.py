@@ -8,7 +8,7 @@ import json
 import os
 import signal
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -33,11 +33,20 @@ from tailrace.segmentstore.service import StoreService, StoreSpec
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Mapping
     from pathlib import Path
 
     from fastapi import FastAPI
 
 _logger = structlog.get_logger()
+
+_S3_CREDENTIALS: Final = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+"""Any of these tells the S3 client where its credentials are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +99,7 @@ class Standalone:
         if options.bind in ("0.0.0.0", "::") and not options.advertise:
             raise StartError(f"--bind {options.bind} is every address: say which one clients use with --advertise HOST")
         self._connections = connection_limits(raise_open_files())
+        check_s3_endpoint(options.tier2, options.s3_endpoint, os.environ)
         entropy = SystemEntropy()
         folder = open_data_folder(options.data, containers=options.containers, tier2=options.tier2, entropy=entropy)
         self._stack.callback(folder.close)
@@ -221,6 +231,18 @@ class Standalone:
         await self._stack.aclose()
 
 
+def check_s3_endpoint(tier2: str, endpoint: str | None, environment: Mapping[str, str]) -> None:
+    """Raise StartError for an endpoint that could not work: the S3 client would look for credentials in odd places."""
+    if endpoint is None:
+        return
+    if not tier2 or tier2.startswith("file:"):
+        raise StartError("--s3-endpoint goes with --tier2 s3://BUCKET/PREFIX")
+    if not endpoint.startswith(("http://", "https://")):
+        raise StartError(f"--s3-endpoint {endpoint!r} is not of the form http://HOST:PORT")
+    if not any(environment.get(name) for name in _S3_CREDENTIALS):
+        raise StartError("--s3-endpoint needs AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment")
+
+
 def write_ready_file(file: Path, addresses: dict[str, Any]) -> None:
     """Tell whoever waits where the server listens; the file appears whole."""
     temporary = file.with_name(file.name + ".part")
@@ -243,7 +265,9 @@ async def run(options: StandaloneOptions) -> None:
     await server.start()
     try:
         assert server.budgets is not None
-        _logger.info("budgets", **{name.replace(" ", "_"): size for name, size in server.budgets.lines()})
+        _logger.info(
+            "budgets", **{name.replace(",", "").replace(" ", "_"): size for name, size in server.budgets.lines()}
+        )
         if options.ready_file is not None:
             write_ready_file(options.ready_file, server.addresses)
         _logger.info("serving", **server.addresses)

@@ -1,5 +1,6 @@
 """Errors are one line and an exit code."""
 
+import os
 import socket
 from pathlib import Path
 
@@ -127,3 +128,28 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_more_workers_than_containers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["standalone", "--data", str(tmp_path), "--containers", "2", "--workers", "3"]) == 1
     assert "--workers 3: between 1 and the number of containers, 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--s3-endpoint", "http://x"], "tailrace: --s3-endpoint goes with --tier2 s3://BUCKET/PREFIX"),
+        (["--s3-endpoint", "http://x", "--tier2", "file:///x"], "tailrace: --s3-endpoint goes with --tier2 s3://"),
+        (["--s3-endpoint", "x:9000", "--tier2", "s3://b/p"], "tailrace: --s3-endpoint 'x:9000' is not of the form"),
+        (["--s3-endpoint", "http://x", "--tier2", "s3://b/p"], "needs AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+        (["--cache", "100000GiB"], "tailrace: memory budgets add up to"),
+    ],
+)
+def test_a_server_that_cannot_start_says_so_in_one_line(
+    options: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    assert run(["standalone", "--data", str(tmp_path / "data"), *options]) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
