@@ -410,13 +410,15 @@ class Container:
     async def merge(self, target: str, source: str, updates: Sequence[AttributeUpdate] = ()) -> MergeResult:
         """See `SegmentContainer.merge`."""
         await self._control_room()
-        into = self._staged(target)
         while True:
+            into = self._staged(target)
             origin = self.state.staged_by_name.get(source)
             if origin is None:
                 return await self._merged_before(into, source)
             if origin is into:
                 raise BadRequestError("a segment cannot be merged into itself")
+            if (into.kind | origin.kind) & SegmentKind.TABLE:
+                raise BadRequestError(f"{source} and {target} cannot be merged: one is a table segment")
             attributestage.check_updates(into, updates)
             added = AttributeUpdate(EVENT_COUNT, AttributeUpdateType.ACCUMULATE, self.state.merge_event_count(origin))
             if absent := attributestage.missing(into, updates):
@@ -491,6 +493,8 @@ class Container:
     async def writer_state(self, segment: str, writer_id: bytes) -> int:
         """See `SegmentContainer.writer_state`."""
         target = self._staged(segment)
+        if target.kind & SegmentKind.TABLE:
+            raise BadRequestError(f"{segment} is a table segment, it takes no events")
         if target.inflight or target.segment_id not in self.state.segments:
             await self._barrier()
         values = await self.get_attributes(segment, [writer_id])

@@ -8,8 +8,15 @@ from collections.abc import Sequence
 import pytest
 
 from tailrace.common import limits
-from tailrace.common.errors import ContainerStoppedError, CorruptionError, UnavailableError
-from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType
+from tailrace.common.errors import (
+    BadAttributeError,
+    BadRequestError,
+    ContainerStoppedError,
+    CorruptionError,
+    NoSuchSegmentError,
+    UnavailableError,
+)
+from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType, SegmentKind
 from tailrace.segmentstore.container import Container
 from tailrace.segmentstore.state import ContainerState
 from tailrace.storage.port import Buffer
@@ -181,3 +188,39 @@ async def test_an_operation_that_does_not_fit_the_state_stops_the_container(
     assert isinstance(await container.wait_stopped(), CorruptionError)
     with pytest.raises(UnavailableError):
         await container.append(NAME, [b"more"])
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_merge_into_a_segment_that_goes_away_while_its_attributes_are_fetched(
+    world: World, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    monkeypatch.setattr(limits, "FLUSH_ATTRIBUTES_THRESHOLD", 1)
+    container = await world.open()
+    writer = b"w" * 16
+    await container.create_segment(NAME)
+    await container.create_segment(OTHER)
+    await container.append(OTHER, [b"source"])
+    await container.append(NAME, [b"target"], [AttributeUpdate(writer, AttributeUpdateType.REPLACE, 1)])
+    await container.flush_to_storage()
+    await container.close()
+    container = await world.open()  # the attribute is only in the index now
+    update = AttributeUpdate(writer, AttributeUpdateType.REPLACE_IF_EQUALS, 2, 1)
+    merging = asyncio.create_task(container.merge(NAME, OTHER, [update]))
+    await asyncio.sleep(0)
+    await container.delete(NAME)
+    if again:
+        await container.create_segment(NAME)
+    await asyncio.wait([merging])
+    assert isinstance(merging.exception(), (BadAttributeError, NoSuchSegmentError) if again else NoSuchSegmentError)
+    assert await whole(container, OTHER) == b"source"
+
+
+async def test_tables_take_no_events_and_no_merges(world: World) -> None:
+    container = await world.open()
+    await container.create_segment(NAME)
+    await container.create_segment(OTHER, kind=SegmentKind.TABLE)
+    for target, source in ((NAME, OTHER), (OTHER, NAME)):
+        with pytest.raises(BadRequestError, match="table segment"):
+            await container.merge(target, source)
+    with pytest.raises(BadRequestError, match="table segment"):
+        await container.writer_state(OTHER, b"w" * 16)

@@ -16,6 +16,7 @@ from tailrace.common.errors import (
     ConditionFailedError,
     SegmentTruncatedError,
     TableNotEmptyError,
+    TailraceError,
     UnsupportedError,
     WriteConflictError,
 )
@@ -303,12 +304,20 @@ class TableService:
     async def compact_due(self) -> int:
         """Compact the tables that changed and need it; returns the number of passes.
 
-        The container's owner calls this every ``limits.TABLE_COMPACTION_INTERVAL_S``, never twice at a time.
+        The container's owner calls this every ``limits.TABLE_COMPACTION_INTERVAL_S``, never twice at a time. A table
+        that fails keeps back no other one and is tried again; the first error is raised in the end.
         """
         changed, self._changed = self._changed, {}
         passes = 0
+        failed: TailraceError | None = None
         for segment in changed:
-            passes += await compaction.compact_while_needed(self, segment)
+            try:
+                passes += await compaction.compact_while_needed(self, segment)
+            except TailraceError as error:
+                self._changed.setdefault(segment)
+                failed = failed or error
+        if failed is not None:
+            raise failed
         return passes
 
 
