@@ -48,7 +48,7 @@ def _error(admin: str, status: int, text: str) -> TailraceError:
         reason = str(content.get("error") or content.get("detail") or content)
     except (ValueError, AttributeError):
         reason = text.strip() or f"HTTP status {status}"
-    if status == 404:
+    if status == 404 and reason != "Not Found":  # that is what other HTTP servers say, our REST interface for one
         return NotFoundError(reason)
     return IllegalStateError(f"the admin interface at {admin} answered {status}: {reason}")
 
