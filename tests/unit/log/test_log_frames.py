@@ -155,7 +155,7 @@ def _vectors() -> list[bytes]:
 
 
 def test_the_documented_vectors() -> None:
-    start, data = _vectors()
+    start, data = _vectors()[:2]  # the others are of the object log
     record = StartRecord(7, 4, (EpochRange(2, 0, 4), EpochRange(4, 5, 6)))
     assert encode([record.encode()], 0, FrameKind.START) == start
     assert encode([b"hello", bytes(1500), b"!"], 512) == data
