@@ -1,12 +1,19 @@
 """What the documents point to exists: files, targets of the Makefile, tests behind guarantees."""
 
 import re
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
+
+from tailrace.cli.main import app
+from tailrace.common.streamcut import StreamCut
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
+CUT = StreamCut("demo", "sensors", {0: 0}).to_text()
 TARGETS = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
 
 
@@ -17,6 +24,30 @@ def test_links_and_make_targets_exist(document: Path) -> None:
     assert [target for target in links if not (document.parent / target).exists()] == []
     commands = re.findall(r"(?:`|^ {4})make ([a-z-]+)", text, re.MULTILINE)
     assert [target for target in commands if target not in TARGETS] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_paths_exist(document: Path) -> None:
+    paths = re.findall(
+        r"`((?:services|docs|scripts|tests|examples|benchmarks|requirements)/[\w./-]*)`", document.read_text()
+    )
+    assert [path for path in paths if not (REPOSITORY / path).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_commands_are_understood(document: Path) -> None:
+    """Every command of `tailrace` that stands in a block exists and takes the options that it is shown with."""
+    for line in re.findall(r"^ {4}(?:.*\| )?(?:\S*/)?tailrace ((?:[a-z]|--).*)$", document.read_text(), re.MULTILINE):
+        if "…" in line or "COMMAND" in line:
+            continue
+        arguments = shlex.split(re.sub(r"\$\([^()]*\)", "x", line), comments=True)
+        command: Any = typer.main.get_command(app)
+        names = ["tailrace"]
+        while hasattr(command, "commands"):
+            names.append(arguments.pop(0))
+            command = command.commands[names[-1]]
+        given = [CUT if "$" in argument or argument == "x" else argument for argument in arguments]
+        command.make_context(" ".join(names), given)
 
 
 def test_every_format_page_is_in_the_index() -> None:
