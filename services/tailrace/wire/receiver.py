@@ -118,12 +118,14 @@ class Receiver:
         "held_start",
         "owner",
         "received_bytes",
+        "received_frames",
     )
 
     def __init__(self, pool: BufferPool, owner: Any = None) -> None:
         self._pool = pool
         self.owner = owner
         self.received_bytes = 0
+        self.received_frames = 0
         self._preferred_bytes = limits.RECEIVE_BUFFER_BYTES
         self._view: memoryview | None = None
         self._scan = 0  # first byte not yet handed out as a frame
@@ -186,6 +188,7 @@ class Receiver:
             frames, self._scan = scan_frames(self._view, self._scan, self._end, PAYLOAD_MAX_BYTES, _SCAN_FRAMES_MAX)
         except ValueError as error:
             raise ProtocolError(str(error)) from None
+        self.received_frames += len(frames)
         return frames
 
     def rewind(self, payload_start: int) -> None:

@@ -44,7 +44,7 @@ class ReceiveRoom:
         self._loop = loop
         self._look_s = look_s
         self._waiting: dict[Receiving, None] = {}
-        self._seen: dict[Receiver, int] = {}
+        self._seen: dict[Receiver, tuple[int, int]] = {}
         self._look: asyncio.TimerHandle | None = None
         self.pool = pool or BufferPool()
         self.pool.on_room = self._wake_soon
@@ -54,7 +54,7 @@ class ReceiveRoom:
         """Call the connection's `room_to_receive` when there may be room."""
         self._waiting[connection] = None
         if self._look is None:
-            self._seen = {receiver: receiver.received_bytes for receiver in self.pool.promised}
+            self._seen = self._received()
             self._look = self._loop.call_later(self._look_s, self._look_for_slow_ones)
 
     def forget(self, connection: Receiving) -> None:
@@ -84,22 +84,30 @@ class ReceiveRoom:
 
     def _look_for_slow_ones(self) -> None:
         """Cut off who sent next to nothing since the last look; when all wait for each other, who waited longest."""
-        promised = self.pool.promised
         slow, going_on = [], False
-        for receiver in promised:
+        for receiver in self.pool.promised:
             if not receiver.owner.is_read:
                 continue
-            sent_bytes = receiver.received_bytes - self._seen.get(receiver, 0)
-            if receiver in self._seen and sent_bytes < limits.RECEIVE_PROGRESS_MIN_BYTES:
+            if self._is_slow(receiver):
                 slow.append(receiver.owner)
             else:
                 going_on = True
         if not slow and not going_on:
             slow = [connection for connection in self._waiting if self._holds(connection)][:1]
-        self._seen = {receiver: receiver.received_bytes for receiver in promised}
+        self._seen = self._received()
         self._look = self._loop.call_later(self._look_s, self._look_for_slow_ones)
         for connection in slow:
             connection.cut_off("it does not finish a large frame while others wait for room to receive")
+
+    def _received(self) -> dict[Receiver, tuple[int, int]]:
+        return {receiver: (receiver.received_bytes, receiver.received_frames) for receiver in self.pool.promised}
+
+    def _is_slow(self, receiver: Receiver) -> bool:
+        """Whether it was promised room at the last look, and the same frame has hardly come on since."""
+        seen = self._seen.get(receiver)
+        if seen is None or receiver.received_frames != seen[1]:
+            return False
+        return receiver.received_bytes - seen[0] < limits.RECEIVE_PROGRESS_MIN_BYTES
 
     def _holds(self, connection: Receiving) -> bool:
         return any(receiver.owner is connection for receiver in self.pool.promised)
