@@ -67,7 +67,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run a command; returns the exit code. With ``--debug`` errors are raised instead."""
     SETTINGS.debug = False
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its remarks on a failed handshake are no output of ours
     _open_standard_streams()
     try:
         code = typer.main.get_command(app).main(list(arguments), prog_name="tailrace", standalone_mode=False)
