@@ -28,6 +28,7 @@ from tailrace.controller.records import (
     encode,
     kind_of,
 )
+from tailrace.controller.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -126,6 +127,7 @@ class StreamStore:
     def __init__(self, metadata: MetadataStore, entropy: Entropy) -> None:
         self.metadata = metadata
         self._entropy = entropy
+        self._turns = Turns()
         self._immutable: OrderedDict[tuple[str, bytes], Epoch | SealedRecord] = OrderedDict()
 
     async def read(self, key: StreamKey, keys: Sequence[bytes]) -> Snapshot:
@@ -145,13 +147,14 @@ class StreamStore:
         Raises:
             WriteConflictError: others won too many times in a row. Whatever `decide` raises, with nothing written.
         """
-        return await change_records(
-            self.metadata,
-            self._entropy,
-            key.table,
-            (key.root, *extra_keys),
-            lambda snapshot: decide(snapshot.get(StreamRecord, key.root), snapshot),
-        )
+        async with self._turns.of(key):
+            return await change_records(
+                self.metadata,
+                self._entropy,
+                key.table,
+                (key.root, *extra_keys),
+                lambda snapshot: decide(snapshot.get(StreamRecord, key.root), snapshot),
+            )
 
     async def remove(self, key: StreamKey, keys: Sequence[bytes]) -> None:
         """Remove records that nothing refers to any more."""

@@ -25,6 +25,7 @@ from tailrace.controller.transitions import (
     transaction_committing,
     transaction_opened,
 )
+from tailrace.controller.turns import Turns
 from tailrace.controller.workflows.delete import completed_chunks
 from tailrace.controller.workflows.transactions import make_transaction_id, transaction_segment_names
 
@@ -61,6 +62,7 @@ class TransactionManager:
         self._context = context
         self._store = context.store
         self._driver = driver
+        self._opening = Turns()
 
     async def begin(self, key: StreamKey, lease_ms: int) -> Begun:
         """Open a transaction and create its segments.
@@ -72,7 +74,8 @@ class TransactionManager:
         config = self._context.config
         check_lease(lease_ms, config.transaction_lease_min_ms, config.transaction_lease_max_ms)
         async with self._driver.enlisted(key):
-            root, transaction_id = await self._open(key, lease_ms)
+            async with self._opening.of(key):
+                root, transaction_id = await self._open(key, lease_ms)
             epoch = await self._store.epoch(key, root, root.active_epoch)
             names = [own for _, own in transaction_segment_names(key, epoch, transaction_id)]
             await self._context.segments.create(names, root.config)

@@ -38,8 +38,11 @@ async def test_transactions_begun_at_the_same_time_are_different_ones(
     # A crash that never comes: its calls give way to each other, as calls over a network do.
     api = make_api(await world.start(make_crash()))
     await api.setup()
-    begun = await asyncio.gather(*(api.begin() for _ in range(20)))
-    assert len({(txn.txnId.highBits, txn.txnId.lowBits) for txn in begun}) == len(begun)
+    count = 2 * limits.METADATA_CONFLICTS_MAX  # so many that each of them could lose more often than it tries
+    begun = await asyncio.gather(*(api.begin() for _ in range(count)))
+    assert len({(txn.txnId.highBits, txn.txnId.lowBits) for txn in begun}) == count
+    committed = await asyncio.gather(*(api.commit(txn.txnId) for txn in begun))
+    assert committed == [pb.TxnStatus.SUCCESS] * count
 
 
 async def test_commit_merges_into_the_real_segments_in_the_order_of_the_calls(api: Any, world: Any) -> None:
