@@ -25,6 +25,7 @@ if __name__ == "__main__":
 from sim.workloads.cluster import ClusterWorkload
 from sim.workloads.container import ContainerWorkload
 from sim.workloads.log import LogWorkload
+from sim.workloads.objectcontainer import ObjectContainerWorkload
 from sim.workloads.objectlog import ObjectLogWorkload
 from sim.workloads.server import ServerWorkload
 from sim.workloads.tables import TablesWorkload
@@ -44,6 +45,7 @@ class Workload(Protocol):
 WORKLOADS: dict[str, Callable[[int], Workload]] = {
     "log": LogWorkload,
     "objectlog": ObjectLogWorkload,
+    "objectcontainer": ObjectContainerWorkload,
     "container": ContainerWorkload,
     "tables": TablesWorkload,
     "server": ServerWorkload,

@@ -15,6 +15,7 @@ from tailrace.common import limits
 from tailrace.common.errors import ContainerStoppedError, DataError, UnavailableError
 from tailrace.kernel import BlockCache
 from tailrace.log.file import FileLog
+from tailrace.log.port import DurableLog
 from tailrace.segmentstore import pipeline, storagewriter
 from tailrace.segmentstore.cachemanager import CacheManager
 from tailrace.segmentstore.container import Container, ContainerPorts
@@ -91,8 +92,7 @@ class ContainerWorkload:
         work = process.spawn(self._serve(process))
         waiting: set[asyncio.Future[None]] = {work}
         if rng.random() < 0.7:
-            operations = int(rng.random() ** 2 * 500)
-            waiting.add(self.world.crash_at_disk_operation(process, operations, power=power))
+            waiting.add(self._crash_point(process, int(rng.random() ** 2 * 500), power))
         await asyncio.wait(waiting, timeout=rng.random() ** 2 * 30, return_when=asyncio.FIRST_COMPLETED)
         if not process.alive:
             await asyncio.wait(waiting - {work})
@@ -101,9 +101,11 @@ class ContainerWorkload:
             work.result()
         self.world.crash(process, power=power)
 
-    async def _open(self, process: SimProcess) -> Container:
-        self.epoch += 1
-        log = FileLog(
+    def _crash_point(self, process: SimProcess, operations: int, power: bool) -> asyncio.Future[None]:
+        return self.world.crash_at_disk_operation(process, operations, power=power)
+
+    def _log(self, process: SimProcess) -> DurableLog:
+        return FileLog(
             self.world.disk.attach(process),
             "/data/log",
             CONTAINER,
@@ -111,9 +113,16 @@ class ContainerWorkload:
             max_frame_bytes=self.max_frame_bytes,
             reserve_bytes=0,
         )
+
+    def _may_stay_closed(self) -> bool:
+        """Whether a fault may keep the container from opening."""
+        return self.sync_error_chance > 0
+
+    async def _open(self, process: SimProcess) -> Container:
+        self.epoch += 1
         entropy = self.world.entropy(process.name)
         ports = ContainerPorts(
-            log,
+            self._log(process),
             self.world.store.attach(process),
             CacheManager(BlockCache(self.cache_bytes)),
             self.world.clock(),
@@ -128,7 +137,7 @@ class ContainerWorkload:
         try:
             container = await self._open(process)
         except UnavailableError as error:
-            require(self.sync_error_chance > 0, f"the container did not open without a fault: {error}")
+            require(self._may_stay_closed(), f"the container did not open without a fault: {error}")
             return
         clients = [asyncio.create_task(client.live(container, self.work)) for client in [*self.sole, *self.streams]]
         results = await asyncio.gather(*clients, return_exceptions=True)

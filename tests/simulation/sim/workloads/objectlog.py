@@ -178,6 +178,8 @@ class ObjectLogWorkload:
         store = self.world.store.attach(process)
         if self.uneven and self.random.random() < 0.5:
             store.slow_chance = 0.5  # as of one machine with a bad network
+        if self.random.random() < 0.05:
+            await self._probe(store)
         floor = 0
         for _ in range(4):
             epoch = self._offered_epoch(floor)
@@ -194,6 +196,15 @@ class ObjectLogWorkload:
             finally:
                 await log.close()
             await asyncio.sleep(self.random.random())
+
+    async def _probe(self, store: AttachedStore) -> None:
+        """A store that is only unreliable is not refused."""
+        try:
+            await probe_conditions(store, self.random.randbytes(8).hex())
+        except StartError as error:
+            raise Violation(f"a good store was refused: {error}") from error
+        except UnavailableError:
+            require(self._troubled(), "the store is well, and the probe failed")
 
     def _troubled(self) -> bool:
         store = self.world.store

@@ -1,0 +1,31 @@
+"""The workload of a segment container, with its log in the object store: errors of the store never stop it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from sim.process import SimProcess
+from sim.workloads.container import CONTAINER, ContainerWorkload
+from tailrace.log.object import ObjectLog
+from tailrace.log.port import DurableLog
+
+
+class ObjectContainerWorkload(ContainerWorkload):
+    """See ContainerWorkload. There is no disk; processes die at requests to the store."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.sync_error_chance = 0.0
+        self.power_cuts = False
+        self.world.store.late_max_s = 5.0
+        self.world.store.duplicate_chance = self.random.choice([0.0, 0.0, 0.03])
+        self.world.store.stale_list_chance = self.random.choice([0.0, 0.0, 0.5])
+
+    def _crash_point(self, process: SimProcess, operations: int, power: bool) -> asyncio.Future[None]:
+        return self.world.crash_at_store_request(process, operations)
+
+    def _log(self, process: SimProcess) -> DurableLog:
+        return ObjectLog(self.world.store.attach(process), CONTAINER, max_frame_bytes=self.max_frame_bytes)
+
+    def _may_stay_closed(self) -> bool:
+        return self.store_failure_chance + self.store_loss_chance > 0
