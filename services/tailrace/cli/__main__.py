@@ -1,5 +1,5 @@
 """``python -m tailrace.cli``."""
 
-from tailrace.cli.main import main
+from tailrace.cli.entry import main
 
 main()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from tailrace.cli.output import Bar, progress_bar
 from tailrace.cli.positions import check_cut_of
 from tailrace.cli.session import tidy_up
-from tailrace.cli.temporary import group_name, remove_groups_left_behind, this_process
+from tailrace.cli.temporary import group_name, maker_of, remove_groups_left_behind, this_process
 from tailrace.cli.values import TAIL
 from tailrace.client.admin import StreamManager
 from tailrace.client.model import StreamName
@@ -30,6 +30,9 @@ LOOK_MS: Final = 500
 CHECKPOINT_MS: Final = 250
 """Sealed segments are left behind at a checkpoint: often, so that a reader gets through many scales quickly."""
 SEGMENTS_MEASURED_MAX: Final = 1000
+LEAVE_TEMPORARY_S: Final = 2.0
+LEAVE_SHARED_S: Final = 10.0
+"""Readers that did not leave keep their segments from the others."""
 
 
 async def read_with_temporary_group(
@@ -121,7 +124,8 @@ async def _read(
 ) -> None:
     """Read until the group's end, `limit` events, or nothing for `idle_ms`."""
     left = limit
-    reader = EventReader(client, stream.scope, group, f"cli-{uuid.uuid4().hex}")
+    name = f"cli-{uuid.uuid4().hex}"
+    reader = EventReader(client, stream.scope, group, name)
     await reader.start()
     try:
         while left is None or left > 0:
@@ -133,7 +137,11 @@ async def _read(
             elif reader.end_of_data or (batch is None and idle_ms is not None):
                 return
     finally:
-        await tidy_up(reader.close())
+        if maker_of(group) is not None:  # the group goes with its only reader
+            await tidy_up(reader.close(), deadline_s=LEAVE_TEMPORARY_S)
+        else:
+            held = f"reader {name} still belongs to reader group {stream.scope}/{group} and keeps its segments"
+            await tidy_up(reader.close(), deadline_s=LEAVE_SHARED_S, else_=held)
 
 
 async def _bytes_between(client: ClientContext, stream: StreamName, start: StreamCut, end: StreamCut) -> int | None:

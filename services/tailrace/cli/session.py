@@ -10,6 +10,7 @@ import socket
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from tailrace.cli.output import note
 from tailrace.common.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CONNECT_DEADLINE_S: Final = 5.0
-TIDY_UP_DEADLINE_S: Final = 10.0
+TIDY_UP_DEADLINE_S: Final = 5.0
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -53,16 +54,17 @@ def cancel_on(signals: Iterable[signal.Signals], ended: list[signal.Signals]) ->
             asyncio.get_running_loop().add_signal_handler(number, end, number)
 
 
-async def tidy_up(work: Coroutine[Any, Any, None]) -> None:
+async def tidy_up(work: Coroutine[Any, Any, None], *, deadline_s: float = TIDY_UP_DEADLINE_S, else_: str = "") -> None:
     """What remains to be done at a command's end; for a server that has gone meanwhile nobody waits long.
 
-    Whatever this leaves behind must do no harm.
+    `else_` is said when it could not be done; without it, what is left behind does no harm.
     """
     try:
-        async with asyncio.timeout(TIDY_UP_DEADLINE_S):
+        async with asyncio.timeout(deadline_s):
             await work
     except TimeoutError:
-        return
+        if else_:
+            note(f"tailrace: the server did not answer within {deadline_s:g} s: {else_}")
 
 
 @contextlib.asynccontextmanager

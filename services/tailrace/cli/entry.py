@@ -1,0 +1,16 @@
+"""Where the ``tailrace`` command begins: Ctrl-C while the rest is loaded ends it without a traceback."""
+
+from __future__ import annotations
+
+import signal
+
+
+def main() -> None:
+    """Load the command line and run it."""
+    python = signal.getsignal(signal.SIGINT)
+    if python is signal.default_int_handler:  # not where our caller has it ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from tailrace.cli.main import main as run
+
+    signal.signal(signal.SIGINT, python)
+    run()
