@@ -54,22 +54,47 @@ def take_epoch(data: Path, container_id: int, floor: int = 0) -> int:
         StartError: the epoch file is damaged.
     """
     epoch = max(last_epoch(data, container_id), floor) + 1
-    file = _epoch_file(data, container_id)
-    if not file.parent.exists():
-        file.parent.mkdir()
-        _sync_folder(data)
-    _write_synced(file, json.dumps({"epoch": epoch}))
+    _write_epochs(data, container_id, epoch, opened_epoch(data, container_id))
     return epoch
+
+
+def note_opened(data: Path, container_id: int, epoch: int) -> None:
+    """Remember durably that the container's log was opened for an epoch: it must be there from now on.
+
+    Raises:
+        StartError: the epoch file is damaged or cannot be written.
+    """
+    _write_epochs(data, container_id, last_epoch(data, container_id), epoch)
+
+
+def _write_epochs(data: Path, container_id: int, epoch: int, opened: int) -> None:
+    file = _epoch_file(data, container_id)
+    try:
+        if not file.parent.exists():
+            file.parent.mkdir()
+            _sync_folder(data)
+        _write_synced(file, json.dumps({"epoch": epoch, "opened": opened}))
+    except OSError as error:
+        raise StartError(f"epoch file {file} cannot be written: {error.strerror}") from error
 
 
 def last_epoch(data: Path, container_id: int) -> int:
     """The epoch of a container that was taken last; 0: none was. Raises StartError: the epoch file is damaged."""
-    file = _epoch_file(data, container_id)
+    return _read_epochs(_epoch_file(data, container_id))[0]
+
+
+def opened_epoch(data: Path, container_id: int) -> int:
+    """The last epoch for which the container's log was opened; 0: none, or that is not known. Raises StartError."""
+    return _read_epochs(_epoch_file(data, container_id))[1]
+
+
+def _read_epochs(file: Path) -> tuple[int, int]:
     if not file.exists():
-        return 0
+        return 0, 0
     try:
-        return int(json.loads(file.read_text())["epoch"])
-    except (ValueError, KeyError, TypeError) as error:
+        content = json.loads(file.read_text())
+        return int(content["epoch"]), int(content.get("opened", 0))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StartError(f"epoch file {file} is damaged") from error
 
 
@@ -133,19 +158,24 @@ def _take_lock(path: Path, lock: int) -> None:
 
 def _manifest(path: Path, containers: int, tier2: str, entropy: Entropy) -> Manifest:
     file = path / _MANIFEST
-    used = (path / "log").exists()
+    cluster_id = str(new_uuid(entropy))
+    had_logs = any(_read_epochs(epochs)[1] for epochs in sorted((path / "epochs").glob("*.json")))
+    used = had_logs or (path / "log").exists()
+    if had_logs and not (path / "log").exists():
+        raise StartError(f"log folder {path / 'log'} is missing: it had the logs of this folder's containers")
     if file.exists():
         found = _read_manifest(file)
         if used:
             _check_same(file, found, containers, tier2)
             return found
+        cluster_id = found.cluster_id  # Tier 2 may know it already
         # Nothing was ever stored: the first start failed, perhaps because of just these values.
     containers = containers or limits.CONTAINERS_DEFAULT
     if not 1 <= containers <= limits.CONTAINERS_MAX:
         raise StartError(f"--containers {containers} is not between 1 and {limits.CONTAINERS_MAX}")
     if used:
         raise StartError(f"data folder {path} has a log but no {_MANIFEST}: it is damaged")
-    manifest = Manifest(str(new_uuid(entropy)), containers, tier2)
+    manifest = Manifest(cluster_id, containers, tier2)
     # The folder itself may be new: its own entry must survive a power cut too.
     _sync_folder(path.parent)
     content = {"format": FORMAT, "cluster": manifest.cluster_id, "containers": containers, "tier2": tier2}

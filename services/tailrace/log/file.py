@@ -13,6 +13,7 @@ from tailrace.common import limits
 from tailrace.common.errors import (
     BadRequestError,
     CorruptionError,
+    DataLossError,
     DiskFullError,
     FencedError,
     IllegalStateError,
@@ -53,6 +54,7 @@ class FileLog:
 
     Frames are written when they are appended; one fdatasync makes durable everything that was written before it
     began. An error of the disk stops the log for good: after a failed fdatasync nobody knows what is on the disk.
+    ``opened_epoch`` is the last epoch for which the log is known to have been opened: it is refused if it knows less.
     Must be constructed inside a running event loop.
     """
 
@@ -65,6 +67,7 @@ class FileLog:
         file_bytes: int = limits.LOG_FILE_BYTES,
         max_frame_bytes: int = limits.LOG_FRAME_MAX_BYTES,
         reserve_bytes: int = limits.LOG_RESERVE_BYTES,
+        opened_epoch: int = 0,
     ) -> None:
         self._smallest_file_bytes = frames.frame_length_max(max_frame_bytes) + _START_MAX_BYTES + _MARKS_MAX_BYTES
         if file_bytes % frames.SECTOR_BYTES or file_bytes < self._smallest_file_bytes:
@@ -75,6 +78,7 @@ class FileLog:
         self._max_frame_bytes = max_frame_bytes
         self._file_bytes = file_bytes
         self._reserve_bytes = reserve_bytes
+        self._opened_epoch = opened_epoch
         self._lock: DirectoryLock | None = None
         self._decision = Decision()
         self._identity = FrameIdentity(container, 0, b"")
@@ -148,6 +152,9 @@ class FileLog:
 
     async def _recover_and_begin(self, epoch: int, nonce: bytes) -> None:
         decision = decide(await scan_directory(self._disk, self._directory, self._container))
+        if decision.known_epoch < self._opened_epoch:
+            state = f"ends with epoch {decision.known_epoch}" if decision.known_epoch else "is empty or missing"
+            raise DataLossError(f"log folder {self._directory} {state}, but had one of epoch {self._opened_epoch}")
         if epoch <= decision.known_epoch:
             known = decision.known_epoch
             raise FencedError(f"log {self._directory} knows epoch {known}, {epoch} is not above it", known)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tailrace.cluster.datafolder import take_epoch
+from tailrace.cluster.clusterobject import bind_tier2
+from tailrace.cluster.datafolder import note_opened, opened_epoch, take_epoch
 from tailrace.common import limits
 from tailrace.common.budgets import Budgets, budgets_for
 from tailrace.common.errors import StartError
@@ -17,6 +18,7 @@ from tailrace.log.disk import RealDisk
 from tailrace.log.file import FileLog
 from tailrace.segmentstore.server.budgets import InFlightBudget
 from tailrace.segmentstore.server.listener import SegmentStoreServer
+from tailrace.segmentstore.tier2 import OBJECT_KINDS, epoch_of_key
 from tailrace.segmentstore.worker import Worker, WorkerPorts
 from tailrace.storage.obstores import open_object_store, probe
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from tailrace.common.ports import Clock, Entropy
     from tailrace.log.port import DurableLog
+    from tailrace.storage.port import ObjectStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +66,30 @@ class StoreService:
         """Reach Tier 2 and recover every container. Raises StartError."""
         spec = self._spec
         budgets = spec.budgets
-        store = open_object_store(spec.tier2, s3_endpoint=spec.s3_endpoint)
-        self._stack.push_async_callback(store.close)
-        endpoint = f" at {spec.s3_endpoint}" if spec.s3_endpoint else ""
-        await probe(store, self._entropy.token(8).hex(), f"Tier 2 {spec.tier2}{endpoint}")
+        data = Path(spec.data)
+        opened = {container_id: opened_epoch(data, container_id) for container_id in spec.owned}
+        store = await self._open_tier2(bound=any(opened.values()))
         disk = RealDisk()
         self._stack.callback(disk.close)
-        data = Path(spec.data)
+        for container_id in spec.owned:
+            if not opened[container_id] and not _log_files(data, container_id):
+                opened[container_id] = await _epoch_of_objects(store, container_id)
 
         def open_log(container_id: int) -> DurableLog:
-            return FileLog(disk, str(data / "log" / str(container_id)), container_id)
+            directory = str(data / "log" / str(container_id))
+            return FileLog(disk, directory, container_id, opened_epoch=opened[container_id])
+
+        def log_opened(container_id: int, epoch: int) -> None:
+            note_opened(data, container_id, epoch)
+            opened[container_id] = epoch
 
         def next_epoch(container_id: int, floor: int) -> int:
             return take_epoch(data, container_id, floor)
 
         for directory in _logs_of(data, spec.owned):
             await _wait_until_free(disk, directory)
-        ports = WorkerPorts(store, open_log, next_epoch, self._clock, self._entropy, uuid.UUID(spec.cluster_id).bytes)
+        cluster_id = uuid.UUID(spec.cluster_id).bytes
+        ports = WorkerPorts(store, open_log, next_epoch, self._clock, self._entropy, cluster_id, log_opened)
         self.worker = Worker(spec.container_count, spec.owned, budgets, ports)
         self._stack.push_async_callback(self.worker.close)
         await self.worker.start()
@@ -88,6 +98,16 @@ class StoreService:
             self.worker, in_flight, self._clock, self._entropy, connections_max=self._connections_max
         )
         self._stack.push_async_callback(self._server.close)
+
+    async def _open_tier2(self, *, bound: bool) -> ObjectStore:
+        """Tier 2, which works and belongs to the cluster; `bound`: the cluster had it before. Raises StartError."""
+        spec = self._spec
+        store = open_object_store(spec.tier2, s3_endpoint=spec.s3_endpoint, create=not bound)
+        self._stack.push_async_callback(store.close)
+        place = f"Tier 2 {spec.tier2}" + (f" at {spec.s3_endpoint}" if spec.s3_endpoint else "")
+        await probe(store, self._entropy.token(8).hex(), place)
+        await bind_tier2(store, place, spec.cluster_id, spec.container_count, bound=bound)
+        return store
 
     async def listen_on(self, listener: socket.socket) -> None:
         """Serve connections of a bound socket. Raises StartError."""
@@ -99,6 +119,22 @@ class StoreService:
     async def close(self) -> None:
         """Stop serving; what was acknowledged is on disk already."""
         await self._stack.aclose()
+
+
+def _log_files(data: Path, container_id: int) -> bool:
+    """Whether the container's log has a file."""
+    return any((data / "log" / str(container_id)).glob("[0-9]*.log"))
+
+
+async def _epoch_of_objects(store: ObjectStore, container_id: int) -> int:
+    """An epoch of the container that wrote to Tier 2; 0: none did.
+
+    The second witness of a log that is gone, for folders whose epochs are gone too.
+    """
+    for kind in OBJECT_KINDS:
+        async for info in store.list(f"{kind}{container_id}"):
+            return epoch_of_key(info.key)
+    return 0
 
 
 def _logs_of(data: Path, containers: tuple[int, ...]) -> list[str]:

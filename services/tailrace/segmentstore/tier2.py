@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, NotFoundError
@@ -17,6 +17,19 @@ if TYPE_CHECKING:
     from tailrace.storage.port import ObjectStore
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+OBJECT_KINDS: Final = ("c", "a")
+"""First letters of keys: chunks, attribute indexes."""
+
+
+def epoch_of_key(key: str) -> int:
+    """The epoch of the owner that wrote an object; 1 for keys that are none of ours."""
+    parts = key.rpartition("/")[2].split("-")
+    try:
+        return int(parts[2], 16)
+    except (IndexError, ValueError):
+        return 1
 
 
 class Section:

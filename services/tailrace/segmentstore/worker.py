@@ -39,12 +39,16 @@ if TYPE_CHECKING:
 _logger = structlog.get_logger()
 
 
+def _nothing(container_id: int, epoch: int) -> None:
+    """For those whose logs cannot be lost apart from everything else."""
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerPorts:
     """What a worker is made of.
 
     ``open_log(container id)`` makes the log of a container, not yet opened; ``next_epoch(container id, floor)``
-    takes its next epoch (cluster ownership).
+    takes its next epoch (cluster ownership); ``log_opened(container id, epoch)`` remembers that its log is there.
     """
 
     store: ObjectStore
@@ -53,6 +57,7 @@ class WorkerPorts:
     clock: Clock
     entropy: Entropy
     cluster_id: bytes
+    log_opened: Callable[[int, int], None] = _nothing
 
 
 class Worker:
@@ -113,6 +118,7 @@ class Worker:
             container = Container(container_id, epoch, ports)
             try:
                 await container.start(self._ports.entropy.token(16))
+                self._ports.log_opened(container_id, epoch)
             except FencedError as error:
                 await container.close()
                 floor = error.epoch
