@@ -287,13 +287,15 @@ class RealFile:
     async def zero(self) -> None:
         """See DiskFile.zero."""
         length = self.length_bytes
-        for offset in range(0, length, len(_ZEROS)):
-            count = min(len(_ZEROS), length - offset)
-            await self._disk.in_background(lambda offset=offset, count=count: self._zero_chunk(offset, count))  # type: ignore[misc]
+        # Few ways through the loop: while that is busy each takes as long as the writing itself.
+        for start in range(0, length, limits.LOG_ZERO_STEP_BYTES):
+            end = min(length, start + limits.LOG_ZERO_STEP_BYTES)
+            await self._disk.in_background(lambda start=start, end=end: self._zero_step(start, end))  # type: ignore[misc]
 
-    def _zero_chunk(self, offset: int, count: int) -> None:
-        self._write_all(offset, [memoryview(_ZEROS)[:count]])
-        os.fdatasync(self.descriptor)
+    def _zero_step(self, start: int, end: int) -> None:
+        for offset in range(start, end, len(_ZEROS)):
+            self._write_all(offset, [memoryview(_ZEROS)[: min(len(_ZEROS), end - offset)]])
+            os.fdatasync(self.descriptor)
 
     def truncate(self, length_bytes: int) -> None:
         """See DiskFile.truncate."""
