@@ -29,7 +29,7 @@ from tailrace.common.errors import (
 from tailrace.storage.port import Buffer, ObjectInfo
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 
     from tailrace.storage.port import ObjectStore
 
@@ -130,6 +130,11 @@ class FolderObjects(ObstoreObjects):
     async def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> None:
         """Create an object: write beside, sync, move into place, sync the folders."""
         await self._call("put", key, asyncio.to_thread(self._put_synced, key, list(data), if_absent))
+
+    def unfinished(self) -> Iterator[ObjectInfo]:
+        """Files of puts that never ended because the process was killed; they are no objects."""
+        for path in sorted(self._folder.rglob("*#*")):
+            yield ObjectInfo(str(path.relative_to(self._folder)), path.stat().st_size)
 
     def _put_synced(self, key: str, data: Sequence[Buffer], if_absent: bool) -> None:
         path = self._folder / key

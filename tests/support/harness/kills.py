@@ -150,6 +150,8 @@ async def kill_again_and_again(
                 await kill(server, workload, rng)
                 workload.check_alive()
                 print(f"kill {number + 1}: {kill.__name__}, {workload.history.acknowledged} events acknowledged")
+                if number + 1 == len(kills):
+                    await server.verify()
                 await server.spawn()
             await server.wait_ready()
             await progress(workload)
@@ -159,6 +161,7 @@ async def kill_again_and_again(
             await companion.check(client)
     await server.flush()
     await server.kill()
+    await server.verify()
     await server.start()
     async with Client(server.controller) as client:
         await check(client, workload.history, "with a cold cache")

@@ -23,6 +23,7 @@ POLL_INTERVAL_S = 0.01
 LOG_TAIL_CHARACTERS = 4000
 PORTS = range(20_000, 30_000)
 """Below the ephemeral ports: while the server is down, no connection may take its port, not even as its own end."""
+_TIER2_OPTIONS = {"--tier2", "--s3-endpoint"}
 _NAMES = ("controller", "rest", "store", "admin")
 
 
@@ -202,6 +203,27 @@ class Server:
     async def __aexit__(self, *_: object) -> None:
         if self.process is not None:
             await self._end(signal.SIGKILL)
+
+    async def verify(self) -> dict[str, Any]:
+        """Prove, while it does not run, that its folder is whole; returns what `tailrace inspect verify` reports."""
+        assert self.process is None
+        words = list(self.options)
+        options = [word for at, word in enumerate(words) if {*words[max(at - 1, 0) : at + 1]} & _TIER2_OPTIONS]
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tailrace.cli", "inspect", "verify", "--data", str(self.data), "--json", *options),
+            env={**os.environ, **self.environment},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await process.communicate()
+        assert process.returncode == 0, f"exit code {process.returncode}: {err.decode()}{out.decode()[:20_000]}"
+        report: dict[str, Any] = json.loads(out)
+        assert not report["problems"]
+        print(
+            f"verified {report['segment_bytes']} bytes, {report['objects']} objects, {report['orphan_count']} orphans"
+        )
+        return report
 
     # -- admin interface -----------------------------------------------------------------------------------------
 

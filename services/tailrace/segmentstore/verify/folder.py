@@ -118,4 +118,4 @@ class _FolderVerification:
 
 
 def _log_file_bytes(directory: Path) -> int:
-    return sum(file.stat().st_size for file in directory.glob("*-*.log")) if directory.exists() else 0
+    return sum(file.stat().st_size for file in directory.glob("[0-9]*-*.log")) if directory.exists() else 0

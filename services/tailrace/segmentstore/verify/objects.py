@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from tailrace.cluster.clusterobject import CLUSTER_KEY
 from tailrace.common.errors import CorruptionError, FormatVersionError, NotFoundError
 from tailrace.segmentstore.fields import ChunkRef
 from tailrace.segmentstore.verify.report import Orphan
 from tailrace.storage import chunks
+from tailrace.storage.obstores import FolderObjects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -170,8 +172,13 @@ def _all_refs(state: ContainerState) -> Iterator[tuple[str, ChunkRef]]:
 
 
 async def account_for_others(store: ObjectStore, container_count: int, report: Report) -> None:
-    """Objects that belong to no container of the cluster are orphans too."""
+    """Objects that belong to no container of the cluster are orphans too, and so are files of uploads cut off."""
     async for info in store.list(""):
+        if info.key == CLUSTER_KEY:
+            continue
         container = container_of_key(info.key)
         if container is None or container >= container_count:
             report.add_orphan(Orphan(container, info.key, info.length_bytes))
+    if isinstance(store, FolderObjects):
+        for info in store.unfinished():
+            report.add_orphan(Orphan(container_of_key(info.key), info.key, info.length_bytes))
