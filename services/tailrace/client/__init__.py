@@ -9,6 +9,7 @@ from tailrace.client.admin import StreamInfo, StreamManager
 from tailrace.client.asyncclient import Client
 from tailrace.client.batch import SegmentReader, SegmentSlice
 from tailrace.client.bytestream import ByteStreamReader, ByteStreamWriter
+from tailrace.client.config import ClientConfig, TlsOptions, basic_authorization, bearer_authorization
 from tailrace.client.context import ClientContext
 from tailrace.client.control.tables import TableConfig
 from tailrace.client.controller import ControllerClient
@@ -42,6 +43,7 @@ __all__ = [
     "ByteStreamWriter",
     "Checkpoint",
     "Client",
+    "ClientConfig",
     "ClientContext",
     "ControllerClient",
     "EventBatch",
@@ -73,9 +75,12 @@ __all__ = [
     "TableEntry",
     "TableKeyParts",
     "TableValue",
+    "TlsOptions",
     "Transaction",
     "TransactionState",
     "TransactionalWriter",
+    "basic_authorization",
+    "bearer_authorization",
     "group_config",
     "parse_stream_cut",
 ]

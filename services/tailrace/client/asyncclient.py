@@ -19,8 +19,7 @@ from tailrace.client.writer import EventWriter
 from tailrace.common import limits
 
 if TYPE_CHECKING:
-    import ssl
-
+    from tailrace.client.config import Authorization, ClientConfig, TlsOptions
     from tailrace.client.transport import ControllerTransport
     from tailrace.common.ports import Clock, Entropy
     from tailrace.common.streamcut import StreamCut
@@ -29,19 +28,21 @@ if TYPE_CHECKING:
 class Client:
     """A client of one cluster.
 
-    ``controller`` is its address, ``tcp://HOST:PORT``. Streams are named ``scope/stream`` or by `StreamName`. Use with
-    ``async with``, or close it after everything that it made.
+    ``controller`` is its address, ``tcp://HOST:PORT`` or ``tls://HOST:PORT``, with `tls` and `authorization` beside it
+    if they are needed, or a `ClientConfig` with all of them. Streams are named ``scope/stream`` or by `StreamName`. Use
+    with ``async with``, or close it after everything that it made.
     """
 
     def __init__(
         self,
-        controller: str | ControllerTransport,
+        controller: str | ClientConfig | ControllerTransport,
         *,
-        tls: ssl.SSLContext | None = None,
+        tls: TlsOptions | None = None,
+        authorization: Authorization | None = None,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
     ) -> None:
-        self.context = ClientContext(controller, tls=tls, clock=clock, entropy=entropy)
+        self.context = ClientContext(controller, tls=tls, authorization=authorization, clock=clock, entropy=entropy)
         self.streams = StreamManager(self.context)
 
     async def __aenter__(self) -> Self:

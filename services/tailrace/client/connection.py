@@ -331,8 +331,8 @@ class Connection(asyncio.BufferedProtocol):
             )
 
 
-async def connect(endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> Connection:
-    """Open a connection, handshake included.
+async def connect(endpoint: Endpoint, tls: ssl.SSLContext | None = None, server_name: str | None = None) -> Connection:
+    """Open a connection, handshakes included; with `tls` the certificate must name the host, or `server_name`.
 
     Raises:
         ConnectionLostError: not reachable, or no Hello in time. UnsupportedError: another version.
@@ -341,7 +341,7 @@ async def connect(endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> Conn
     try:
         async with asyncio.timeout(limits.CLIENT_CONNECT_DEADLINE_S):
             await asyncio.get_running_loop().create_connection(
-                lambda: connection, endpoint.host, endpoint.port, ssl=tls
+                lambda: connection, endpoint.host, endpoint.port, ssl=tls, server_hostname=server_name
             )
             await connection.handshake()
     except TimeoutError as error:

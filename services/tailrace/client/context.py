@@ -4,38 +4,58 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tailrace.client.config import ClientConfig, TlsOptions
 from tailrace.client.controller import ControllerClient
 from tailrace.client.pool import ConnectionPool
 from tailrace.client.segments import SegmentClient
+from tailrace.client.tokens import TokenSource
+from tailrace.client.transport import GrpcTransport, parse_controller_uri
 from tailrace.common.realports import SystemClock, SystemEntropy
 
 if TYPE_CHECKING:
-    import ssl
-
+    from tailrace.client.config import Authorization
     from tailrace.client.transport import ControllerTransport
     from tailrace.common.ports import Clock, Entropy
 
 
 class ClientContext:
-    """Shared by writers, readers and managers; close it after them."""
+    """Shared by writers, readers and managers; close it after them.
+
+    ``controller`` is an address with `tls` and `authorization` beside it, a whole `ClientConfig`, or a transport (then
+    the two are about the segment stores). Raises BadRequestError for a malformed address or unusable TLS files.
+    """
 
     def __init__(
         self,
-        controller: str | ControllerTransport,
+        controller: str | ClientConfig | ControllerTransport,
         *,
-        tls: ssl.SSLContext | None = None,
+        tls: TlsOptions | None = None,
+        authorization: Authorization | None = None,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
     ) -> None:
+        config = ClientConfig(controller, tls, authorization) if isinstance(controller, str) else controller
+        if isinstance(config, ClientConfig):
+            uses_tls = parse_controller_uri(config.controller)[1]
+            tls, authorization = config.tls or (TlsOptions() if uses_tls else None), config.authorization
+            transport: ControllerTransport = GrpcTransport(config.controller, tls=tls, authorization=authorization)
+        else:
+            transport = config
         self.clock: Clock = clock or SystemClock()
         self.entropy: Entropy = entropy or SystemEntropy()
-        self.pool = ConnectionPool(tls)
-        self.controller = ControllerClient(controller, entropy=self.entropy)
+        self.pool = ConnectionPool(tls.context() if tls else None, tls.server_name if tls else None)
+        self.controller = ControllerClient(transport, entropy=self.entropy)
         self.segments = SegmentClient(
-            self.pool, self.controller.locate, forget=self.controller.forget, entropy=self.entropy
+            self.pool,
+            self.controller.locate,
+            forget=self.controller.forget,
+            tokens=TokenSource(self.clock, self.controller.delegation_token if authorization else None),
+            entropy=self.entropy,
         )
 
     async def close(self) -> None:
-        """Close all connections."""
-        await self.pool.close()
-        await self.controller.close()
+        """Close all connections. What is still under way fails with ClientClosedError."""
+        try:
+            await self.pool.close()
+        finally:
+            await self.controller.close()

@@ -29,11 +29,11 @@ async def append_large_event(context: ClientContext, connection: Connection, seg
         SegmentSealedError, NoSuchSegmentError: of `segment`. UnavailableError: nothing was appended; try again.
         IllegalStateError: after LARGE_EVENT_DOUBT_S it is still not known whether the event was appended.
     """
-    token = context.segments.token
+    token = await context.segments.token(segment)
     writer_id = new_uuid(context.entropy).bytes
     created = await connection.request(c.CreateTransientSegment(0, writer_id, segment, token))
     if not isinstance(created, c.SegmentCreated):
-        raise error_of(created)
+        raise context.segments.refusal(segment, created)
     transient = created.segment
     try:
         await _fill(connection, transient, writer_id, data, token)
@@ -45,7 +45,7 @@ async def append_large_event(context: ClientContext, connection: Connection, seg
         await _settle(context, segment, transient, error)
         return
     if not isinstance(merged, c.SegmentsMerged):
-        raise error_of(merged)
+        raise context.segments.refusal(segment, merged)
 
 
 async def _fill(connection: Connection, transient: str, writer_id: bytes, data: bytes, token: str) -> None:

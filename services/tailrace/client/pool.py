@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from tailrace.client.connection import Connection, connect
-from tailrace.common.errors import IllegalStateError
+from tailrace.common.errors import ClientClosedError
 
 if TYPE_CHECKING:
     import ssl
@@ -21,8 +21,9 @@ class ConnectionPool:
     appends must not stop reads on it.
     """
 
-    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None, server_name: str | None = None) -> None:
         self._tls = tls
+        self._server_name = server_name if tls is not None else None
         self._connections: dict[tuple[Endpoint, str], asyncio.Task[Connection]] = {}
         self._retired: list[Connection] = []
         self._open = True
@@ -31,21 +32,21 @@ class ConnectionPool:
         """An open connection; several callers share one attempt to make it.
 
         Raises:
-            ConnectionLostError, UnsupportedError. IllegalStateError: the pool is closed.
+            ConnectionLostError, UnsupportedError. ClientClosedError.
         """
         if not self._open:
-            raise _closed()
+            raise ClientClosedError
         key = (endpoint, lane)
         task = self._connections.get(key)
         if task is None or self._is_spent(task):
-            task = asyncio.create_task(connect(endpoint, self._tls), name=f"connect {endpoint}")
+            task = asyncio.create_task(connect(endpoint, self._tls, self._server_name), name=f"connect {endpoint}")
             task.add_done_callback(_look_at)
             self._connections[key] = task
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled() and not _is_being_cancelled():
-                raise _closed() from None  # `close` ended the attempt, not the caller's own canceller
+                raise ClientClosedError from None  # `close` ended the attempt, not the caller's own canceller
             raise
 
     def retire(self, endpoint: Endpoint, lane: str, connection: Connection) -> None:
@@ -77,10 +78,6 @@ class ConnectionPool:
             await asyncio.wait(tasks)
         for connection in connections:
             await connection.close()
-
-
-def _closed() -> IllegalStateError:
-    return IllegalStateError("the client is closed")
 
 
 def _is_being_cancelled() -> bool:

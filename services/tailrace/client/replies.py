@@ -16,7 +16,7 @@ from tailrace.common.errors import (
     TableKeyNotExistsError,
     TableNotEmptyError,
     TailraceError,
-    UnauthenticatedError,
+    TokenExpiredError,
     UnsupportedError,
     WrongHostError,
 )
@@ -41,8 +41,9 @@ def error_of(reply: c.Command) -> TailraceError:
         case c.OperationUnsupported():
             return UnsupportedError(f"{reply.operation_name} is not offered")
         case c.AuthTokenCheckFailed():
-            kind = UnauthenticatedError if reply.error_code == 1 else PermissionDeniedError
-            return kind("the delegation token has expired" if reply.error_code == 1 else "the token was refused")
+            if reply.error_code == 1:
+                return TokenExpiredError("the delegation token has expired")
+            return PermissionDeniedError("the delegation token was refused")
         case c.ErrorMessage():
             kind_of = BadRequestError if reply.error_code == 0 else IllegalStateError
             return kind_of(reply.message or f"segment {reply.segment}: unspecified error")

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tailrace.client.blocks import EVENT_HEADER_BYTES
 from tailrace.client.hashing import REVISION_MARK
 from tailrace.client.model import StreamName, owner_of
-from tailrace.client.replies import error_of
 from tailrace.client.retry import Attempts, with_retries
 from tailrace.client.types import NO_ATTRIBUTE
 from tailrace.common import limits
@@ -169,7 +168,7 @@ class RevisionedStream:
                 return False
             case _:
                 self._connection = None
-                error = error_of(reply)
+                error = self._context.segments.refusal(self.segment, reply)
                 raise ConnectionLostError(str(error)) if isinstance(error, BadEventNumberError) else error
 
     async def _set_up(self) -> tuple[Connection, int]:
@@ -178,10 +177,10 @@ class RevisionedStream:
         if not connection.may_set_up:
             self._context.pool.retire(endpoint, LANE, connection)
             connection = await self._context.pool.get(endpoint, LANE)
-        setup = c.SetupAppend(0, self._writer_id, self.segment, self._context.segments.token)
+        setup = c.SetupAppend(0, self._writer_id, self.segment, await self._context.segments.token(self.segment))
         reply = await connection.request(setup)
         if not isinstance(reply, c.AppendSetup):
-            raise error_of(reply)
+            raise self._context.segments.refusal(self.segment, reply)
         self._connection = connection
         return connection, reply.last_event_number
 

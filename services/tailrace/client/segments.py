@@ -34,6 +34,8 @@ from tailrace.common.errors import (
     SegmentExistsError,
     SegmentSealedError,
     TableKeyNotExistsError,
+    TailraceError,
+    TokenExpiredError,
     UnavailableError,
     WrongHostError,
 )
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     import uuid
 
     from tailrace.client.pool import ConnectionPool
+    from tailrace.client.tokens import TokenSource
     from tailrace.common.ports import Entropy
 
 R = TypeVar("R", bound=c.Command)
@@ -66,13 +69,13 @@ class SegmentClient:
         pool: ConnectionPool,
         locate: Locate,
         *,
-        token: str = "",
         forget: Callable[[str], None] | None = None,
+        tokens: TokenSource | None = None,
         entropy: Entropy | None = None,
         deadline_s: float = limits.CLIENT_REQUEST_DEADLINE_S,
     ) -> None:
         self.pool = pool
-        self.token = token
+        self._tokens = tokens
         self._locate = locate
         self._forget = forget
         self._entropy: Entropy = entropy or SystemEntropy()
@@ -89,6 +92,19 @@ class SegmentClient:
         if self._forget is not None:
             self._forget(segment)
 
+    async def token(self, segment: str) -> str:
+        """Delegation token for a segment; empty for a client without credentials."""
+        return "" if self._tokens is None else await self._tokens.token(segment)
+
+    def refusal(self, segment: str, reply: c.Command) -> TailraceError:
+        """The error of a reply; what it proves wrong, endpoint or token, is asked for again at the next attempt."""
+        error = error_of(reply)
+        if isinstance(error, WrongHostError):
+            self.forget(segment)
+        if isinstance(error, TokenExpiredError) and self._tokens is not None:
+            self._tokens.forget(segment)
+        return error
+
     async def _once(
         self, segment: str, command: c.Command, reply: type[R], *, lane: str, deadline_s: float | None
     ) -> R:
@@ -100,14 +116,12 @@ class SegmentClient:
             raise
         if isinstance(answer, reply):
             return answer
-        if isinstance(answer, c.WrongHost):
-            self.forget(segment)
-        raise error_of(answer)
+        raise self.refusal(segment, answer)
 
     async def _call(
         self,
         segment: str,
-        make: Callable[[], c.Command],
+        make: Callable[[str], c.Command],
         reply: type[R],
         recover: Callable[[Exception], Awaitable[R | None]] | None = None,
     ) -> R:
@@ -116,7 +130,11 @@ class SegmentClient:
         async def attempt(attempts: Attempts) -> R:
             try:
                 return await self._once(
-                    segment, make(), reply, lane="control", deadline_s=limits.CLIENT_REPLY_DEADLINE_S
+                    segment,
+                    make(await self.token(segment)),
+                    reply,
+                    lane="control",
+                    deadline_s=limits.CLIENT_REPLY_DEADLINE_S,
                 )
             except WrongHostError:
                 raise
@@ -139,7 +157,7 @@ class SegmentClient:
         """Create a segment; ``scale_type`` 0 none, 1 KB/s, 2 events/s. Raises SegmentExistsError."""
         await self._call(
             name,
-            lambda: c.CreateSegment(0, name, target_rate, scale_type, self.token, rollover_bytes),
+            lambda token: c.CreateSegment(0, name, target_rate, scale_type, token, rollover_bytes),
             c.SegmentCreated,
             _when(SegmentExistsError, c.SegmentCreated(0, name)),
         )
@@ -147,27 +165,27 @@ class SegmentClient:
     async def update_policy(self, name: str, scale_type: int, target_rate: int) -> None:
         """Set scale type and target rate."""
         await self._call(
-            name, lambda: c.UpdateSegmentPolicy(0, name, target_rate, scale_type, self.token), c.SegmentPolicyUpdated
+            name, lambda token: c.UpdateSegmentPolicy(0, name, target_rate, scale_type, token), c.SegmentPolicyUpdated
         )
 
     async def seal_segment(self, name: str) -> None:
         """Seal. Raises SegmentSealedError when it is sealed already."""
         await self._call(
             name,
-            lambda: c.SealSegment(0, name, self.token),
+            lambda token: c.SealSegment(0, name, token),
             c.SegmentSealed,
             _when(SegmentSealedError, c.SegmentSealed(0, name)),
         )
 
     async def truncate_segment(self, name: str, offset: int) -> None:
         """Drop bytes before `offset`. Raises SegmentTruncatedError when it lies before the start or past the end."""
-        await self._call(name, lambda: c.TruncateSegment(0, name, offset, self.token), c.SegmentTruncated)
+        await self._call(name, lambda token: c.TruncateSegment(0, name, offset, token), c.SegmentTruncated)
 
     async def delete_segment(self, name: str) -> None:
         """Delete."""
         await self._call(
             name,
-            lambda: c.DeleteSegment(0, name, self.token),
+            lambda token: c.DeleteSegment(0, name, token),
             c.SegmentDeleted,
             _when(NoSuchSegmentError, c.SegmentDeleted(0, name)),
         )
@@ -178,19 +196,19 @@ class SegmentClient:
         Raises:
             NoSuchSegmentError: with the name of the one that is missing. SegmentSealedError: the target.
         """
-        reply = await self._call(target, lambda: c.MergeSegments(0, target, source, self.token), c.SegmentsMerged)
+        reply = await self._call(target, lambda token: c.MergeSegments(0, target, source, token), c.SegmentsMerged)
         return reply.new_target_write_offset
 
     async def merge_batch(self, target: str, sources: Sequence[str]) -> list[int]:
         """Merge several sources in order; missing ones count as merged. Returns the target's length after each."""
         reply = await self._call(
-            target, lambda: c.MergeSegmentsBatch(0, target, list(sources), self.token), c.SegmentsBatchMerged
+            target, lambda token: c.MergeSegmentsBatch(0, target, list(sources), token), c.SegmentsBatchMerged
         )
         return [merged.new_target_write_offset for merged in reply.merged]
 
     async def segment_info(self, name: str) -> SegmentInfo:
         """Committed properties."""
-        reply = await self._call(name, lambda: c.GetStreamSegmentInfo(0, name, self.token), c.StreamSegmentInfo)
+        reply = await self._call(name, lambda token: c.GetStreamSegmentInfo(0, name, token), c.StreamSegmentInfo)
         if not reply.exists or reply.is_deleted:
             raise NoSuchSegmentError(name)
         return SegmentInfo(name, reply.write_offset, reply.start_offset, reply.is_sealed, reply.last_modified)
@@ -198,7 +216,7 @@ class SegmentClient:
     async def get_attribute(self, name: str, attribute_id: uuid.UUID) -> int:
         """Value of an attribute, NO_ATTRIBUTE when it is not set."""
         reply = await self._call(
-            name, lambda: c.GetSegmentAttribute(0, name, attribute_id.bytes, self.token), c.SegmentAttribute
+            name, lambda token: c.GetSegmentAttribute(0, name, attribute_id.bytes, token), c.SegmentAttribute
         )
         return reply.value
 
@@ -214,7 +232,7 @@ class SegmentClient:
             nonlocal uncertain
             uncertain = uncertain or attempts.uncertain
             try:
-                command = c.UpdateSegmentAttribute(0, name, raw, new, expected, self.token)
+                command = c.UpdateSegmentAttribute(0, name, raw, new, expected, await self.token(name))
                 reply = await self._once(
                     name, command, c.SegmentAttributeUpdated, lane="control", deadline_s=limits.CLIENT_REPLY_DEADLINE_S
                 )
@@ -249,7 +267,7 @@ class SegmentClient:
         while True:
             begun_at_s = loop.time()
             try:
-                command = c.ReadSegment(name, offset, max_length, self.token)
+                command = c.ReadSegment(name, offset, max_length, await self.token(name))
                 reply = await self._once(name, command, c.SegmentRead, lane="read", deadline_s=None)
                 if not reply.data and not reply.end_of_segment:
                     raise ContainerStoppedError(
@@ -267,7 +285,7 @@ class SegmentClient:
         """Create a table segment; `key_length` 0 is the hash layout. Raises SegmentExistsError, BadRequestError."""
         await self._call(
             name,
-            lambda: c.CreateTableSegment(0, name, self.token, False, key_length),
+            lambda token: c.CreateTableSegment(0, name, token, False, key_length),
             c.SegmentCreated,
             _when(SegmentExistsError, c.SegmentCreated(0, name)),
         )
@@ -276,14 +294,14 @@ class SegmentClient:
         """Delete a table segment. Raises TableNotEmptyError, UnsupportedError (fixed-key layout and must be empty)."""
         await self._call(
             name,
-            lambda: c.DeleteTableSegment(0, name, must_be_empty, self.token),
+            lambda token: c.DeleteTableSegment(0, name, must_be_empty, token),
             c.SegmentDeleted,
             _when(NoSuchSegmentError, c.SegmentDeleted(0, name)),
         )
 
     async def table_info(self, name: str) -> TableSegmentDetails:
         """Properties of a table segment."""
-        reply = await self._call(name, lambda: c.GetTableSegmentInfo(0, name, self.token), c.TableSegmentInfo)
+        reply = await self._call(name, lambda token: c.GetTableSegmentInfo(0, name, token), c.TableSegmentInfo)
         return TableSegmentDetails(reply.start_offset, reply.length, reply.entry_count, reply.key_length)
 
     async def table_update(self, name: str, entries: Sequence[TableEntry]) -> list[int]:
@@ -303,7 +321,7 @@ class SegmentClient:
             return c.TableEntriesUpdated(0, [entry.version for entry in found if entry is not None])
 
         reply = await self._call(
-            name, lambda: c.UpdateTableEntries(0, name, self.token, list(entries)), c.TableEntriesUpdated, recover
+            name, lambda token: c.UpdateTableEntries(0, name, token, list(entries)), c.TableEntriesUpdated, recover
         )
         return reply.versions
 
@@ -312,7 +330,7 @@ class SegmentClient:
         wanted = [TableKey(key, version) for key, version in keys]
         await self._call(
             name,
-            lambda: c.RemoveTableKeys(0, name, self.token, wanted),
+            lambda token: c.RemoveTableKeys(0, name, token, wanted),
             c.TableKeysRemoved,
             _when(TableKeyNotExistsError, c.TableKeysRemoved(0, name)),
         )
@@ -320,7 +338,7 @@ class SegmentClient:
     async def table_get(self, name: str, keys: Sequence[bytes]) -> list[TableEntry | None]:
         """Entries in the order of the keys; None for a missing one."""
         wanted = [TableKey(key, NO_VERSION) for key in keys]
-        reply = await self._call(name, lambda: c.ReadTable(0, name, self.token, wanted), c.TableRead)
+        reply = await self._call(name, lambda token: c.ReadTable(0, name, token, wanted), c.TableRead)
         return [None if entry.version == NOT_EXISTS else entry for entry in reply.entries]
 
     async def table_keys(
@@ -332,7 +350,7 @@ class SegmentClient:
         """
         reply = await self._call(
             name,
-            lambda: c.ReadTableKeys(0, name, self.token, limit, token, b"", from_key, to_key),
+            lambda delegation: c.ReadTableKeys(0, name, delegation, limit, token, b"", from_key, to_key),
             c.TableKeysRead,
         )
         return [(key.key, key.version) for key in reply.keys], reply.continuation_token
@@ -343,7 +361,7 @@ class SegmentClient:
         """As `table_keys`, with values."""
         reply = await self._call(
             name,
-            lambda: c.ReadTableEntries(0, name, self.token, limit, token, b"", from_key, to_key),
+            lambda delegation: c.ReadTableEntries(0, name, delegation, limit, token, b"", from_key, to_key),
             c.TableEntriesRead,
         )
         return reply.entries, reply.continuation_token
@@ -352,7 +370,7 @@ class SegmentClient:
         """What changed since `position` (hash layout). Raises UnsupportedError, BadRequestError."""
         reply = await self._call(
             name,
-            lambda: c.ReadTableEntriesDelta(0, name, self.token, position, limit),
+            lambda token: c.ReadTableEntriesDelta(0, name, token, position, limit),
             c.TableEntriesDeltaRead,
         )
         return TableDelta(reply.entries, reply.should_clear, reply.reached_end, reply.last_position)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.client.blocks import Block, Run
 from tailrace.client.largeevents import append_large_event
-from tailrace.client.replies import error_of
 from tailrace.client.retry import Backoff
 from tailrace.common import limits
 from tailrace.common.errors import (
@@ -210,7 +209,7 @@ class SegmentWriter:
 
     def append_failed(self, reply: c.Command) -> None:
         """An append was refused."""
-        self._report(error_of(reply))
+        self._report(self._context.segments.refusal(self.segment, reply))
 
     def disconnected(self, error: ConnectionLostError) -> None:
         """The connection is gone."""
@@ -271,10 +270,10 @@ class SegmentWriter:
         if not connection.may_set_up:
             pool.retire(endpoint, LANE, connection)
             connection = await pool.get(endpoint, LANE)
-        setup = c.SetupAppend(0, self._writer_id, self.segment, self._context.segments.token)
+        setup = c.SetupAppend(0, self._writer_id, self.segment, await self._context.segments.token(self.segment))
         reply = await connection.request(setup)
         if not isinstance(reply, c.AppendSetup):
-            raise error_of(reply)
+            raise self._context.segments.refusal(self.segment, reply)
         if not connection.is_open:
             raise ConnectionLostError(f"connection to {endpoint} ended")
         self._flow = connection.open_flow(self)

@@ -19,18 +19,28 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tailrace.client.batch import SegmentSlice
+    from tailrace.client.config import Authorization, ClientConfig, TlsOptions
     from tailrace.client.model import StreamName
     from tailrace.client.transport import ControllerTransport
     from tailrace.common.streamcut import StreamCut
 
 
 class BlockingClient:
-    """As `Client`. Use with ``with``, or close it after everything that it made."""
+    """As `Client`. Use with ``with``, or close it after everything that it made.
 
-    def __init__(self, controller: str | ControllerTransport) -> None:
+    It belongs to the process that made it; after a fork the child makes its own.
+    """
+
+    def __init__(
+        self,
+        controller: str | ClientConfig | ControllerTransport,
+        *,
+        tls: TlsOptions | None = None,
+        authorization: Authorization | None = None,
+    ) -> None:
         self._portal = Portal()
         try:
-            self._client = self._portal.call(lambda: Client(controller))
+            self._client = self._portal.call(lambda: Client(controller, tls=tls, authorization=authorization))
         except BaseException:
             self._portal.close()
             raise

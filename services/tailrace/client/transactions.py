@@ -11,8 +11,11 @@ from tailrace.client.model import PingStatus, SegmentRange, StreamName, Transact
 from tailrace.client.retry import Backoff
 from tailrace.client.routedwriter import RoutedWriter
 from tailrace.client.segmentwriter import SegmentWriter
+from tailrace.client.writer import say_farewell
 from tailrace.common import limits, names
 from tailrace.common.errors import (
+    ClientClosedError,
+    ConditionFailedError,
     DeadlineError,
     IllegalStateError,
     NoSuchSegmentError,
@@ -27,6 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tailrace.client.context import ClientContext
+
+
+class _NotOpenError(IllegalStateError):
+    """A ping was answered, with a refusal."""
 
 
 class Transaction(RoutedWriter):
@@ -50,14 +57,23 @@ class Transaction(RoutedWriter):
         self.transaction_id = transaction_id
         self._writer_id = writer_id
         self._lease_ms = lease_ms
+        self._decided = False
+        self.told_time = False
         self._set_routes([(segment.key_range, self._writer_of(segment.identifier)) for segment in segments])
         self._pinger = asyncio.create_task(self._keep_alive(), name=f"ping {transaction_id}")
 
-    async def __aexit__(self, kind: object, *_: object) -> None:
+    async def __aexit__(self, kind: object, *rest: object) -> None:
+        if self._decided:
+            return
         if kind is None:
             await self.commit()
-        else:
+            return
+        try:
             await self.abort()
+        except TailraceError as failure:  # the lease ends it; what went wrong before is what the caller has to see
+            error = rest[0]
+            if isinstance(error, BaseException):
+                error.add_note(f"{self._target} could not be aborted: {failure}")
 
     async def commit(self, timestamp_ms: int | None = None) -> None:
         """Make the events durable and decide to commit; they become visible shortly after (`wait_until_visible`).
@@ -68,9 +84,11 @@ class Transaction(RoutedWriter):
         try:
             await self.flush()
             timestamp = NO_TIMESTAMP if timestamp_ms is None else timestamp_ms
+            self.told_time = timestamp_ms is not None
             await self._context.controller.commit_transaction(
                 self.stream, self.transaction_id, writer=self._writer_id, timestamp_ms=timestamp
             )
+            self._decided = True
         finally:
             await self.abandon()
 
@@ -78,12 +96,13 @@ class Transaction(RoutedWriter):
         """Drop the events. Raises IllegalStateError when the transaction is not open any more."""
         await self.abandon()
         await self._context.controller.abort_transaction(self.stream, self.transaction_id)
+        self._decided = True
 
     async def abandon(self) -> None:
         """Stop writing and pinging; the transaction aborts when its lease ends, if nobody decides on it."""
         self._pinger.cancel()
-        await asyncio.gather(self._pinger, return_exceptions=True)
-        await super().abandon()
+        await super().abandon()  # first what takes effect at once, so that a cancelled call has it
+        await asyncio.wait([self._pinger])
 
     async def state(self) -> TransactionState:
         """What the controller says."""
@@ -102,18 +121,31 @@ class Transaction(RoutedWriter):
 
     async def ping(self) -> None:
         """Extend the lease. Raises IllegalStateError when the transaction is not open any more."""
-        status = await self._context.controller.ping_transaction(self.stream, self.transaction_id, self._lease_ms)
+        self._check_ping(
+            await self._context.controller.ping_transaction(self.stream, self.transaction_id, self._lease_ms)
+        )
+
+    def _check_ping(self, status: PingStatus) -> None:
         if status is not PingStatus.OK:
-            raise IllegalStateError(f"{self._target} could not be extended: {status.name.lower()}")
+            raise _NotOpenError(f"{self._target} could not be extended: {status.name.lower()}")
 
     async def _keep_alive(self) -> None:
         while True:
             await asyncio.sleep(self._lease_ms / 1000 / limits.TRANSACTION_PINGS_PER_LEASE)
             try:
-                await self.ping()
-            except UnavailableError:
+                status = await self._context.controller.ping_transaction(
+                    self.stream, self.transaction_id, self._lease_ms
+                )
+                if status is not PingStatus.DISCONNECTED:  # its lease service is away: the next ping is in time
+                    self._check_ping(status)
+            except ClientClosedError as error:
+                self._fail(error)
+                return
+            except (UnavailableError, ConditionFailedError):
                 continue  # the next ping is in time
             except TailraceError as error:
+                if isinstance(error, IllegalStateError) and not isinstance(error, _NotOpenError):
+                    continue  # INTERNAL: trouble of the controller, not of the transaction
                 self._fail(error)
                 return
 
@@ -149,6 +181,7 @@ class TransactionalWriter:
         self._context = context
         self._lease_ms = lease_ms
         self._open: list[Transaction] = []
+        self._told_time = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -189,12 +222,23 @@ class TransactionalWriter:
             writer_id=self.writer_id,
             lease_ms=self._lease_ms,
         )
+        self._note_times()
         self._open = [other for other in self._open if other.active]
         self._open.append(transaction)
         return transaction
 
     async def close(self) -> None:
-        """Stop pinging; transactions that are still open end with their lease."""
+        """Stop pinging; transactions that are still open end with their lease.
+
+        If a commit told a time, the controller is told that this writer will tell no more.
+        """
+        self._note_times()
         transactions, self._open = self._open, []
         for transaction in transactions:
             await transaction.abandon()
+        if self._told_time:
+            self._told_time = False
+            await say_farewell(self._context, self.stream, self.writer_id)
+
+    def _note_times(self) -> None:
+        self._told_time = self._told_time or any(transaction.told_time for transaction in self._open)

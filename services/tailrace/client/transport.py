@@ -10,14 +10,21 @@ from urllib.parse import urlsplit
 import grpc
 import grpc.aio
 
+from tailrace.client.config import TlsOptions
 from tailrace.common import errors, limits
-from tailrace.common.errors import BadRequestError, TailraceError, UnavailableError
+from tailrace.common.errors import BadRequestError, ClientClosedError, TailraceError, UnavailableError
 from tailrace.rpc import controller_pb2 as pb
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from google.protobuf.message import Message
 
+    from tailrace.client.config import Authorization
+
 M = TypeVar("M", bound="Message")
+ERROR_NAME_KEY: Final = "tailrace-error"
+"""Trailing metadata in which our controller names the error that a status stands for."""
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["ControllerService"].full_name
 
 _PLAIN_SCHEMES: Final = ("tcp", "pravega")
@@ -35,8 +42,11 @@ _ERRORS: Final[dict[int, type[TailraceError]]] = {
     errors.GRPC_UNAVAILABLE: UnavailableError,
     errors.GRPC_DATA_LOSS: errors.DataError,
     errors.GRPC_UNAUTHENTICATED: errors.UnauthenticatedError,
-    errors.GRPC_UNKNOWN: BadRequestError,  # what argument errors arrive as (controller §3)
 }
+
+
+class UnknownStatusError(BadRequestError):
+    """The controller answered UNKNOWN and nothing more: a wrong argument, or trouble that may pass (controller §3)."""
 
 
 class ControllerTransport(Protocol):
@@ -68,27 +78,34 @@ class LocalTransport:
 
 
 class GrpcTransport:
-    """gRPC over the network; with several addresses, the next one is tried when one cannot be reached."""
+    """gRPC over the network; with several addresses, the next one is tried when one cannot be reached.
 
-    def __init__(self, uri: str, *, authorization: str | None = None, tls_root: bytes | None = None) -> None:
-        self._targets, self._tls = parse_controller_uri(uri)
-        self._metadata = (("authorization", authorization),) if authorization else ()
-        self._tls_root = tls_root
+    Raises BadRequestError for a malformed address or unusable TLS files.
+    """
+
+    def __init__(self, uri: str, *, tls: TlsOptions | None = None, authorization: Authorization | None = None) -> None:
+        self._targets, uses_tls = parse_controller_uri(uri)
+        self._authorization = authorization
+        options = tls or (TlsOptions() if uses_tls else None)
+        self._credentials = None if options is None else options.channel_credentials()
+        self._server_name = None if options is None else options.server_name
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._closed = False
 
     def _channel(self, target: str) -> grpc.aio.Channel:
         channel = self._channels.get(target)
         if channel is None:
-            options = [
+            options: list[tuple[str, int | str]] = [
                 ("grpc.max_receive_message_length", limits.CLIENT_CONTROLLER_MESSAGE_MAX_BYTES),
                 ("grpc.enable_http_proxy", 0),
                 ("grpc.initial_reconnect_backoff_ms", int(limits.CLIENT_BACKOFF_INITIAL_S * 1000)),
                 ("grpc.min_reconnect_backoff_ms", int(limits.CLIENT_BACKOFF_INITIAL_S * 1000)),
                 ("grpc.max_reconnect_backoff_ms", int(limits.CLIENT_BACKOFF_MAX_S * 1000)),
             ]
-            if self._tls:
-                credentials = grpc.ssl_channel_credentials(self._tls_root)
-                channel = grpc.aio.secure_channel(target, credentials, options=options)
+            if self._credentials is not None:
+                if self._server_name is not None:
+                    options.append(("grpc.ssl_target_name_override", self._server_name))
+                channel = grpc.aio.secure_channel(target, self._credentials, options=options)
             else:
                 channel = grpc.aio.insecure_channel(target, options=options)
             self._channels[target] = channel
@@ -106,7 +123,8 @@ class GrpcTransport:
         return bool(done)
 
     async def call(self, method: str, request: Message, reply: type[M], deadline_s: float) -> M:
-        """One attempt on the address that worked last."""
+        """One attempt on the address that worked last. Raises ClientClosedError."""
+        self._check_open()
         target = self._targets[0]
         stub = self._channel(target).unary_unary(
             f"/{SERVICE}/{method}",
@@ -114,23 +132,49 @@ class GrpcTransport:
             response_deserializer=reply.FromString,
         )
         try:
-            answer: M = await stub(request, timeout=deadline_s, metadata=self._metadata)
+            answer: M = await stub(request, timeout=deadline_s, metadata=self._metadata())
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and not task.cancelling():
+                self._check_open()  # closing the channel ended the call, not the caller's own canceller
+            raise
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNAVAILABLE:
                 self._targets.append(self._targets.pop(0))
-            raise error_of_status(error.code().value[0], error.details() or "", target) from error
+            name = _error_name(error.trailing_metadata() or ())
+            raise error_of_status(error.code().value[0], error.details() or "", target, name) from error
         return answer
 
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        value = self._authorization() if callable(self._authorization) else self._authorization
+        return (("authorization", value),) if value else ()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosedError
+
     async def close(self) -> None:
-        """Close the channels."""
+        """Close the channels; calls under way raise ClientClosedError."""
+        self._closed = True
         channels, self._channels = self._channels, {}
         for channel in channels.values():
             await channel.close(grace=None)
 
 
-def error_of_status(code: int, details: str, target: str) -> TailraceError:
-    """The error that a gRPC status stands for (controller §3)."""
-    kind = _ERRORS.get(code, UnavailableError)
+def _error_name(metadata: Iterable[Any]) -> str:
+    for key, value in metadata:
+        if key == ERROR_NAME_KEY:
+            return value if isinstance(value, str) else value.decode("latin-1")
+    return ""
+
+
+def error_of_status(code: int, details: str, target: str, name: str = "") -> TailraceError:
+    """The error that a gRPC status stands for (controller §3); `name` is what the server calls it, if it does."""
+    if code == errors.GRPC_UNKNOWN:
+        # Our own server says which of its errors it was; another one's UNKNOWN may be an argument or anything else.
+        kind: type[TailraceError] = BadRequestError if name else UnknownStatusError
+    else:
+        kind = _ERRORS.get(code, UnavailableError)
     if code == errors.GRPC_UNAVAILABLE:
         return kind(f"controller {target} is not available: {details}")
     return kind(details or f"controller {target} answered with gRPC status {code}")

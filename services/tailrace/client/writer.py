@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Self
@@ -11,7 +12,14 @@ from tailrace.client.retry import Backoff
 from tailrace.client.routedwriter import RoutedWriter
 from tailrace.client.segmentwriter import SegmentWriter
 from tailrace.common import limits
-from tailrace.common.errors import NoSuchSegmentError, SegmentSealedError, TailraceError
+from tailrace.common.errors import (
+    IllegalStateError,
+    NoSuchSegmentError,
+    NotFoundError,
+    SegmentSealedError,
+    TailraceError,
+    UnavailableError,
+)
 from tailrace.common.ports import new_uuid
 from tailrace.common.ranges import KeyRange
 
@@ -30,6 +38,7 @@ class EventWriter(RoutedWriter):
         super().__init__(context, str(stream))
         self.stream = stream
         self.writer_id = writer_id or str(new_uuid(context.entropy))
+        self._told_time = False
 
     async def start(self) -> Self:
         """Learn the stream's segments. Raises NotFoundError; SegmentSealedError when the stream is sealed."""
@@ -46,7 +55,18 @@ class EventWriter(RoutedWriter):
             for writer in self._writers.values()
             if writer.acknowledged_length >= 0
         }
+        self._told_time = True
         await self._context.controller.note_timestamp(self.stream, self.writer_id, timestamp_ms, position)
+
+    async def close(self) -> None:
+        """Flush and stop, and tell the controller that this writer will note no more times if it has noted any.
+
+        Raises as `flush`; the writer is stopped in any case.
+        """
+        await super().close()
+        if self._told_time:
+            self._told_time = False
+            await say_farewell(self._context, self.stream, self.writer_id)
 
     # -- routing ------------------------------------------------------------------------------------------------
 
@@ -107,6 +127,17 @@ class EventWriter(RoutedWriter):
         if isinstance(reason, SegmentSealedError):
             found = await controller.successors(self.stream, old.identifier)
         return [successor.segment for successor in found] or await controller.current_segments(self.stream)
+
+
+async def say_farewell(context: ClientContext, stream: StreamName, writer_id: str) -> None:
+    """Tell the controller that a writer will note no more times (naming §6).
+
+    It is a courtesy: all events are durable, and without it the writer's time ends to count after the stream's
+    aggregation timeout. So a controller that cannot be reached, or a stream that is gone, is no error of the writer.
+    """
+    with contextlib.suppress(TimeoutError, UnavailableError, IllegalStateError, NotFoundError):
+        async with asyncio.timeout(limits.CLIENT_REMOVE_WRITER_DEADLINE_S):
+            await context.controller.remove_writer(stream, writer_id)
 
 
 def _rerouted(

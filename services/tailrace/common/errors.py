@@ -33,12 +33,14 @@ Every error knows how it looks on each interface (design §"How we build", wire 
     ├── PermissionDeniedError
     │   └── NotAllowedError
     ├── IllegalStateError
+    │   ├── ClientClosedError
     │   └── ReinitializationRequiredError
     │   └── StreamSealedError
     └── UnavailableError                try again, perhaps elsewhere
         ├── WrongHostError
         ├── ContainerStoppedError
         ├── ConnectionLostError
+        ├── TokenExpiredError
         ├── DeadlineError
         ├── OverloadedError
         ├── DiskFullError
@@ -296,6 +298,13 @@ class StreamSealedError(IllegalStateError):
     """The stream is sealed: it takes no change but its deletion (controller §4)."""
 
 
+class ClientClosedError(IllegalStateError):
+    """The client was closed before or during the call."""
+
+    def __init__(self, message: str = "the client is closed") -> None:
+        super().__init__(message)
+
+
 class ReinitializationRequiredError(IllegalStateError):
     """The reader does not belong to its group any more (reset, or declared offline): make a new reader."""
 
@@ -322,6 +331,14 @@ class ContainerStoppedError(UnavailableError):
 
 class ConnectionLostError(UnavailableError):
     """The connection ended before the answer; the outcome is unknown."""
+
+
+class TokenExpiredError(UnavailableError):
+    """The delegation token has expired; a client asks for a new one and tries again (wire 60 with code 1)."""
+
+    wire_code = 60
+    grpc_code = GRPC_UNAUTHENTICATED
+    http_status = 401
 
 
 class DeadlineError(UnavailableError):

@@ -391,6 +391,8 @@ class TinyController:
                 return pb.StreamCutRangeResponse(segments=ids)
             case "getStreamConfiguration":
                 return pb.StreamConfig(scalingPolicy=pb.ScalingPolicy(minNumSegments=1))
+            case "removeWriter":
+                return pb.RemoveWriterResponse()
             case "noteTimestampFromWriter":
                 return pb.TimestampResponse()
             case "updateSubscriberStreamCut":

@@ -24,7 +24,13 @@ from tailrace.client.model import (
     StreamName,
     TransactionState,
 )
-from tailrace.client.transport import GrpcTransport, LocalTransport, error_of_status, parse_controller_uri
+from tailrace.client.transport import (
+    GrpcTransport,
+    LocalTransport,
+    UnknownStatusError,
+    error_of_status,
+    parse_controller_uri,
+)
 from tailrace.client.types import Endpoint
 from tailrace.common import errors, limits
 from tailrace.common.errors import (
@@ -257,7 +263,7 @@ def test_bad_addresses(uri: str) -> None:
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        (errors.GRPC_UNKNOWN, BadRequestError),
+        (errors.GRPC_UNKNOWN, UnknownStatusError),
         (errors.GRPC_NOT_FOUND, NotFoundError),
         (errors.GRPC_ALREADY_EXISTS, AlreadyExistsError),
         (errors.GRPC_FAILED_PRECONDITION, WriteConflictError),

@@ -27,7 +27,6 @@ from tailrace.common.errors import (
     TableKeyBadVersionError,
     TableKeyNotExistsError,
     TableNotEmptyError,
-    UnauthenticatedError,
     UnsupportedError,
 )
 from tailrace.wire import commands as c
@@ -47,7 +46,7 @@ def client(store: Any, pool: ConnectionPool, forgotten: list[str]) -> SegmentCli
         endpoint: Endpoint = store.endpoint
         return endpoint
 
-    return SegmentClient(pool, locate, token="", forget=forgotten.append, deadline_s=5.0)
+    return SegmentClient(pool, locate, forget=forgotten.append, deadline_s=5.0)
 
 
 async def test_a_segment_from_creation_to_deletion(store: Any, client: SegmentClient) -> None:
@@ -131,7 +130,6 @@ async def test_a_wrong_host_is_forgotten_and_asked_for_again(
     ("make", "error"),
     [
         (lambda i: c.OperationUnsupported(i, "x"), UnsupportedError),
-        (lambda i: c.AuthTokenCheckFailed(i, "", 1), UnauthenticatedError),
         (lambda i: c.AuthTokenCheckFailed(i, "", 0), PermissionDeniedError),
         (lambda i: c.ErrorMessage(i, NAME, "bad", 0), BadRequestError),
         (lambda i: c.ErrorMessage(i, NAME, "bad", -1), IllegalStateError),

@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tailrace.client.model import Cut, SegmentRange, StreamName
 from tailrace.client.retry import Backoff
+from tailrace.client.transport import UnknownStatusError
 from tailrace.common import limits
-from tailrace.common.errors import DeadlineError, IllegalStateError, TailraceError, UnavailableError
+from tailrace.common.errors import (
+    ClientClosedError,
+    ConditionFailedError,
+    DeadlineError,
+    IllegalStateError,
+    TailraceError,
+    UnavailableError,
+)
 from tailrace.common.ranges import KeyRange
 from tailrace.common.realports import SystemEntropy
 from tailrace.rpc import controller_pb2 as pb
@@ -39,30 +47,40 @@ class Caller:
         self._deadline_s = deadline_s
 
     async def _call(self, method: str, request: Message, reply: type[M]) -> M:
+        """`_call_unsure`, for calls whose repetition has no other effect or answer than one call."""
+        return (await self._call_unsure(method, request, reply))[0]
+
+    async def _call_unsure(self, method: str, request: Message, reply: type[M]) -> tuple[M, bool]:
         """Call until it succeeds, fails for good or the deadline passes.
+
+        Returns the answer and whether an earlier attempt may have had its effect although its answer was lost: then a
+        refusal may mean that very effect, and the caller reads and compares.
 
         Controllers that cannot be reached are retried all that time, so that a restart goes unnoticed. Errors that may
         pass otherwise (conflicts, and INTERNAL, which a starting controller answers with) get
-        CLIENT_CONTROLLER_ATTEMPTS_MAX attempts. UNKNOWN is not retried: that is what wrong arguments arrive as.
+        CLIENT_CONTROLLER_ATTEMPTS_MAX attempts; UNKNOWN, which may also be a wrong argument, gets
+        CLIENT_CONTROLLER_UNKNOWN_ATTEMPTS_MAX, and none when the server says that it is one.
         """
         loop = asyncio.get_running_loop()
         ends_at_s = loop.time() + self._deadline_s
         backoff = Backoff(self._entropy)
-        attempts_left = limits.CLIENT_CONTROLLER_ATTEMPTS_MAX
+        attempts = 0
+        unsure = False
         while True:
             left_s = max(0.0, ends_at_s - loop.time())
             try:
                 async with asyncio.timeout(left_s):
-                    return await self._transport.call(method, request, reply, left_s)
+                    return await self._transport.call(method, request, reply, left_s), unsure
             except TimeoutError as error:
                 raise DeadlineError(f"{method} had no answer within {self._deadline_s:g} s") from error
             except UnavailableError as error:
                 failure: TailraceError = error
             except TailraceError as error:
-                attempts_left -= 1
-                if attempts_left == 0 or not (error.retryable or isinstance(error, IllegalStateError)):
+                attempts += 1
+                if attempts >= _attempts_of(error):
                     raise
                 failure = error
+            unsure = unsure or not isinstance(failure, ConditionFailedError)
             delay_s = backoff.next_delay_s()
             if loop.time() + delay_s >= ends_at_s:
                 raise failure
@@ -71,6 +89,17 @@ class Caller:
     async def close(self) -> None:
         """Release the connections to the controller."""
         await self._transport.close()
+
+
+def _attempts_of(error: TailraceError) -> int:
+    """How often a call is tried that fails in this way."""
+    if isinstance(error, ClientClosedError):
+        return 1
+    if isinstance(error, UnknownStatusError):
+        return limits.CLIENT_CONTROLLER_UNKNOWN_ATTEMPTS_MAX
+    if error.retryable or isinstance(error, IllegalStateError):
+        return limits.CLIENT_CONTROLLER_ATTEMPTS_MAX
+    return 1
 
 
 def check_status(reply: Any, subject: str, failures: Mapping[str, Callable[[str], TailraceError]]) -> str:

@@ -52,7 +52,12 @@ class ReaderGroupCalls(Caller):
             WriteConflictError: id or generation are not the stored ones.
         """
         request = group_message(scope, group, config)
-        reply = await self._call("updateReaderGroup", request, pb.UpdateReaderGroupResponse)
+        reply, unsure = await self._call_unsure("updateReaderGroup", request, pb.UpdateReaderGroupResponse)
+        if unsure and reply.status == pb.UpdateReaderGroupResponse.INVALID_CONFIG:
+            stored = await self.reader_group_config(scope, group)
+            own = stored.group_id == config.group_id and stored.same_settings(config)
+            if own and stored.generation == config.generation + 1:
+                return stored.generation  # by the attempt whose answer was lost
         check_status(
             reply,
             f"reader group {scope}/{group}",
@@ -66,7 +71,9 @@ class ReaderGroupCalls(Caller):
     async def delete_reader_group(self, scope: str, group: str, group_id: uuid.UUID) -> None:
         """Delete the group of that id."""
         request = pb.ReaderGroupInfo(scope=scope, readerGroup=group, readerGroupId=str(group_id))
-        reply = await self._call("deleteReaderGroup", request, pb.DeleteReaderGroupStatus)
+        reply, unsure = await self._call_unsure("deleteReaderGroup", request, pb.DeleteReaderGroupStatus)
+        if unsure and reply.status == pb.DeleteReaderGroupStatus.RG_NOT_FOUND:
+            return  # gone by an attempt whose answer was lost, as far as can be known
         check_status(reply, f"reader group {scope}/{group}", {"RG_NOT_FOUND": _no_group})
 
     async def list_subscribers(self, stream: StreamName) -> list[str]:

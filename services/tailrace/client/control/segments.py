@@ -18,7 +18,13 @@ from tailrace.client.model import Cut, ScaleStarted, SegmentRange, StreamName, S
 from tailrace.client.retry import Backoff
 from tailrace.client.types import Endpoint
 from tailrace.common import limits, names
-from tailrace.common.errors import DeadlineError, IllegalStateError, WriteConflictError
+from tailrace.common.errors import (
+    ClientClosedError,
+    DeadlineError,
+    IllegalStateError,
+    UnavailableError,
+    WriteConflictError,
+)
 from tailrace.rpc import controller_pb2 as pb
 
 if TYPE_CHECKING:
@@ -89,7 +95,11 @@ class SegmentCalls(Caller):
     # -- where segments are served ------------------------------------------------------------------------------
 
     async def locate(self, segment: str) -> Endpoint:
-        """Endpoint of a segment; remembered until `forget` or CLIENT_ENDPOINT_TTL_S. Raises InvalidNameError."""
+        """Endpoint of a segment; remembered until `forget` or CLIENT_ENDPOINT_TTL_S.
+
+        Raises:
+            InvalidNameError. UnavailableError: also for INTERNAL, which here only a controller in trouble answers with.
+        """
         key = names.container_key(segment)
         now_s = asyncio.get_running_loop().time()
         known = self._endpoints.get(key)
@@ -97,7 +107,12 @@ class SegmentCalls(Caller):
             return known[1]
         name = names.parse_segment_name(segment)
         request = segment_id(StreamName(name.scope, name.stream), name.identifier)
-        reply = await self._call("getURI", request, pb.NodeUri)
+        try:
+            reply = await self._call("getURI", request, pb.NodeUri)
+        except ClientClosedError:
+            raise
+        except IllegalStateError as error:
+            raise UnavailableError(f"the controller does not tell where {segment} is: {error}") from error
         endpoint = Endpoint(reply.endpoint, reply.port)
         self._endpoints[key] = (now_s + limits.CLIENT_ENDPOINT_TTL_S, endpoint)
         if len(self._endpoints) > limits.CLIENT_ENDPOINTS_CACHED_MAX:
@@ -129,7 +144,11 @@ class SegmentCalls(Caller):
         """
         entries = [pb.ScaleRequest.KeyRangeEntry(start=low, end=high) for low, high in ranges]
         request = pb.ScaleRequest(streamInfo=stream_info(stream), sealedSegments=sealed, newKeyRanges=entries)
-        reply = await self._call("scale", request, pb.ScaleResponse)
+        reply, unsure = await self._call_unsure("scale", request, pb.ScaleResponse)
+        if unsure and reply.status != pb.ScaleResponse.STARTED:
+            started = await self._scaled_already(stream, sealed, ranges)
+            if started is not None:
+                return started
         if reply.status == pb.ScaleResponse.PRECONDITION_FAILED:
             raise WriteConflictError(
                 f"stream {stream}: a segment to seal is not active, or fewer segments than the minimum would be left"
@@ -137,6 +156,25 @@ class SegmentCalls(Caller):
         if reply.status != pb.ScaleResponse.STARTED:
             raise IllegalStateError(f"stream {stream} was not scaled: it is being changed, sealed, or ranges differ")
         return ScaleStarted(reply.epoch, segment_ranges(reply.segments))
+
+    async def _scaled_already(
+        self, stream: StreamName, sealed: Sequence[int], ranges: Sequence[KeyRange]
+    ) -> ScaleStarted | None:
+        """The scale that an attempt with a lost answer has begun, if the stream looks as it was to look.
+
+        The new segments are shown before the scale is complete, but not at once: a short wait belongs to it.
+        """
+        backoff = Backoff(self._entropy)
+        ends_at_s = asyncio.get_running_loop().time() + limits.CLIENT_REPLY_DEADLINE_S
+        while asyncio.get_running_loop().time() < ends_at_s:
+            active = await self.current_segments(stream)
+            fresh = [segment for segment in active if segment.key_range in ranges and segment.identifier not in sealed]
+            if len(fresh) == len(ranges) and all(segment.identifier not in sealed for segment in active):
+                return ScaleStarted(max(names.segment_epoch(segment.identifier) for segment in fresh) - 1, fresh)
+            if not all(any(segment.identifier == one for segment in active) for one in sealed):
+                return None  # somebody else replaced some of them
+            await asyncio.sleep(backoff.next_delay_s())
+        return None
 
     async def scale_is_done(self, stream: StreamName, epoch: int) -> bool:
         """Whether the scale that left `epoch` is complete. Raises IllegalStateError for an epoch that is not known."""

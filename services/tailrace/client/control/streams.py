@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ from tailrace.client.model import (
     StreamConfig,
     StreamName,
 )
+from tailrace.client.retry import Backoff
+from tailrace.common import limits
 from tailrace.common.errors import (
     IllegalStateError,
     InvalidNameError,
@@ -28,6 +31,8 @@ from tailrace.rpc import controller_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from google.protobuf.message import Message
 
     from tailrace.common.errors import TailraceError
 
@@ -45,7 +50,10 @@ class ScopeCalls(Caller):
     """Calls on scopes."""
 
     async def create_scope(self, scope: str) -> bool:
-        """Create a scope; False when it exists. Raises InvalidNameError."""
+        """Create a scope; False when it exists, also by this call's own attempt if its answer was lost.
+
+        Raises InvalidNameError.
+        """
         reply = await self._call("createScope", pb.ScopeInfo(scope=scope), pb.CreateScopeStatus)
         if reply.status == pb.CreateScopeStatus.SCOPE_EXISTS:
             return False
@@ -55,9 +63,9 @@ class ScopeCalls(Caller):
     async def delete_scope(self, scope: str, *, recursive: bool = False) -> bool:
         """Delete a scope; False when there is none. Raises NotEmptyError unless `recursive`."""
         method = "deleteScopeRecursive" if recursive else "deleteScope"
-        reply = await self._call(method, pb.ScopeInfo(scope=scope), pb.DeleteScopeStatus)
+        reply, unsure = await self._call_unsure(method, pb.ScopeInfo(scope=scope), pb.DeleteScopeStatus)
         if reply.status == pb.DeleteScopeStatus.SCOPE_NOT_FOUND:
-            return False
+            return unsure  # gone by an attempt whose answer was lost, as far as can be known
         check_status(reply, f"scope {scope}", {"SCOPE_NOT_EMPTY": lambda s: NotEmptyError(f"{s} is not empty")})
         return True
 
@@ -83,7 +91,10 @@ class StreamCalls(Caller):
     """Calls on streams as a whole. Missing scopes and streams raise NoSuchScopeError and NoSuchStreamError."""
 
     async def create_stream(self, stream: StreamName, config: StreamConfig) -> bool:
-        """Create a stream; False when it exists. Raises NoSuchScopeError, InvalidNameError, BadRequestError."""
+        """Create a stream; False when it exists, also by this call's own attempt if its answer was lost.
+
+        Raises NoSuchScopeError, InvalidNameError, BadRequestError.
+        """
         reply = await self._call("createStream", config_message(stream, config), pb.CreateStreamStatus)
         if reply.status == pb.CreateStreamStatus.STREAM_EXISTS:
             return False
@@ -96,12 +107,12 @@ class StreamCalls(Caller):
 
     async def update_stream(self, stream: StreamName, config: StreamConfig) -> None:
         """Replace the configuration. Raises UnsupportedError when the stream is sealed."""
-        reply = await self._call("updateStream", config_message(stream, config), pb.UpdateStreamStatus)
+        reply = await self._change("updateStream", config_message(stream, config))
         check_status(reply, f"stream {stream}", {**_NO_STREAM, **_SEALED})
 
     async def truncate_stream(self, stream: StreamName, cut: Cut) -> None:
         """Drop everything before the cut. Raises IllegalStateError for a cut that is not valid."""
-        reply = await self._call("truncateStream", cut_message(stream, cut), pb.UpdateStreamStatus)
+        reply = await self._change("truncateStream", cut_message(stream, cut))
         check_status(
             reply,
             f"stream {stream}",
@@ -116,14 +127,29 @@ class StreamCalls(Caller):
 
     async def seal_stream(self, stream: StreamName) -> None:
         """Seal; sealing a sealed stream succeeds."""
-        reply = await self._call("sealStream", stream_info(stream), pb.UpdateStreamStatus)
+        reply = await self._change("sealStream", stream_info(stream))
         check_status(reply, f"stream {stream}", _NO_STREAM)
+
+    async def _change(self, method: str, request: Message) -> pb.UpdateStreamStatus:
+        """Change a stream. All these changes may be repeated; a refusal after a lost answer is asked for again.
+
+        It may mean that the change of the lost attempt is still going on.
+        """
+        backoff = Backoff(self._entropy)
+        unsure = False
+        for _ in range(limits.CLIENT_CONTROLLER_ATTEMPTS_MAX):
+            reply, unsure_now = await self._call_unsure(method, request, pb.UpdateStreamStatus)
+            unsure = unsure or unsure_now
+            if not unsure or reply.status != pb.UpdateStreamStatus.FAILURE:
+                break
+            await asyncio.sleep(backoff.next_delay_s())
+        return reply
 
     async def delete_stream(self, stream: StreamName) -> bool:
         """Delete a sealed stream; False when there is none. Raises IllegalStateError when it is not sealed."""
-        reply = await self._call("deleteStream", stream_info(stream), pb.DeleteStreamStatus)
+        reply, unsure = await self._call_unsure("deleteStream", stream_info(stream), pb.DeleteStreamStatus)
         if reply.status == pb.DeleteStreamStatus.STREAM_NOT_FOUND:
-            return False
+            return unsure  # gone by an attempt whose answer was lost, as far as can be known
         check_status(
             reply,
             f"stream {stream}",

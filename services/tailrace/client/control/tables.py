@@ -51,9 +51,9 @@ class KeyValueTableCalls(Caller):
     async def delete_table(self, scope: str, table: str) -> bool:
         """Delete a table; False when there is none."""
         request = pb.KeyValueTableInfo(scope=scope, kvtName=table)
-        reply = await self._call("deleteKeyValueTable", request, pb.DeleteKVTableStatus)
+        reply, unsure = await self._call_unsure("deleteKeyValueTable", request, pb.DeleteKVTableStatus)
         if reply.status == pb.DeleteKVTableStatus.TABLE_NOT_FOUND:
-            return False
+            return unsure  # gone by an attempt whose answer was lost, as far as can be known
         check_status(reply, f"table {scope}/{table}", {})
         return True
 

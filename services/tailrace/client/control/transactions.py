@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 
 from tailrace.client.control.caller import Caller, check_status, cut_message, segment_ranges, stream_info
 from tailrace.client.model import Cut, PingStatus, StreamName, TransactionSegments, TransactionState
@@ -17,7 +18,10 @@ class TransactionCalls(Caller):
     """Calls on transactions and of writers."""
 
     async def create_transaction(self, stream: StreamName, lease_ms: int) -> TransactionSegments:
-        """Open a transaction. Raises BadRequestError (lease), WriteConflictError (not while a scale waits)."""
+        """Open a transaction. Raises BadRequestError (lease), WriteConflictError (not while a scale waits).
+
+        When an answer is lost the transaction that it told of is left to its lease, and another one is opened.
+        """
         request = pb.CreateTxnRequest(streamInfo=stream_info(stream), lease=lease_ms)
         reply = await self._call("createTransaction", request, pb.CreateTxnResponse)
         return TransactionSegments(_uuid_of(reply.txnId), segment_ranges(reply.activeSegments))
@@ -34,15 +38,28 @@ class TransactionCalls(Caller):
         request = pb.TxnRequest(
             streamInfo=stream_info(stream), txnId=_id_of(transaction), writerId=writer, timestamp=timestamp_ms
         )
-        self._check(await self._call("commitTransaction", request, pb.TxnStatus), stream, transaction)
+        states = (TransactionState.COMMITTING, TransactionState.COMMITTED)
+        await self._decide("commitTransaction", request, stream, transaction, states)
 
     async def abort_transaction(self, stream: StreamName, transaction: uuid.UUID) -> None:
         """Decide to abort. Raises IllegalStateError when it cannot be aborted."""
         request = pb.TxnRequest(streamInfo=stream_info(stream), txnId=_id_of(transaction))
-        self._check(await self._call("abortTransaction", request, pb.TxnStatus), stream, transaction)
+        states = (TransactionState.ABORTING, TransactionState.ABORTED)
+        await self._decide("abortTransaction", request, stream, transaction, states)
 
-    @staticmethod
-    def _check(reply: pb.TxnStatus, stream: StreamName, transaction: uuid.UUID) -> None:
+    async def _decide(
+        self,
+        method: str,
+        request: pb.TxnRequest,
+        stream: StreamName,
+        transaction: uuid.UUID,
+        states: Sequence[TransactionState],
+    ) -> None:
+        """Decide; a refusal after a lost answer is none when the transaction is as decided: then this call did it."""
+        reply, unsure = await self._call_unsure(method, request, pb.TxnStatus)
+        refused = reply.status == pb.TxnStatus.FAILURE
+        if refused and unsure and await self.transaction_state(stream, transaction) in states:
+            return
         check_status(
             reply,
             f"transaction {transaction} of {stream}",

@@ -10,6 +10,7 @@ import grpc
 import structlog
 from google.protobuf import message_factory
 
+from tailrace.client.transport import ERROR_NAME_KEY
 from tailrace.common.auth import Principal
 from tailrace.common.errors import GRPC_INTERNAL, TailraceError
 from tailrace.controller.grpc.call import Call
@@ -45,6 +46,8 @@ def _handler(services: ControllerServices, rpc: str, listener: ListenerKind) -> 
             return await services.call(rpc, request, _call_of(context, listener))
         except TailraceError as error:
             code, text = _CODES[error.grpc_code], str(error)
+            # UNKNOWN alone leaves clients in doubt whether an argument is wrong; others ignore this (controller §1)
+            context.set_trailing_metadata(((ERROR_NAME_KEY, type(error).__name__),))
         except asyncio.CancelledError:
             raise
         except Exception as error:  # a bug: the caller is told, the log has the place
