@@ -206,6 +206,7 @@ class ContainerState:
         self.staged_creates: dict[int, Segment] = {}  # created and not yet committed
         self.merged: dict[str, MergedSource] = {}
         self.moves: dict[int, tuple[int, int]] = {}  # merged source id -> (target id, shift)
+        self.flushing: dict[int, None] = {}  # ids of segments whose bytes are on their way to Tier 2; not replayed
         self.object_uses: dict[str, int] = {}
         self.pending_deletes: dict[str, None] = {}
 
@@ -281,7 +282,9 @@ class ContainerState:
         """Register a committed segment."""
         self.segments[segment.segment_id] = segment
         self.by_name[segment.name] = segment
-        self.merged.pop(segment.name, None)
+        before = self.merged.pop(segment.name, None)
+        if before is not None:  # no merge is asked for by that name any more, but its chunks may still be coming
+            self.merged[f"\0{before.source_id}"] = before
 
     def _truncate(self, operation: ops.Truncate) -> None:
         segment = self.segments[operation.segment_id]
@@ -388,7 +391,13 @@ class ContainerState:
         return segment_id, shift
 
     def forget_merged(self, before_ms: int) -> None:
-        """Forget sources merged before a time."""
+        """Forget sources merged before a time; none while the chunks of one are on their way.
+
+        Where those belong must not depend on what a later checkpoint, which may never become durable, would forget:
+        replay would come to another state.
+        """
+        if any(segment_id in self.moves for segment_id in self.flushing):
+            return
         old = [name for name, item in self.merged.items() if item.timestamp_ms < before_ms]
         for name in old:
             del self.merged[name]

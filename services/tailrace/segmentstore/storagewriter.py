@@ -165,6 +165,7 @@ class StorageWriter:
     async def _flush(self, segments: Sequence[Segment]) -> None:
         for segment in segments:
             segment.flushing = True
+            self._host.state.flushing[segment.segment_id] = None
         try:
             await self._write_all(_jobs(segments))
             now = asyncio.get_running_loop().time()
@@ -174,6 +175,7 @@ class StorageWriter:
         finally:
             for segment in segments:
                 segment.flushing = False
+                del self._host.state.flushing[segment.segment_id]
         self._settle(segments)
 
     def _settle(self, segments: Sequence[Segment]) -> None:

@@ -17,6 +17,7 @@ from tailrace.common.errors import (
     UnavailableError,
 )
 from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType, SegmentKind
+from tailrace.segmentstore.checkpointer import Checkpointer
 from tailrace.segmentstore.container import Container
 from tailrace.segmentstore.state import ContainerState
 from tailrace.storage.port import Buffer
@@ -224,3 +225,56 @@ async def test_tables_take_no_events_and_no_merges(world: World) -> None:
             await container.merge(target, source)
     with pytest.raises(BadRequestError, match="table segment"):
         await container.writer_state(OTHER, b"w" * 16)
+
+
+@pytest.mark.parametrize("why", ["name taken again", "long ago"])
+async def test_a_merged_source_is_not_forgotten_while_its_bytes_are_on_their_way_to_tier_2(
+    world: World, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    async def no_room(*_: object) -> bool:
+        return False
+
+    full_disk = pytest.MonkeyPatch()
+    full_disk.setattr(Checkpointer, "_room", no_room)
+    monkeypatch.setattr(limits, "DELETE_DELAY_S", 0.0)
+    monkeypatch.setattr(limits, "FLUSH_TICK_S", 0.01)
+    world.objects = objects = Gate()
+    container = await world.open()
+    for name in (NAME, OTHER):
+        await container.create_segment(name)
+    await container.append(OTHER, [b"source"])
+    flushing = asyncio.create_task(container.flush_to_storage())
+    await objects.reached.wait()
+    await container.merge(NAME, OTHER)
+    if why == "name taken again":
+        await container.create_segment(OTHER)
+    # As a checkpoint does for which the disk then turns out to be too full.
+    container.state.forget_merged(0 if why == "name taken again" else 2**60)
+    objects.open.set()
+    await asyncio.wait([flushing])
+    await eventually(lambda: not container.state.pending_deletes)
+    await container.close()
+    full_disk.undo()
+    container = await world.open()
+    await container.flush_to_storage()  # from here on the log does not hold the bytes any more
+    await container.close()
+    container = await world.open()
+    assert await whole(container, NAME) == b"source"
+
+
+async def test_merged_sources_are_forgotten_in_the_end(world: World) -> None:
+    container = await world.open()
+    for number in range(3):
+        for name in (NAME, OTHER):
+            if name == OTHER or not number:
+                await container.create_segment(name)
+        await container.append(OTHER, [b"source"])
+        await container.merge(NAME, OTHER)
+    assert len(container.state.moves) == 3
+    await container.flush_to_storage()
+    await container.close()
+    container = await world.open()
+    assert len(container.state.moves) == 3
+    container.state.forget_merged(2**60)
+    assert container.state.moves == {}
+    assert container.state.merged == {}
