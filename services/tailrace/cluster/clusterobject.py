@@ -23,7 +23,7 @@ async def bind_tier2(store: ObjectStore, place: str, cluster_id: str, containers
     Raises:
         StartError: it belongs to another cluster, or it is not the one that the cluster had. UnavailableError.
     """
-    found = await _read(store, place)
+    found = await marked_cluster(store, place)
     if found is None:
         if bound:
             raise StartError(f"{place} has no {CLUSTER_KEY}: it is not the one that this cluster's data was moved to")
@@ -31,14 +31,15 @@ async def bind_tier2(store: ObjectStore, place: str, cluster_id: str, containers
         try:
             await store.put(CLUSTER_KEY, [json.dumps(content).encode()], if_absent=True)
         except AlreadyExistsError:  # another worker of the cluster, at the same moment
-            found = await _read(store, place)
+            found = await marked_cluster(store, place)
         else:
             found = cluster_id
     if found != cluster_id:
         raise StartError(f"{place} belongs to cluster {found}, not to {cluster_id}")
 
 
-async def _read(store: ObjectStore, place: str) -> str | None:
+async def marked_cluster(store: ObjectStore, place: str) -> str | None:
+    """The cluster that Tier 2 is marked with; None: it is not. Raises StartError: the mark is damaged or newer."""
     try:
         text = await store.get(CLUSTER_KEY)
     except NotFoundError:

@@ -60,13 +60,14 @@ class ReadOnlyDisk:
 class ClosedLog:
     """The frames of a file log, decided on as its next owner would, and left as they are.
 
-    It is locked from `open` to `close`, so that no owner comes meanwhile.
+    It is locked from `open` to `close`, so that no owner comes meanwhile. ``opened_epoch``: as of `FileLog`.
     """
 
-    def __init__(self, disk: ReadableDisk, directory: str, container: int) -> None:
+    def __init__(self, disk: ReadableDisk, directory: str, container: int, *, opened_epoch: int = 0) -> None:
         self._disk = disk
         self._directory = directory
         self._container = container
+        self._opened_epoch = opened_epoch
         self._lock: DirectoryLock | None = None
         self._decision = Decision()
         self._last_read: tuple[int, bytes] = (-1, b"")
@@ -82,6 +83,7 @@ class ClosedLog:
         self._lock = self._disk.lock(self._directory)
         self.scans = await scan_directory(self._disk, self._directory, self._container)
         self._decision = decide(self.scans)
+        self._decision.check_opened(self._directory, self._opened_epoch)
 
     @property
     def has_begun(self) -> bool:

@@ -13,7 +13,6 @@ from tailrace.common import limits
 from tailrace.common.errors import (
     BadRequestError,
     CorruptionError,
-    DataLossError,
     DiskFullError,
     FencedError,
     IllegalStateError,
@@ -152,9 +151,7 @@ class FileLog:
 
     async def _recover_and_begin(self, epoch: int, nonce: bytes) -> None:
         decision = decide(await scan_directory(self._disk, self._directory, self._container))
-        if decision.known_epoch < self._opened_epoch:
-            state = f"ends with epoch {decision.known_epoch}" if decision.known_epoch else "is empty or missing"
-            raise DataLossError(f"log folder {self._directory} {state}, but had one of epoch {self._opened_epoch}")
+        decision.check_opened(self._directory, self._opened_epoch)
         if epoch <= decision.known_epoch:
             known = decision.known_epoch
             raise FencedError(f"log {self._directory} knows epoch {known}, {epoch} is not above it", known)

@@ -71,6 +71,12 @@ class Decision:
     log_start: int = 0
     acknowledged_through: int = -1
 
+    def check_opened(self, directory: str, epoch: int) -> None:
+        """See that the log is the one that was opened for `epoch` (0: none was). Raises DataLossError."""
+        if self.known_epoch < epoch:
+            state = f"ends with epoch {self.known_epoch}" if self.known_epoch else "is empty or missing"
+            raise DataLossError(f"log folder {directory} {state}, but had one of epoch {epoch}")
+
 
 def decide(scans: Iterable[FileScan]) -> Decision:
     """Decide which frames count.

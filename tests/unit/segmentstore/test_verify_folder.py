@@ -391,12 +391,32 @@ async def test_other_bytes_than_the_log_holds(folder: Folder) -> None:
     assert f"to {ref.end} are not those that the log holds" in problem.reason
 
 
-async def test_a_log_that_is_gone(folder: Folder) -> None:
+@pytest.mark.parametrize("epoch", ["known", "unknown"])
+async def test_a_log_that_is_gone(folder: Folder, epoch: str) -> None:
     container, _ = folder.states[STREAM]
-    shutil.rmtree(folder.path / "log" / str(container))
+    directory = folder.path / "log" / str(container)
+    shutil.rmtree(directory)
+    if epoch == "unknown":
+        (folder.path / "epochs" / f"{container}.json").unlink()
     (problem,) = await folder.problems()
     assert problem.container == container
-    assert "its log holds nothing" in problem.reason
+    if epoch == "known":
+        assert f"{directory} is empty or missing, but had one of epoch 2" in problem.reason
+    else:
+        assert "its log holds nothing" in problem.reason
+
+
+async def test_the_mark_of_the_cluster(folder: Folder) -> None:
+    mark = folder.tier2 / "cluster.json"
+    content = mark.read_text()
+    mark.write_text("no JSON")
+    assert [(problem.place, problem.position) for problem in await folder.problems()] == [("object cluster.json", 0)]
+    mark.unlink()
+    (problem,) = await folder.problems()
+    assert str(problem) == "object cluster.json: it does not exist"
+    mark.write_text(content.replace('"cluster": "', '"cluster": "another-'))
+    with pytest.raises(StartError, match="belongs to cluster another-"):
+        await folder.verify()
 
 
 async def test_a_table_index_that_leads_to_other_places(tmp_path: Path) -> None:

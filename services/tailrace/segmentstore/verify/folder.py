@@ -8,7 +8,8 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tailrace.cluster.datafolder import DataFolder, last_epoch, read_data_folder
+from tailrace.cluster.clusterobject import CLUSTER_KEY, marked_cluster
+from tailrace.cluster.datafolder import DataFolder, opened_epoch, read_data_folder
 from tailrace.common import limits
 from tailrace.common.errors import StartError
 from tailrace.kernel import BlockCache
@@ -17,7 +18,7 @@ from tailrace.segmentstore.cachemanager import CacheManager
 from tailrace.segmentstore.tier2 import Tier2
 from tailrace.segmentstore.verify.container import ContainerVerification
 from tailrace.segmentstore.verify.objects import account_for_others
-from tailrace.segmentstore.verify.report import ContainerReport, Report
+from tailrace.segmentstore.verify.report import ContainerReport, Problem, Report
 from tailrace.storage.obstores import open_object_store
 
 if TYPE_CHECKING:
@@ -76,28 +77,46 @@ class _FolderVerification:
     async def run(self) -> Report:
         """Verify container after container."""
         count = self._folder.manifest.containers
+        opened = [self._opened_epoch(container) for container in range(count)]
+        await self._check_mark(bound=any(opened))
         self._total = sum(_log_file_bytes(self._directory(container)) for container in range(count))
         async for info in self._store.list(""):
             self._total += info.length_bytes
         for container in range(count):
-            await self._verify(container)
+            await self._verify(container, opened[container])
         await account_for_others(self._store, count, self._report)
         return self._report
 
     def _directory(self, container: int) -> Path:
         return self._folder.path / "log" / str(container)
 
-    async def _verify(self, container: int) -> None:
-        report = ContainerReport(self._report, container)
+    def _opened_epoch(self, container: int) -> int:
         try:
-            last_epoch(self._folder.path, container)
+            return opened_epoch(self._folder.path, container)
         except StartError as error:
-            report.problem(str(error))
+            ContainerReport(self._report, container).problem(str(error))
+            return 0
+
+    async def _check_mark(self, *, bound: bool) -> None:
+        """Tier 2 is that of the cluster. Raises StartError: it is that of another one."""
+        cluster_id = self._folder.manifest.cluster_id
+        try:
+            found = await marked_cluster(self._store, "Tier 2")
+        except StartError as error:
+            self._report.add(Problem(None, "", None, f"object {CLUSTER_KEY}", 0, str(error)))
+            return
+        if found is None and bound:
+            self._report.add(Problem(None, "", None, f"object {CLUSTER_KEY}", None, "it does not exist"))
+        elif found not in (None, cluster_id):
+            raise StartError(f"Tier 2 belongs to cluster {found}, not to {cluster_id}")
+
+    async def _verify(self, container: int, opened: int) -> None:
+        report = ContainerReport(self._report, container)
         directory = self._directory(container)
         await self._wait_until_free(str(directory))
         cluster_id = uuid.UUID(self._folder.manifest.cluster_id).bytes
         tier2 = Tier2(self._store, cluster_id, container, 0, self._entropy)
-        log = ClosedLog(self._disk, str(directory), container)
+        log = ClosedLog(self._disk, str(directory), container, opened_epoch=opened)
         await ContainerVerification(log, self._store, tier2, cluster_id, self._cache, report, self._advance).run()
 
     async def _wait_until_free(self, directory: str) -> None:
