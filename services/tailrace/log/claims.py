@@ -19,6 +19,7 @@ from tailrace.common.errors import (
     CorruptionError,
     FencedError,
     FormatVersionError,
+    UnavailableError,
 )
 from tailrace.kernel import crc32c
 
@@ -122,14 +123,18 @@ class Claims:
     async def _create(self, claim: Claim) -> Claim:
         """Create the claim unless it exists; returns the one that is there then, whatever replies were lost."""
         key = self._keys.claim(claim.number)
-        try:
-            await self._calls.persist(lambda: self._calls.create(key, claim.encode()))
-        except AlreadyExistsError:
-            data = await self._calls.persist(lambda: self._calls.find(key))
-            if data is None:
-                raise CorruptionError(key, "the claim existed and is gone") from None
-            return self._decoded(data, claim.number)
-        return claim
+
+        async def create() -> Claim:
+            try:
+                await self._calls.create(key, claim.encode())
+            except AlreadyExistsError as error:
+                data = await self._calls.find(key)
+                if data is None:  # stores refuse one of two at the same time, and the other may fail, too
+                    raise UnavailableError(f"put {key}: in conflict with another one") from error
+                return self._decoded(data, claim.number)
+            return claim
+
+        return await self._calls.persist(create)
 
     async def _exists(self, number: int) -> bool:
         return await self._calls.persist(lambda: self._calls.find(self._keys.claim(number))) is not None

@@ -88,10 +88,8 @@ class _Probe:
         if len(winners) > 1:
             count = f"{len(winners)} of {len(contents)}"
             raise self._refuse(f"it ignores conditions: {count} rival puts-if-absent succeeded")
-        if found not in contents:
-            raise self._refuse("rival put-if-absent left no object")
         if not winners:
-            raise UnavailableError(f"put {key}: the reply to the one that succeeded was lost")
+            raise UnavailableError(f"put {key}: the reply to the one that succeeded was lost, or all were in conflict")
         if [found] != winners:
             raise self._refuse("a put-if-absent was answered with success, but another one's object is there")
 

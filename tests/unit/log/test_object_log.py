@@ -39,6 +39,8 @@ class GateStore:
         self.requests: Counter[tuple[str, str]] = Counter()
         self.blind = False
         """Lists show nothing."""
+        self.conflicts: set[str] = set()
+        """Keys whose next put-if-absent is refused although there is nothing."""
         self._gates: list[tuple[str, str, bool, asyncio.Event]] = []
         self._failures: list[tuple[str, str, bool]] = []
 
@@ -88,7 +90,8 @@ class GateStore:
 
     async def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> None:
         def effect() -> None:
-            if if_absent and key in self.objects:
+            if if_absent and (key in self.objects or key in self.conflicts):
+                self.conflicts.discard(key)
                 raise AlreadyExistsError(key)
             self.objects[key] = content
 
@@ -300,6 +303,14 @@ async def test_every_epoch_up_to_the_own_one_is_claimed_in_order(store: GateStor
 
 async def test_a_claim_whose_answer_was_lost_is_the_own_one(store: GateStore) -> None:
     store.fail("put", KEYS.claim(1), after=True)
+    log = await opened(store, 1)
+    assert store.requests["put", KEYS.claim(1)] == 2
+    await log.close()
+
+
+async def test_a_conflict_that_leaves_no_claim_is_tried_again(store: GateStore) -> None:
+    """Some stores refuse a put-if-absent while another is under way, whatever becomes of that."""
+    store.conflicts.add(KEYS.claim(1))
     log = await opened(store, 1)
     assert store.requests["put", KEYS.claim(1)] == 2
     await log.close()
