@@ -126,6 +126,10 @@ SEND_BUFFERS_MAX_BYTES: Final = 64 * MIB
 CACHE_DEFAULT_BYTES: Final = 256 * MIB
 STORAGE_READ_ALIGNMENT_BYTES: Final = 1 * MIB
 CACHE_ENTRY_MAX_BYTES: Final = 256 * KIB
+THROTTLE_TARGET: Final = 0.5  # part of the cache that may wait for Tier 2 before appends are slowed down
+THROTTLE_HORIZON_S: Final = 0.5  # past it, the room that is left is given out as if it had to last so long
+THROTTLE_BYTES_PER_S_MIN: Final = 1 * MIB
+THROTTLE_TICK_S: Final = 0.005  # between the turns of appends that wait
 ACTIVE_SEGMENTS_PER_CONTAINER_MAX: Final = 25_000
 
 # -- attributes (design §6) ---------------------------------------------------------------------------------------

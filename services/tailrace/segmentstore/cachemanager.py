@@ -11,8 +11,9 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, TypeAlias
 
 from tailrace.common import limits
-from tailrace.kernel import BlockCache, CacheView, blocks_needed
+from tailrace.kernel import BLOCK_BYTES, BlockCache, CacheView, blocks_needed
 from tailrace.segmentstore.readindex import Entry, LogPlaces, ReadIndex
+from tailrace.segmentstore.throttle import Throttle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,6 +28,8 @@ class CacheManager:
         self.cache = cache
         self.evictions = 0
         self._evictable: OrderedDict[Entry, None] = OrderedDict()
+        self._evictable_blocks = 0
+        self.throttle = Throttle(cache.max_bytes, self._kept_bytes, self._press)
         self._room: asyncio.Future[None] | None = None
         self._pressure_listeners: list[Callable[[], None]] = []
 
@@ -52,9 +55,17 @@ class CacheManager:
         self._evict(blocks)
         if self.cache.reserve(blocks):
             return True
+        self._press()
+        return False
+
+    def _press(self) -> None:
         for listener in self._pressure_listeners:
             listener()
-        return False
+
+    def _kept_bytes(self) -> int:
+        """What must stay: bytes that are not in Tier 2, reservations included."""
+        cache = self.cache
+        return cache.max_bytes - (cache.available_blocks + self._evictable_blocks) * BLOCK_BYTES
 
     def room(self) -> asyncio.Future[None]:
         """A future that is done when room may have appeared."""
@@ -69,6 +80,7 @@ class CacheManager:
     def _evict(self, blocks: int) -> None:
         while self.cache.available_blocks < blocks and self._evictable:
             entry, _ = self._evictable.popitem(last=False)
+            self._evictable_blocks -= blocks_needed(entry.length)
             entry.owner.remove(entry)
             self._free(entry)
             self.evictions += 1
@@ -143,6 +155,7 @@ class CacheManager:
                 entry.owner.remove(entry)
                 return
             self._evictable[entry] = None
+            self._evictable_blocks += blocks_needed(entry.length)
             self._freed()
 
     def touch(self, entry: Entry) -> None:
@@ -152,7 +165,9 @@ class CacheManager:
 
     def drop(self, entry: Entry) -> None:
         """Free an entry that its index no longer holds."""
-        self._evictable.pop(entry, None)
+        if entry in self._evictable:
+            del self._evictable[entry]
+            self._evictable_blocks -= blocks_needed(entry.length)
         self._free(entry)
         self._freed()
 

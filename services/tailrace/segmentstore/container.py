@@ -263,6 +263,8 @@ class Container:
             return again
         blocks = 0
         if request.length:
+            if (turn := self._cache.throttle.ask(request.length)) is not None:
+                return turn
             blocks = self._cache.blocks_for(request.length, 1 + request.length // limits.FRAME_PIECE_MIN_BYTES)
             if not self._cache.reserve(blocks):
                 return self._cache.room()

@@ -1,0 +1,169 @@
+"""Appends while Tier 2 is slower than the writers: slowed down to its rate, in order, without long stalls."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim import SimWorld
+from tailrace.common import limits
+from tailrace.kernel import BlockCache
+from tailrace.log.memory import MemoryLog, MemoryLogStore
+from tailrace.segmentstore.cachemanager import CacheManager
+from tailrace.segmentstore.container import Container, ContainerPorts
+from tailrace.segmentstore.throttle import Throttle, admitted_bytes_per_s
+from tailrace.storage.port import Buffer
+
+MIB = limits.MIB
+NAME = "scope/stream/0.#epoch.0"
+CAPACITY = 64 * MIB
+
+
+@given(st.integers(0, CAPACITY), st.integers(0, CAPACITY))
+def test_the_rate_falls_steadily(less: int, more: int) -> None:
+    less, more = sorted((less, more))
+    assert admitted_bytes_per_s(less, CAPACITY) >= admitted_bytes_per_s(more, CAPACITY) > 0
+    assert (admitted_bytes_per_s(less, CAPACITY) == math.inf) == (less <= CAPACITY * limits.THROTTLE_TARGET)
+
+
+def simulated(main: Callable[[SimWorld], Awaitable[None]]) -> None:
+    with SimWorld(1) as world:
+        world.run(main(world))
+
+
+class SlowStore:
+    """Tier 2 that takes so many bytes a second, one object after another."""
+
+    def __init__(self, store: object, bytes_per_s: float) -> None:
+        self._store = store
+        self._bytes_per_s = bytes_per_s
+        self._turn = asyncio.Lock()
+        self.stored_bytes = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+    async def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> None:
+        async with self._turn:
+            length = sum(map(len, data))
+            await asyncio.sleep(length / self._bytes_per_s)
+            self.stored_bytes += length
+
+
+class Writers:
+    """Writers that each append as fast as they are acknowledged, and how long each append took."""
+
+    def __init__(self, container: Container, append_bytes: int) -> None:
+        self._container = container
+        self._data = bytes(append_bytes)
+        self.latencies_s: list[float] = []
+        self.acknowledged_bytes = 0
+
+    async def write(self, until_s: float, pause_s: float = 0.0) -> None:
+        loop = asyncio.get_running_loop()
+        while (began_s := loop.time()) < until_s:
+            await self._container.append(NAME, [self._data])
+            self.latencies_s.append(loop.time() - began_s)
+            self.acknowledged_bytes += len(self._data)
+            await asyncio.sleep(pause_s)
+
+
+async def open_container(world: SimWorld, tier2_bytes_per_s: float) -> tuple[Container, SlowStore]:
+    process = world.process("store")
+    store = SlowStore(world.store.attach(process), tier2_bytes_per_s)
+    log = MemoryLog(MemoryLogStore(1 << 40), delay_s=0.001)
+    ports = ContainerPorts(
+        log,
+        store,
+        CacheManager(BlockCache(CAPACITY)),
+        world.clock(),
+        world.entropy("store"),
+        bytes(16),  # type: ignore[arg-type]
+    )
+    container = Container(1, 1, ports)
+    await container.start(bytes(16))
+    await container.create_segment(NAME)
+    return container, store
+
+
+SECONDS = 15.0
+TIER2_BYTES_PER_S = 16 * MIB
+WRITERS = 4
+APPEND_BYTES = 64 * 1024
+STALL_S = 0.1
+
+
+async def overload(world: SimWorld) -> tuple[Writers, SlowStore]:
+    container, store = await open_container(world, TIER2_BYTES_PER_S)
+    writers = Writers(container, APPEND_BYTES)
+    until_s = asyncio.get_running_loop().time() + SECONDS
+    await asyncio.gather(*(writers.write(until_s) for _ in range(WRITERS)))
+    await container.close()
+    return writers, store
+
+
+def test_a_tier_2_that_lags_slows_writers_without_long_stalls() -> None:
+    async def main(world: SimWorld) -> None:
+        writers, store = await overload(world)
+        assert max(writers.latencies_s) < STALL_S
+        assert store.stored_bytes > 0.9 * SECONDS * TIER2_BYTES_PER_S, "Tier 2 was idle while writers waited"
+        # Half of the appends in the long run, when all of them wait for Tier 2, take about the same time.
+        settled = sorted(writers.latencies_s[len(writers.latencies_s) // 2 :])
+        assert settled[-1] < 10 * settled[len(settled) // 2]
+
+    simulated(main)
+
+
+def test_without_it_writers_stand_still_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is measured above is the policy's merit."""
+    monkeypatch.setattr(limits, "THROTTLE_TARGET", 1.0)
+
+    async def main(world: SimWorld) -> None:
+        writers, _ = await overload(world)
+        assert max(writers.latencies_s) > STALL_S
+
+    simulated(main)
+
+
+def test_writers_that_tier_2_keeps_up_with_are_never_held() -> None:
+    async def main(world: SimWorld) -> None:
+        container, _ = await open_container(world, TIER2_BYTES_PER_S)
+        writers = Writers(container, APPEND_BYTES)
+        until_s = asyncio.get_running_loop().time() + SECONDS
+        await asyncio.gather(*(writers.write(until_s, pause_s=0.05) for _ in range(WRITERS)))
+        assert container._cache.throttle.throttled == 0
+        assert max(writers.latencies_s) < 0.02
+        await container.close()
+
+    simulated(main)
+
+
+def test_turns_come_in_order_and_nobody_is_forgotten() -> None:
+    async def main(world: SimWorld) -> None:
+        kept = CAPACITY - MIB
+        throttle = Throttle(CAPACITY, lambda: kept, lambda: None)
+        order: list[int] = []
+
+        async def append(number: int) -> None:
+            while (turn := throttle.ask(100_000)) is not None:
+                await turn
+            order.append(number)
+
+        appends = [asyncio.ensure_future(append(number)) for number in range(30)]
+        await asyncio.sleep(0.1)
+        assert 0 < len(order) < 30
+        appends[len(order) + 3].cancel()
+        await asyncio.sleep(0.2)
+        kept = 0  # everything went to Tier 2: all go on at once
+        await asyncio.sleep(0.02)
+        assert len(order) == 29
+        assert order == sorted(order)
+        assert throttle.ask(1 << 30) is None
+        await asyncio.wait(appends)
+
+    simulated(main)
