@@ -8,6 +8,7 @@ import random
 from sim.knobs import silent_logs, turned
 from sim.process import SimProcess
 from sim.violations import Violation, require
+from sim.workloads.replay import check_replayed
 from sim.workloads.segment_model import SoleClient
 from sim.workloads.streams import SharedStream
 from sim.world import SimWorld
@@ -40,6 +41,7 @@ class ContainerWorkload:
         self.max_frame_bytes = rng.choice([4 * 1024, 16 * 1024, 64 * 1024])
         self.cache_bytes = rng.choice([4, 8]) * 1024 * 1024
         self.epoch = 0
+        self._last: Container | None = None
         self.sole = [SoleClient(number, rng) for number in range(rng.randint(0, 2))]
         self.streams = [SharedStream(number, rng, rng.randint(1, 3)) for number in range(rng.randint(0, 2))]
         self.work = rng.randint(5, 60)
@@ -131,6 +133,9 @@ class ContainerWorkload:
         )
         container = Container(CONTAINER, self.epoch, ports)
         await container.start(entropy.token(16))
+        if self._last is not None:
+            check_replayed(self._last.state, container.state)
+        self._last = container
         return container
 
     async def _serve(self, process: SimProcess) -> None:
