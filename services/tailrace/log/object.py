@@ -169,7 +169,7 @@ class ObjectLog:
         claim = await self._claims.look(self._identity.epoch + 1)
         if claim is not None:
             raise FencedError(f"log {self._keys.folder} was taken by epoch {claim.epoch}", claim.epoch)
-        self._owned_at_s = began_s
+        self._owned_at_s = max(self._owned_at_s, began_s)
 
     async def confirm_owner(self) -> None:
         """Look whether this is still the owner (design §9: reads by a stale owner are bounded).

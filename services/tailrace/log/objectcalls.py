@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tailrace.common import limits
-from tailrace.common.errors import CorruptionError, DeadlineError, NotFoundError, UnavailableError
+from tailrace.common.errors import CorruptionError, DeadlineError, FencedError, NotFoundError, UnavailableError
 from tailrace.log.frames import HEADER_BYTES
 
 if TYPE_CHECKING:
@@ -81,6 +81,8 @@ class ObjectCalls:
         for attempt in range(limits.LOG_OBJECT_OPEN_ATTEMPTS - 1):
             try:
                 return await call()
+            except FencedError:
+                raise
             except UnavailableError:
                 await asyncio.sleep(pause_s(attempt))
         return await call()

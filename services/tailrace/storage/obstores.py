@@ -129,21 +129,23 @@ class FolderObjects(ObstoreObjects):
 
     async def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> None:
         """Create an object: write beside, sync, move into place, sync the folders."""
-        await self._call("put", key, asyncio.to_thread(self._put_synced, key, list(data), if_absent))
+        # A copy: the thread goes on after a deadline or a cancellation, when the buffers may hold something else.
+        body = b"".join(data)
+        await self._call("put", key, asyncio.to_thread(self._put_synced, key, body, if_absent))
 
     def unfinished(self) -> Iterator[ObjectInfo]:
         """Files of puts that never ended because the process was killed; they are no objects."""
         for path in sorted(self._folder.rglob("*#*")):
             yield ObjectInfo(str(path.relative_to(self._folder)), path.stat().st_size)
 
-    def _put_synced(self, key: str, data: Sequence[Buffer], if_absent: bool) -> None:
+    def _put_synced(self, key: str, data: bytes, if_absent: bool) -> None:
         path = self._folder / key
         path.parent.mkdir(parents=True, exist_ok=True)
         # Digits after "#" are obstore's own mark: such names are not listed. Rivals must not share one.
         temporary = path.with_name(f"{path.name}#{os.getpid()}{next(self._attempts):09d}")
         try:
             with temporary.open("wb") as file:
-                file.writelines(data)
+                file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
         except BaseException:

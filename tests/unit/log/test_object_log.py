@@ -510,6 +510,7 @@ async def test_left_overs_stay_until_the_start_is_confirmed(store: GateStore) ->
     gate.set()
     with pytest.raises(FencedError):
         await opening
+    assert store.requests["get", KEYS.claim(3)] == 1, "a claim is an answer, not an outage"
     await settle()
     assert KEYS.start(1) in store.objects
     assert KEYS.frame(1, 5) in store.objects

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tailrace.common.errors import AlreadyExistsError
+from tailrace.common import limits
+from tailrace.common.errors import AlreadyExistsError, DeadlineError
 from tailrace.storage import obstores
 from tailrace.storage.obstores import FolderObjects
 
@@ -31,6 +35,32 @@ async def test_rivals_that_overwrite_leave_one_whole_object(tmp_path: Path) -> N
     for _ in range(5):
         await asyncio.gather(*(store.put("a", [content]) for content in contents))
         assert await store.get("a") in contents
+
+
+async def test_buffers_may_change_once_a_put_has_ended_without_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that writes goes on after the deadline."""
+    monkeypatch.setattr(limits, "STORAGE_CALL_DEADLINE_S", 0.01)
+    store = FolderObjects(tmp_path)
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(1) as threads:
+        loop.set_default_executor(threads)
+        disk_is_slow = threading.Event()
+        original = store._put_synced
+
+        def put_late(*arguments: Any) -> None:
+            disk_is_slow.wait()
+            original(*arguments)
+
+        monkeypatch.setattr(store, "_put_synced", put_late)
+        buffer = bytearray(b"first")
+        with pytest.raises(DeadlineError):
+            await store.put("a", [memoryview(buffer)])
+        buffer[:] = b"other"
+        disk_is_slow.set()
+        await loop.run_in_executor(None, bool)  # behind the put
+        assert await store.get("a") == b"first"
 
 
 async def test_partial_files_are_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
