@@ -128,6 +128,17 @@ class AttributeStore:
                 segment.latest[key] = value
                 segment.committed[key] = value
 
+    def make_room(self, segment: Segment) -> None:
+        """Let go of old values when there are far too many that no flush will let go of.
+
+        Writers that are set up and append nothing leave one each. Not for operations that need several values: what
+        they brought into memory already must stay there.
+        """
+        bound = limits.ATTRIBUTES_IN_MEMORY_PER_SEGMENT_MAX
+        clean = len(segment.latest) - len(segment.dirty)
+        if clean > 2 * bound:
+            self._forget(segment, clean - bound)
+
     async def _look_up(self, segment: Segment, wanted: list[bytes]) -> dict[bytes, int]:
         async def read() -> dict[bytes, int]:
             if not segment.index.root_length:
@@ -247,11 +258,18 @@ class AttributeStore:
 
         Looks at a bounded number of them: those that stay go behind the others, so that the next call goes on there.
         """
-        latest = segment.latest
         bound = limits.ATTRIBUTES_IN_MEMORY_PER_SEGMENT_MAX
-        if segment.inflight or len(latest) <= bound or not segment.index.root_length:
+        if len(segment.latest) <= bound or not segment.index.root_length:
             return 0
-        evicted, wanted = 0, len(latest) - bound // 2
+        return AttributeStore._forget(segment, len(segment.latest) - bound // 2)
+
+    @staticmethod
+    def _forget(segment: Segment, wanted: int) -> int:
+        """Let go of so many values, oldest first, if they are as the index has them; nothing while any is changed."""
+        latest = segment.latest
+        if segment.inflight:
+            return 0
+        evicted = 0
         for key in list(islice(latest, limits.ATTRIBUTES_EVICTION_SCAN_MAX)):
             if evicted == wanted:
                 break

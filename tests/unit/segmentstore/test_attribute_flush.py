@@ -140,6 +140,26 @@ async def test_eviction_looks_at_a_bounded_number_of_values(world: World, monkey
     assert len(await container.get_attributes(NAME, [key_of(number) for number in range(COUNT)])) == COUNT
 
 
+@pytest.mark.parametrize("indexed", [False, True])
+async def test_writers_that_only_ask_for_their_state_leave_little(
+    world: World, monkeypatch: pytest.MonkeyPatch, indexed: bool
+) -> None:
+    monkeypatch.setattr(limits, "ATTRIBUTES_IN_MEMORY_PER_SEGMENT_MAX", 50)
+    if indexed:
+        monkeypatch.setattr(limits, "FLUSH_ATTRIBUTES_THRESHOLD", 20)
+    container = await world.open()
+    await container.create_segment(NAME)
+    await put_all(container, 0, 30)
+    segment = container.state.by_name[NAME]
+    await eventually(lambda: bool(segment.index.root_length) == indexed)
+    for number in range(1000, 3000):
+        assert await container.writer_state(NAME, key_of(number)) == NULL_ATTRIBUTE
+        assert len(segment.latest) < 200
+        assert len(segment.committed) < 200
+    for number in range(30):
+        assert await container.writer_state(NAME, key_of(number)) == number
+
+
 @given(
     st.lists(
         st.one_of(
