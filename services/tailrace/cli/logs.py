@@ -8,8 +8,8 @@ import sys
 import structlog
 
 
-def configure_logs() -> None:
-    """Send every log line to standard error, times in UTC."""
+def configure_logs(level: int = logging.INFO) -> None:
+    """Send every log line of that level and above to standard error, times in UTC."""
     people = sys.stderr.isatty()
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer(colors=True) if people else structlog.processors.JSONRenderer()
@@ -22,6 +22,6 @@ def configure_logs() -> None:
             *([] if people else [structlog.processors.format_exc_info]),
             renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
+
+from sortedcontainers import SortedList
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,7 +28,7 @@ class DirtyAttributes:
 
     def __init__(self) -> None:
         self._sequences: dict[bytes, int] = {}
-        self._ordered: list[bytes] = []
+        self._ordered: SortedList[bytes] = SortedList()
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -41,7 +42,7 @@ class DirtyAttributes:
         if key in sequences:
             del sequences[key]  # and to the end, so that the order is that of the updates
         else:
-            insort(self._ordered, key)
+            self._ordered.add(key)
         sequences[key] = sequence
 
     def oldest(self, count: int) -> DirtyBatch:
@@ -68,13 +69,8 @@ class DirtyAttributes:
     def _remove(self, keys: list[bytes]) -> None:
         for key in keys:
             del self._sequences[key]
-        if len(keys) > 16:
-            self._ordered = [key for key in self._ordered if key in self._sequences]
-            return
-        for key in keys:
-            del self._ordered[bisect_left(self._ordered, key)]
+            self._ordered.remove(key)
 
     def between(self, from_key: bytes, to_key: bytes, limit: int) -> list[bytes]:
         """The first `limit` attributes in [from_key, to_key], in byte order."""
-        first = bisect_left(self._ordered, from_key)
-        return self._ordered[first : min(bisect_right(self._ordered, to_key, first), first + limit)]
+        return list(islice(self._ordered.irange(from_key, to_key), limit))

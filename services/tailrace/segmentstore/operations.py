@@ -10,10 +10,10 @@ from __future__ import annotations
 import enum
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeAlias
 
 from tailrace.common import limits
-from tailrace.common.errors import FormatVersionError
+from tailrace.common.errors import CorruptionError, FormatVersionError
 from tailrace.segmentstore.api import SegmentKind
 from tailrace.segmentstore.fields import Attributes, Buffer, ChunkRef, Reader, Writer
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION: Final = 1
 
+_VALUE: Final = struct.Struct(">q")
 _APPEND: Final = struct.Struct(">BqqIIH")  # version, segment id, offset, data length, data CRC32C, attribute count
 
 
@@ -77,16 +78,19 @@ class Create:
         return writer.done()
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(NamedTuple):
     """Bytes at an offset, with the final values of the attributes that the append set."""
 
-    TYPE: ClassVar = OperationType.APPEND
     segment_id: int
     offset: int
     crc: int
     attributes: Attributes
     data: memoryview
+
+    @property
+    def TYPE(self) -> OperationType:
+        """Record type."""
+        return OperationType.APPEND
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,9 +300,9 @@ def decode(kind: int, body: Buffer, place: str) -> Operation:
     Raises:
         CorruptionError: the body is not one; `place` names it. FormatVersionError: it is of a newer format.
     """
-    reader = Reader(body, place)
     if kind == OperationType.APPEND:
-        return _decode_append(reader)
+        return _decode_append(body, place)
+    reader = Reader(body, place)
     decoder = _DECODERS.get(kind)
     if decoder is None:
         raise FormatVersionError(f"{place}: operation type {kind} is unknown to this program")
@@ -308,13 +312,25 @@ def decode(kind: int, body: Buffer, place: str) -> Operation:
     return operation
 
 
-def _decode_append(reader: Reader) -> Append:
-    reader.version(FORMAT_VERSION)
-    segment_id, offset, length, crc, count = struct.unpack(">qqIIH", reader.take(_APPEND.size - 1))
-    attributes = [(bytes(reader.take(reader.u16())), reader.i64()) for _ in range(count)]
-    data = reader.take(length)
-    reader.finish()
-    return Append(segment_id, offset, crc, attributes, data)
+def _decode_append(body: Buffer, place: str) -> Append:
+    """An append, without a reader: most of a log is appends, and recovery waits for each of them."""
+    view = memoryview(body)
+    if not view or view[0] > FORMAT_VERSION:
+        Reader(view, place).version(FORMAT_VERSION)
+    try:
+        _, segment_id, offset, length, crc, count = _APPEND.unpack_from(view)
+        position = _APPEND.size
+        attributes = []
+        for _ in range(count):
+            key_end = position + 2 + int.from_bytes(view[position : position + 2], "big")
+            (value,) = _VALUE.unpack_from(view, key_end)
+            attributes.append((bytes(view[position + 2 : key_end]), value))
+            position = key_end + 8
+    except struct.error as error:
+        raise CorruptionError(place, "record of an append is cut off") from error
+    if position + length != len(view):
+        raise CorruptionError(place, f"{len(view) - position} bytes where an append has {length}")
+    return Append(segment_id, offset, crc, attributes, view[position:])
 
 
 def _decode_create(reader: Reader) -> Create:

@@ -11,8 +11,7 @@ anywhere else it is corruption.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.common.errors import CorruptionError
 from tailrace.segmentstore.operations import Operation, OperationType, decode
@@ -25,8 +24,7 @@ BEGIN: Final = 1
 END: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(NamedTuple):
     """An operation found in the log: its number, and where its body lies (frame sequence, offset, length)."""
 
     sequence: int
@@ -60,16 +58,18 @@ class Assembler:
             position = body_start + length
             if position > end or flags & ~(BEGIN | END):
                 raise CorruptionError(place, f"record at {body_start} is damaged")
-            where = f"{place} at {body_start}"
-            body = payload[body_start:position]
-            fragment = (frame_sequence, body_start, length)
             if flags & BEGIN:
-                self._begin(kind, where)
+                self._begin(kind, place)
             if flags == BEGIN | END:
                 if self._only is None or kind == self._only:
-                    yield Placed(sequence, decode(kind, body, where), (fragment,))
+                    try:
+                        operation = decode(kind, payload[body_start:position], place)
+                    except CorruptionError as error:
+                        raise CorruptionError(f"{place} at {body_start}", error.reason) from error
+                    yield Placed(sequence, operation, ((frame_sequence, body_start, length),))
                 continue
-            yield from self._fragment(kind, flags, sequence, body, fragment, where)
+            fragment = (frame_sequence, body_start, length)
+            yield from self._fragment(kind, flags, sequence, payload[body_start:position], fragment, place)
 
     def _begin(self, kind: int, place: str) -> None:
         self._begun = True

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tailrace.common.errors import CorruptionError, DataLossError
+from tailrace.kernel import BLOCK_BYTES
 from tailrace.segmentstore import checkpoint, oplog
 from tailrace.segmentstore import operations as ops
 from tailrace.segmentstore.state import ContainerState, PendingAppend, Segment
@@ -45,6 +46,8 @@ class Recovery:
         self._log = log
         self._state = state
         self._cache = cache
+        # A quarter of the cache stays free, so that the container can serve and flush at once.
+        self._spare_blocks = cache.cache.max_bytes // (4 * BLOCK_BYTES)
         self._early: dict[int, list[_EarlyAppend]] = {}
         self.operations = 0
 
@@ -144,12 +147,12 @@ class Recovery:
 
     def _apply(self, placed: oplog.Placed, place: str) -> None:
         state, operation = self._state, placed.operation
-        affected = _affected(operation)
-        before = {segment_id: state.segments.get(segment_id) for segment_id in affected}
-        state.apply(placed.sequence, operation, place)
         if isinstance(operation, ops.Append):
+            state.apply(placed.sequence, operation, place)
             self._append_data(operation, placed.places)
             return
+        before = {segment_id: state.segments.get(segment_id) for segment_id in _affected(operation)}
+        state.apply(placed.sequence, operation, place)
         if isinstance(operation, ops.Merge):
             source, target = before[operation.source_id], before[operation.target_id]
             assert source is not None
@@ -171,17 +174,13 @@ class Recovery:
         length = len(operation.data)
         if not length:
             return
-        segment = self._state.segments[operation.segment_id]
-        kept = _data_places(places, length)
+        cache, segment = self._cache, self._state.segments[operation.segment_id]
         segment.add_pending(PendingAppend(operation.offset, length, operation.crc, places[0][0]))
-        blocks = self._cache.blocks_for(length)
-        # A quarter of the cache stays free, so that the container can serve and flush at once.
-        spare = self._cache.cache.max_bytes // (4 * 4096)
-        if self._cache.cache.available_blocks > blocks + spare and self._cache.reserve(blocks):
-            left = self._cache.append_tail(segment.read_index, operation.offset, operation.data, blocks)
-            self._cache.release(left)
+        blocks = cache.blocks_for(length)
+        if cache.cache.available_blocks > blocks + self._spare_blocks and cache.reserve(blocks):
+            cache.release(cache.append_tail(segment.read_index, operation.offset, operation.data, blocks))
         else:
-            self._cache.add_log_places(segment.read_index, operation.offset, length, kept)
+            cache.add_log_places(segment.read_index, operation.offset, length, _data_places(places, length))
 
 
 def missing_bytes(state: ContainerState) -> Iterator[tuple[Segment, int, int]]:
@@ -199,6 +198,9 @@ def missing_bytes(state: ContainerState) -> Iterator[tuple[Segment, int, int]]:
 
 def _data_places(places: LogPlaces, length: int) -> LogPlaces:
     """The part of an operation's places that holds its last `length` bytes: the data."""
+    if len(places) == 1:
+        ((frame_sequence, offset, fragment),) = places
+        return ((frame_sequence, offset + fragment - length, length),)
     result: list[tuple[int, int, int]] = []
     left = length
     for frame_sequence, offset, fragment in reversed(places):

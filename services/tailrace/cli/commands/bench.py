@@ -161,6 +161,26 @@ def durable_log(
     _report("log", run(work()), json, plot)
 
 
+@app.command()
+def recovery(
+    folder: FolderOption = None,
+    log: Annotated[
+        int, typer.Option("--log", parser=size, metavar="SIZE", help="Log that is recovered, of each case.")
+    ] = "256MiB",  # type: ignore[assignment]  # typer parses defaults too
+    repeats: Annotated[int, typer.Option(min=1, help="The best of so many runs counts.")] = 3,
+    json: JsonOption = False,
+    plot: PlotOption = None,
+) -> None:
+    """Rebuilding a container from its log at start."""
+    import logging
+
+    from tailrace.cli.bench.recovery import measure_recovery
+    from tailrace.cli.logs import configure_logs
+
+    configure_logs(logging.ERROR)  # the containers run in this process
+    _report("recovery", run(measure_recovery(folder, log, repeats, _tell)), json, plot)
+
+
 async def _server(controller: str | None) -> str | None:
     """The address of a server that was asked for and answers, or None for an own one."""
     chosen = controller or (SETTINGS.controller if SETTINGS.controller_given else None)

@@ -177,6 +177,8 @@ def verify(
     json: JsonOption = False,
 ) -> None:
     """Prove that every byte of a stopped server's folder is readable and every object accounted for."""
+    import logging
+
     from tailrace.cli.logs import configure_logs
     from tailrace.cli.output import progress_bar
     from tailrace.cli.session import run
@@ -184,7 +186,7 @@ def verify(
     from tailrace.common.realports import SystemEntropy
     from tailrace.segmentstore.verify.folder import verify_folder
 
-    configure_logs()
+    configure_logs(logging.ERROR)  # what is wrong is in the report
     with progress_bar("verifying", 1.0) as bar:
         report = run(
             verify_folder(data, tier2=tier2, s3_endpoint=s3_endpoint, entropy=SystemEntropy(), progress=bar.set)
