@@ -169,7 +169,7 @@ class Worker:
             for container_id, tables in list(self._tables.items()):
                 try:
                     await tables.compact_due()
-                except TailraceError as error:
+                except (TailraceError, OSError) as error:
                     _logger.warning("table_compaction_failed", container=container_id, reason=str(error))
 
     # -- routing -------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from tailrace.common.errors import StartError, UnavailableError
 from tailrace.common.realports import SystemClock, SystemEntropy
 from tailrace.log.memory import MemoryLog, MemoryLogStore
 from tailrace.log.port import Buffer, RecoveredFrame
+from tailrace.segmentstore.tables.service import TableService
 from tailrace.segmentstore.worker import Worker, WorkerPorts
 from tailrace.storage.obstores import open_object_store
 
@@ -83,6 +84,7 @@ async def worker(faults: Faults, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     """A worker with one container that has a segment of 100 kB in its log."""
     monkeypatch.setattr(limits, "CONTAINER_RESTART_MIN_S", 0.01)
     monkeypatch.setattr(limits, "CONTAINER_RESTART_MAX_S", 0.05)
+    monkeypatch.setattr(limits, "TABLE_COMPACTION_INTERVAL_S", 0.02)
     log = MemoryLogStore()
     store = open_object_store("memory://")
     ports = WorkerPorts(
@@ -109,3 +111,15 @@ async def test_a_container_is_opened_again_until_it_stays(worker: Worker, faults
     container = worker.container_by_id(0)
     assert await container.read_exact(NAME, 0, 100_000) == b"x" * 100_000
     assert worker.cache.cache.available_blocks == before
+
+
+async def test_compaction_goes_on_after_a_read_that_failed(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+
+    async def compact_due(self: TableService) -> int:
+        nonlocal calls
+        calls += 1
+        raise OSError(errno.EIO, "a read failed")
+
+    monkeypatch.setattr(TableService, "compact_due", compact_due)
+    await eventually(lambda: calls >= 3)
