@@ -32,7 +32,7 @@ class BufferPool:
 
     What exceeds a buffer of `limits.RECEIVE_BUFFER_BYTES` is promised before, up to ``max_bytes`` for all receivers
     together; a frame that is too large for that is received when nothing else is promised. ``on_room`` is called when a
-    promise ends.
+    promise ends. While ``is_open`` says no, nothing is promised: what was received has to be worked off first.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class BufferPool:
         self.promised: dict[Receiver, int] = {}
         self.promised_bytes = 0
         self.on_room: Callable[[], None] | None = None
+        self.is_open: Callable[[], bool] = _always
 
     @property
     def idle_bytes(self) -> int:
@@ -76,6 +77,8 @@ class BufferPool:
 
     def promise(self, receiver: Receiver, size: int, *, spare: bool = False) -> bool:
         """Let the receiver have a buffer of that size, whenever it needs it; ``spare``: only if half would be left."""
+        if not self.is_open():
+            return False
         others = self.promised_bytes - self.promised.get(receiver, 0)
         if others + size > (self._max_bytes // 2 if spare else self._max_bytes) and (spare or others):
             return False
@@ -92,6 +95,10 @@ class BufferPool:
         self.promised_bytes -= before - after
         if after < before and self.on_room is not None:
             self.on_room()
+
+
+def _always() -> bool:
+    return True
 
 
 def rounded(length_bytes: int) -> int:

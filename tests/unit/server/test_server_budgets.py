@@ -51,6 +51,31 @@ def test_a_connection_with_little_in_flight_goes_on_whatever_the_others_do() -> 
     assert woken == ["small"]
 
 
+def test_thousands_of_small_shares_wait_too() -> None:
+    shared = InFlightBudget(10 * MIB)
+    woken: list[int] = []
+    room: list[int] = []
+    shared.on_room = lambda: room.append(shared.outstanding_bytes)
+    budgets = [shared.connection(lambda number=number: woken.append(number)) for number in range(40)]  # type: ignore[misc]
+    stopped = []
+    for budget in budgets:
+        budget.charge(MIB // 2)
+        budget.charge(MIB // 4)
+        stopped.append(budget.must_wait())
+    assert stopped == [False] * 26 + [True] * 14
+    assert not shared.has_room
+    for budget in budgets[:16]:
+        budget.release(MIB // 2)
+        budget.release(MIB // 4)
+    assert shared.outstanding_bytes <= 2 * shared.max_bytes
+    assert sorted(woken) == list(range(26, 40))
+    assert room == []
+    for budget in budgets[16:]:
+        budget.release(MIB // 2)
+        budget.release(MIB // 4)
+    assert room[-1] == 0
+
+
 def test_a_closed_connection_is_not_woken() -> None:
     woken: list[int] = []
     budget = InFlightBudget().connection(lambda: woken.append(1))

@@ -1,7 +1,8 @@
 """Bytes in flight: how much of what was received may wait for its commit (design §3.2).
 
 A connection above its share, or one of many when all together are above the total, is not read. A connection with less
-than `limits.CONNECTION_IN_FLIGHT_FREE_BYTES` outstanding is always read, so that none is starved by the others.
+than `limits.CONNECTION_IN_FLIGHT_FREE_BYTES` outstanding is read all the same, so that none is starved by the others;
+but not above twice the total, which thousands of small shares come to.
 """
 
 from __future__ import annotations
@@ -21,6 +22,18 @@ class InFlightBudget:
         self.max_bytes = max_bytes
         self.outstanding_bytes = 0
         self._waiting: dict[ConnectionBudget, None] = {}
+        self.on_room: Callable[[], None] | None = None
+        """Called whenever bytes were released and `has_room`."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether all together are within the total."""
+        return self.outstanding_bytes <= self.max_bytes
+
+    @property
+    def serves_small_shares(self) -> bool:
+        """Whether a connection with little outstanding is read."""
+        return self.outstanding_bytes <= 2 * self.max_bytes
 
     def connection(self, on_room: Callable[[], None]) -> ConnectionBudget:
         """The share of a new connection; `on_room` is called once for each `must_wait` that was true."""
@@ -34,12 +47,16 @@ class InFlightBudget:
         """The connection does not wait any more."""
         self._waiting.pop(budget, None)
 
-    def released(self, budget: ConnectionBudget) -> None:
+    def released(self, budget: ConnectionBudget, length_bytes: int) -> None:
         """Bytes of `budget` were released: wake who may go on."""
+        if self.on_room is not None and self.has_room:
+            self.on_room()
         if not self._waiting:
             return
-        # Below the total everybody is looked at; above it only the one whose own share has changed.
-        candidates = list(self._waiting) if self.outstanding_bytes <= self.max_bytes else [budget]
+        # Below the total everybody is looked at, and when small shares are served again; else only the one whose own
+        # share has changed.
+        again = self.serves_small_shares and self.outstanding_bytes + length_bytes > 2 * self.max_bytes
+        candidates = list(self._waiting) if again or self.has_room else [budget]
         for each in candidates:
             if each in self._waiting and each.may_resume:
                 del self._waiting[each]
@@ -64,12 +81,9 @@ class ConnectionBudget:
     def must_wait(self) -> bool:
         """Whether the connection must not be read for now; `on_room` is called when it may be again."""
         shared = self._shared
-        if self.outstanding_bytes <= limits.CONNECTION_IN_FLIGHT_FREE_BYTES:
+        if self.outstanding_bytes <= limits.CONNECTION_IN_FLIGHT_FREE_BYTES and shared.serves_small_shares:
             return False
-        if (
-            self.outstanding_bytes <= limits.CONNECTION_IN_FLIGHT_MAX_BYTES
-            and shared.outstanding_bytes <= shared.max_bytes
-        ):
+        if self.outstanding_bytes <= limits.CONNECTION_IN_FLIGHT_MAX_BYTES and shared.has_room:
             return False
         shared.wait(self)
         return True
@@ -78,7 +92,7 @@ class ConnectionBudget:
         """Count bytes out, which may let this and other connections go on."""
         self.outstanding_bytes -= length_bytes
         self._shared.outstanding_bytes -= length_bytes
-        self._shared.released(self)
+        self._shared.released(self, length_bytes)
 
     def close(self) -> None:
         """The connection is gone; what it has in flight is released as it completes."""
@@ -87,9 +101,6 @@ class ConnectionBudget:
     @property
     def may_resume(self) -> bool:
         """Whether reading may go on; a quarter below the limit, so that it does not stop at every append."""
-        if self.outstanding_bytes < limits.CONNECTION_IN_FLIGHT_FREE_BYTES:
+        if self.outstanding_bytes < limits.CONNECTION_IN_FLIGHT_FREE_BYTES and self._shared.serves_small_shares:
             return True
-        return (
-            self.outstanding_bytes <= limits.CONNECTION_IN_FLIGHT_MAX_BYTES * 3 // 4
-            and self._shared.outstanding_bytes <= self._shared.max_bytes
-        )
+        return self.outstanding_bytes <= limits.CONNECTION_IN_FLIGHT_MAX_BYTES * 3 // 4 and self._shared.has_room

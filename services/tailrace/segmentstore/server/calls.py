@@ -45,7 +45,7 @@ class Handler:
     ``segment_field`` names the request's field that decides the container and is authorized at ``level``; empty for
     the commands that name a container. ``waits`` marks a request without a deadline, which may wait for as long as its
     connection lasts and is cancelled with it. ``reply_bytes`` says how large the reply to a command may become, for
-    those whose reply is large.
+    those whose reply is large. ``copies`` is how often what the request holds is in memory while it is served.
     """
 
     function: HandlerFunction
@@ -53,3 +53,4 @@ class Handler:
     level: AccessLevel = AccessLevel.READ
     waits: bool = False
     reply_bytes: Callable[[Any], int] | None = None
+    copies: int = 1

@@ -50,6 +50,8 @@ class SegmentStoreServer:
         self._all_gone = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._log = structlog.get_logger("tailrace.segmentstore.server")
+        receiving = receiving or ReceiveRoom(loop)
+        receiving.bound_by(budgets)
         self._context = ServerContext(
             registry,
             budgets,
@@ -59,7 +61,7 @@ class SegmentStoreServer:
             entropy,
             authorize,
             account,
-            receiving or ReceiveRoom(loop),
+            receiving,
             self._log,
             self._background,
         )

@@ -14,6 +14,8 @@ from tailrace.wire.receiver import BufferPool, Receiver
 if TYPE_CHECKING:
     import asyncio
 
+    from tailrace.segmentstore.server.budgets import InFlightBudget
+
 
 class Receiving(Protocol):
     """A connection, as far as the bound looks at it; the owner of its `Receiver`."""
@@ -49,6 +51,11 @@ class ReceiveRoom:
         self.pool = pool or BufferPool()
         self.pool.on_room = self._wake_soon
         self._waking = False
+
+    def bound_by(self, in_flight: InFlightBudget) -> None:
+        """Let no large frame begin while too much of what was received before is in flight."""
+        self.pool.is_open = lambda: in_flight.has_room
+        in_flight.on_room = self._wake_soon
 
     def wait(self, connection: Receiving) -> None:
         """Call the connection's `room_to_receive` when there may be room."""
@@ -96,6 +103,8 @@ class ReceiveRoom:
             slow = [connection for connection in self._waiting if self._holds(connection)][:1]
         self._seen = self._received()
         self._look = self._loop.call_later(self._look_s, self._look_for_slow_ones)
+        if not self.pool.is_open():
+            return  # they wait for the server, not for each other
         for connection in slow:
             connection.cut_off("it does not finish a large frame while others wait for room to receive")
 

@@ -60,6 +60,7 @@ class RequestProcessor:
         handler = HANDLERS.get(type(command))
         if handler is None:
             raise ProtocolError(f"{type(command).__name__} is no request")
+        length_bytes *= handler.copies
         if handler.reply_bytes is None:
             self._run(self._serve(command, handler), length_bytes, cancel_with_connection=handler.waits)
         else:  # a read: nothing is left undone when nobody waits for its reply any more

@@ -125,7 +125,7 @@ HANDLERS: Final[dict[type[Command], Handler]] = {
     c.CreateTableSegment: Handler(create_table),
     c.DeleteTableSegment: Handler(delete_table),
     c.GetTableSegmentInfo: Handler(get_table_info),
-    c.UpdateTableEntries: Handler(update_entries),
+    c.UpdateTableEntries: Handler(update_entries, copies=3),  # entries, their records, the log's frames
     c.RemoveTableKeys: Handler(remove_keys),
     c.ReadTable: Handler(read_table, reply_bytes=_read_bytes),
     c.ReadTableKeys: Handler(read_keys, reply_bytes=_page_bytes),
