@@ -23,11 +23,18 @@ from tailrace.storage.port import ObjectStore
 SEEDS_MAX = 200
 
 
-def expect_violation(words: str = "") -> None:
-    """Run seeds until one breaks a promise, in words that show it is the planted one."""
+def expect_violation(words: str = "", *, lying: bool = False, uneven: bool = False) -> None:
+    """Run seeds until one breaks a promise, in words that show it is the planted one.
+
+    ``lying`` runs only seeds with a store that lies, ``uneven`` only those where the network of some owners is bad.
+    """
     for seed in range(SEEDS_MAX):
+        workload = ObjectLogWorkload(seed)
+        workload.lying = lying
+        if uneven:
+            workload.make_uneven()
         try:
-            ObjectLogWorkload(seed).run()
+            workload.run()
         except (Violation, DataError) as error:
             if words in str(error):
                 return
@@ -42,6 +49,19 @@ async def _no_look(self: ObjectLog) -> None:
 def test_acknowledging_without_the_look_at_the_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ObjectLog, "_look", _no_look)
     expect_violation("began without it")
+
+
+def test_a_look_that_began_before_the_puts_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def acknowledge_stored(self: ObjectLog) -> None:
+        try:
+            while self._stored_through > self._acknowledged_through and self._failure is None:
+                await self._look()
+                self._acknowledge(self._stored_through)
+        finally:
+            self._looking = False
+
+    monkeypatch.setattr(ObjectLog, "_acknowledge_stored", acknowledge_stored)
+    expect_violation("began without it", uneven=True)
 
 
 def test_an_owner_that_reuses_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +183,7 @@ def test_a_probe_that_does_not_try_conditions(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(probe._Probe, "_conditions_hold", nothing)
     monkeypatch.setattr(probe._Probe, "_rivals", nothing)
-    expect_violation("was accepted")
+    expect_violation("was accepted", lying=True)
 
 
 def test_a_probe_that_reads_only_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,4 +194,4 @@ def test_a_probe_that_reads_only_what_is_there(monkeypatch: pytest.MonkeyPatch) 
             raise AlreadyExistsError(key)
 
     monkeypatch.setattr(probe._Probe, "_reads_follow_writes", put_and_read)
-    expect_violation("was accepted")
+    expect_violation("was accepted", lying=True)

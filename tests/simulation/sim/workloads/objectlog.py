@@ -99,8 +99,11 @@ class ObjectLogWorkload:
         store.slow_chance = rng.choice([0.0, 0.02, 0.1, 0.3])
         store.slow_max_s = rng.choice([1.0, 3.0, 8.0])
         self.appends_max = rng.choice([40, 150])
+        self.append_pause_s = rng.choice([0.1, 1.0])
         self.pause_max_s = rng.choice([1.0, 6.0])
-        self.uneven = rng.random() < 0.3
+        self.uneven = False
+        if rng.random() < 0.5:
+            self.make_uneven()
         self.lying = rng.random() < 0.05
         self.crashes = rng.random() < 0.7
         self.stalls = rng.random() < 0.7
@@ -108,6 +111,11 @@ class ObjectLogWorkload:
         self.broken: list[BaseException] = []
         self.lease = 0
         self.steps = 0
+
+    def make_uneven(self) -> None:
+        """The network of some owners goes bad, that of all others is good."""
+        self.uneven = True
+        self.world.store.slow_chance, self.world.store.slow_max_s = 0.0, 8.0
 
     def run(self) -> None:
         """Raises Violation."""
@@ -176,8 +184,6 @@ class ObjectLogWorkload:
     async def _own(self, process: SimProcess) -> None:
         """What a process does that was told that it owns the container."""
         store = self.world.store.attach(process)
-        if self.uneven and self.random.random() < 0.5:
-            store.slow_chance = 0.5  # as of one machine with a bad network
         if self.random.random() < 0.05:
             await self._probe(store)
         floor = 0
@@ -194,6 +200,7 @@ class ObjectLogWorkload:
             except UnavailableError as error:
                 require(self._troubled(), f"the store is well, and the log failed: {error}")
             finally:
+                store.slow_chance = None
                 await log.close()
             await asyncio.sleep(self.random.random())
 
@@ -208,7 +215,7 @@ class ObjectLogWorkload:
 
     def _troubled(self) -> bool:
         store = self.world.store
-        return self.stalls or store.failure_chance + store.lost_reply_chance + store.late_chance > 0
+        return self.stalls or self.uneven or store.failure_chance + store.lost_reply_chance + store.late_chance > 0
 
     async def _check_opened(self, log: ObjectLog, epoch: int) -> None:
         recovered = [(frame.sequence, frame.epoch, bytes(frame.payload)) async for frame in log.recover()]
@@ -216,6 +223,8 @@ class ObjectLogWorkload:
         require(log.next_sequence == log.log_start + len(recovered), "the next sequence does not follow the last frame")
 
     async def _work(self, log: ObjectLog, epoch: int, store: AttachedStore) -> None:
+        if self.uneven and self.random.random() < 0.6:
+            store.slow_chance = 0.7  # the network of an owner's machine goes bad, its successor's is good
         writers = (self._writer(log, epoch) for _ in range(self.random.randint(1, 2)))
         await asyncio.gather(*writers, self._others(log, epoch, store))
 
@@ -227,7 +236,7 @@ class ObjectLogWorkload:
             if len(in_flight) >= IN_FLIGHT_MAX or rng.random() < 0.1:
                 await in_flight.pop(0)
             if rng.random() < 0.3:
-                await asyncio.sleep(rng.random() * 0.1)
+                await asyncio.sleep(rng.random() * self.append_pause_s)
         await asyncio.gather(*in_flight)
 
     def _append(self, log: ObjectLog, epoch: int) -> asyncio.Future[int]:
