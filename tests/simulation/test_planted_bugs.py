@@ -84,8 +84,9 @@ def test_serving_damage(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_truncating_the_log_too_far(monkeypatch: pytest.MonkeyPatch) -> None:
     truncate = Checkpointer._truncate_log
 
-    async def further(self: Checkpointer, keep_from: int) -> None:
-        await truncate(self, min(keep_from + 1, self._log.next_sequence))
+    async def further(self: Checkpointer) -> None:
+        self._keep_from = min(self._keep_from + 1, self._log.next_sequence)
+        await truncate(self)
         if self._log.log_start < self._committer.last_frame.sequence:  # type: ignore[union-attr]
             await self._log.truncate(self._log.log_start + 1)
 
