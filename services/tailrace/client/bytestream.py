@@ -7,6 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Self
 
 from tailrace.client.blocks import Run
+from tailrace.client.retry import raised_anew
 from tailrace.client.segmentwriter import SegmentWriter
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, DeadlineError, NoSuchStreamError, TailraceError
@@ -49,8 +50,11 @@ class ByteStreamWriter:
     async def __aenter__(self) -> Self:
         return await self.start()
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            await self.close()
+        else:
+            await self.abandon()
 
     async def write(self, data: bytes) -> None:
         """Append; returns when the bytes were taken, `flush` when they are durable. Waits when many are under way.
@@ -68,7 +72,7 @@ class ByteStreamWriter:
 
     def _add(self, part: bytes) -> None:
         if self._error is not None:
-            raise self._error
+            raise raised_anew(self._error)
         if self._writer is None:
             raise BadRequestError(f"the byte stream {self.stream} was not started or is closed")
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -89,7 +93,7 @@ class ByteStreamWriter:
         while self._futures:
             await self._first_done()
         if self._error is not None:
-            raise self._error
+            raise raised_anew(self._error)
 
     async def length(self) -> int:
         """Offset of the end of the stream."""
@@ -112,6 +116,12 @@ class ByteStreamWriter:
         try:
             await self.flush()
         finally:
+            await writer.close()
+
+    async def abandon(self) -> None:
+        """Stop at once; what is not durable yet may or may not have been stored."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
             await writer.close()
 
     async def _gone(self, writer: SegmentWriter, reason: TailraceError) -> None:

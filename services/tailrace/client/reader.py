@@ -12,7 +12,7 @@ from tailrace.client.groupsync import GroupSynchronizer
 from tailrace.client.membership import GroupMember, Taken
 from tailrace.client.segmentinput import SegmentInput
 from tailrace.common import limits, names
-from tailrace.common.errors import BadRequestError, IllegalStateError, NoSuchReaderGroupError
+from tailrace.common.errors import BadRequestError, IllegalStateError, NoSuchReaderGroupError, UnavailableError
 
 if TYPE_CHECKING:
     from tailrace.client.context import ClientContext
@@ -63,13 +63,20 @@ class EventReader:
         self._leaving_at: dict[str, int] | None = None
 
     async def start(self, *, first_acquire_s: float = 0.0) -> Self:
-        """Join the group. Raises NoSuchReaderGroupError; AlreadyExistsError when a reader of that name is online."""
+        """Join the group. When that was cancelled or got no answer, `close` makes sure that the reader is not in it.
+
+        Raises NoSuchReaderGroupError; AlreadyExistsError when a reader of that name is online; UnavailableError.
+        """
         synchronizer = await GroupSynchronizer.open(self._context, self._scope, self._group)
         await synchronizer.fetch()
         if not synchronizer.has_state:
             raise NoSuchReaderGroupError(f"reader group {self._scope}/{self._group} has not been initialised")
         member = GroupMember(self._context, synchronizer, self._scope, self._group, self.reader)
-        await member.join(first_acquire_s)
+        try:
+            await member.join(first_acquire_s)
+        except (asyncio.CancelledError, UnavailableError):
+            self._member, self._leaving_at = member, {}  # it may have joined: `close` takes it out of the group
+            raise
         self._member = member
         return self
 

@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from tailrace.common.ports import Entropy
 
 T = TypeVar("T")
+E = TypeVar("E", bound=TailraceError)
+
+
+def raised_anew(error: E) -> E:
+    """An error that may be raised many times, without the places of before: else each time adds to what it keeps."""
+    return error.with_traceback(None)
 
 
 class Backoff:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from tailrace.client.blocks import EVENT_HEADER_BYTES, Run, as_bytes, packed_size
 from tailrace.client.hashing import key_position
+from tailrace.client.retry import raised_anew
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, IllegalStateError, OverloadedError, TailraceError
 from tailrace.common.ranges import KeyRange
@@ -83,7 +84,7 @@ class RoutedWriter:
 
     def _write(self, events: Sequence[bytes], size: int, routing_key: str | None) -> asyncio.Future[None]:
         if self._error is not None:
-            raise self._error
+            raise raised_anew(self._error)
         if size > limits.WRITER_EVENT_MAX_BYTES:
             raise BadRequestError(f"an event of {size} bytes is too large, at most {limits.WRITER_EVENT_MAX_BYTES}")
         if not self._room.is_set():
@@ -132,7 +133,7 @@ class RoutedWriter:
         while not self._room.is_set():
             await self._room.wait()
         if self._error is not None:
-            raise self._error
+            raise raised_anew(self._error)
 
     async def flush(self) -> None:
         """Wait until everything taken before this call is durable. Raises the error of an event that was not.
@@ -147,7 +148,7 @@ class RoutedWriter:
             if not future.cancelled() and (error := future.exception()) is not None:
                 raise error
         if self._error is not None:
-            raise self._error
+            raise raised_anew(self._error)
 
     async def close(self) -> None:
         """Flush and stop. Raises as `flush`; the writer is stopped in any case."""

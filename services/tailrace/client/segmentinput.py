@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from tailrace.client.blocks import EVENT_HEADER_BYTES
+from tailrace.client.retry import raised_anew
 from tailrace.common import limits
 from tailrace.common.errors import (
     CorruptionError,
@@ -75,7 +76,7 @@ class SegmentInput:
             UnavailableError and others: reading failed; the next call tries again. DataError: the same every time.
         """
         if self._next == len(self._events) and self._error is not None:
-            raise self._passed(self._error)
+            raise raised_anew(self._passed(self._error))
         first, self._next = self._next, min(len(self._events), self._next + max_events)
         taken = self._events[first : self._next]
         if self.end_offset != UNLIMITED_OFFSET:

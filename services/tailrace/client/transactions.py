@@ -100,9 +100,13 @@ class Transaction(RoutedWriter):
 
     async def abandon(self) -> None:
         """Stop writing and pinging; the transaction aborts when its lease ends, if nobody decides on it."""
-        self._pinger.cancel()
+        self.stop_pinging()
         await super().abandon()  # first what takes effect at once, so that a cancelled call has it
         await asyncio.wait([self._pinger])
+
+    def stop_pinging(self) -> None:
+        """Leave the transaction to its lease."""
+        self._pinger.cancel()
 
     async def state(self) -> TransactionState:
         """What the controller says."""
@@ -234,6 +238,8 @@ class TransactionalWriter:
         """
         self._note_times()
         transactions, self._open = self._open, []
+        for transaction in transactions:
+            transaction.stop_pinging()  # first all of them, so that a cancelled call has its effect
         for transaction in transactions:
             await transaction.abandon()
         if self._told_time:

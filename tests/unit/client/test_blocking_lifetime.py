@@ -113,6 +113,19 @@ async def test_threads_share_a_writer(
         assert [int(turn) for who, turn, _ in events if int(who) == number] == list(range(20))
 
 
+async def test_an_exception_does_not_wait_for_a_server_that_is_away(store: Any, client: BlockingClient) -> None:
+    store.rules.append(lambda command: [] if isinstance(command, c.AppendBlockEnd) else None)
+
+    def fail(make: Any, write: str) -> None:
+        with make("s/t") as writer:
+            getattr(writer, write)(b"x")
+            raise ZeroDivisionError
+
+    for make, write in ((client.writer, "write_event"), (client.byte_writer, "write")):
+        with pytest.raises(ZeroDivisionError):
+            await in_thread(fail, make, write)
+
+
 async def test_a_wrong_address_leaves_no_thread_behind() -> None:
     before = threading.active_count()
     with pytest.raises(BadRequestError):

@@ -253,10 +253,10 @@ async def test_automatic_checkpoints_and_published_cuts(
     for _ in range(60):
         await reader.read_events(10, 50)
         published = [call for method, call in controller.calls if method == "updateSubscriberStreamCut"]
-        if published:
+        if published and dict(published[-1].streamCut.cut) != {0: 0}:  # the first may come before the event was read
             break
-    assert dict(published[0].streamCut.cut) == {0: 9}
-    assert published[0].subscriber == "s/g"
+    assert dict(published[-1].streamCut.cut) == {0: 9}
+    assert published[-1].subscriber == "s/g"
 
 
 async def test_a_group_between_cuts_ends(store: Any, controller: Any, context: ClientContext, readers: Any) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from tailrace.client.bytestream import ByteStreamWriter
 from tailrace.client.context import ClientContext
 from tailrace.client.model import StreamName
+from tailrace.client.transactions import TransactionalWriter
 from tailrace.client.transport import LocalTransport
 from tailrace.client.writer import EventWriter
 from tailrace.common import limits
@@ -319,3 +321,61 @@ async def test_successors_may_be_shown_after_the_seal(
     async with asyncio.timeout(DEADLINE_S):
         await writer.write_event(b"two", "k")
     assert split(store.segments[STREAM.segment(E1 + 1)].data) == [b"two"]
+
+
+# -- leaving by an exception ----------------------------------------------------------------------------------------
+
+
+async def test_an_exception_does_not_wait_for_a_server_that_is_away(
+    store: Any, controller: Any, context: ClientContext
+) -> None:
+    controller.begin((0, 0.0, 1.0))
+    hold_appends(store)
+
+    async def fail_with_bytes() -> None:
+        async with ByteStreamWriter(context, STREAM) as writer:
+            await writer.write(b"x")
+            raise ZeroDivisionError
+
+    async def fail_with_events() -> None:
+        async with EventWriter(context, STREAM) as writer:
+            writer.write_event(b"x")
+            raise ZeroDivisionError
+
+    for fail in (fail_with_bytes, fail_with_events):
+        async with asyncio.timeout(DEADLINE_S):
+            with pytest.raises(ZeroDivisionError):
+                await fail()
+
+
+async def test_a_failed_writer_that_is_asked_again_and_again_grows_no_traceback(
+    store: Any, controller: Any, writer: EventWriter
+) -> None:
+    store.segments[SEGMENT].sealed = True
+    controller.active = []
+    with pytest.raises(SegmentSealedError):
+        await writer.write_event(b"x")
+    for _ in range(50):
+        with pytest.raises(SegmentSealedError) as caught:
+            writer.write_event(b"x")
+        with pytest.raises(SegmentSealedError):
+            await writer.ready()
+    depth, place = 0, caught.value.__traceback__
+    while place is not None:
+        depth, place = depth + 1, place.tb_next
+    assert depth < 10
+
+
+async def test_a_cancelled_close_of_transactions_ends_all_pings(
+    store: Any, controller: Any, context: ClientContext, no_leaks: None
+) -> None:
+    controller.begin((0, 0.0, 1.0))
+    writer = TransactionalWriter(context, STREAM, lease_ms=60)
+    for _ in range(3):
+        await writer.begin()
+    closing = asyncio.create_task(writer.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait([closing])
+    await asyncio.sleep(0)
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("ping")]

@@ -39,6 +39,10 @@ class _BlockingWrites:
         """Wait until everything taken is durable. Raises the error of an event that is not."""
         self._run(self._routed.flush())
 
+    def abandon(self) -> None:
+        """Stop at once; what is not durable yet may or may not have been stored."""
+        self._run(self._routed.abandon())
+
 
 class BlockingEventWriter(_BlockingWrites):
     """As `EventWriter`, except that writes return nothing: use `flush`."""
@@ -46,8 +50,11 @@ class BlockingEventWriter(_BlockingWrites):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
 
     def close(self) -> None:
         """Flush and stop."""
@@ -128,8 +135,11 @@ class BlockingByteStreamWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
 
     def write(self, data: bytes) -> None:
         """Append; `flush` waits until the bytes are durable."""
@@ -138,6 +148,10 @@ class BlockingByteStreamWriter:
     def flush(self) -> None:
         """Wait until everything written is durable."""
         self._run(self._writer.flush())
+
+    def abandon(self) -> None:
+        """Stop at once; what is not durable yet may or may not have been stored."""
+        self._run(self._writer.abandon())
 
     def truncate(self, offset: int) -> None:
         """Drop the bytes before `offset`."""
