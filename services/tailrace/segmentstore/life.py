@@ -1,0 +1,263 @@
+"""The life of a container: recovery, service, the end; and what all of its operations share (design §3)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import structlog
+
+from tailrace.common import limits
+from tailrace.common.errors import (
+    ContainerStoppedError,
+    DataError,
+    FencedError,
+    NoSuchSegmentError,
+    OverloadedError,
+)
+from tailrace.segmentstore import operations as ops
+from tailrace.segmentstore.attributestore import AttributeStore
+from tailrace.segmentstore.checkpointer import Checkpointer
+from tailrace.segmentstore.commits import Committer
+from tailrace.segmentstore.logspace import LogSpace
+from tailrace.segmentstore.pipeline import Pipeline, StagedAppend
+from tailrace.segmentstore.reads import SegmentReader
+from tailrace.segmentstore.recovery import Recovery
+from tailrace.segmentstore.state import ContainerState, Segment
+from tailrace.segmentstore.storagewriter import StorageWriter
+from tailrace.segmentstore.tier2 import Tier2
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from tailrace.common.ports import Clock, Entropy
+    from tailrace.log.port import DurableLog
+    from tailrace.segmentstore.cachemanager import CacheManager
+    from tailrace.storage.port import ObjectStore
+
+_logger = structlog.get_logger()
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerPorts:
+    """What a container is made of; all of it can be simulated. The containers of a process share ``upload_slots``."""
+
+    log: DurableLog
+    store: ObjectStore
+    cache: CacheManager
+    clock: Clock
+    entropy: Entropy
+    cluster_id: bytes
+    upload_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(limits.UPLOADS_MAX))
+
+
+class ContainerLife:
+    """Opens the log, recovers, keeps the parts together, and stops when one of them fails."""
+
+    def __init__(self, container_id: int, epoch: int, ports: ContainerPorts) -> None:
+        self._id = container_id
+        self._epoch = epoch
+        self._ports = ports
+        self._cache = ports.cache
+        self._log = ports.log
+        self._clock = ports.clock
+        self.state = ContainerState(container_id)
+        self._phase = "new"
+        self._reason = ""
+        self._stop_cause: Exception | None = None
+        self._stopped = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._flushes: set[asyncio.Task[None]] = set()  # asked for by callers, who hear how they end
+        self._loading: dict[tuple[int, bytes], asyncio.Future[None]] = {}
+        self._tier2 = Tier2(ports.store, ports.cluster_id, container_id, epoch, ports.entropy)
+        self._attributes = AttributeStore(self._tier2)
+        self._reader = SegmentReader(ports.cache, ports.log, self._tier2, self._spawn)
+        self._writer = StorageWriter(self, self._reader, self._attributes, self._tier2, ports.upload_slots)
+        self._committer = Committer(self.state, ports.cache, ports.clock, self._writer.appended)
+        self._pipeline: Pipeline
+        self._space: LogSpace
+        self._checkpointer: Checkpointer
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    async def start(self, nonce: bytes) -> None:
+        """Take the log, recover, and begin to serve.
+
+        Raises:
+            FencedError: the log has a newer owner. DataError: the data cannot be proved; the container stays stopped.
+        """
+        self._phase = "recovering"
+        try:
+            await self._log.open(self._epoch, nonce)
+            recovery = Recovery(self._log, self.state, self._cache)
+            await recovery.run()
+        except (DataError, FencedError) as error:
+            self._stop(error)
+            raise
+        self._pipeline = Pipeline(self._log, self.state.next_sequence, self._committer.commit_frame, self._stop)
+        self._space = LogSpace(self._id, self._log, self._pipeline, self._writer.pressure)
+        self._checkpointer = Checkpointer(
+            self.state, self._pipeline, self._log, self._committer, self._clock, self._space
+        )
+        self._phase = "running"
+        self._cache.on_pressure(self._writer.pressure)
+        await self.commit_control(ops.Recovered(self._epoch, self.state.next_sequence))
+        for segment in list(self.state.segments.values()):
+            if segment.pending or segment.dirty:
+                self._writer.appended(segment)
+        self._spawn(self._writer.run())
+        _logger.info(
+            "container_recovered",
+            container=self._id,
+            epoch=self._epoch,
+            operations=recovery.operations,
+            segments=len(self.state.segments),
+        )
+
+    async def close(self, *, flush: bool = False) -> None:
+        """Stop serving; with `flush`, first move everything to Tier 2 and checkpoint, so that recovery is short."""
+        if flush and self._phase == "running":
+            await self.flush_to_storage()
+        self._stop(ContainerStoppedError(f"container {self._id} was closed"))
+        if self._tasks or self._flushes:
+            await asyncio.wait([*self._tasks, *self._flushes])
+        await self._log.close()
+        for segment in self.state.segments.values():
+            self._cache.drop_all(segment.read_index)
+
+    async def wait_stopped(self) -> Exception:
+        """Wait until the container stops by itself or is closed; returns why."""
+        await self._stopped.wait()
+        assert self._stop_cause is not None
+        return self._stop_cause
+
+    def _stop(self, cause: Exception) -> None:
+        if self._stop_cause is not None:
+            return
+        self._stop_cause = cause
+        was_running = self._phase == "running"
+        self._phase = "stopped"
+        self._reason = str(cause)
+        if not isinstance(cause, ContainerStoppedError):
+            _logger.error("container_stopped", container=self._id, reason=self._reason)
+        if was_running:
+            self._cache.remove_listener(self._writer.pressure)
+            for item in self._pipeline.stop(cause):
+                if isinstance(item, StagedAppend):
+                    self._cache.release(item.blocks)
+                    item.request.failed(item.request, self._stopped_error())
+        self._committer.stop(self._stopped_error())
+        for segment in self.state.segments.values():
+            segment.wake()
+        for task in (*self._tasks, *self._flushes):
+            if task is not asyncio.current_task():
+                task.cancel()
+        self._stopped.set()
+
+    def _stopped_error(self) -> ContainerStoppedError:
+        return ContainerStoppedError(f"container {self._id} stopped: {self._reason}")
+
+    def _check_running(self) -> None:
+        if self._phase != "running":
+            raise self._stopped_error() if self._stop_cause else ContainerStoppedError(f"container {self._id} recovers")
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+        return task
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self._stop(error)
+
+    # -- lookups -------------------------------------------------------------------------------------------------
+
+    @property
+    def container_id(self) -> int:
+        """Number of the container."""
+        return self._id
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of this owner."""
+        return self._epoch
+
+    def _committed(self, name: str) -> Segment:
+        self._check_running()
+        segment = self.state.by_name.get(name)
+        if segment is None:
+            raise NoSuchSegmentError(name)
+        return segment
+
+    def _staged(self, name: str) -> Segment:
+        self._check_running()
+        segment = self.state.staged_by_name.get(name)
+        if segment is None:
+            raise NoSuchSegmentError(name)
+        return segment
+
+    def _alive(self, segment: Segment) -> bool:
+        self._check_running()
+        return self.state.segments.get(segment.segment_id) is segment
+
+    def _of_living(self, segment: Segment, found: _T) -> _T:
+        """What was read of a segment, unless it was deleted while it was read."""
+        if not self._alive(segment):
+            raise NoSuchSegmentError(segment.name)
+        return found
+
+    # -- control operations ---------------------------------------------------------------------------------------
+
+    async def _barrier(self) -> None:
+        """Wait until everything staged before this call is committed."""
+        await self._committer.committed(self._pipeline.next_sequence - 1)
+
+    async def commit_control(self, operation: ops.ControlOperation) -> None:
+        """Put an operation through the pipeline and wait for its commit."""
+        self._check_running()
+        await self._space.wait_background(len(operation.encode()))
+        self._check_running()
+        await self._pipeline.stage_control(operation)
+
+    async def _control_room(self, *, gives_space: bool = False) -> None:
+        """Wait for room, and refuse when the log's disk is full, before an operation is staged."""
+        self._check_running()
+        await self._space.wait(limits.CONTROL_OPERATION_MAX_BYTES, reserved=gives_space)
+        self._check_running()
+
+    # -- Tier 2 and checkpoints ----------------------------------------------------------------------------------
+
+    async def checkpoint_if_due(self, *, force: bool = False) -> None:
+        """Write a checkpoint and truncate the log, if enough happened since the last one."""
+        self._space.look_again()
+        await self._checkpointer.run_if_due(force=force)
+
+    async def flush_to_storage(self) -> None:
+        """See `SegmentContainer.flush_to_storage`."""
+        self._check_running()
+        await self._barrier()
+        if len(self._flushes) >= limits.FLUSHES_ASKED_FOR_MAX:
+            raise OverloadedError(f"container {self._id} has {len(self._flushes)} flushes under way")
+        # A task of the container's own: were a flush to end with its caller between the staging and the commit of an
+        # index root, the next flush would write the same range of the index once more.
+        flush = asyncio.get_running_loop().create_task(self._flush_and_checkpoint())
+        self._flushes.add(flush)
+        flush.add_done_callback(self._flush_done)
+        await asyncio.wait([flush])
+        if flush.cancelled():
+            raise self._stopped_error()
+        flush.result()
+
+    def _flush_done(self, flush: asyncio.Task[None]) -> None:
+        self._flushes.discard(flush)
+        if not flush.cancelled():
+            flush.exception()  # seen: its caller hears of it, if there still is one
+
+    async def _flush_and_checkpoint(self) -> None:
+        await self._writer.flush_all(self._log.next_sequence - 1)
+        await self.checkpoint_if_due(force=True)
