@@ -11,11 +11,14 @@ from sim.disk import AttachedDisk, SimFile
 from sim.violations import Violation
 from sim.workloads.container import ContainerWorkload
 from sim.workloads.log import LogWorkload
+from sim.workloads.segment_model import SoleClient
+from tailrace.common import limits
 from tailrace.common.errors import DataError
 from tailrace.log import frames
 from tailrace.log.file import FileLog
 from tailrace.log.frames import Verdict
 from tailrace.segmentstore import operations as ops
+from tailrace.segmentstore import storagewriter
 from tailrace.segmentstore.checkpointer import Checkpointer
 from tailrace.segmentstore.container import Container
 from tailrace.segmentstore.recovery import Recovery
@@ -127,5 +130,15 @@ def test_deleting_an_object_whose_first_user_went_away(monkeypatch: pytest.Monke
             add(self, ops.AddChunks([ref]))
         self.pending_deletes.update(dict.fromkeys(operation.orphans))
 
+    def sharing(seed: int) -> ContainerWorkload:
+        workload = ContainerWorkload(seed)
+        workload.sole = [SoleClient(number, workload.random) for number in range(3)]
+        workload.knobs |= {
+            (limits, "FLUSH_INTERVAL_S"): 0.05,
+            (limits, "FLUSH_TICK_S"): 0.02,
+            (storagewriter, "_SHARED_MAX_BYTES"): 1_000_000,
+        }
+        return workload
+
     monkeypatch.setattr(ContainerState, "_add_chunks", one_after_the_other)
-    expect_violation(ContainerWorkload)
+    expect_violation(sharing)
