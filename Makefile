@@ -79,6 +79,10 @@ simulate: setup ## seeds of the simulator (SEED=n replays one, WORKLOAD=name, SE
 	@$(BIN)/python tests/simulation/run.py $(if $(SEED),--seed $(SEED),--seconds $(or $(SECONDS_MAX),60)) \
 	    $(if $(WORKLOAD),--workload $(WORKLOAD))
 
+.PHONY: spec
+spec: setup ## model checking of spec/: the good models and every planted fault (MODEL=name for some)
+	@jar=$$(PYTHON=$(BIN)/python tests/support/tlc.sh) && $(BIN)/python scripts/check_spec.py "$$jar" $(MODEL)
+
 .PHONY: proto
 proto: setup ## generate the gRPC stubs from services/tailrace/rpc/*.proto
 	$(BIN)/python scripts/make_proto.py

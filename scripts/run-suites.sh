@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the test suites one after the other, prints how long each took, and fails when any failed.
 # Usage: run-suites.sh ci|full [SUITE...]     (SUITE: a folder below tests/, e.g. unit or compat/python)
-# A suite that is named or listed here must exist, run at least one test and skip none.
+# A suite that is named or listed here must exist, run at least one test and skip none. `spec` checks the models in spec/.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 profile=${1:?usage: run-suites.sh ci|full [SUITE...]}
@@ -12,7 +12,7 @@ export TAILRACE_TEST_PROFILE=$profile
 if [ $# -gt 0 ]; then
     suites=("$@")
 else
-    suites=(unit contract simulation cli crash compat/wire compat/python compat/java e2e)
+    suites=(unit contract spec simulation cli crash compat/wire compat/python compat/java e2e)
 fi
 
 output=$(mktemp) || exit 1
@@ -47,6 +47,14 @@ by_seeds() {
     note "simulator seeds" "$started" "$result"
 }
 
+# The models of the specification, good and faulty ones.
+by_models() {
+    local started=$SECONDS result=passed jar
+    echo "== specification ($profile)"
+    jar=$(PYTHON=$python tests/support/tlc.sh) && "$python" scripts/check_spec.py "$jar" || { result="FAILED ($?)"; status=1; }
+    note spec "$started" "$result"
+}
+
 # What takes longer to build or download than a test may last is made ready here, once for the suites that need it.
 # prepare NAME SCRIPT SUITE...
 prepare() {
@@ -67,7 +75,7 @@ prepare "Python client" python-client.sh compat/python
 prepare "Java client" java-client.sh compat/java crash
 
 for suite in "${suites[@]}"; do
-    by_pytest "$suite"
+    if [ "$suite" = spec ]; then by_models; else by_pytest "$suite"; fi
     [ "$suite" = simulation ] && by_seeds
 done
 echo "== suites ($profile)"
