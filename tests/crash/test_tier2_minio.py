@@ -109,6 +109,7 @@ async def test_flush_then_everything_from_a_cold_cache(minio: MinioProcess, serv
     stored = await objects_of(minio, server, segments)
     assert sum(stored.values()) > EVENTS * EVENT_BYTES
     await server.stop()
+    assert (await server.verify())["tier2_bytes"] > EVENTS * EVENT_BYTES
 
     await server.start()
     fetches = await total(server, "tier2_fetches")
