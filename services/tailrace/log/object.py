@@ -84,7 +84,7 @@ class ObjectLog:
         self._looking = False
         self._truncating = False
         self._owned_at_s = float("-inf")
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in the order of their beginning
         self._failure: TailraceError | None = None
 
     # -- properties ----------------------------------------------------------------------------------------------
@@ -288,8 +288,8 @@ class ObjectLog:
 
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         task = asyncio.get_running_loop().create_task(self._guarded(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     async def _guarded(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
