@@ -100,6 +100,10 @@ class DurableLog(ReadableLog, Protocol):
 
         The order of calls is the order of frames. The buffers must not change until the future is done. Frames
         written while a sync runs share the next one (group commit).
+
+        Raises (nothing is appended then):
+            BadRequestError: the payload is larger than a frame may be.
+            OverloadedError: too many bytes wait to become durable (``limits.LOG_UNACKNOWLEDGED_MAX_BYTES``).
         """
         ...
 

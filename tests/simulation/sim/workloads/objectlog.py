@@ -15,6 +15,7 @@ from sim.store import AttachedStore
 from sim.violations import Violation, require
 from sim.workloads.log import random_payload, split_randomly
 from sim.world import SimWorld
+from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, DataLossError, FencedError, StartError, UnavailableError
 from tailrace.log.object import ObjectLog
 from tailrace.log.objectkeys import LogKeys, ObjectKind
@@ -215,7 +216,8 @@ class ObjectLogWorkload:
 
     def _troubled(self) -> bool:
         store = self.world.store
-        return self.stalls or self.uneven or store.failure_chance + store.lost_reply_chance + store.late_chance > 0
+        slow = store.slow_chance > 0 and 2 * store.slow_max_s > limits.LOG_OBJECT_CALL_DEADLINE_S
+        return slow or self.stalls or self.uneven or store.failure_chance + store.lost_reply_chance + store.late_chance > 0
 
     async def _check_opened(self, log: ObjectLog, epoch: int) -> None:
         recovered = [(frame.sequence, frame.epoch, bytes(frame.payload)) async for frame in log.recover()]
