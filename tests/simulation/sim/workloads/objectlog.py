@@ -217,7 +217,8 @@ class ObjectLogWorkload:
     def _troubled(self) -> bool:
         store = self.world.store
         slow = store.slow_chance > 0 and 2 * store.slow_max_s > limits.LOG_OBJECT_CALL_DEADLINE_S
-        return slow or self.stalls or self.uneven or store.failure_chance + store.lost_reply_chance + store.late_chance > 0
+        fails = store.failure_chance + store.lost_reply_chance + store.late_chance > 0
+        return slow or fails or self.stalls or self.uneven
 
     async def _check_opened(self, log: ObjectLog, epoch: int) -> None:
         recovered = [(frame.sequence, frame.epoch, bytes(frame.payload)) async for frame in log.recover()]
