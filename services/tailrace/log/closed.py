@@ -65,7 +65,7 @@ class ClosedLog:
 
     def __init__(self, disk: ReadableDisk, directory: str, container: int, *, opened_epoch: int = 0) -> None:
         self._disk = disk
-        self._directory = directory
+        self.directory = directory
         self._container = container
         self._opened_epoch = opened_epoch
         self._lock: DirectoryLock | None = None
@@ -80,10 +80,10 @@ class ClosedLog:
             StartError: the log is in use.
             CorruptionError, DataLossError, FormatVersionError: as `DurableLog.open`.
         """
-        self._lock = self._disk.lock(self._directory)
-        self.scans = await scan_directory(self._disk, self._directory, self._container)
+        self._lock = self._disk.lock(self.directory)
+        self.scans = await scan_directory(self._disk, self.directory, self._container)
         self._decision = decide(self.scans)
-        self._decision.check_opened(self._directory, self._opened_epoch)
+        self._decision.check_opened(self.directory, self._opened_epoch)
 
     @property
     def has_begun(self) -> bool:

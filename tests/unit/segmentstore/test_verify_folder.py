@@ -9,12 +9,13 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tailrace.cluster.datafolder import open_data_folder
 from tailrace.common import limits
-from tailrace.common.errors import StartError
+from tailrace.common.errors import CorruptionError, IllegalStateError, StartError, UnavailableError
 from tailrace.common.realports import SystemClock, SystemEntropy
 from tailrace.kernel import BlockCache
 from tailrace.log.closed import ClosedLog, ReadOnlyDisk
@@ -29,9 +30,12 @@ from tailrace.segmentstore.service import StoreService, StoreSpec
 from tailrace.segmentstore.state import ContainerState, Segment
 from tailrace.segmentstore.tables.types import TableEntry, TableKey
 from tailrace.segmentstore.verify.folder import verify_folder
+from tailrace.segmentstore.verify.readstore import ReadStore
 from tailrace.segmentstore.verify.report import Problem, Report
 from tailrace.segmentstore.worker import Worker
 from tailrace.storage import chunks
+from tailrace.storage.obstores import open_object_store
+from tailrace.storage.port import ObjectStore
 
 STREAM, ATTRIBUTES = "scope/stream/0.#epoch.0", "scope/attributes/0.#epoch.0"
 HASH_TABLE, FIXED_TABLE = "scope/_tables/hash", "scope/_tables/fixed"
@@ -447,6 +451,46 @@ async def test_a_damaged_epoch_file_and_many_damages_at_once(folder: Folder) -> 
     assert next(problem for problem in found if "epoch file" in problem.reason).container == 1
     places = {(problem.container, problem.offset) for problem in found if problem.segment == STREAM}
     assert places == {(container, ref.segment_offset + at) for ref in refs for at in (0, BLOCK)}
+
+
+class BadSectors:
+    """A store of which some objects cannot be read."""
+
+    def __init__(self, store: ObjectStore, bad: set[str]) -> None:
+        self._store = store
+        self._bad = bad
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def get_range(self, key: str, offset: int, length: int) -> bytes:
+        if key in self._bad:
+            raise UnavailableError(f"get {key}: Input/output error")
+        return await self._store.get_range(key, offset, length)
+
+
+async def test_objects_that_cannot_be_read() -> None:
+    """One is damaged; many in a row are an outage."""
+    store = open_object_store("memory://")
+    keys = [f"c0/{number}" for number in range(8)]
+    for key in keys:
+        await store.put(key, [b"data"])
+    reading = ReadStore(BadSectors(store, set(keys[1::2])))
+    for key in keys[::2]:
+        assert await reading.get_range(key, 0, 4) == b"data"
+        with pytest.raises(CorruptionError, match=r"cannot be read: get c0/.: Input/output error"):
+            await reading.get_range(f"c0/{int(key[3:]) + 1}", 0, 4)
+    gone = ReadStore(BadSectors(store, set(keys)))
+    for key in keys[: limits.VERIFY_FAILED_READS_MAX]:
+        with pytest.raises(CorruptionError):
+            await gone.get_range(key, 0, 4)
+    with pytest.raises(UnavailableError):
+        await gone.get_range(keys[-1], 0, 4)
+    with pytest.raises(IllegalStateError):
+        await reading.put("c0/new", [b""])
+    with pytest.raises(IllegalStateError):
+        await reading.delete(keys)
+    assert [await store.get(key) for key in keys] == [b"data"] * len(keys)
 
 
 async def test_lists_are_bounded(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:

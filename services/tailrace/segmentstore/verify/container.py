@@ -84,6 +84,9 @@ class ContainerVerification:
         except DataError as error:
             self._log_problems(error)
             return False
+        except OSError as error:
+            self._report.problem(f"the log cannot be read: {error.strerror}", place=self._log.directory)
+            return False
         report.log_bytes += self._log.stored_bytes
         report.log_frames += self._log.frame_count
         if not self._log.has_begun:
@@ -91,11 +94,11 @@ class ContainerVerification:
         recovery = Recovery(self._log, self._state, self._cache)
         try:
             await recovery.replay()
+            await self._log_bytes.walk(self._advance)
         except (DataError, ValueError) as error:
             self._report.problem(str(error))
             return False
         report.operations += recovery.operations
-        await self._log_bytes.walk(self._advance)
         for segment, start, end in missing_bytes(self._state):
             self._report.problem(
                 f"{end - start} bytes are neither in the log nor in Tier 2", segment=segment.name, offset=start

@@ -18,6 +18,7 @@ from tailrace.segmentstore.cachemanager import CacheManager
 from tailrace.segmentstore.tier2 import Tier2
 from tailrace.segmentstore.verify.container import ContainerVerification
 from tailrace.segmentstore.verify.objects import account_for_others
+from tailrace.segmentstore.verify.readstore import ReadStore
 from tailrace.segmentstore.verify.report import ContainerReport, Problem, Report
 from tailrace.storage.obstores import open_object_store
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tailrace.common.ports import Entropy
-    from tailrace.storage.port import ObjectStore
 
 
 async def verify_folder(
@@ -48,7 +48,7 @@ async def verify_folder(
         folder = read_data_folder(path, tier2=tier2)
         stack.callback(folder.close)
         url = folder.manifest.tier2 or f"file://{(path / 'tier2').absolute()}"
-        store = open_object_store(url, s3_endpoint=s3_endpoint, create=False)
+        store = ReadStore(open_object_store(url, s3_endpoint=s3_endpoint, create=False))
         stack.push_async_callback(store.close)
         disk = ReadOnlyDisk()
         stack.callback(disk.close)
@@ -59,7 +59,7 @@ class _FolderVerification:
     def __init__(
         self,
         folder: DataFolder,
-        store: ObjectStore,
+        store: ReadStore,
         disk: ReadOnlyDisk,
         entropy: Entropy,
         progress: Callable[[int, int], None],

@@ -10,13 +10,13 @@ from tailrace.common.errors import CorruptionError, FormatVersionError, NotFound
 from tailrace.segmentstore.fields import ChunkRef
 from tailrace.segmentstore.verify.report import Orphan
 from tailrace.storage import chunks
-from tailrace.storage.obstores import FolderObjects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tailrace.segmentstore.state import ContainerState
     from tailrace.segmentstore.verify.chunkbytes import ChunkReader
+    from tailrace.segmentstore.verify.readstore import ReadStore
     from tailrace.segmentstore.verify.report import ContainerReport, Report
     from tailrace.storage.port import ObjectStore
 
@@ -171,7 +171,7 @@ def _all_refs(state: ContainerState) -> Iterator[tuple[str, ChunkRef]]:
             yield segment.name, ref
 
 
-async def account_for_others(store: ObjectStore, container_count: int, report: Report) -> None:
+async def account_for_others(store: ReadStore, container_count: int, report: Report) -> None:
     """Objects that belong to no container of the cluster are orphans too, and so are files of uploads cut off."""
     async for info in store.list(""):
         if info.key == CLUSTER_KEY:
@@ -179,6 +179,5 @@ async def account_for_others(store: ObjectStore, container_count: int, report: R
         container = container_of_key(info.key)
         if container is None or container >= container_count:
             report.add_orphan(Orphan(container, info.key, info.length_bytes))
-    if isinstance(store, FolderObjects):
-        for info in store.unfinished():
-            report.add_orphan(Orphan(container_of_key(info.key), info.key, info.length_bytes))
+    for info in store.unfinished():
+        report.add_orphan(Orphan(container_of_key(info.key), info.key, info.length_bytes))
