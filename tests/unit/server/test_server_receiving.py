@@ -37,6 +37,20 @@ async def test_large_frames_that_never_end(tight: Any, capsys: pytest.CaptureFix
     assert all("does not finish a large frame" in line for line in lines)
 
 
+async def test_who_comes_last_does_not_wait_for_all_the_others(tight: Any) -> None:
+    """A hundred connections have begun a large frame and do nothing: the next large frame waits for a few of them."""
+    good = await tight.connect()
+    await good.create(SEGMENT)
+    await good.setup(W, SEGMENT)
+    for _ in range(100):
+        client = await tight.connect()
+        client.send_raw(codec.FRAME_HEADER.pack(c.UpdateTableEntries.CODE, 15 * MIB) + bytes(100_000))
+    await tight.until(lambda: tight.receiving.pool.promised_bytes > 0)
+    await good.expect_silence()
+    assert isinstance(await good.call(c.AppendBlockEnd(W, 0, bytes(2 * MIB), 1, 1, 1)), c.DataAppended)
+    assert tight.server.connections > 90
+
+
 async def test_blocks_and_ends_that_wait_for_each_other(tight: Any) -> None:
     """Connections that hold a block and want as much again for its end: some are closed, so that others go on."""
     clients = []

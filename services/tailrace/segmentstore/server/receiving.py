@@ -46,6 +46,7 @@ class ReceiveRoom:
         self._loop = loop
         self._look_s = look_s
         self._waiting: dict[Receiving, None] = {}
+        self._oldest_next = True
         self._seen: dict[Receiver, tuple[int, int]] = {}
         self._look: asyncio.TimerHandle | None = None
         self.pool = pool or BufferPool()
@@ -75,12 +76,21 @@ class ReceiveRoom:
             self._loop.call_soon(self._wake)
 
     def _wake(self) -> None:
-        """In the order in which they came: one that needs much is not passed over for ever."""
+        """Serve the oldest and the newest in turn: who came first is not forgotten, and many that do nothing with
+        their room do not delay for long who comes after them.
+        """
         self._waking = False
-        for connection in list(self._waiting):
-            if not connection.room_to_receive():
+        refused = False
+        while self._waiting:
+            connection = next(iter(self._waiting) if self._oldest_next else reversed(self._waiting))
+            self._oldest_next = not self._oldest_next
+            if connection.room_to_receive():
+                self._waiting.pop(connection, None)
+                refused = False
+            elif refused:
                 break
-            self._waiting.pop(connection, None)
+            else:
+                refused = True
         self._stop_looking()
 
     def _stop_looking(self) -> None:
