@@ -64,6 +64,17 @@ def test_a_look_that_began_before_the_puts_completed(monkeypatch: pytest.MonkeyP
     expect_violation("began without it", uneven=True)
 
 
+def test_a_log_that_is_open_without_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it found may not be what the next owner finds: late frames of the one before count until START is seen."""
+    original = ObjectLog._look
+
+    async def look(self: ObjectLog) -> None:
+        await (original(self) if self._begun else _no_look(self))
+
+    monkeypatch.setattr(ObjectLog, "_look", look)
+    expect_violation()
+
+
 def test_an_owner_that_reuses_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     async def take(self: Claims, epoch: int, nonce: bytes) -> None:
         for number in range(await self.last() + 1, epoch + 1):
