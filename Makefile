@@ -80,7 +80,7 @@ simulate: setup ## seeds of the simulator (SEED=n replays one, WORKLOAD=name, SE
 	    $(if $(WORKLOAD),--workload $(WORKLOAD))
 
 .PHONY: spec
-spec: setup ## model checking of spec/: the good models and every planted fault (MODEL=name for some)
+spec: | $(STAMPS)/venv ## model checking of spec/: the good models and every planted fault (MODEL=name for some)
 	@jar=$$(PYTHON=$(BIN)/python tests/support/tlc.sh) && $(BIN)/python scripts/check_spec.py "$$jar" $(MODEL)
 
 .PHONY: proto

@@ -103,16 +103,19 @@ def check(jar: str, model: Model) -> Outcome:
         java = ["java", *tuning, f"-Djava.io.tmpdir={folder}", "-cp", jar, "tlc2.TLC"]
         options = ["-nowarning", "-deadlock", "-workers", "1", "-fp", "0", "-metadir", folder]
         started = time.monotonic()
-        done = subprocess.run(
-            [*java, *options, f"{MODULE}.tla"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            cwd=folder,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                [*java, *options, f"{MODULE}.tla"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                cwd=folder,
+                text=True,
+                timeout=LIMIT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return Outcome(None, "-", "-", time.monotonic() - started, f"not done within {LIMIT_S} s")
         return _outcome(done.returncode, done.stdout, time.monotonic() - started)
 
 
