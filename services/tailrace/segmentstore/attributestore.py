@@ -165,27 +165,20 @@ class AttributeStore:
                 return found
 
     async def get(self, segment: Segment, attribute_ids: Sequence[bytes]) -> dict[bytes, int]:
-        """Committed values of those attributes that are set."""
-        result: dict[bytes, int] = {}
-        absent: list[bytes] = []
-        for key in attribute_ids:
-            value = segment.committed.get(key)
-            if value is None:
-                absent.append(key)
-            elif value != NULL_ATTRIBUTE:
-                result[key] = value
-        if absent and segment.index.root_length:
-            absent = [key for key in absent if not is_core_attribute(key)]
-            result.update(await self._read_absent(segment, absent))
-        return result
-
-    async def _read_absent(self, segment: Segment, absent: list[bytes]) -> dict[bytes, int]:
-        wanted = sorted(set(absent))
-        found = await self._look_up(segment, wanted)
+        """Committed values of those attributes that are set, all as of one moment."""
+        committed = segment.committed
+        found: dict[bytes, int] = {}
+        wanted: list[bytes] = []
+        while absent := [key for key in attribute_ids if key not in committed and not is_core_attribute(key)]:
+            if not segment.index.root_length or set(absent).issubset(wanted):
+                break
+            # What is in memory may be evicted meanwhile: it is looked up as well then, in the next round.
+            wanted = sorted(set(absent))
+            found = await self._look_up(segment, wanted)
         return {
             key: value
-            for key in wanted
-            if (value := segment.committed.get(key, found.get(key, NULL_ATTRIBUTE))) != NULL_ATTRIBUTE
+            for key in attribute_ids
+            if (value := committed.get(key, found.get(key, NULL_ATTRIBUTE))) != NULL_ATTRIBUTE
         }
 
     async def iterate(self, segment: Segment, from_id: bytes, to_id: bytes, limit: int) -> list[tuple[bytes, int]]:

@@ -14,6 +14,7 @@ from tailrace.common.errors import (
     ContainerStoppedError,
     CorruptionError,
     NoSuchSegmentError,
+    OverloadedError,
     UnavailableError,
 )
 from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType, SegmentKind
@@ -127,6 +128,24 @@ async def test_a_flush_ends_although_writers_go_on(world: World) -> None:
         assert sum(chunk.length_bytes for chunk in chunks) >= length
     stop = True
     await writing
+
+
+async def test_flushes_of_callers_that_left_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FLUSHES_ASKED_FOR_MAX", 2)
+    world.objects = objects = Gate()
+    container = await world.open()
+    await container.create_segment(NAME)
+    await container.append(NAME, [b"bytes"])
+    for _ in range(2):
+        flushing = asyncio.create_task(container.flush_to_storage())
+        await asyncio.sleep(0)
+        flushing.cancel()
+        await asyncio.wait([flushing])
+    with pytest.raises(OverloadedError):
+        await container.flush_to_storage()
+    objects.open.set()
+    await eventually(lambda: not container.status().untiered_bytes)
+    await container.flush_to_storage()
 
 
 async def test_a_flush_that_a_stop_ends_is_told_so(world: World) -> None:
@@ -278,3 +297,40 @@ async def test_merged_sources_are_forgotten_in_the_end(world: World) -> None:
     container.state.forget_merged(2**60)
     assert container.state.moves == {}
     assert container.state.merged == {}
+
+
+class ReadGate(Objects):
+    """Objects whose reads wait at a gate once it is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = asyncio.Event()
+        self.open.set()
+        self.reached = asyncio.Event()
+
+    async def get_range(self, key: str, offset: int, length: int) -> bytes:
+        self.reached.set()
+        await self.open.wait()
+        return await super().get_range(key, offset, length)
+
+
+async def test_several_attributes_are_read_as_of_one_moment(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FLUSH_ATTRIBUTES_THRESHOLD", 1)
+    world.objects = objects = ReadGate()
+    container = await world.open()
+    await container.create_segment(NAME)
+    known, stored = b"k" * 16, b"s" * 16
+    replace = AttributeUpdateType.REPLACE
+    await container.append(NAME, [b"x"], [AttributeUpdate(stored, replace, 1), AttributeUpdate(known, replace, 1)])
+    await container.flush_to_storage()
+    await container.close()
+    container = await world.open()
+    monkeypatch.setattr(limits, "FLUSH_ATTRIBUTES_THRESHOLD", 1000)
+    await container.update_attributes(NAME, [AttributeUpdate(known, replace, 1)])  # in memory again
+    objects.open.clear()
+    objects.reached.clear()
+    reading = asyncio.create_task(container.get_attributes(NAME, [known, stored]))
+    await asyncio.wait_for(objects.reached.wait(), 5)
+    await container.update_attributes(NAME, [AttributeUpdate(known, replace, 2), AttributeUpdate(stored, replace, 2)])
+    objects.open.set()
+    assert await reading in ({known: 1, stored: 1}, {known: 2, stored: 2})
