@@ -19,7 +19,7 @@ from tailrace.client import Client, StreamName
 
 STREAM = StreamName("verify", "events")
 SEGMENT = STREAM.segment(0)
-LOAD_S = 2.0
+LOAD_S = 1.0
 
 
 @pytest.fixture

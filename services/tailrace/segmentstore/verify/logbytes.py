@@ -57,6 +57,7 @@ class LogBytes:
         self._log = log
         self._state = state
         self._report = report
+        self.walked_bytes = 0
         self._moves: dict[int, tuple[int, int]] = {}
         self._open: dict[int, _OpenRun] = {}  # by the segment of the append, which merges may have ended
         self._runs: dict[int, list[Run]] = {}
@@ -71,6 +72,7 @@ class LogBytes:
                 if isinstance(placed.operation, ops.Append):
                     self._append(placed.operation, placed.places[0][0])
             advance(len(frame.payload))
+            self.walked_bytes += len(frame.payload)
         for segment_id in list(self._open):
             self._close(segment_id)
         for runs in self._runs.values():
