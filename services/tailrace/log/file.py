@@ -21,6 +21,7 @@ from tailrace.common.errors import (
     UnavailableError,
 )
 from tailrace.log import frames
+from tailrace.log.base import SequencedLog
 from tailrace.log.files import FileStock, LogFile
 from tailrace.log.frames import FrameIdentity, FrameKind, StartRecord, Verdict
 from tailrace.log.port import Buffer, RecoveredFrame
@@ -48,7 +49,7 @@ class _Append:
     future: asyncio.Future[int] | None
 
 
-class FileLog:
+class FileLog(SequencedLog):
     """A DurableLog in a directory of its own; see the port for the contract.
 
     Frames are written when they are appended; one fdatasync makes durable everything that was written before it
@@ -71,10 +72,10 @@ class FileLog:
         self._smallest_file_bytes = frames.frame_length_max(max_frame_bytes) + _START_MAX_BYTES + _MARKS_MAX_BYTES
         if file_bytes % frames.SECTOR_BYTES or file_bytes < self._smallest_file_bytes:
             raise BadRequestError(f"file_bytes: {file_bytes} bytes of file cannot hold frames of {max_frame_bytes}")
+        super().__init__(max_frame_bytes)
         self._disk = disk
         self._directory = directory
         self._container = container
-        self._max_frame_bytes = max_frame_bytes
         self._file_bytes = file_bytes
         self._reserve_bytes = reserve_bytes
         self._opened_epoch = opened_epoch
@@ -94,40 +95,17 @@ class FileLog:
         self._written: deque[_Append] = deque()  # for the next sync
         self._unsynced: list[LogFile] = []
         self._directory_unsynced = False
-        self._next_sequence = 0
         self._acknowledged_through = -1
-        self._log_start = 0
         self._written_log_start = 0
         self._durable_log_start = 0
-        self._waiting_bytes = 0
         self._failure: TailraceError | None = None
 
     # -- properties ----------------------------------------------------------------------------------------------
 
     @property
-    def max_frame_bytes(self) -> int:
-        """Largest payload that one frame may carry."""
-        return self._max_frame_bytes
-
-    @property
-    def next_sequence(self) -> int:
-        """Address that the next appended frame will get."""
-        return self._next_sequence
-
-    @property
-    def log_start(self) -> int:
-        """Address of the first frame that was not truncated."""
-        return self._log_start
-
-    @property
     def stored_bytes(self) -> int:
         """Bytes of all files, the prepared one included."""
         return sum(file.length_bytes for file in self._files) + self._stock.stored_bytes
-
-    @property
-    def unsynced_bytes(self) -> int:
-        """Payload bytes that were appended and are not durable yet; the caller keeps them bounded."""
-        return self._waiting_bytes
 
     # -- opening -------------------------------------------------------------------------------------------------
 
@@ -263,7 +241,7 @@ class FileLog:
             return future
         item = _Append(FrameKind.DATA, self._next_sequence, views, length, future)
         self._next_sequence += 1
-        self._waiting_bytes += length
+        self._unsynced_bytes += length
         self._waiting.append(item)
         self._write_waiting()
         return future
@@ -364,7 +342,7 @@ class FileLog:
         for item in done:
             if item.future is not None:
                 self._acknowledged_through = item.sequence
-                self._waiting_bytes -= item.length_bytes
+                self._unsynced_bytes -= item.length_bytes
         for item in done:
             if item.future is not None and not item.future.done():
                 item.future.set_result(item.sequence)

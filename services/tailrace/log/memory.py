@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, DiskFullError, FencedError, IllegalStateError, TailraceError
+from tailrace.log.base import SequencedLog
 from tailrace.log.port import Buffer, RecoveredFrame
 
 
@@ -28,7 +29,7 @@ class MemoryLogStore:
         return self.first_sequence + len(self.frames)
 
 
-class MemoryLog:
+class MemoryLog(SequencedLog):
     """A DurableLog over a MemoryLogStore; frames become durable `delay_s` after they were appended, in order."""
 
     def __init__(
@@ -38,40 +39,17 @@ class MemoryLog:
         delay_s: float = 0.0,
         max_frame_bytes: int = limits.LOG_FRAME_MAX_BYTES,
     ) -> None:
+        super().__init__(max_frame_bytes)
         self._store = store
         self._delay_s = delay_s
-        self._max_frame_bytes = max_frame_bytes
         self._epoch = 0
-        self._next_sequence = 0
-        self._log_start = 0
         self._pending: deque[tuple[bytes, asyncio.Future[int]]] = deque()
-        self._pending_bytes = 0
         self._failure: TailraceError | None = None
-
-    @property
-    def max_frame_bytes(self) -> int:
-        """Largest payload that one frame may carry."""
-        return self._max_frame_bytes
-
-    @property
-    def next_sequence(self) -> int:
-        """Address that the next appended frame will get."""
-        return self._next_sequence
-
-    @property
-    def log_start(self) -> int:
-        """Address of the first frame that was not truncated."""
-        return self._log_start
 
     @property
     def stored_bytes(self) -> int:
         """Bytes of the durable payloads."""
         return self._store.stored_bytes
-
-    @property
-    def unsynced_bytes(self) -> int:
-        """Payload bytes that were appended and are not durable yet."""
-        return self._pending_bytes
 
     async def open(self, epoch: int, nonce: bytes) -> None:
         """See DurableLog.open."""
@@ -92,7 +70,7 @@ class MemoryLog:
     def check_space(self, length_bytes: int, frame_count: int = 1, *, reserved: bool = False) -> None:
         """See DurableLog.check_space."""
         reserve = 0 if reserved else min(limits.LOG_RESERVE_BYTES, self._store.capacity_bytes // 8)
-        if self._store.stored_bytes + self._pending_bytes + length_bytes > self._store.capacity_bytes - reserve:
+        if self._store.stored_bytes + self._unsynced_bytes + length_bytes > self._store.capacity_bytes - reserve:
             raise DiskFullError(f"the log has no room for {length_bytes} bytes")
 
     def append(self, payload: Sequence[Buffer]) -> asyncio.Future[int]:
@@ -109,7 +87,7 @@ class MemoryLog:
             raise IllegalStateError("the log is not open")
         self._next_sequence += 1
         self._pending.append((data, future))
-        self._pending_bytes += len(data)
+        self._unsynced_bytes += len(data)
         if self._delay_s:
             loop.call_later(self._delay_s, self._complete_first)
         else:
@@ -123,7 +101,7 @@ class MemoryLog:
             self._fail(FencedError(f"the log was taken by epoch {self._store.epoch}", self._store.epoch))
             return
         data, future = self._pending.popleft()
-        self._pending_bytes -= len(data)
+        self._unsynced_bytes -= len(data)
         sequence = self._store.next_sequence
         self._store.frames.append((self._epoch, data))
         self._store.stored_bytes += len(data)

@@ -25,6 +25,7 @@ from tailrace.common.errors import (
     UnavailableError,
 )
 from tailrace.log import frames
+from tailrace.log.base import SequencedLog
 from tailrace.log.claims import Claims
 from tailrace.log.frames import FrameIdentity, FrameKind, StartRecord
 from tailrace.log.objectcalls import ObjectCalls, pause_s
@@ -50,7 +51,7 @@ class _Append:
     stored: bool = False
 
 
-class ObjectLog:
+class ObjectLog(SequencedLog):
     """A DurableLog of one container in an object store; see the port for the contract.
 
     The store must have passed `probe.probe_conditions`. While it does not answer nothing fails: frames are stored again
@@ -60,11 +61,11 @@ class ObjectLog:
     def __init__(
         self, store: ObjectStore, container: int, *, max_frame_bytes: int = limits.LOG_FRAME_MAX_BYTES
     ) -> None:
+        super().__init__(max_frame_bytes)
         self._keys = LogKeys(container)
         self._calls = ObjectCalls(store)
         self._claims = Claims(self._calls, self._keys)
         self._scanner = ObjectScanner(self._calls, self._keys)
-        self._max_frame_bytes = max_frame_bytes
         self._identity = FrameIdentity(container, 0, b"")
         self._map = FrameMap()
         self._cleaner = ObjectCleaner(self._calls, self._keys)
@@ -73,13 +74,10 @@ class ObjectLog:
         self._queue: deque[_Append] = deque()  # not on their way yet
         self._flight: deque[_Append] = deque()  # on their way or stored, not acknowledged
         self._puts = 0
-        self._next_sequence = 0
         self._stored_through = -1
         self._acknowledged_through = -1
-        self._log_start = 0
         self._marked_log_start = 0
         self._marks = 0
-        self._unacknowledged_bytes = 0
         self._stored_bytes = 0
         self._looking = False
         self._truncating = False
@@ -90,29 +88,9 @@ class ObjectLog:
     # -- properties ----------------------------------------------------------------------------------------------
 
     @property
-    def max_frame_bytes(self) -> int:
-        """Largest payload that one frame may carry."""
-        return self._max_frame_bytes
-
-    @property
-    def next_sequence(self) -> int:
-        """Address that the next appended frame will get."""
-        return self._next_sequence
-
-    @property
-    def log_start(self) -> int:
-        """Address of the first frame that was not truncated."""
-        return self._log_start
-
-    @property
     def stored_bytes(self) -> int:
         """Bytes of the frames' objects that count and are not deleted yet."""
         return self._stored_bytes
-
-    @property
-    def unsynced_bytes(self) -> int:
-        """Payload bytes that were appended and are not acknowledged yet."""
-        return self._unacknowledged_bytes
 
     @property
     def owned_at_s(self) -> float:
@@ -220,11 +198,11 @@ class ObjectLog:
             return future
         if not self._begun:
             raise IllegalStateError(f"log {self._keys.folder} is not open")
-        if self._unacknowledged_bytes + length > limits.LOG_UNACKNOWLEDGED_MAX_BYTES:
-            raise OverloadedError(f"log {self._keys.folder}: {self._unacknowledged_bytes} bytes wait already")
+        if self._unsynced_bytes + length > limits.LOG_UNACKNOWLEDGED_MAX_BYTES:
+            raise OverloadedError(f"log {self._keys.folder}: {self._unsynced_bytes} bytes wait already")
         self._queue.append(_Append(self._next_sequence, views, length, future))
         self._next_sequence += 1
-        self._unacknowledged_bytes += length
+        self._unsynced_bytes += length
         self._start_puts()
         return future
 
@@ -278,7 +256,7 @@ class ObjectLog:
         self._acknowledged_through = through
         while self._flight and self._flight[0].sequence <= through:
             item = self._flight.popleft()
-            self._unacknowledged_bytes -= item.length_bytes
+            self._unsynced_bytes -= item.length_bytes
             self._stored_bytes += self._map.own.length_of(item.sequence)
             if not item.future.done():
                 item.future.set_result(item.sequence)
