@@ -448,19 +448,3 @@ class FileLog(SequencedLog):
         if self._lock is not None:
             self._lock.release()
             self._lock = None
-
-
-async def verify(disk: Disk, directory: str, container: int) -> AsyncIterator[RecoveredFrame]:
-    """The frames of a closed log, without changing anything (for tools).
-
-    Raises:
-        StartError: the log is in use.
-        CorruptionError, DataLossError, FormatVersionError: as `FileLog.open`.
-    """
-    lock = disk.lock(directory)
-    try:
-        for accepted in decide(await scan_directory(disk, directory, container)).files:
-            async for frame in read_frames(disk, accepted):
-                yield RecoveredFrame(frame.header.sequence, frame.header.epoch, frame.payload)
-    finally:
-        lock.release()

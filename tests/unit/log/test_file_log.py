@@ -20,8 +20,9 @@ from tailrace.common.errors import (
     UnavailableError,
 )
 from tailrace.kernel import crc32c
+from tailrace.log.closed import ClosedLog, ReadOnlyDisk
 from tailrace.log.disk import RealDisk
-from tailrace.log.file import FileLog, verify
+from tailrace.log.file import FileLog
 
 KIB = 1024
 NONCE = bytes(16)
@@ -265,9 +266,10 @@ async def test_a_directory_in_use_is_refused(folder: Path) -> None:
     await log.open(1, NONCE)
     with pytest.raises(StartError, match="in use"):
         await opened(folder)
+    reading = ReadOnlyDisk()
     with pytest.raises(StartError, match="in use"):
-        async for _ in verify(disk, str(folder), 1):
-            pass
+        await ClosedLog(reading, str(folder), 1).open()
+    reading.close()
     await log.close()
     assert await opened(folder) == []
     disk.close()
@@ -279,12 +281,15 @@ async def test_a_place_that_is_no_directory_is_refused(tmp_path: Path) -> None:
         await opened(tmp_path / "file" / "log")
 
 
-async def test_verify_reads_a_closed_log(folder: Path) -> None:
+async def test_tools_read_a_closed_log(folder: Path) -> None:
     await written(folder, [b"a"])
     await written(folder, [b"b"], epoch=2)
-    disk = RealDisk()
-    found = [(frame.sequence, frame.epoch, bytes(frame.payload)) async for frame in verify(disk, str(folder), 1)]
+    disk = ReadOnlyDisk()
+    log = ClosedLog(disk, str(folder), 1)
+    await log.open()
+    found = [(frame.sequence, frame.epoch, bytes(frame.payload)) async for frame in log.recover()]
     assert found == [(0, 1, b"a"), (1, 2, b"b")]
+    log.close()
     disk.close()
 
 
