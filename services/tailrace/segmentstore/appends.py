@@ -28,7 +28,7 @@ from tailrace.segmentstore.pipeline import StagedAppend
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace.segmentstore.state import Segment
+    from tailrace.segmentstore.segment import Segment
 
 
 _logger = structlog.get_logger()

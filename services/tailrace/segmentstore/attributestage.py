@@ -16,7 +16,7 @@ from tailrace.segmentstore.api import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace.segmentstore.state import Segment
+    from tailrace.segmentstore.segment import Segment
 
 _MAX = 2**63 - 1
 _REPLACE = AttributeUpdateType.REPLACE

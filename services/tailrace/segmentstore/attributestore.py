@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from tailrace.segmentstore.fields import ChunkRef
-    from tailrace.segmentstore.state import Segment
+    from tailrace.segmentstore.segment import Segment
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 _T = TypeVar("_T")

@@ -11,7 +11,8 @@ from tailrace.segmentstore import fields
 from tailrace.segmentstore import operations as ops
 from tailrace.segmentstore.api import SegmentKind, is_core_attribute
 from tailrace.segmentstore.coverage import Coverage
-from tailrace.segmentstore.state import ContainerState, MergedSource, Segment
+from tailrace.segmentstore.segment import Segment
+from tailrace.segmentstore.state import ContainerState, MergedSource
 
 _MAGIC = b"TRCP"
 _VERSION = 1

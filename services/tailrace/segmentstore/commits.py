@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 from tailrace.segmentstore import operations as ops
 from tailrace.segmentstore.pipeline import Frame, StagedAppend, StagedControl
 from tailrace.segmentstore.recovery import mark_tiered
-from tailrace.segmentstore.state import ContainerState, PendingAppend, Segment
+from tailrace.segmentstore.segment import PendingAppend, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tailrace.common.ports import Clock
     from tailrace.segmentstore.cachemanager import CacheManager
+    from tailrace.segmentstore.state import ContainerState
 
 
 class Committer:

@@ -25,7 +25,7 @@ from tailrace.segmentstore.api import (
     SegmentKind,
 )
 from tailrace.segmentstore.life import ContainerLife
-from tailrace.segmentstore.state import Segment
+from tailrace.segmentstore.segment import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

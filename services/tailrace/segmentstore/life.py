@@ -24,7 +24,7 @@ from tailrace.segmentstore.logspace import LogSpace
 from tailrace.segmentstore.pipeline import Pipeline, StagedAppend
 from tailrace.segmentstore.reads import SegmentReader
 from tailrace.segmentstore.recovery import Recovery
-from tailrace.segmentstore.state import ContainerState, Segment
+from tailrace.segmentstore.state import ContainerState
 from tailrace.segmentstore.storagewriter import StorageWriter
 from tailrace.segmentstore.tier2 import Tier2
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tailrace.common.ports import Clock, Entropy
     from tailrace.log.port import DurableLog
     from tailrace.segmentstore.cachemanager import CacheManager
+    from tailrace.segmentstore.segment import Segment
     from tailrace.storage.port import ObjectStore
 
 _logger = structlog.get_logger()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tailrace.log.port import DurableLog
     from tailrace.segmentstore.api import AppendRequest
     from tailrace.segmentstore.fields import Attributes
-    from tailrace.segmentstore.state import Segment
+    from tailrace.segmentstore.segment import Segment
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 

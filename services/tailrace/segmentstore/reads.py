@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tailrace.log.port import ReadableLog
     from tailrace.segmentstore.cachemanager import CacheManager
     from tailrace.segmentstore.readindex import Entry
-    from tailrace.segmentstore.state import Segment
+    from tailrace.segmentstore.segment import Segment
     from tailrace.segmentstore.tier2 import Tier2
 
 _logger = structlog.get_logger()

@@ -14,7 +14,7 @@ from tailrace.common.errors import CorruptionError, DataLossError
 from tailrace.kernel import BLOCK_BYTES
 from tailrace.segmentstore import checkpoint, oplog
 from tailrace.segmentstore import operations as ops
-from tailrace.segmentstore.state import ContainerState, PendingAppend, Segment
+from tailrace.segmentstore.segment import PendingAppend, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.cachemanager import CacheManager
     from tailrace.segmentstore.fields import ChunkRef
     from tailrace.segmentstore.readindex import LogPlaces
+    from tailrace.segmentstore.state import ContainerState
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from tailrace.segmentstore.fields import ChunkRef
     from tailrace.segmentstore.reads import SegmentReader
-    from tailrace.segmentstore.state import ContainerState, PendingAppend, Segment
+    from tailrace.segmentstore.segment import PendingAppend, Segment
+    from tailrace.segmentstore.state import ContainerState
 
 _log = structlog.get_logger()
 _Job: TypeAlias = "list[tuple[Segment, list[PendingAppend]]]"

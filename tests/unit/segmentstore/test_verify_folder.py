@@ -26,8 +26,9 @@ from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType
 from tailrace.segmentstore.cachemanager import CacheManager
 from tailrace.segmentstore.container import Container
 from tailrace.segmentstore.recovery import Recovery
+from tailrace.segmentstore.segment import Segment
 from tailrace.segmentstore.service import StoreService, StoreSpec
-from tailrace.segmentstore.state import ContainerState, Segment
+from tailrace.segmentstore.state import ContainerState
 from tailrace.segmentstore.tables.types import TableEntry, TableKey
 from tailrace.segmentstore.verify.folder import verify_folder
 from tailrace.segmentstore.verify.readstore import ReadStore

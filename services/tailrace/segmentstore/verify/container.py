@@ -11,7 +11,7 @@ from tailrace.segmentstore.api import SegmentKind
 from tailrace.segmentstore.attributestore import AttributeStore
 from tailrace.segmentstore.reads import SegmentReader
 from tailrace.segmentstore.recovery import Recovery, missing_bytes
-from tailrace.segmentstore.state import ContainerState, Segment
+from tailrace.segmentstore.state import ContainerState
 from tailrace.segmentstore.verify.chunkbytes import ChunkReader
 from tailrace.segmentstore.verify.indexes import IndexWalk
 from tailrace.segmentstore.verify.logbytes import LogBytes
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from tailrace.log.closed import ClosedLog
     from tailrace.segmentstore.cachemanager import CacheManager
+    from tailrace.segmentstore.segment import Segment
     from tailrace.segmentstore.tier2 import Tier2
     from tailrace.segmentstore.verify.report import ContainerReport
     from tailrace.storage.port import ObjectStore

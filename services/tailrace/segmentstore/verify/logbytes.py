@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from tailrace.log.closed import ClosedLog
     from tailrace.segmentstore.fields import ChunkRef
-    from tailrace.segmentstore.state import ContainerState, Segment
+    from tailrace.segmentstore.segment import Segment
+    from tailrace.segmentstore.state import ContainerState
     from tailrace.segmentstore.verify.report import ContainerReport
 
 _DIGEST_BYTES = 16

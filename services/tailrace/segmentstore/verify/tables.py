@@ -14,7 +14,7 @@ from tailrace.segmentstore.tables.record import HEADER_BYTES, NO_CHAIN, Record, 
 if TYPE_CHECKING:
     from tailrace.segmentstore.attributestore import AttributeStore
     from tailrace.segmentstore.reads import SegmentReader
-    from tailrace.segmentstore.state import Segment
+    from tailrace.segmentstore.segment import Segment
     from tailrace.segmentstore.verify.report import ContainerReport
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sim.violations import require
-from tailrace.segmentstore.state import ContainerState, Segment
+from tailrace.segmentstore.segment import Segment
+from tailrace.segmentstore.state import ContainerState
 
 
 def _view(segment: Segment) -> dict[str, Any]:
