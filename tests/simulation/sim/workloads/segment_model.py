@@ -197,9 +197,7 @@ class SoleClient:
             updates.append(AttributeUpdate(key, kind, value, comparison))
         return updates
 
-    def _append(
-        self, container: Container, state: State, name: str
-    ) -> tuple[Callable[[], Awaitable[Any]], Outcome]:
+    def _append(self, container: Container, state: State, name: str) -> tuple[Callable[[], Awaitable[Any]], Outcome]:
         rng = self.random
         segment = state.get(name)
         updates = self._updates(segment)
@@ -231,9 +229,7 @@ class SoleClient:
             return call, None
         return (lambda: container.append(name, parts, every, expected_offset=expected)), wanted
 
-    def _update(
-        self, container: Container, state: State, name: str
-    ) -> tuple[Callable[[], Awaitable[Any]], Outcome]:
+    def _update(self, container: Container, state: State, name: str) -> tuple[Callable[[], Awaitable[Any]], Outcome]:
         segment = state.get(name)
         updates = self._updates(segment) or [AttributeUpdate(ATTRIBUTES[0], AttributeUpdateType.REPLACE, 7)]
         wanted: Outcome = None
@@ -247,9 +243,7 @@ class SoleClient:
             segment.attributes = attributes
         return (lambda: container.update_attributes(name, updates)), wanted
 
-    def _truncate(
-        self, container: Container, state: State, name: str
-    ) -> tuple[Callable[[], Awaitable[Any]], Outcome]:
+    def _truncate(self, container: Container, state: State, name: str) -> tuple[Callable[[], Awaitable[Any]], Outcome]:
         segment = state.get(name)
         if segment is None:
             return (lambda: container.truncate(name, 0)), NoSuchSegmentError

@@ -215,9 +215,7 @@ class ServerWorkload:
     async def _clients(self) -> None:
         client = Client(self.link, clock=self.world.clock(), entropy=self.world.entropy("client"))
         await create_stream(client, STREAM, self.segments)
-        workload = Workload(
-            client, STREAM, self.history, self.seed, writers=2, transactors=1, bytes_per_second=100_000
-        )
+        workload = Workload(client, STREAM, self.history, self.seed, writers=2, transactors=1, bytes_per_second=100_000)
         async with workload.running():
             nemesis = self._in_world(self._trouble())
             while not nemesis.done():
