@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
-SECONDS = {"ci": 20.0, "full": 600.0}
+SECONDS = {"ci": 20.0, "full": 60.0}
+"""For each workload; the long form has a quarter of an hour of `run.py` beside it."""
 
 
 def _runner() -> Any:
@@ -40,7 +41,6 @@ def test_a_seed_that_once_failed(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("workload", sorted(run.WORKLOADS))
-@pytest.mark.timeout(1200)
 def test_fresh_seeds(workload: str, test_seed: int, test_profile: str, capsys: pytest.CaptureFixture[str]) -> None:
     totals = run.run_many([workload], test_seed, 1_000_000, SECONDS[test_profile], print)
     with capsys.disabled():

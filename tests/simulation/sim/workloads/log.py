@@ -10,8 +10,9 @@ from sim.process import SimProcess
 from sim.violations import Violation, require
 from sim.world import SimWorld
 from tailrace.common.errors import CorruptionError, DataLossError, DiskFullError, UnavailableError
+from tailrace.log.closed import ClosedLog
 from tailrace.log.disk import Disk
-from tailrace.log.file import FileLog, verify
+from tailrace.log.file import FileLog
 from tailrace.log.recovery import decide
 from tailrace.log.scan import scan_directory
 
@@ -202,10 +203,17 @@ class LogWorkload:
     async def _verify_only(self, disk: Disk) -> None:
         """The tools' way of reading finds the same and changes nothing."""
         before = [disk.list(DIRECTORY)]
-        async for frame in verify(disk, DIRECTORY, CONTAINER):
+        log = ClosedLog(disk, DIRECTORY, CONTAINER)
+        await log.open()
+        async for frame in log.recover():
             known = self.model.entries.get(frame.sequence)
-            require(known == (frame.epoch, bytes(frame.payload)), f"verify shows another frame {frame.sequence}")
-        require([disk.list(DIRECTORY)] == before, "verify changed the directory")
+            require(known == (frame.epoch, bytes(frame.payload)), f"a tool is shown another frame {frame.sequence}")
+            offset = self.random.randint(0, len(frame.payload))
+            require(
+                await log.read(frame.sequence, offset, 10) == known[1][offset : offset + 10], "a tool reads other bytes"
+            )
+        log.close()
+        require([disk.list(DIRECTORY)] == before, "a tool changed the directory")
 
     async def _damage_one_bit(self) -> None:
         """Flip a bit inside a frame that counts: opening must name the place, and mending it must bring all back."""

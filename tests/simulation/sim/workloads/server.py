@@ -259,8 +259,10 @@ class ServerWorkload:
             await asyncio.sleep(rng.random())
             if rng.random() < 0.4:
                 process = self.server = self.world.process("server")
-                process.spawn(self._serve(process))
+                starting = process.spawn(self._serve(process))
                 await asyncio.sleep(rng.random() * 0.5)
+                if starting.done() and starting.exception() is not None:
+                    require(self._faulty(), f"the server did not start: {starting.exception()!r}")
                 self._kill(power=power)
             await self._start_server()
         self._faults(on=False)
