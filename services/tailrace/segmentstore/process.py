@@ -89,9 +89,13 @@ async def _run_service(orders: Orders) -> None:
 def main() -> int:
     """Entry point; the exit code is 1 when the worker cannot start."""
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    orders = decode_orders(sys.stdin.buffer.readline())
+    line = sys.stdin.buffer.readline()
+    if not line.endswith(b"\n"):
+        return 0  # the parent was killed before it had told everything
     try:
-        asyncio.run(_serve(orders))
+        asyncio.run(_serve(decode_orders(line)))
+    except BrokenPipeError:
+        return 0  # the parent was killed before it could hear that its worker serves
     except TailraceError as error:
         sys.stdout.write(f"{error}\n")
         sys.stdout.flush()

@@ -1,0 +1,27 @@
+"""Worker processes whose parent is killed end without a word (design §1)."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tailrace.segmentstore.process import Orders, encode_orders
+from tailrace.segmentstore.service import StoreSpec
+
+
+@pytest.mark.parametrize("told", [0, 1, 10], ids=["nothing", "a byte", "ten bytes"])
+async def test_a_worker_whose_orders_are_cut_off_ends(told: int, tmp_path: Path) -> None:
+    spec = StoreSpec(str(tmp_path), "", None, bytes(16).hex(), 1, (0,), 1 << 26)
+    line = encode_orders(Orders(spec, 100, 101))
+    worker = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tailrace.segmentstore.process"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    said, complained = await worker.communicate(line[:told])
+    assert (worker.returncode, said, complained) == (0, b"", b"")
