@@ -103,8 +103,7 @@ async def test_flush_then_everything_from_a_cold_cache(minio: MinioProcess, serv
     async with Client(server.controller) as client:
         await create_stream(client, STREAM, 2)
         await write_all(client, history)
-    await server.flush()
-    assert await total(server, "untiered_bytes") == 0
+    await server.flush_until_tiered()
     segments = [STREAM.segment(number) for number in range(2)]
     stored = await objects_of(minio, server, segments)
     assert sum(stored.values()) > EVENTS * EVENT_BYTES
@@ -171,8 +170,7 @@ async def test_an_outage_is_not_noticed_by_writers(minio: MinioProcess, server: 
         await workload.settle()
         assert not workload.errors
         await untroubled(server)
-        await server.flush()
-        assert await total(server, "untiered_bytes") == 0
+        await server.flush_until_tiered()
         violations = workload.history.check(await read_from_head(client, STREAM))
         assert not violations, violations[:20]
     assert not server.log_events("container_stopped")

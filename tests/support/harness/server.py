@@ -19,6 +19,7 @@ import httpx
 
 READY_DEADLINE_S = 120.0
 STOP_DEADLINE_S = 60.0
+FLUSH_DEADLINE_S = 60.0
 POLL_INTERVAL_S = 0.01
 LOG_TAIL_CHARACTERS = 4000
 PORTS = range(20_000, 30_000)
@@ -239,3 +240,10 @@ class Server:
         """Move everything to Tier 2."""
         for container in await self.ask("/v1/containers"):
             await self.ask(f"/v1/containers/{container['container_id']}/flush", method="POST")
+
+    async def flush_until_tiered(self) -> None:
+        """Move everything to Tier 2; what the controller writes for itself meanwhile takes another round."""
+        async with asyncio.timeout(FLUSH_DEADLINE_S):
+            await self.flush()
+            while any(container["untiered_bytes"] for container in await self.ask("/v1/containers")):
+                await self.flush()
