@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -31,6 +32,12 @@ hypothesis.settings.register_profile("full", deadline=None, max_examples=1000, p
 if PROFILE not in ("ci", "full"):
     raise pytest.UsageError(f"TAILRACE_TEST_PROFILE is {PROFILE!r}: ci or full")
 hypothesis.settings.load_profile(PROFILE)
+
+
+def pytest_configure() -> None:
+    """Programs that are tested hear of interrupts, also where the tests themselves run in the background of a shell."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:
