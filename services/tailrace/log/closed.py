@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import bisect
-import errno
-import fcntl
 import os
 from typing import TYPE_CHECKING
 
-from tailrace.common.errors import CorruptionError, StartError
+from tailrace.common.errors import CorruptionError
 from tailrace.log import frames
 from tailrace.log.disk import RealDisk, RealFile, RealLock
 from tailrace.log.frames import Verdict
@@ -43,14 +41,7 @@ class ReadOnlyDisk:
             descriptor = os.open(os.path.join(directory, "lock"), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return RealLock(-1)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(descriptor)
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise
-            raise StartError(f"log directory {directory} is in use by another process") from error
-        return RealLock(descriptor)
+        return RealLock.taken(descriptor, directory)
 
     def close(self) -> None:
         """End its threads; all files must be closed."""

@@ -193,14 +193,7 @@ class RealDisk:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         except OSError as error:
             raise StartError(f"log directory {directory} is not writable: {error.strerror}") from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(descriptor)
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise
-            raise StartError(f"log directory {directory} is in use by another process") from error
-        return RealLock(descriptor)
+        return RealLock.taken(descriptor, directory)
 
     def free_bytes(self, directory: str) -> int:
         """See Disk.free_bytes."""
@@ -239,6 +232,18 @@ class RealLock:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+
+    @classmethod
+    def taken(cls, descriptor: int, directory: str) -> RealLock:
+        """Lock an open lock file, which is closed if it is held by another. Raises StartError then."""
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            raise StartError(f"log directory {directory} is in use by another process") from error
+        return cls(descriptor)
 
     def release(self) -> None:
         """See DirectoryLock.release."""

@@ -208,10 +208,9 @@ class StorageWriter:
                     await self._host.commit_control(ops.AddChunks(refs))
                     self.flushes += 1
         finally:
-            if uploads:
-                for upload in uploads:
-                    upload.cancel()
-                await asyncio.wait(uploads)
+            for upload in uploads:
+                upload.cancel()
+            await asyncio.gather(*uploads, return_exceptions=True)  # one error is raised already
         if failed is not None:
             raise failed
 
