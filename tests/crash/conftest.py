@@ -1,10 +1,13 @@
-"""Programs of other languages that the tests of real processes use."""
+"""What the tests of real processes share: the checks of the published Python client, and MinIO servers to kill."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+
+from harness.minio import MinioProcess
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
@@ -13,3 +16,10 @@ REPOSITORY = Path(__file__).resolve().parent.parent.parent
 def python_scripts() -> Path:
     """The checks of the published Python client."""
     return REPOSITORY / "tests/compat/python/scripts"
+
+
+@pytest.fixture
+async def minio(minio_binary: Path, tmp_path: Path) -> AsyncIterator[MinioProcess]:
+    """A MinIO server of this test."""
+    async with MinioProcess(minio_binary, tmp_path / "minio") as made:
+        yield made

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -21,13 +20,6 @@ FRAME_BYTES = 100_000
 OUTAGE_S = 3.0
 OWNERS = 6
 ACKNOWLEDGED_DEADLINE_S = 60.0
-
-
-@pytest.fixture
-async def minio(minio_binary: Path, tmp_path: Path) -> AsyncIterator[MinioProcess]:
-    """A MinIO server of this test."""
-    async with MinioProcess(minio_binary, tmp_path / "minio") as made:
-        yield made
 
 
 @pytest.fixture

@@ -32,13 +32,6 @@ DELETED_DEADLINE_S = 200.0
 
 
 @pytest.fixture
-async def minio(minio_binary: Path, tmp_path: Path) -> AsyncIterator[MinioProcess]:
-    """A MinIO server of this test."""
-    async with MinioProcess(minio_binary, tmp_path / "minio") as made:
-        yield made
-
-
-@pytest.fixture
 async def server(minio: MinioProcess, tmp_path: Path) -> AsyncIterator[Server]:
     """A server that is not started yet, with Tier 2 in a new bucket."""
     bucket = minio.new_bucket()
