@@ -61,9 +61,7 @@ def bug(
     return register
 
 
-def hunt(
-    planted: PlantedBug, *, first: int = 0, seeds: int = SEEDS_MAX, seconds: float = SECONDS_MAX
-) -> Found | None:
+def hunt(planted: PlantedBug, *, first: int = 0, seeds: int = SEEDS_MAX, seconds: float = SECONDS_MAX) -> Found | None:
     """Run seeds with the bug in until one notices it; None: none did within so many seeds and seconds.
 
     Any other error than the bug is to be found by is an error of the hunt and is raised.
