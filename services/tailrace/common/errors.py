@@ -38,6 +38,7 @@ Every error knows how it looks on each interface (design §"How we build", wire 
     │   └── StreamSealedError
     └── UnavailableError                try again, perhaps elsewhere
         ├── WrongHostError
+        │   └── NotOwnerError
         ├── ContainerStoppedError
         ├── ConnectionLostError
         ├── TokenExpiredError
@@ -321,6 +322,10 @@ class WrongHostError(UnavailableError):
     """The segment's container does not run here (wire 50)."""
 
     wire_code = 50
+
+
+class NotOwnerError(WrongHostError):
+    """The container map, read freshly, does not name this worker for the container (design §9)."""
 
 
 class ContainerStoppedError(UnavailableError):
