@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import socket
 import subprocess
@@ -206,6 +207,66 @@ def test_a_crash_resets_connections_and_ends_tasks() -> None:
 
         world.run(main())
         assert "never" not in ran
+
+
+async def _tick(world: SimWorld, ticks: list[float]) -> None:
+    while True:
+        ticks.append(world.loop.time())
+        await asyncio.sleep(1)
+
+
+def test_a_paused_process_stands_still_and_goes_on_late() -> None:
+    with SimWorld(12) as world:
+
+        async def main() -> None:
+            ticks: list[float] = []
+            others: list[float] = []
+            process = world.process("paused")
+            process.spawn(_tick(world, ticks))
+            world.process("other").spawn(_tick(world, others))
+            await asyncio.sleep(2.5)
+            world.pause(process, 100)
+            world.pause(process, 10)
+            process.spawn(_tick(world, ticks))
+            await asyncio.sleep(99)
+            assert (len(ticks), len(others)) == (3, 102)
+            await asyncio.sleep(5.5)
+            paused = [round(later - earlier) for earlier, later in itertools.pairwise(ticks)]
+            assert sum(gap > 90 for gap in paused) == 1
+            assert len(ticks) >= 3 + 2 * 4
+            assert world.faults() == {"pause": 2}
+
+        world.run(main())
+
+
+def test_a_paused_process_hears_of_everything_when_it_goes_on() -> None:
+    with SimWorld(13) as world:
+
+        async def serve() -> None:
+            await world.loop.create_server(Echo, "", 5000)
+
+        async def main() -> None:
+            process = world.process("server")
+            await process.spawn(serve())
+            reader, writer = await asyncio.open_connection("127.0.0.1", 5000)
+            world.pause(process, 60)
+            await asyncio.sleep(0.001)
+            late_reader, late_writer = await asyncio.open_connection("127.0.0.1", 5000)
+            for stream in (writer, late_writer):
+                stream.write(b"x" * 1000)
+            began = world.loop.time()
+            assert await reader.readexactly(1000) == await late_reader.readexactly(1000) == b"x" * 1000
+            assert 59 < world.loop.time() - began < 61
+            world.pause(process, 60)
+            await asyncio.sleep(0.001)
+            world.crash(process)
+            with pytest.raises(ConnectionResetError):
+                await reader.read()
+            writer.close()
+            late_writer.close()
+            await asyncio.sleep(100)
+
+        world.run(main())
 
 
 async def _written(disk: SimDisk, process: SimProcess, synced: bool, entry_synced: bool) -> None:

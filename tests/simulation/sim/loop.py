@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import hashlib
+import heapq
 import random
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -63,6 +64,19 @@ class _VirtualSelector:
         """Nothing to close."""
 
 
+class _Held:
+    """What a paused process would have run by now."""
+
+    def __init__(self) -> None:
+        self.in_order: list[asyncio.Handle] = []
+
+    def ready(self, rng: random.Random) -> list[asyncio.Handle]:
+        """In the order of their times, or, as a loop that wakes up has it, what arrived before the timers."""
+        if rng.random() < 0.5:
+            return self.in_order
+        return sorted(self.in_order, key=lambda handle: isinstance(handle, asyncio.TimerHandle))
+
+
 class SimLoop(asyncio.BaseEventLoop):
     """See the module's docstring."""
 
@@ -77,6 +91,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.turns = 0
         self.unhandled: list[dict[str, Any]] = []
         self.network: Any = None
+        self._held: dict[SimProcess, _Held] = {}
         self.set_task_factory(self._make_task)
         self.set_exception_handler(self._note_unhandled)
 
@@ -147,6 +162,38 @@ class SimLoop(asyncio.BaseEventLoop):
             if process is not None and not process.alive:
                 handle.cancel()
 
+    # -- processes that stand still
+
+    def hold(self, process: SimProcess) -> None:
+        """From the next turn on nothing of the process runs; the world around it goes on."""
+        process.paused = True
+        self._held.setdefault(process, _Held())
+
+    def go_on(self, process: SimProcess) -> None:
+        """Run what was held back, as late as it is."""
+        held = self._held.pop(process, None)
+        process.paused = False
+        if held is not None and process.alive:
+            self._ready.extend(held.ready(self._random))  # type: ignore[attr-defined]
+
+    def _hold_back(self) -> None:
+        """Take what is due of paused processes out of the queues."""
+        ready, scheduled = self._ready, self._scheduled  # type: ignore[attr-defined]
+        end = self._now_s + self._clock_resolution
+        while scheduled and scheduled[0]._when < end:
+            timer = heapq.heappop(scheduled)
+            timer._scheduled = False
+            if timer._cancelled:
+                self._timer_cancelled_count -= 1
+            ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            held = self._held.get(handle._context.get(PROCESS)) if not handle._cancelled else None
+            if held is None:
+                ready.append(handle)
+            else:
+                held.in_order.append(handle)
+
     def create_future(self) -> SimFuture:
         """As asyncio."""
         future = SimFuture(loop=self)
@@ -211,6 +258,8 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _process_events(self, event_list: list[Any]) -> None:
         assert not event_list
+        if self._held:
+            self._hold_back()
 
     def _write_to_self(self) -> None:
         """Nobody sleeps."""

@@ -19,6 +19,8 @@ from sim.process import SimProcess, current_process
 RECEIVE_BUFFER_BYTES = 128 * 1024
 SEND_HIGH_WATER_BYTES = 64 * 1024
 SEGMENT_MAX_BYTES = 64 * 1024
+_TOLD_LATER = frozenset({"connection_made", "connection_lost", "pause_writing", "resume_writing"})
+"""Callbacks of protocols whose answer nobody waits for."""
 LOCAL_NAMES = frozenset({None, "", "localhost", "127.0.0.1", "0.0.0.0", "::", "::1"})
 
 
@@ -72,12 +74,22 @@ class SimTransport(asyncio.Transport):
         self._eof_wanted = False
         self._eof_sent = False
         self._eof_pending = False
+        self._waking = False
 
     # -- the protocol's side
+
+    def accept(self, factory: Callable[[], Any]) -> None:
+        """A listener got this connection."""
+        if not self._lost:
+            self._protocol = self.run(factory)
+            self.run(self._protocol.connection_made, self)
 
     def run(self, callback: Callable[..., Any], *args: Any) -> Any:
         """Call into the protocol, as its process; its errors end the connection."""
         if self.process is not None and not self.process.alive:
+            return None
+        if self.is_paused() and callback.__name__ in _TOLD_LATER:
+            self._loop.call_soon(callback, *args, context=self._context.copy())  # held back until it goes on
             return None
         try:
             return self._context.copy().run(callback, *args)
@@ -173,6 +185,10 @@ class SimTransport(asyncio.Transport):
     def _is_dead(self) -> bool:
         return self.process is not None and not self.process.alive
 
+    def is_paused(self) -> bool:
+        """Whether its process stands still."""
+        return self.process is not None and self.process.paused
+
     def _check_high_water(self) -> None:
         if len(self._outgoing) > self._high and not self._writing_paused:
             self._writing_paused = True
@@ -235,6 +251,12 @@ class SimTransport(asyncio.Transport):
 
     def _hand_over(self) -> None:
         """Give the protocol what arrived, as long as it reads."""
+        if self.is_paused():
+            if not self._waking:
+                self._waking = True
+                self._loop.call_soon(self._hand_over, context=self._context.copy())  # held back until it goes on
+            return
+        self._waking = False
         protocol = self._protocol
         while self._incoming and self._reading and not self._closing:
             if isinstance(protocol, asyncio.BufferedProtocol):
@@ -294,7 +316,8 @@ class SimTransport(asyncio.Transport):
 
     def _lose(self, error: BaseException | None) -> None:
         self._network.forget(self)
-        self.run(self._protocol.connection_lost, error)
+        if self._protocol is not None:  # None: a process that stood still never heard of the connection
+            self.run(self._protocol.connection_lost, error)
 
 
 class SimServer(asyncio.AbstractServer):
@@ -398,9 +421,11 @@ class SimNetwork:
         far = server.context.copy().run(SimTransport, self, server.process, address, own_address)
         near.other, far.other = far, near
         self._transports[near] = self._transports[far] = None
-        far.set_protocol(far.run(server.factory))
         near.set_protocol(factory())
-        far.run(far.get_protocol().connection_made, far)
+        if far.is_paused():  # its kernel takes the connection, the process hears of it when it goes on
+            self.loop.call_soon(far.accept, server.factory, context=server.context.copy())
+        else:
+            far.accept(server.factory)
         await asyncio.sleep(self.latency_s())
         near.get_protocol().connection_made(near)
         return near, near.get_protocol()

@@ -21,6 +21,8 @@ class SimProcess:
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
         self.name = name
         self.alive = True
+        self.paused = False
+        """Its callbacks are held back (`SimLoop.hold`), as those of a stopped process or a stopped machine are."""
         self.tasks: dict[asyncio.Task[Any], contextvars.Context] = {}
         self._loop = loop
         self._context = contextvars.Context()
@@ -46,7 +48,7 @@ class SimProcess:
         self.tasks.clear()
 
     def __repr__(self) -> str:
-        return f"<{self.name}{'' if self.alive else ' (dead)'}>"
+        return f"<{self.name}{'' if self.alive else ' (dead)'}{' (paused)' if self.paused else ''}>"
 
 
 PROCESS: contextvars.ContextVar[SimProcess | None] = contextvars.ContextVar("process", default=None)

@@ -17,7 +17,6 @@ from tailrace.common.errors import (
     CorruptionError,
     DeadlineError,
     NotFoundError,
-    TailraceError,
     UnavailableError,
 )
 from tailrace.storage.port import Buffer, ObjectInfo
@@ -171,33 +170,16 @@ class AttachedStore:
     def __init__(self, store: SimObjectStore, process: SimProcess) -> None:
         self._store = store
         self._process = process
-        self._stalled_until_s = 0.0
         self.slow_chance: float | None = None
         """Of each way of each request of this process; None: as for all."""
 
-    def stall(self, seconds: float) -> None:
-        """Hold back the process's next requests and the answers that it is waiting for, as a pause of it would."""
-        self._store.count("pause")
-        self._stalled_until_s = self._store.loop.time() + seconds
-
-    async def _stall(self) -> None:
-        left_s = self._stalled_until_s - self._store.loop.time()
-        if left_s > 0:
-            await asyncio.sleep(left_s)
-
     async def _request(self, name: str, key: str, effect: Callable[[], Any], *, writes: bool = False) -> Any:
         self._process.check()
-        await self._stall()
         if self._store.dies_now(self._process):
             if self._store.random.random() < 0.5:
                 self._store.request(name, key, effect, writes=writes)
             raise ProcessKilledError(self._process.name)
-        try:
-            result = await self._store.request(name, key, effect, writes=writes, slow_chance=self.slow_chance)
-        except TailraceError:
-            await self._stall()
-            raise
-        await self._stall()
+        result = await self._store.request(name, key, effect, writes=writes, slow_chance=self.slow_chance)
         self._process.check()
         return result
 

@@ -32,6 +32,8 @@ class SimWorld:
         self.loop.network = self.network
         self.processes: list[SimProcess] = []
         self.crashes = 0
+        self.pauses = 0
+        self._paused_until_s: dict[SimProcess, float] = {}
         self._incarnations = 0
 
     def process(self, name: str) -> SimProcess:
@@ -61,6 +63,7 @@ class SimWorld:
         process.alive = False
         self.crashes += 1
         self.loop.trace("crash", process.name, power)
+        self.loop.go_on(process)
         self.loop.drop_callbacks_of_the_dead()
         self.network.drop(process)
         self.disk.release(process)
@@ -69,6 +72,27 @@ class SimWorld:
             self.processes.remove(process)
         if power:
             self.disk.cut_power()
+
+    def pause(self, process: SimProcess, seconds: float) -> None:
+        """Let a process stand still (stopped, swapped out, its machine suspended) while the world goes on.
+
+        What it sent before arrives and takes effect, what is sent to it waits in its kernel, and nobody is told. Then
+        it goes on as if no time had passed, with all its timers late: a zombie, when others took its place meanwhile.
+        May be called by code of the process itself; begins with the next turn of the loop.
+        """
+        if not process.alive:
+            return
+        self.pauses += 1
+        self.loop.trace("pause", process.name, seconds)
+        until_s = self.loop.time() + seconds
+        self._paused_until_s[process] = max(until_s, self._paused_until_s.get(process, 0.0))
+        self.loop.hold(process)
+        self.loop.call_world(seconds, self._go_on, process)
+
+    def _go_on(self, process: SimProcess) -> None:
+        if self.loop.time() >= self._paused_until_s.get(process, 0.0):
+            self._paused_until_s.pop(process, None)
+            self.loop.go_on(process)
 
     def crash_at_disk_operation(self, process: SimProcess, operations: int, *, power: bool) -> asyncio.Future[None]:
         """Kill the process inside its n-th disk operation from now; the future is done when it is dead."""
@@ -101,7 +125,7 @@ class SimWorld:
 
     def faults(self) -> dict[str, int]:
         """Injected faults by name."""
-        total = {"crash": self.crashes}
+        total = {name: count for name, count in (("crash", self.crashes), ("pause", self.pauses)) if count}
         for source in (self.disk.faults, self.store.faults, self.network.faults):
             for name, count in source.items():
                 total[name] = total.get(name, 0) + count

@@ -107,7 +107,9 @@ class ObjectLogWorkload:
             self.make_uneven()
         self.lying = rng.random() < 0.05
         self.crashes = rng.random() < 0.7
-        self.stalls = rng.random() < 0.7
+        self.pauses = rng.random() < 0.7
+        self.was_troubled = False
+        """Faults that ended may still have errors under way."""
         self.model = ObjectLogModel()
         self.broken: list[BaseException] = []
         self.lease = 0
@@ -141,9 +143,10 @@ class ObjectLogWorkload:
 
     def _end_faults(self) -> None:
         store = self.world.store
+        self.was_troubled = self._troubled()
         store.failure_chance = store.lost_reply_chance = store.late_chance = 0.0
         store.duplicate_chance = store.stale_list_chance = store.slow_chance = 0.0
-        self.crashes = self.stalls = False
+        self.crashes = self.pauses = False
 
     # -- actors
 
@@ -194,7 +197,7 @@ class ObjectLogWorkload:
             try:
                 await log.open(epoch, self.random.randbytes(16))
                 await self._check_opened(log, epoch)
-                await self._work(log, epoch, store)
+                await self._work(log, epoch, process, store)
                 return
             except FencedError as error:
                 floor = max(floor, error.epoch)
@@ -218,18 +221,18 @@ class ObjectLogWorkload:
         store = self.world.store
         slow = store.slow_chance > 0 and 2 * store.slow_max_s > limits.LOG_OBJECT_CALL_DEADLINE_S
         fails = store.failure_chance + store.lost_reply_chance + store.late_chance > 0
-        return slow or fails or self.stalls or self.uneven
+        return slow or fails or self.pauses or self.uneven or self.was_troubled
 
     async def _check_opened(self, log: ObjectLog, epoch: int) -> None:
         recovered = [(frame.sequence, frame.epoch, bytes(frame.payload)) async for frame in log.recover()]
         self.model.opened(epoch, log.log_start, recovered)
         require(log.next_sequence == log.log_start + len(recovered), "the next sequence does not follow the last frame")
 
-    async def _work(self, log: ObjectLog, epoch: int, store: AttachedStore) -> None:
+    async def _work(self, log: ObjectLog, epoch: int, process: SimProcess, store: AttachedStore) -> None:
         if self.uneven and self.random.random() < 0.6:
             store.slow_chance = 0.7  # the network of an owner's machine goes bad, its successor's is good
         writers = (self._writer(log, epoch) for _ in range(self.random.randint(1, 2)))
-        await asyncio.gather(*writers, self._others(log, epoch, store))
+        await asyncio.gather(*writers, self._others(log, epoch, process))
 
     async def _writer(self, log: ObjectLog, epoch: int) -> None:
         rng = self.random
@@ -261,14 +264,14 @@ class ObjectLogWorkload:
         except Violation as violation:
             self.broken.append(violation)
 
-    async def _others(self, log: ObjectLog, epoch: int, store: AttachedStore) -> None:
+    async def _others(self, log: ObjectLog, epoch: int, process: SimProcess) -> None:
         """Truncations, reads and pauses beside the writers."""
         rng = self.random
         for _ in range(rng.randint(0, 25)):
             await asyncio.sleep(rng.random() * 0.2)
             durable = self.model.known[epoch] - rng.randint(0, 60)
-            if self.stalls and rng.random() < 0.1:
-                store.stall(rng.choice([1.0, 5.0, 30.0]) * rng.random())
+            if self.pauses and rng.random() < 0.1:
+                self.world.pause(process, rng.choice([1.0, 5.0, 30.0]) * rng.random())
             elif durable < log.log_start:
                 continue
             elif rng.random() < 0.5:
