@@ -257,6 +257,7 @@ CONTAINERS_MAX: Final = 1024
 EPOCH_RETRIES_MAX: Final = 10
 CONTAINER_RESTART_MIN_S: Final = 1.0
 CONTAINER_RESTART_MAX_S: Final = 60.0
+CONTAINER_LEAVE_DEADLINE_S: Final = 15.0  # the flush of one that is released or closed
 TABLE_COMPACTION_INTERVAL_S: Final = 30.0
 ROUTES_CACHED_MAX: Final = 10_000  # segment names whose container is remembered
 CLOSE_DEADLINE_S: Final = 20.0

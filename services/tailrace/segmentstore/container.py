@@ -69,6 +69,7 @@ class Container(SegmentAppends, SegmentControl):
         """See `SegmentContainer.read`."""
         target = self._committed(segment)
         while True:
+            self._check_serving()
             if not self._alive(target):
                 raise NoSuchSegmentError(segment)
             if offset < target.start_offset:

@@ -15,6 +15,7 @@ from tailrace.common.errors import (
     FencedError,
     NoSuchSegmentError,
     OverloadedError,
+    TailraceError,
 )
 from tailrace.segmentstore import operations as ops
 from tailrace.segmentstore.attributestore import AttributeStore
@@ -66,6 +67,7 @@ class ContainerLife:
         self._clock = ports.clock
         self.state = ContainerState(container_id)
         self._phase = "new"
+        self._leaving = False
         self._reason = ""
         self._stop_cause: Exception | None = None
         self._stopped = asyncio.Event()
@@ -118,15 +120,31 @@ class ContainerLife:
         )
 
     async def close(self, *, flush: bool = False) -> None:
-        """Stop serving; with `flush`, first move everything to Tier 2 and checkpoint, so that recovery is short."""
+        """Stop serving; with `flush`, first move everything to Tier 2 and checkpoint, so that recovery is short.
+
+        Requests are refused at once. A flush that fails or takes longer than ``limits.CONTAINER_LEAVE_DEADLINE_S`` is
+        told and left: whatever it did not move is in the log.
+        """
+        self.leave()
         if flush and self._phase == "running":
-            await self.flush_to_storage()
+            try:
+                async with asyncio.timeout(limits.CONTAINER_LEAVE_DEADLINE_S):
+                    await self.flush_to_storage()
+            except (TailraceError, OSError, TimeoutError) as error:
+                reason = str(error) or f"it takes longer than {limits.CONTAINER_LEAVE_DEADLINE_S:g} s"
+                _logger.warning("container_not_flushed", container=self._id, reason=reason)
         self._stop(ContainerStoppedError(f"container {self._id} was closed"))
         if self._tasks or self._flushes:
             await asyncio.wait([*self._tasks, *self._flushes])
         await self._log.close()
         for segment in self.state.segments.values():
             self._cache.drop_all(segment.read_index)
+
+    def leave(self) -> None:
+        """Refuse requests from now on, waiting reads included; what is staged goes on to its commit."""
+        self._leaving = True
+        for segment in self.state.segments.values():
+            segment.wake()
 
     async def wait_stopped(self) -> Exception:
         """Wait until the container stops by itself or is closed; returns why."""
@@ -164,6 +182,11 @@ class ContainerLife:
         if self._phase != "running":
             raise self._stopped_error() if self._stop_cause else ContainerStoppedError(f"container {self._id} recovers")
 
+    def _check_serving(self) -> None:
+        self._check_running()
+        if self._leaving:
+            raise ContainerStoppedError(f"container {self._id} leaves this worker")
+
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -189,14 +212,14 @@ class ContainerLife:
         return self._epoch
 
     def _committed(self, name: str) -> Segment:
-        self._check_running()
+        self._check_serving()
         segment = self.state.by_name.get(name)
         if segment is None:
             raise NoSuchSegmentError(name)
         return segment
 
     def _staged(self, name: str) -> Segment:
-        self._check_running()
+        self._check_serving()
         segment = self.state.staged_by_name.get(name)
         if segment is None:
             raise NoSuchSegmentError(name)
@@ -227,9 +250,9 @@ class ContainerLife:
 
     async def _control_room(self, *, gives_space: bool = False) -> None:
         """Wait for room, and refuse when the log's disk is full, before an operation is staged."""
-        self._check_running()
+        self._check_serving()
         await self._space.wait(limits.CONTROL_OPERATION_MAX_BYTES, reserved=gives_space)
-        self._check_running()
+        self._check_serving()
 
     # -- Tier 2 and checkpoints ----------------------------------------------------------------------------------
 

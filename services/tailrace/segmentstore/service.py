@@ -83,7 +83,7 @@ class StoreService:
             note_opened(data, container_id, epoch)
             opened[container_id] = epoch
 
-        def next_epoch(container_id: int, floor: int) -> int:
+        async def next_epoch(container_id: int, floor: int) -> int:
             return take_epoch(data, container_id, floor)
 
         for directory in _logs_of(data, spec.owned):

@@ -1,176 +1,138 @@
-"""A segment store worker: one process's containers, their cache, and the server in front of them (design §1).
+"""A segment store worker: one process's containers, their cache, and the server in front of them (design §1, §9).
 
-It shares nothing with its siblings. A container that stops because of its data stays stopped, with its reason; one
-that lost its log to a passing fault is opened again with a new epoch.
+It shares nothing with its siblings. Containers come and go while it runs (`keeper` keeps each of them).
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
 
 from tailrace.cluster.mapping import container_of
 from tailrace.common import limits
-from tailrace.common.errors import (
-    ContainerStoppedError,
-    DataError,
-    FencedError,
-    TailraceError,
-    WrongHostError,
-)
+from tailrace.common.errors import BadRequestError, ContainerStoppedError, TailraceError, WrongHostError
 from tailrace.kernel import BlockCache
 from tailrace.segmentstore.cachemanager import CacheManager
-from tailrace.segmentstore.container import Container, ContainerPorts
-from tailrace.segmentstore.tables.cache import EntryCache
-from tailrace.segmentstore.tables.service import TableService
+from tailrace.segmentstore.keeper import Keeper, Shared, WorkerPorts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from tailrace.common.budgets import Budgets
-    from tailrace.common.ports import Clock, Entropy
-    from tailrace.log.port import DurableLog
     from tailrace.segmentstore.api import ContainerStatus, SegmentContainer
-    from tailrace.storage.port import ObjectStore
+    from tailrace.segmentstore.container import Container
+    from tailrace.segmentstore.tables.service import TableService
+
+__all__ = ["Worker", "WorkerPorts"]
 
 _logger = structlog.get_logger()
 
 
-def _nothing(container_id: int, epoch: int) -> None:
-    """For those whose logs cannot be lost apart from everything else."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerPorts:
-    """What a worker is made of.
-
-    ``open_log(container id)`` makes the log of a container, not yet opened; ``next_epoch(container id, floor)``
-    takes its next epoch (cluster ownership); ``log_opened(container id, epoch)`` remembers that its log is there.
-    """
-
-    store: ObjectStore
-    open_log: Callable[[int], DurableLog]
-    next_epoch: Callable[[int, int], int]
-    clock: Clock
-    entropy: Entropy
-    cluster_id: bytes
-    log_opened: Callable[[int, int], None] = _nothing
-
-
 class Worker:
-    """Runs containers; implements the server's `ContainerRegistry`."""
+    """Runs containers; implements the server's `ContainerRegistry`.
+
+    ``owned`` are the containers that `start` opens; others come by `open_container`. The budgets must do for as many as
+    there will be at a time.
+    """
 
     def __init__(self, container_count: int, owned: Sequence[int], budgets: Budgets, ports: WorkerPorts) -> None:
         self.container_count = container_count
         self.budgets = budgets
-        self._owned = tuple(owned)
-        self._ports = ports
-        self._cache = CacheManager(BlockCache(budgets.cache_bytes))
-        self._upload_slots = asyncio.Semaphore(limits.UPLOADS_MAX)
-        self._containers: dict[int, Container] = {}
-        self._tables: dict[int, TableService] = {}
-        self._entries = EntryCache()  # one bound for all containers of the worker
-        self._failed: dict[int, ContainerStatus] = {}
-        self._unprovable: set[int] = set()
+        self._first = tuple(owned)
+        self._shared = Shared(ports, CacheManager(BlockCache(budgets.cache_bytes)))
+        self._keepers: dict[int, Keeper] = {}
         self._routes: dict[str, int] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._compaction: asyncio.Task[None] | None = None
+        self._closed = False
 
     # -- life ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Recover all containers, one after another, then keep them running.
+        """Recover the first containers, one after another, then keep them running.
 
-        A container that cannot prove its data stays stopped and is reported; the others go on.
+        A container that cannot prove its data stays stopped and is reported; the others go on. Whatever else prevents
+        one from being opened is raised.
         """
-        for container_id in self._owned:
-            await self._open(container_id)
-        loop = asyncio.get_running_loop()
-        self._tasks.extend(loop.create_task(self._supervise(container_id)) for container_id in self._owned)
-        self._tasks.append(loop.create_task(self._compact_tables()))
+        self._compaction = asyncio.get_running_loop().create_task(self._compact_tables())
+        for container_id in self._first:
+            await self._keeper(container_id).open_first()
+
+    async def open_container(self, container_id: int) -> None:
+        """Own the container from now on; returns when the first attempt to open it has ended.
+
+        When that failed, for a reason that may pass, it is repeated until it succeeds or the container is released;
+        `status` tells. Nothing happens when the container is owned already.
+
+        Raises:
+            NotOwnerError: who hands out epochs says that it belongs to another worker; it is not owned.
+            BadRequestError: there is no such container. ContainerStoppedError: the worker is closed.
+        """
+        if not 0 <= container_id < self.container_count:
+            raise BadRequestError(f"container {container_id}: there are {self.container_count}")
+        while (leaving := self._keepers.get(container_id)) is not None and leaving.leaving:
+            await self._let_go(leaving, flush=False)
+        if self._closed:
+            raise ContainerStoppedError("the worker is closed")
+        await self._keeper(container_id).begin()
+
+    async def release_container(self, container_id: int, flush: bool = True) -> None:
+        """Give a container away: its requests are answered WrongHost from this moment on.
+
+        What is staged is committed and, with `flush`, moved to Tier 2 within ``limits.CONTAINER_LEAVE_DEADLINE_S``, so
+        that the next owner recovers quickly. Its log is closed when this returns. Nothing happens when it is not owned.
+        """
+        keeper = self._keepers.get(container_id)
+        if keeper is not None:
+            await self._let_go(keeper, flush=flush)
+
+    async def _let_go(self, keeper: Keeper, *, flush: bool) -> None:
+        try:
+            await keeper.release(flush=flush)
+        finally:
+            if self._keepers.get(keeper.container_id) is keeper and keeper.released:
+                del self._keepers[keeper.container_id]
+
+    def owned(self) -> tuple[int, ...]:
+        """The containers that belong to this worker now, whether they run or not, by number."""
+        return tuple(sorted(number for number, keeper in self._keepers.items() if not keeper.leaving))
 
     async def close(self, *, flush: bool = False) -> None:
-        """Stop all containers; with `flush`, everything is moved to Tier 2 first."""
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-        for container in self._containers.values():
-            await container.close(flush=flush)
-        self._containers.clear()
+        """Stop all containers; with `flush`, everything is moved to Tier 2 first, as far as the deadline allows.
 
-    async def _open(self, container_id: int) -> bool:
-        floor = 0
-        for _ in range(limits.EPOCH_RETRIES_MAX):
-            epoch = self._ports.next_epoch(container_id, floor)
-            ports = ContainerPorts(
-                self._ports.open_log(container_id),
-                self._ports.store,
-                self._cache,
-                self._ports.clock,
-                self._ports.entropy,
-                self._ports.cluster_id,
-                self._upload_slots,
-            )
-            container = Container(container_id, epoch, ports)
-            try:
-                await container.start(self._ports.entropy.token(16))
-                self._ports.log_opened(container_id, epoch)
-            except FencedError as error:
-                await container.close()
-                floor = error.epoch
-                continue
-            except DataError:
-                self._failed[container_id] = container.status()
-                self._unprovable.add(container_id)
-                await container.close()
-                return False
-            except BaseException:
-                await container.close()  # its log must not stay locked, nor its cache entries stay
-                raise
-            self._failed.pop(container_id, None)
-            self._containers[container_id] = container
-            self._tables[container_id] = TableService(container, self._entries)
-            return True
-        return False
+        All are closed whatever fails; the first failure is raised then.
+        """
+        self._closed = True
+        if self._compaction is not None:
+            self._compaction.cancel()
+            await asyncio.wait([self._compaction])
+        keepers = list(self._keepers.values())
+        ends = await asyncio.gather(*(self._let_go(keeper, flush=flush) for keeper in keepers), return_exceptions=True)
+        for error in ends:
+            if error is not None:
+                raise error
 
-    async def _supervise(self, container_id: int) -> None:
-        delay_s = limits.CONTAINER_RESTART_MIN_S
-        while True:
-            container = self._containers.get(container_id)
-            if container is not None:
-                started = asyncio.get_running_loop().time()
-                cause = await container.wait_stopped()
-                self._failed[container_id] = container.status()
-                del self._containers[container_id]
-                del self._tables[container_id]
-                await container.close()
-                if isinstance(cause, DataError):
-                    self._unprovable.add(container_id)
-                if asyncio.get_running_loop().time() - started > limits.CONTAINER_RESTART_MAX_S:
-                    delay_s = limits.CONTAINER_RESTART_MIN_S
-            if container_id in self._unprovable:
-                return  # never guess: a person must look at it
-            await asyncio.sleep(delay_s)
-            delay_s = min(delay_s * 2, limits.CONTAINER_RESTART_MAX_S)
-            _logger.warning("container_reopening", container=container_id)
-            try:
-                await self._open(container_id)
-            except (TailraceError, OSError) as error:
-                # Whatever it is (a full disk, a log that cannot be read or locked just now), it may pass.
-                _logger.warning("container_not_opened", container=container_id, reason=str(error))
+    def _keeper(self, container_id: int) -> Keeper:
+        keeper = self._keepers.get(container_id)
+        if keeper is None:
+            keeper = self._keepers[container_id] = Keeper(container_id, self._shared, self._given_up)
+        return keeper
+
+    def _given_up(self, keeper: Keeper) -> None:
+        if self._keepers.get(keeper.container_id) is keeper:
+            del self._keepers[keeper.container_id]
 
     async def _compact_tables(self) -> None:
         while True:
             await asyncio.sleep(limits.TABLE_COMPACTION_INTERVAL_S)
-            for container_id, tables in list(self._tables.items()):
+            for keeper in list(self._keepers.values()):
+                if keeper.tables is None or keeper.leaving:
+                    continue
                 try:
-                    await tables.compact_due()
+                    await keeper.tables.compact_due()
                 except (TailraceError, OSError) as error:
-                    _logger.warning("table_compaction_failed", container=container_id, reason=str(error))
+                    _logger.warning("table_compaction_failed", container=keeper.container_id, reason=str(error))
 
     # -- routing -------------------------------------------------------------------------------------------------
 
@@ -193,34 +155,34 @@ class Worker:
 
     def container_by_id(self, container_id: int) -> Container:
         """A container by its number; errors as of `container_for`."""
-        container = self._containers.get(container_id)
-        if container is not None:
-            return container
-        failed = self._failed.get(container_id)
-        if failed is not None:
-            raise ContainerStoppedError(f"container {container_id} stopped: {failed.reason}")
-        raise WrongHostError(f"container {container_id} does not run here")
+        keeper = self._keepers.get(container_id)
+        if keeper is None or keeper.leaving:
+            raise WrongHostError(f"container {container_id} does not run here")
+        if keeper.container is None:
+            reason = f"stopped: {keeper.failed.reason}" if keeper.failed is not None else "is being opened"
+            raise ContainerStoppedError(f"container {container_id} {reason}")
+        return keeper.container
 
     def table_service(self, container: SegmentContainer) -> TableService:
         """The table segments of a container."""
-        tables = self._tables.get(container.container_id)
-        if tables is None:
+        keeper = self._keepers.get(container.container_id)
+        if keeper is None or keeper.tables is None or keeper.container is not container:
             raise ContainerStoppedError(f"container {container.container_id} stopped")
-        return tables
+        return keeper.tables
 
     # -- for the tools -------------------------------------------------------------------------------------------
 
     @property
     def cache(self) -> CacheManager:
         """The worker's cache."""
-        return self._cache
+        return self._shared.cache
 
     def containers(self) -> list[Container]:
         """Running containers by number."""
-        return [self._containers[container_id] for container_id in sorted(self._containers)]
+        keepers = [self._keepers[container_id] for container_id in self.owned()]
+        return [keeper.container for keeper in keepers if keeper.container is not None]
 
     def status(self) -> list[ContainerStatus]:
         """Status of every owned container, stopped ones with their reason."""
-        known = dict(self._failed)
-        known.update({container_id: container.status() for container_id, container in self._containers.items()})
-        return [known[container_id] for container_id in self._owned if container_id in known]
+        found = [self._keepers[container_id].status() for container_id in self.owned()]
+        return [status for status in found if status is not None]

@@ -31,7 +31,7 @@ class Faults:
         self.locked = False
         self.epoch = 0
 
-    def next_epoch(self, container_id: int, floor: int) -> int:
+    async def next_epoch(self, container_id: int, floor: int) -> int:
         if self.epochs:
             self.epochs -= 1
             raise OSError(errno.ENOSPC, "no space left")

@@ -207,7 +207,7 @@ async def real_worker() -> Worker:
     epochs: dict[int, int] = {}
     stores: dict[int, MemoryLogStore] = {}
 
-    def next_epoch(container_id: int, floor: int) -> int:
+    async def next_epoch(container_id: int, floor: int) -> int:
         epochs[container_id] = max(epochs.get(container_id, 0), floor) + 1
         return epochs[container_id]
 

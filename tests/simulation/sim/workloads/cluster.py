@@ -58,7 +58,7 @@ class Node:
         self._world = world
         self._epochs = epochs
 
-    def _next_epoch(self, container_id: int, floor: int) -> int:
+    async def _next_epoch(self, container_id: int, floor: int) -> int:
         self._epochs[container_id] = max(self._epochs.get(container_id, 0), floor) + 1
         return self._epochs[container_id]
 

@@ -184,7 +184,7 @@ class ServerWorkload:
                 reserve_bytes=0,
             )
 
-        def next_epoch(container: int, floor: int) -> int:
+        async def next_epoch(container: int, floor: int) -> int:
             self.epochs[container] = max(self.epochs[container], floor) + 1
             return self.epochs[container]
 

@@ -1,0 +1,237 @@
+"""One container of a worker: opened, watched, opened again after a passing fault, given away (design §9).
+
+A container that stops because of its data stays stopped, with its reason. One that lost its log is opened again only
+through another epoch, which whoever hands out epochs refuses when the container belongs to another worker by now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import structlog
+
+from tailrace.common import limits
+from tailrace.common.errors import (
+    DataError,
+    FencedError,
+    NotOwnerError,
+    TailraceError,
+    UnavailableError,
+)
+from tailrace.segmentstore.container import Container, ContainerPorts
+from tailrace.segmentstore.tables.cache import EntryCache
+from tailrace.segmentstore.tables.service import TableService
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tailrace.common.ports import Clock, Entropy
+    from tailrace.log.port import DurableLog
+    from tailrace.segmentstore.api import ContainerStatus
+    from tailrace.segmentstore.cachemanager import CacheManager
+    from tailrace.storage.port import ObjectStore
+
+_logger = structlog.get_logger()
+
+
+def _nothing(container_id: int, epoch: int) -> None:
+    """For those whose logs cannot be lost apart from everything else."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPorts:
+    """What a worker is made of.
+
+    ``open_log(container id)`` makes the log of a container, not yet opened; ``next_epoch(container id, floor)`` takes
+    its next epoch (`cluster.ownership.Epochs.take`); ``log_opened(container id, epoch)`` remembers that its log is
+    there.
+    """
+
+    store: ObjectStore
+    open_log: Callable[[int], DurableLog]
+    next_epoch: Callable[[int, int], Awaitable[int]]
+    clock: Clock
+    entropy: Entropy
+    cluster_id: bytes
+    log_opened: Callable[[int, int], None] = _nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the containers of a worker share. They recover one after another (design §8): ``turn``."""
+
+    ports: WorkerPorts
+    cache: CacheManager
+    upload_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(limits.UPLOADS_MAX))
+    entries: EntryCache = field(default_factory=EntryCache)
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Keeper:
+    """Keeps one container running until it is released.
+
+    ``container`` and ``tables`` are None while it does not run; ``given_up(keeper)`` is called when the container
+    belongs to another worker.
+    """
+
+    def __init__(self, container_id: int, shared: Shared, given_up: Callable[[Keeper], None]) -> None:
+        self.container_id = container_id
+        self.container: Container | None = None
+        self.tables: TableService | None = None
+        self.failed: ContainerStatus | None = None
+        self._shared = shared
+        self._given_up = given_up
+        self._floor = 0
+        self._provable = True
+        self._task: asyncio.Task[None] | None = None
+        self._tried = asyncio.Event()
+        self._refusal: NotOwnerError | None = None
+        self._opened: Container | None = None  # the last one, until it is closed
+        self._released: asyncio.Task[None] | None = None
+
+    # -- running -------------------------------------------------------------------------------------------------
+
+    async def open_first(self) -> None:
+        """Open the container, then keep it running; raises what prevents that, but not that its data is not proved."""
+        await self._open()
+        self._tried.set()
+        self._task = asyncio.get_running_loop().create_task(self._keep())
+
+    async def begin(self) -> None:
+        """Keep the container running; returns when the first attempt to open it has ended, however it did.
+
+        Raises:
+            NotOwnerError: it belongs to another worker, and is not kept.
+        """
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._keep_from_the_start())
+        await self._tried.wait()
+        if self._refusal is not None:
+            raise self._refusal
+
+    async def _keep_from_the_start(self) -> None:
+        try:
+            belongs_here = await self._try_to_open()
+        finally:
+            self._tried.set()
+        if belongs_here:
+            await self._keep()
+
+    async def _keep(self) -> None:
+        delay_s = limits.CONTAINER_RESTART_MIN_S
+        while self._provable:  # else never guess: a person must look at it
+            if self.container is not None:
+                started_s = asyncio.get_running_loop().time()
+                await self._watch(self.container)
+                if asyncio.get_running_loop().time() - started_s > limits.CONTAINER_RESTART_MAX_S:
+                    delay_s = limits.CONTAINER_RESTART_MIN_S
+                continue
+            await asyncio.sleep(delay_s)
+            delay_s = min(delay_s * 2, limits.CONTAINER_RESTART_MAX_S)
+            _logger.warning("container_reopening", container=self.container_id)
+            if not await self._try_to_open():
+                return
+
+    async def _try_to_open(self) -> bool:
+        """One attempt; returns False when the container belongs to another worker."""
+        try:
+            await self._open()
+        except NotOwnerError as error:
+            _logger.warning("container_given_up", container=self.container_id, reason=str(error))
+            self._refusal = error
+            self._given_up(self)
+            return False
+        except (TailraceError, OSError) as error:
+            # Whatever it is (a full disk, a log that cannot be read or locked just now), it may pass.
+            _logger.warning("container_not_opened", container=self.container_id, reason=str(error))
+        return True
+
+    async def _watch(self, container: Container) -> None:
+        """Returns when the container stopped by itself and everything of it is let go."""
+        cause = await container.wait_stopped()
+        self.failed = container.status()
+        self.container = self.tables = None
+        if isinstance(cause, FencedError):
+            self._floor = max(self._floor, cause.epoch)
+        if isinstance(cause, DataError):
+            self._provable = False
+        await container.close()
+        self._opened = None
+
+    async def _open(self) -> None:
+        """Recover the container with a new epoch.
+
+        Raises:
+            NotOwnerError: it belongs to another worker. UnavailableError, OSError, StartError: perhaps later.
+        """
+        ports = self._shared.ports
+        for _ in range(limits.EPOCH_RETRIES_MAX):
+            epoch = await ports.next_epoch(self.container_id, self._floor)
+            async with self._shared.turn:
+                container = Container(self.container_id, epoch, self._ports_of_container())
+                try:
+                    await container.start(ports.entropy.token(16))
+                    ports.log_opened(self.container_id, epoch)
+                except FencedError as error:
+                    await container.close()
+                    self._floor = max(self._floor, error.epoch)
+                    continue
+                except DataError:
+                    self.failed = container.status()
+                    self._provable = False
+                    await container.close()
+                    return
+                except BaseException:
+                    await container.close()  # its log must not stay locked, nor its cache entries stay
+                    raise
+            self.failed = None
+            self.container = self._opened = container
+            self.tables = TableService(container, self._shared.entries)
+            return
+        raise UnavailableError(f"container {self.container_id} was taken by others {limits.EPOCH_RETRIES_MAX} times")
+
+    def _ports_of_container(self) -> ContainerPorts:
+        shared, ports = self._shared, self._shared.ports
+        log = ports.open_log(self.container_id)
+        return ContainerPorts(
+            log, ports.store, shared.cache, ports.clock, ports.entropy, ports.cluster_id, shared.upload_slots
+        )
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    async def release(self, *, flush: bool) -> None:
+        """Stop keeping the container, refuse its requests at once, flush it within a bound, and let its log go.
+
+        Later calls, and the first one's end when its caller goes away meanwhile, wait for the same.
+        """
+        if self._released is None:
+            if self.container is not None:
+                self.container.leave()
+            self._released = asyncio.get_running_loop().create_task(self._release(flush))
+        await asyncio.shield(self._released)
+
+    async def _release(self, flush: bool) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._tried.set()
+        self.container = self.tables = None
+        if self._opened is not None:
+            await self._opened.close(flush=flush)
+            self._opened = None
+
+    @property
+    def leaving(self) -> bool:
+        """Whether `release` was called."""
+        return self._released is not None
+
+    @property
+    def released(self) -> bool:
+        """Whether that is over."""
+        return self._released is not None and self._released.done()
+
+    def status(self) -> ContainerStatus | None:
+        """The container's status, or how it was when it stopped; None: it was never opened."""
+        return self.failed if self.container is None else self.container.status()
