@@ -268,6 +268,33 @@ WORKER_PORT_POLL_S: Final = 0.1
 WORKER_READY_DEADLINE_S: Final = 600.0  # recovery of a long log included
 INSPECT_PAGE_MAX: Final = 1000
 
+# -- ownership and placement (design §9) --------------------------------------------------------------------------
+EPOCH_CONFLICTS_MAX: Final = 20  # rivals that win an epoch in a row before a worker gives up for now
+EPOCH_LOCK_PATIENCE_S: Final = 5.0  # for another process that takes an epoch in the same folder
+EPOCH_LOCK_POLL_S: Final = 0.02
+KUBERNETES_CALL_DEADLINE_S: Final = 5.0  # one request to the API server; its outcome is unknown after that
+KUBERNETES_OBJECT_MAX_BYTES: Final = 1 * MIB  # the API server takes about 1.5 MiB
+KUBERNETES_LIST_MAX: Final = 10_000  # objects of one list
+KUBERNETES_WATCH_S: Final = 300.0  # after which the server ends a watch and another one is begun
+MAP_RELIST_S: Final = 10.0  # between fresh reads of the container map, whatever the watch says
+MAP_RETRY_S: Final = 1.0  # after a read of it that failed, and between watches
+WORKER_LEASE_RENEW_S: Final = 1.0  # between renewals of a worker's Lease
+WORKER_LEASE_LAPSE_S: Final = 5.0  # without observed renewal, on the observer's clock: the worker is given up
+WORKER_LEASE_TOGETHER_S: Final = 2.0  # workers that fell silent within so long of each other lapse together
+HEARTBEAT_S: Final = 0.25  # between beats of a worker's event loop
+HEARTBEAT_FRESH_S: Final = 15.0  # a loop without a beat for so long hangs; anything below may be load
+PLACER_PERIOD_S: Final = 1.0  # between looks at the workers
+PROBE_DEADLINE_S: Final = 2.0  # for a worker's answer to the question whether it is there
+PROBES_CONCURRENT_MAX: Final = 16
+MOVES_IN_FLIGHT_MAX: Final = 4  # containers handed over at a time although their worker could keep them
+HANDOVER_PATIENCE_S: Final = 5.0  # for the owner before to let go of a container that is handed over
+HANDOVER_POLL_S: Final = 0.1
+DRAIN_DEADLINE_S: Final = 60.0  # for a worker that leaves to get rid of its containers
+CONTAINER_CALL_DEADLINE_S: Final = 600.0  # for a container to open (recovery of a long log included) or to stop
+CONTAINER_REOPEN_MIN_S: Final = 0.5
+CONTAINER_REOPEN_MAX_S: Final = 10.0
+STORE_WORKERS_MAX: Final = 1024  # segment store workers of one cluster
+
 # -- verification of a data folder --------------------------------------------------------------------------------
 VERIFY_LISTED_MAX: Final = 10_000  # problems, and orphans, that are listed; all are counted
 VERIFY_CACHE_BYTES: Final = 32 * MIB  # for entries of tables
