@@ -1,0 +1,224 @@
+"""Containers come to a worker and leave it while it runs (design §9)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tailrace.cluster.mapping import container_of
+from tailrace.common import limits
+from tailrace.common.budgets import budgets_for
+from tailrace.common.errors import (
+    BadRequestError,
+    ContainerStoppedError,
+    NotOwnerError,
+    UnavailableError,
+    WrongHostError,
+)
+from tailrace.common.realports import SystemClock, SystemEntropy
+from tailrace.log.memory import MemoryLog, MemoryLogStore
+from tailrace.segmentstore.life import ContainerLife
+from tailrace.segmentstore.worker import Worker, WorkerPorts
+from tailrace.storage.obstores import open_object_store
+from tailrace.storage.port import ObjectStore
+
+from .conftest import eventually
+
+COUNT = 3
+
+
+def segment_in(container_id: int) -> str:
+    """A segment of that container."""
+    names = (f"scope/stream{number}/0.#epoch.0" for number in range(1000))
+    return next(name for name in names if container_of(name, COUNT) == container_id)
+
+
+class Cluster:
+    """Logs, epochs and Tier 2 that outlive workers; ``owner`` says which worker may open what."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
+        self.logs = [MemoryLogStore() for _ in range(COUNT)]
+        self.epochs = [0] * COUNT
+        self.owner: dict[int, str] = {}
+        self.unavailable = 0
+
+    def worker(self, name: str, owned: tuple[int, ...] = ()) -> Worker:
+        async def take(container_id: int, floor: int) -> int:
+            if self.owner.get(container_id, name) != name:
+                raise NotOwnerError(f"container {container_id} is not of {name}")
+            if self.unavailable:
+                self.unavailable -= 1
+                raise UnavailableError("nobody tells")
+            self.epochs[container_id] = max(self.epochs[container_id], floor) + 1
+            return self.epochs[container_id]
+
+        def open_log(container_id: int) -> MemoryLog:
+            return MemoryLog(self.logs[container_id])
+
+        ports = WorkerPorts(self.store, open_log, take, SystemClock(), SystemEntropy(), b"c" * 16)
+        return Worker(COUNT, owned, budgets_for(64 * limits.MIB, COUNT), ports)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    store = open_object_store("memory://")
+    yield Cluster(store)
+    await store.close()
+
+
+@contextlib.asynccontextmanager
+async def running(*workers: Worker) -> AsyncIterator[None]:
+    for worker in workers:
+        await worker.start()
+    try:
+        yield
+    finally:
+        for worker in workers:
+            await worker.close()
+
+
+async def test_a_container_moves_with_all_that_was_acknowledged(cluster: Cluster) -> None:
+    one, two = cluster.worker("one"), cluster.worker("two")
+    name = segment_in(1)
+    async with running(one, two):
+        assert one.owned() == ()
+        await one.open_container(1)
+        await one.open_container(1)
+        assert one.owned() == (1,)
+        await one.container_for(name).create_segment(name)
+        await one.container_for(name).append(name, [b"first"])
+        await one.release_container(1)
+        assert one.owned() == ()
+        assert one.status() == []
+        with pytest.raises(WrongHostError):
+            one.container_for(name)
+        await two.open_container(1)
+        moved = two.container_for(name)
+        assert await moved.read_exact(name, 0, 5) == b"first"
+        assert moved.status().untiered_bytes == 0
+        assert cluster.epochs[1] == 2
+
+
+async def test_requests_of_a_container_that_leaves_are_sent_away_and_what_is_staged_is_stored(cluster: Cluster) -> None:
+    worker = cluster.worker("one", (0,))
+    name = segment_in(0)
+    async with running(worker):
+        container = worker.container_for(name)
+        await container.create_segment(name)
+        waiting = asyncio.ensure_future(container.read(name, 0, 100, wait=True))
+        await asyncio.sleep(0)
+        tail = asyncio.ensure_future(container.read(name, 6, 100, wait=True))
+        staged = asyncio.ensure_future(container.append(name, [b"staged"]))
+        await asyncio.sleep(0)
+        leaving = asyncio.ensure_future(worker.release_container(0))
+        await asyncio.sleep(0)
+        with pytest.raises(WrongHostError):
+            worker.container_for(name)
+        with pytest.raises(ContainerStoppedError) as refused:
+            await container.append(name, [b"refused"])
+        assert refused.value.wire_code == 50
+        with pytest.raises(ContainerStoppedError):
+            await container.info(name)
+        assert await staged == (0, 6)
+        for read in (waiting, tail):
+            with pytest.raises(ContainerStoppedError):
+                await read
+        await leaving
+        await worker.open_container(0)
+        assert (await worker.container_for(name).info(name)).length == 6
+
+
+async def test_what_belongs_to_another_worker_is_not_opened(cluster: Cluster) -> None:
+    worker = cluster.worker("one")
+    cluster.owner[2] = "two"
+    async with running(worker):
+        with pytest.raises(NotOwnerError):
+            await worker.open_container(2)
+        assert worker.owned() == ()
+        with pytest.raises(WrongHostError):
+            worker.container_by_id(2)
+        with pytest.raises(BadRequestError):
+            await worker.open_container(COUNT)
+        cluster.owner[2] = "one"
+        await worker.open_container(2)
+        assert worker.container_by_id(2).status().state == "running"
+
+
+async def test_a_fenced_container_is_opened_again_only_when_it_belongs_here(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "CONTAINER_RESTART_MIN_S", 0.01)
+    one, two = cluster.worker("one", (0, 1)), cluster.worker("two", (1,))
+    name = segment_in(1)
+    async with running(one):
+        await one.container_for(name).create_segment(name)
+        async with running(two):
+            cluster.owner[1] = "two"
+            with pytest.raises(ContainerStoppedError):
+                await one.container_for(name).append(name, [b"lost"])
+            await eventually(lambda: one.owned() == (0,))
+            assert (await two.container_for(name).info(name)).length == 0
+        cluster.owner[1] = "one"
+        await one.open_container(1)
+        assert (await one.container_for(name).info(name)).length == 0
+        assert cluster.epochs[1] == 3
+
+
+async def test_a_container_that_cannot_be_opened_at_once_is_opened_later(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "CONTAINER_RESTART_MIN_S", 0.01)
+    worker = cluster.worker("one")
+    cluster.unavailable = 3
+    async with running(worker):
+        await worker.open_container(0)
+        assert worker.owned() == (0,)
+        with pytest.raises(ContainerStoppedError):
+            worker.container_by_id(0)
+        await eventually(lambda: len(worker.containers()) == 1)
+
+
+async def test_a_container_comes_and_goes_at_once(cluster: Cluster) -> None:
+    worker = cluster.worker("one")
+    async with running(worker):
+        for _ in range(3):
+            opening = asyncio.ensure_future(worker.open_container(0))
+            await asyncio.sleep(0)
+            await worker.release_container(0, flush=False)
+            await opening
+            assert worker.owned() == ()
+        releasing = worker.release_container(0)
+        await asyncio.gather(worker.open_container(0), releasing, worker.open_container(0))
+        await worker.release_container(0)
+        assert worker.owned() == ()
+
+
+async def test_closing_with_a_flush_goes_on_after_a_container_that_fails(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = cluster.worker("one", (0, 1, 2))
+    await worker.start()
+    containers = worker.containers()
+    for container in containers:
+        name = segment_in(container.container_id)
+        await container.create_segment(name)
+        await container.append(name, [b"x" * 1000])
+    flush = ContainerLife.flush_to_storage
+
+    async def failing(self: ContainerLife) -> None:
+        if self.container_id == 0:
+            raise UnavailableError("no Tier 2")
+        if self.container_id == 1:
+            await asyncio.get_running_loop().create_future()
+        await flush(self)
+
+    monkeypatch.setattr(ContainerLife, "flush_to_storage", failing)
+    monkeypatch.setattr(limits, "CONTAINER_LEAVE_DEADLINE_S", 0.2)
+    await worker.close(flush=True)
+    assert [container.status().state for container in containers] == ["stopped"] * COUNT
+    assert [container.status().untiered_bytes for container in containers] == [1000, 1000, 0]
+    assert worker.owned() == ()
