@@ -120,6 +120,11 @@ FLUSH_OBJECT_MAX_BYTES: Final = 8 * MIB
 FLUSH_PENDING_APPENDS_MAX: Final = 5_000  # a segment with this many small un-tiered appends is flushed at once
 FLUSH_TICK_S: Final = 0.5
 DELETE_BATCH_MAX: Final = 100
+SNAPSHOT_FIRST_S: Final = 30.0  # after a container was opened
+SNAPSHOT_INTERVAL_S: Final = 300.0
+SNAPSHOT_RETRY_S: Final = 10.0  # after one that could not be taken
+SNAPSHOT_LEAVE_DEADLINE_S: Final = 5.0  # the last one of a container that is closed
+SNAPSHOTS_KEPT: Final = 3  # of one container
 
 # -- cache and read index (design §8) -----------------------------------------------------------------------------
 CACHE_MIN_BYTES: Final = 64 * MIB  # one largest operation and one shared object per container must fit
@@ -291,8 +296,6 @@ HANDOVER_PATIENCE_S: Final = 5.0  # for the owner before to let go of a containe
 HANDOVER_POLL_S: Final = 0.1
 DRAIN_DEADLINE_S: Final = 60.0  # for a worker that leaves to get rid of its containers
 CONTAINER_CALL_DEADLINE_S: Final = 600.0  # for a container to open (recovery of a long log included) or to stop
-CONTAINER_REOPEN_MIN_S: Final = 0.5
-CONTAINER_REOPEN_MAX_S: Final = 10.0
 STORE_WORKERS_MAX: Final = 1024  # segment store workers of one cluster
 
 # -- verification of a data folder --------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from sim.disk import SimDisk
 from sim.guards import real_world_forbidden
+from sim.kubernetes import SimKubernetes
 from sim.loop import SimLoop
 from sim.network import SimNetwork
 from sim.ports import SimClock, SimEntropy
@@ -29,6 +30,7 @@ class SimWorld:
         self.disk = SimDisk(self.loop, seed, disk_bytes)
         self.store = SimObjectStore(self.loop, seed)
         self.network = SimNetwork(self.loop, seed)
+        self.kubernetes = SimKubernetes(self.loop, seed)
         self.loop.network = self.network
         self.processes: list[SimProcess] = []
         self.crashes = 0
@@ -126,7 +128,7 @@ class SimWorld:
     def faults(self) -> dict[str, int]:
         """Injected faults by name."""
         total = {name: count for name, count in (("crash", self.crashes), ("pause", self.pauses)) if count}
-        for source in (self.disk.faults, self.store.faults, self.network.faults):
+        for source in (self.disk.faults, self.store.faults, self.network.faults, self.kubernetes.faults):
             for name, count in source.items():
                 total[name] = total.get(name, 0) + count
         return total
