@@ -11,10 +11,13 @@ STAMPS := $(VENV)/stamps
 KERNEL := services/tailrace/kernel
 KERNEL_SOURCES := $(wildcard $(KERNEL)/*.pyx $(KERNEL)/*.pxd $(KERNEL)/*.h)
 SUITES ?=
+SIMULATE = $(BIN)/python tests/simulation/run.py $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SECONDS_MAX),--seconds $(SECONDS_MAX)) \
+    $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) $(if $(WORKLOAD),--workload $(WORKLOAD)) \
+    $(if $(BUG),--bug $(BUG)) $(if $(JOBS),--jobs $(JOBS)) $(if $(JSON),--json)
 
 .PHONY: help
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 # ---- environment
 
@@ -75,9 +78,12 @@ test-full: setup ## every suite in its long form
 	@scripts/run-suites.sh full $(SUITES)
 
 .PHONY: simulate
-simulate: setup ## seeds of the simulator (SEED=n replays one, WORKLOAD=name, SECONDS_MAX=60)
-	@$(BIN)/python tests/simulation/run.py $(if $(SEED),--seed $(SEED),--seconds $(or $(SECONDS_MAX),60)) \
-	    $(if $(WORKLOAD),--workload $(WORKLOAD))
+simulate: setup ## seeds of the simulator (SEEDS=200, SECONDS_MAX=60, WORKLOAD=name; SEED=n replays one; BUG=name hunts a planted bug, BUG=list)
+	@$(SIMULATE)
+
+.PHONY: simulate-bugs
+simulate-bugs: setup ## every planted bug must be found by the checkers of the simulator
+	@$(SIMULATE) --bug all
 
 .PHONY: spec
 spec: | $(STAMPS)/venv ## model checking of spec/: the good models and every planted fault (MODEL=name for some)

@@ -40,11 +40,20 @@ by_pytest() {
 
 # Seeds of the simulator: the same ones in CI, others in the long form.
 by_seeds() {
-    local started=$SECONDS result=passed first=0 seconds=60
+    local started=$SECONDS result=passed first=0 seconds=120
     [ "$profile" = full ] && { first=$((RANDOM * 32768 + RANDOM)); seconds=900; }
     echo "== seeds of the simulator ($profile)"
-    "$python" tests/simulation/run.py --first "$first" --seconds "$seconds" || { result="FAILED ($?)"; status=1; }
+    "$python" tests/simulation/run.py --first "$first" --seconds "$seconds" --jobs "$(nproc)" || { result="FAILED ($?)"; status=1; }
     note "simulator seeds" "$started" "$result"
+}
+
+# Planted bugs, which the simulator must find: two by date in CI, so that each has its turn; all in the long form.
+by_bugs() {
+    local started=$SECONDS result=passed chosen=(--bugs-of "$(date -u +%F)")
+    [ "$profile" = full ] && chosen=(--bug all)
+    echo "== planted bugs ($profile)"
+    "$python" tests/simulation/run.py "${chosen[@]}" || { result="FAILED ($?)"; status=1; }
+    note "planted bugs" "$started" "$result"
 }
 
 # The models of the specification, good and faulty ones.
@@ -76,7 +85,7 @@ prepare "Java client" java-client.sh compat/java crash
 
 for suite in "${suites[@]}"; do
     if [ "$suite" = spec ]; then by_models; else by_pytest "$suite"; fi
-    [ "$suite" = simulation ] && by_seeds
+    [ "$suite" = simulation ] && { by_seeds; by_bugs; }
 done
 echo "== suites ($profile)"
 printf '%s\n' "${summary[@]}"

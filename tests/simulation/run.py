@@ -1,137 +1,186 @@
-"""Runs simulated workloads over many seeds: `python tests/simulation/run.py --seeds N --seconds S [--seed n]`.
+"""Runs simulated workloads over many seeds, replays one, and hunts planted bugs: see docs/simulation.md.
 
-Prints every seed that broke a promise, with the workload and the reason; exits with 1 when there was one.
-A failing seed replays with ``--seed n --workload name``.
+Exits with 1 when a promise was broken or a planted bug was not found, with 2 when a name is unknown.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import gc
+import contextlib
+import datetime
 import sys
-import time
 import traceback
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
 if __name__ == "__main__":
     here = Path(__file__).resolve().parent
     sys.path[:0] = [str(here), str(here.parent / "support")]
 
-from sim.workloads.cluster import ClusterWorkload
-from sim.workloads.container import ContainerWorkload
-from sim.workloads.log import LogWorkload
-from sim.workloads.objectcontainer import ObjectContainerWorkload
-from sim.workloads.objectlog import ObjectLogWorkload
-from sim.workloads.server import ServerWorkload
-from sim.workloads.tables import TablesWorkload
-from sim.world import SimWorld
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from sim import report
+from sim.bugs import BUGS
+from sim.bugs.registry import SECONDS_MAX, SEEDS_MAX, Hunted, hunt, of_day
+from sim.catalogue import WORKLOADS
+from sim.seeds import SeedRun, Totals, run_many, run_seed
+
+SECONDS_WITHOUT_LIMITS = 60.0
+UNKNOWN_NAME = 2
 
 
-class Workload(Protocol):
-    """One seed's run."""
-
-    world: SimWorld
-    steps: int
-
-    def run(self) -> None:
-        """Raises whatever went wrong."""
-
-
-WORKLOADS: dict[str, Callable[[int], Workload]] = {
-    "log": LogWorkload,
-    "objectlog": ObjectLogWorkload,
-    "objectcontainer": ObjectContainerWorkload,
-    "container": ContainerWorkload,
-    "tables": TablesWorkload,
-    "server": ServerWorkload,
-    "cluster": ClusterWorkload,
-}
-
-
-@dataclass
-class Totals:
-    """What happened over all seeds."""
-
-    seeds: int = 0
-    steps: int = 0
-    turns: int = 0
-    virtual_s: float = 0.0
-    faults: Counter[str] = field(default_factory=Counter)
-    violations: list[tuple[str, int, str]] = field(default_factory=list)
-    traces: list[str] = field(default_factory=list)
-
-    def lines(self) -> list[str]:
-        """The summary."""
-        faults = ", ".join(f"{count} × {name}" for name, count in sorted(self.faults.items()))
-        return [
-            f"{self.seeds} seeds, {self.steps} steps, {self.turns} turns of the loop, {self.virtual_s:.0f} virtual s",
-            f"faults: {faults or 'none'}",
-            f"violations: {len(self.violations)}",
-        ]
-
-
-def run_seed(name: str, seed: int, totals: Totals, verbose: bool = False) -> bool:
-    """Run one seed of one workload; False when it broke a promise."""
-    workload = WORKLOADS[name](seed)
-    failure = ""
-    try:
-        workload.run()
-    except (Exception, asyncio.CancelledError) as error:
-        failure = f"{type(error).__name__}: {error}"
-        if verbose:
-            traceback.print_exc()
-    world = workload.world
-    totals.seeds += 1
-    totals.steps += workload.steps
-    totals.turns += world.loop.turns
-    totals.virtual_s += world.loop.time() - 1000
-    totals.faults.update(world.faults())
-    totals.traces.append(world.loop.trace_hash)
-    if failure:
-        totals.violations.append((name, seed, failure))
-    return not failure
-
-
-def run_many(names: list[str], first_seed: int, seeds: int, seconds: float, report: Callable[[str], Any]) -> Totals:
-    """Run seeds round-robin over the workloads until there are enough, or the time is over."""
-    totals = Totals()
-    deadline = time.monotonic() + seconds
-    for offset in range(seeds):
-        for name in names:
-            if not run_seed(name, first_seed + offset, totals):
-                _, seed, failure = totals.violations[-1]
-                report(f"VIOLATION in workload {name}, seed {seed}: {failure}")
-        gc.collect()
-        if time.monotonic() > deadline:
-            break
-    return totals
-
-
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
+    options = _parser().parse_args(arguments)
+    if options.bug is not None or options.bugs_of is not None:
+        return _bugs(options)
+    names = [options.workload] if options.workload else list(WORKLOADS)
+    unknown = [name for name in names if name not in WORKLOADS]
+    if unknown:
+        print(f"there is no workload {unknown[0]}; there are {', '.join(WORKLOADS)}", file=sys.stderr)
+        return UNKNOWN_NAME
+    return _replay(names, options) if options.seed is not None else _seeds(names, options)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1_000_000, help="how many seeds at most")
-    parser.add_argument("--seconds", type=float, default=60.0, help="stop after this time")
+    parser.add_argument("--seeds", type=int, help="how many seeds at most, of each workload")
+    parser.add_argument("--seconds", type=float, help="stop after this time")
     parser.add_argument("--seed", type=int, help="run this seed alone, with tracebacks")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--workload", choices=sorted(WORKLOADS), help="this workload alone")
-    options = parser.parse_args()
-    names = [options.workload] if options.workload else list(WORKLOADS)
-    if options.seed is not None:
-        totals = Totals()
-        for name in names:
-            kept = run_seed(name, options.seed, totals, verbose=True)
-            print(f"workload {name}, seed {options.seed}: {'kept' if kept else 'BROKEN'}, trace {totals.traces[-1]}")
+    parser.add_argument("--workload", help="this workload alone")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that share the seeds")
+    parser.add_argument("--bug", help="hunt this planted bug; list: print their names; all: hunt all of them")
+    parser.add_argument("--bugs-of", type=datetime.date.fromisoformat, help="hunt the two planted bugs of a day")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+# ---- seeds
+
+
+def _seeds(names: list[str], options: argparse.Namespace) -> int:
+    """Many seeds."""
+    totals = {name: Totals() for name in names}
+    console = report.console()
+    seconds = options.seconds
+    if seconds is None and options.seeds is None:
+        seconds = SECONDS_WITHOUT_LIMITS
+    if not options.json:
+        console.print(f"workloads {', '.join(names)} from seed {options.first}")
+    with _progress(options, seconds, len(names)) as bar:
+
+        def tell(run: SeedRun) -> None:
+            totals[run.workload].add(run)
+            bar(run)
+            if run.failure and not options.json:
+                for line in report.violation_lines(run):
+                    console.print(line, markup=False, soft_wrap=True)
+
+        run_many(names, options.first, options.seeds, seconds, tell, options.jobs)
+    _summary(totals, [], options)
+    return 1 if report.summed(totals).violations else 0
+
+
+def _replay(names: list[str], options: argparse.Namespace) -> int:
+    """One seed."""
+    totals = {name: Totals() for name in names}
+    runs = []
+    for name in names:
+        run = run_seed(name, options.seed, verbose=True)
+        runs.append(run)
+        totals[name].add(run)
+        if not options.json:
+            print(f"workload {name}, seed {run.seed}: {'BROKEN' if run.failure else 'kept'}, trace {run.trace}")
+    _summary(totals, runs, options)
+    return 1 if report.summed(totals).violations else 0
+
+
+def _summary(totals: dict[str, Totals], traces: Sequence[SeedRun], options: argparse.Namespace) -> None:
+    if options.json:
+        print(report.seeds_json(totals, traces))
+        return
+    console = report.console()
+    for table in report.seeds_tables(totals):
+        console.print(table)
+        console.print()
+    every = report.summed(totals)
+    console.print(
+        f"{every.seeds} seeds, {every.steps} steps, {every.faults.total()} faults of {len(every.faults)} kinds, "
+        f"{len(every.violations)} violations"
+    )
+
+
+@contextlib.contextmanager
+def _progress(options: argparse.Namespace, seconds: float | None, workloads: int) -> Iterator[report.Told]:
+    """A bar on a terminal: of seeds when they are counted, else of time."""
+    console = report.console(stderr=True)
+    if not console.is_terminal or options.json:
+        yield lambda run: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[counted]}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        total = seconds if options.seeds is None else options.seeds * workloads
+        task = bar.add_task("seeds", total=total, counted="")
+        counted = Totals()
+
+        def told(run: SeedRun) -> None:
+            counted.add(run)
+            done = counted.seeds if options.seeds is not None else bar.tasks[0].elapsed or 0.0
+            violations = f", {len(counted.violations)} violations" if counted.violations else ""
+            bar.update(task, completed=done, counted=f"{counted.seeds} seeds, {counted.steps} steps{violations}")
+
+        yield told
+
+
+# ---- planted bugs
+
+
+def _bugs(options: argparse.Namespace) -> int:
+    """Hunt planted bugs, or list them."""
+    if options.bug == "list":
+        width = max(map(len, BUGS))
+        for name, planted in BUGS.items():
+            print(f"{name:{width}}  {planted.summary}")
+        return 0
+    if options.bugs_of is not None:
+        names = of_day(options.bugs_of)
+        if not options.json:
+            print(f"planted bugs of {options.bugs_of}: {', '.join(names)}")
     else:
-        print(f"workloads {', '.join(names)} from seed {options.first}")
-        totals = run_many(names, options.first, options.seeds, options.seconds, print)
-    print("\n".join(totals.lines()))
-    return 1 if totals.violations else 0
+        names = list(BUGS) if options.bug == "all" else [options.bug]
+    if names[0] not in BUGS:
+        print(f"there is no planted bug {names[0]}; BUG=list prints their names", file=sys.stderr)
+        return UNKNOWN_NAME
+    if options.seed is not None:
+        return _replay_bug(names[0], options.seed)
+    hunts = [_hunt(name, options) for name in names]
+    if options.json:
+        print(report.bugs_json(hunts))
+    elif len(hunts) > 1:
+        report.console().print(report.bugs_table(hunts))
+    return 0 if all(hunted.found for hunted in hunts) else 1
+
+
+def _hunt(name: str, options: argparse.Namespace) -> Hunted:
+    """One bug; an error that is not what finds it ends its hunt without success, and the others go on."""
+    try:
+        hunted = hunt(
+            BUGS[name], first=options.first, seeds=options.seeds or SEEDS_MAX, seconds=options.seconds or SECONDS_MAX
+        )
+    except Exception as error:
+        traceback.print_exc()
+        hunted = Hunted(name, 0, 0.0, None, f"the hunt failed: {type(error).__name__}: {error}")
+    if not options.json:
+        print(report.hunted_line(hunted), flush=True)
+    return hunted
+
+
+def _replay_bug(name: str, seed: int) -> int:
+    """One seed with a bug in, with the traceback of what notices it."""
+    hunted = hunt(BUGS[name], first=seed, seeds=1, seconds=float("inf"), verbose=True)
+    print(report.hunted_line(hunted))
+    return 0 if hunted.found else 1
 
 
 if __name__ == "__main__":

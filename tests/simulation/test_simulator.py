@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from sim import ForbiddenError, SimDisk, SimProcess, SimWorld, StuckError
+from sim.catalogue import WORKLOADS
 from tailrace.common.errors import DiskFullError, StartError
 
 
@@ -365,5 +366,6 @@ def test_the_trace_does_not_depend_on_the_hash_seed() -> None:
             text=True,
             check=True,
         )
-        hashes.add(next(line for line in done.stdout.splitlines() if "trace" in line))
-    assert len(hashes) == 1
+        hashes.add(tuple(line for line in done.stdout.splitlines() if "trace" in line))
+    (traces,) = hashes
+    assert len(traces) == len(set(traces)) == len(WORKLOADS)

@@ -1,56 +1,52 @@
-"""Simulated crash workloads: a fixed set of seeds, and fresh ones for as long as the profile allows.
+"""Simulated crash workloads: seeds that failed once, fresh ones for as long as the profile allows, and replays.
 
 Every seed that ever failed stays in ``regressions.toml`` with the reason.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-HERE = Path(__file__).parent
-SECONDS = {"ci": 20.0, "full": 60.0}
-"""For each workload; the long form has a quarter of an hour of `run.py` beside it."""
+from sim.catalogue import WORKLOADS
+from sim.seeds import SeedRun, Totals, run_many, run_seed
 
-
-def _runner() -> Any:
-    spec = importlib.util.spec_from_file_location("simulation_run", HERE / "run.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    import sys
-
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-run = _runner()
-REGRESSIONS = tomllib.loads((HERE / "regressions.toml").read_text())["seed"]
+SECONDS = {"ci": 5.0, "full": 60.0}
+"""For each workload; ``scripts/run-suites.sh`` runs `run.py` for minutes beside it."""
+REGRESSIONS = tomllib.loads((Path(__file__).parent / "regressions.toml").read_text())["seed"]
 
 
 @pytest.mark.parametrize("case", REGRESSIONS, ids=lambda case: f"{case['workload']}-{case['seed']}")
 def test_a_seed_that_once_failed(case: dict[str, Any]) -> None:
-    totals = run.Totals()
-    run.run_seed(case["workload"], case["seed"], totals)
-    assert totals.violations == [], case["reason"]
+    assert not run_seed(case["workload"], case["seed"]).failure, case["reason"]
 
 
-@pytest.mark.parametrize("workload", sorted(run.WORKLOADS))
+@pytest.mark.parametrize("workload", sorted(WORKLOADS))
 def test_fresh_seeds(workload: str, test_seed: int, test_profile: str, capsys: pytest.CaptureFixture[str]) -> None:
-    totals = run.run_many([workload], test_seed, 1_000_000, SECONDS[test_profile], print)
+    totals = Totals()
+    run_many([workload], test_seed, None, SECONDS[test_profile], totals.add)
     with capsys.disabled():
-        print(f"\n{workload} from seed {test_seed}: " + "; ".join(totals.lines()))
-    assert totals.violations == []
+        print(f"\n{workload} from seed {test_seed}: {totals.seeds} seeds, {totals.steps} steps")
+    assert [(run.replay, run.failure) for run in totals.violations] == []
+    assert totals.seeds
 
 
-@pytest.mark.parametrize("workload", sorted(run.WORKLOADS))
+@pytest.mark.parametrize("workload", sorted(WORKLOADS))
 def test_a_seed_replays(workload: str, test_seed: int) -> None:
-    totals = run.Totals()
-    for _ in range(2):
-        run.run_seed(workload, test_seed, totals)
-    assert totals.traces[0] == totals.traces[1]
+    one, other = (run_seed(workload, test_seed) for _ in range(2))
+    assert one.turns
+    assert (one.trace, one.steps, one.faults) == (other.trace, other.steps, other.faults)
+    assert run_seed(workload, test_seed + 1).trace != one.trace
+
+
+def test_processes_share_the_seeds() -> None:
+    alone: list[SeedRun] = []
+    shared: list[SeedRun] = []
+    run_many(["log", "objectcontainer"], 5, 3, None, alone.append)
+    run_many(["log", "objectcontainer"], 5, 3, None, shared.append, jobs=2)
+    found = sorted((run.workload, run.seed, run.trace) for run in shared)
+    assert found == sorted((run.workload, run.seed, run.trace) for run in alone)
+    assert len(found) == 6

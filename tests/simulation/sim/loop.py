@@ -18,6 +18,8 @@ from typing import Any
 
 from sim.process import PROCESS, SimProcess
 
+STARTED_S = 1000.0
+"""When time begins."""
 TURN_MAX_S = 20e-6
 TIMER_LATENESS_MAX_S = 100e-6
 EXECUTOR_DELAY_MAX_S = 5e-3
@@ -84,7 +86,7 @@ class SimLoop(asyncio.BaseEventLoop):
         super().__init__()
         self._selector = _VirtualSelector(self)
         self._clock_resolution = 1e-9
-        self._now_s = 1000.0
+        self._now_s = STARTED_S
         self._random = random.Random(f"{seed}-loop")
         self._turns_at_once = 0
         self._hash = hashlib.blake2b(digest_size=16)

@@ -1,5 +1,6 @@
-"""Every planted bug; importing the package fills ``registry.BUGS``."""
+"""Every planted bug; importing the package fills ``BUGS``."""
 
 from sim.bugs import log as _log
+from sim.bugs.registry import BUGS
 
-__all__ = ["_log"]
+__all__ = ["BUGS", "_log"]

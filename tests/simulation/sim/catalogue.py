@@ -1,0 +1,39 @@
+"""The workloads by name; what `make simulate` runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from sim.workloads.cluster import ClusterWorkload
+from sim.workloads.container import ContainerWorkload
+from sim.workloads.log import LogWorkload
+from sim.workloads.objectcontainer import ObjectContainerWorkload
+from sim.workloads.objectlog import ObjectLogWorkload
+from sim.workloads.server import ServerWorkload
+from sim.workloads.tables import TablesWorkload
+from sim.world import SimWorld
+
+
+class Workload(Protocol):
+    """One seed's run."""
+
+    world: SimWorld
+
+    @property
+    def steps(self) -> int:
+        """What its clients did, in numbers."""
+
+    def run(self) -> None:
+        """Raises whatever went wrong."""
+
+
+WORKLOADS: dict[str, Callable[[int], Workload]] = {
+    "log": LogWorkload,
+    "objectlog": ObjectLogWorkload,
+    "objectcontainer": ObjectContainerWorkload,
+    "container": ContainerWorkload,
+    "tables": TablesWorkload,
+    "server": ServerWorkload,
+    "cluster": ClusterWorkload,
+}

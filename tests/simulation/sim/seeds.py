@@ -1,0 +1,126 @@
+"""Runs seeds of workloads and adds up what happened in them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+
+from sim.catalogue import WORKLOADS
+from sim.loop import STARTED_S
+
+
+@dataclass(frozen=True, slots=True)
+class SeedRun:
+    """What happened in one seed of one workload; ``failure`` is empty when every promise was kept."""
+
+    workload: str
+    seed: int
+    steps: int
+    turns: int
+    virtual_s: float
+    seconds: float
+    faults: dict[str, int]
+    trace: str
+    failure: str
+
+    @property
+    def replay(self) -> str:
+        """The command that runs it again."""
+        return f"make simulate WORKLOAD={self.workload} SEED={self.seed}"
+
+    @property
+    def regression(self) -> str:
+        """What keeps it in ``regressions.toml``; the reason is for whoever mends it."""
+        return f'[[seed]]\nworkload = "{self.workload}"\nseed = {self.seed}\nreason = "…"'
+
+
+@dataclass
+class Totals:
+    """What happened over some seeds."""
+
+    seeds: int = 0
+    steps: int = 0
+    turns: int = 0
+    virtual_s: float = 0.0
+    seconds: float = 0.0
+    faults: Counter[str] = field(default_factory=Counter)
+    violations: list[SeedRun] = field(default_factory=list)
+
+    def add(self, run: SeedRun) -> None:
+        """One more."""
+        self.seeds += 1
+        self.steps += run.steps
+        self.turns += run.turns
+        self.virtual_s += run.virtual_s
+        self.seconds += run.seconds
+        self.faults.update(run.faults)
+        if run.failure:
+            self.violations.append(run)
+
+
+def run_seed(name: str, seed: int, verbose: bool = False) -> SeedRun:
+    """Run one seed of one workload."""
+    began = time.monotonic()
+    workload = WORKLOADS[name](seed)
+    failure = ""
+    try:
+        workload.run()
+    except (Exception, asyncio.CancelledError) as error:
+        failure = f"{type(error).__name__}: {error}"
+        if verbose:
+            traceback.print_exc()
+    world = workload.world
+    loop = world.loop
+    seconds = time.monotonic() - began
+    virtual_s = loop.time() - STARTED_S
+    run = SeedRun(name, seed, workload.steps, loop.turns, virtual_s, seconds, world.faults(), loop.trace_hash, failure)
+    del workload, world, loop
+    gc.collect()
+    return run
+
+
+def _cases(names: Sequence[str], first: int, seeds: int | None) -> Iterator[tuple[str, int]]:
+    """Seeds round-robin over the workloads."""
+    for seed in itertools.count(first) if seeds is None else range(first, first + seeds):
+        for name in names:
+            yield name, seed
+
+
+def run_many(
+    names: Sequence[str],
+    first: int,
+    seeds: int | None,
+    seconds: float | None,
+    report: Callable[[SeedRun], None],
+    jobs: int = 1,
+) -> None:
+    """Run seeds of every workload until there are enough, or the time is over; `report` is told of each.
+
+    With more jobs than one, as many processes share the work.
+    """
+    deadline = time.monotonic() + (float("inf") if seconds is None else seconds)
+    cases = _cases(names, first, seeds)
+    if jobs == 1:
+        for name, seed in cases:
+            report(run_seed(name, seed))
+            if time.monotonic() > deadline:
+                return
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        running: set[Future[SeedRun]] = set()
+        while True:
+            if time.monotonic() < deadline:
+                running |= {pool.submit(run_seed, *case) for case in itertools.islice(cases, jobs + 1 - len(running))}
+            if not running:
+                return
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                report(future.result())
