@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from tailrace.segmentstore.fields import ChunkRef
 
@@ -15,12 +15,16 @@ _offset = attrgetter("segment_offset")
 
 
 class Coverage:
-    """Chunk references of one segment, sorted by segment offset, never overlapping."""
+    """Chunk references of one segment, sorted by segment offset, never overlapping.
 
-    __slots__ = ("_refs",)
+    ``additions`` counts how often references were added.
+    """
+
+    __slots__ = ("_refs", "additions")
 
     def __init__(self, refs: Iterable[ChunkRef] = ()) -> None:
         self._refs: list[ChunkRef] = sorted(refs, key=_offset)
+        self.additions = 0
         for left, right in zip(self._refs, self._refs[1:], strict=False):
             if left.end > right.segment_offset:
                 raise ValueError(f"chunk references overlap at {right.segment_offset}")
@@ -45,6 +49,33 @@ class Coverage:
         if ref.length <= 0 or self.overlaps(ref.segment_offset, ref.end):
             raise ValueError(f"chunk reference {ref} is empty or overlaps")
         self._refs.insert(bisect_right(self._refs, ref.segment_offset, key=_offset), ref)
+        self.additions += 1
+
+    def holds(self, refs: Sequence[ChunkRef]) -> bool:
+        """Whether exactly these references are here, one after the other, unchanged."""
+        index = bisect_left(self._refs, refs[0].segment_offset, key=_offset)
+        return self._refs[index : index + len(refs)] == list(refs)
+
+    def replace(self, old: Sequence[ChunkRef], new: Sequence[ChunkRef]) -> bool:
+        """Put `new` in the place of exactly `old`; False when not all of those are here, and nothing changes then.
+
+        Raises ValueError: the two are not without gaps over one range, so that this could never be right.
+        """
+        if _gapless(old) != _gapless(new):
+            raise ValueError("references over another range than those they replace")
+        if not self.holds(old):
+            return False
+        index = bisect_left(self._refs, old[0].segment_offset, key=_offset)
+        self._refs[index : index + len(old)] = new
+        self.additions += 1
+        return True
+
+    def following(self, offset: int, count: int) -> list[ChunkRef]:
+        """The first `count` references that end beyond `offset`."""
+        index = bisect_right(self._refs, offset, key=_offset)
+        if index and self._refs[index - 1].end > offset:
+            index -= 1
+        return self._refs[index : index + count]
 
     def find(self, offset: int) -> ChunkRef | None:
         """The reference that holds the byte at `offset`."""
@@ -85,3 +116,13 @@ class Coverage:
         """Drop and return everything."""
         dropped, self._refs = self._refs, []
         return dropped
+
+
+def _gapless(refs: Sequence[ChunkRef]) -> tuple[int, int]:
+    """Start and end of references that follow each other. Raises ValueError when they do not."""
+    if not refs or any(ref.length <= 0 for ref in refs):
+        raise ValueError("no references, or an empty one")
+    for left, right in zip(refs, refs[1:], strict=False):
+        if left.end != right.segment_offset:
+            raise ValueError(f"chunk references with a gap at {left.end}")
+    return refs[0].segment_offset, refs[-1].end

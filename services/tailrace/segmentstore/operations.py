@@ -41,6 +41,8 @@ class OperationType(enum.IntEnum):
     INDEX = 10
     OBJECTS_DELETED = 11
     CHECKPOINT = 12
+    SWAP_CHUNKS = 13
+    SWEEP_BARRIER = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +252,42 @@ class ObjectsDeleted:
 
 
 @dataclass(frozen=True, slots=True)
+class SwapChunks:
+    """The same bytes, written again: `new` takes the place of exactly the references `old`, if all of them are still there.
+
+    Both are in order and without gaps, over one range of the segment. Otherwise nothing happens, and the objects of
+    `new` wait to be deleted (design §5: a conditional step).
+    """
+
+    TYPE: ClassVar = OperationType.SWAP_CHUNKS
+    segment_id: int
+    old: Sequence[ChunkRef]
+    new: Sequence[ChunkRef]
+
+    def encode(self) -> bytes:
+        """The body."""
+        writer = Writer()
+        writer.u8(FORMAT_VERSION)
+        writer.i64(self.segment_id)
+        writer.refs(self.old)
+        writer.refs(self.new)
+        return writer.done()
+
+
+@dataclass(frozen=True, slots=True)
+class SweepBarrier:
+    """The owner of `epoch` listed objects after operation `listed_after`, and still owns the log now (design §5)."""
+
+    TYPE: ClassVar = OperationType.SWEEP_BARRIER
+    epoch: int
+    listed_after: int
+
+    def encode(self) -> bytes:
+        """The body."""
+        return struct.pack(">Bqq", FORMAT_VERSION, self.epoch, self.listed_after)
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """The container's metadata as of an operation; `body` is for segmentstore.checkpoint."""
 
@@ -274,6 +312,8 @@ ControlOperation: TypeAlias = (
     | CommitIndex
     | ObjectsDeleted
     | Checkpoint
+    | SwapChunks
+    | SweepBarrier
 )
 Operation: TypeAlias = ControlOperation | Append
 
@@ -373,4 +413,6 @@ _DECODERS: Final[dict[int, Callable[[Reader], ControlOperation]]] = {
     OperationType.INDEX: _decode_index,
     OperationType.OBJECTS_DELETED: lambda reader: ObjectsDeleted(reader.texts()),
     OperationType.CHECKPOINT: _decode_checkpoint,
+    OperationType.SWAP_CHUNKS: lambda reader: SwapChunks(reader.i64(), reader.refs(), reader.refs()),
+    OperationType.SWEEP_BARRIER: lambda reader: SweepBarrier(reader.i64(), reader.i64()),
 }

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from tailrace.log.port import ReadableLog
     from tailrace.segmentstore.cachemanager import CacheManager
+    from tailrace.segmentstore.fields import ChunkRef
     from tailrace.segmentstore.readindex import Entry
     from tailrace.segmentstore.segment import Segment
     from tailrace.segmentstore.tier2 import Tier2
@@ -156,9 +157,9 @@ class SegmentReader:
         raise AssertionError("unreachable: the second attempt returns or raises")
 
     @staticmethod
-    def _still(segment: Segment, ref: object) -> bool:
+    def _still(segment: Segment, ref: ChunkRef) -> bool:
         """Whether the segment still holds the reference (it may have been merged or deleted meanwhile)."""
-        return any(other is ref for other in segment.chunks)
+        return segment.chunks.find(ref.segment_offset) is ref
 
     def _prefetch(self, segment: Segment, start: int, end: int, last: Entry) -> None:
         """A reader that goes on where it stopped gets the next range fetched ahead."""

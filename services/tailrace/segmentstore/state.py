@@ -97,6 +97,11 @@ class ContainerState:
             case ops.ObjectsDeleted():
                 for key in operation.keys:
                     self.pending_deletes.pop(key, None)
+            case ops.SwapChunks():
+                self._swap_chunks(operation)
+            case ops.SweepBarrier():
+                if operation.epoch != self.epoch or operation.listed_after >= sequence:
+                    raise ValueError(f"a sweep of epoch {operation.epoch} in the log of epoch {self.epoch}")
             case ops.Recovered():
                 self.epoch = operation.epoch
             case ops.Checkpoint():
@@ -190,6 +195,13 @@ class ContainerState:
                 continue
             segment.chunks.add(moved)
             segment.drop_tiered(moved)
+
+    def _swap_chunks(self, operation: ops.SwapChunks) -> None:
+        for ref in operation.new:
+            self._use(ref.object_key)
+        segment = self.segments.get(operation.segment_id)
+        swapped = segment is not None and segment.chunks.replace(operation.old, operation.new)
+        self._release(list(operation.old if swapped else operation.new))
 
     def _commit_index(self, operation: ops.CommitIndex) -> None:
         segment = self.segments.get(operation.segment_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tailrace.common import limits
@@ -11,16 +12,23 @@ from tailrace.segmentstore.fields import ChunkRef
 from tailrace.storage import chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from tailrace.common.ports import Entropy
-    from tailrace.storage.port import ObjectStore
+    from tailrace.storage.port import ObjectInfo, ObjectStore
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 OBJECT_KINDS: Final = ("c", "a")
 """First letters of keys: chunks, attribute indexes."""
+_KEY: Final = re.compile(r"[ac]([0-9]+)/[0-9a-f]{16}/[0-9a-f]{16}-[0-9a-f]{16}-([0-9a-f]{8,16})-[0-9a-f]{12}")
+
+
+def writer_of_key(key: str) -> tuple[int, int] | None:
+    """Container and epoch of the owner that wrote an object; None for a key that no container made."""
+    match = _KEY.fullmatch(key)
+    return (int(match[1]), int(match[2], 16)) if match else None
 
 
 def epoch_of_key(key: str) -> int:
@@ -56,6 +64,11 @@ class Tier2:
         self._reads = asyncio.Semaphore(limits.STORAGE_READS_MAX)
         self.bytes_written = 0
         self.objects_written = 0
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the owner, which is in the keys of all that it writes."""
+        return self._epoch
 
     def _key(self, kind: str, section: Section, length: int) -> str:
         nonce = self._entropy.token(6).hex()
@@ -111,6 +124,12 @@ class Tier2:
     async def delete(self, keys: Sequence[str]) -> None:
         """Delete objects."""
         await self._store.delete(keys)
+
+    async def list_objects(self) -> AsyncIterator[ObjectInfo]:
+        """Every object of the container, as the store lists them: it may show an old state."""
+        for kind in OBJECT_KINDS:
+            async for info in self._store.list(f"{kind}{self._container_id}/"):
+                yield info
 
     async def exists(self, ref: ChunkRef) -> bool:
         """Whether the object of a reference is there."""

@@ -55,6 +55,61 @@ def test_truncation_drops_what_lies_wholly_below(ranges: list[tuple[int, int]], 
     assert list(coverage) == [ref for ref in before if ref.end > start]
 
 
+def tiles(lengths: list[int], start: int, key: str) -> list[ChunkRef]:
+    """References of these lengths, one after the other."""
+    refs = []
+    for number, length in enumerate(lengths):
+        refs.append(ChunkRef(f"{key}{number}", 0, start, length))
+        start += length
+    return refs
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=9), st.data())
+def test_references_are_replaced_only_if_all_of_them_are_there(lengths: list[int], data: st.DataObject) -> None:
+    refs = tiles(lengths, 10, "old")
+    first = data.draw(st.integers(0, len(refs) - 1))
+    last = data.draw(st.integers(first, len(refs) - 1))
+    old = refs[first : last + 1]
+    new = tiles([old[-1].end - old[0].segment_offset], old[0].segment_offset, "new")
+    gone = data.draw(st.none() | st.integers(0, len(refs) - 1))
+    changed = data.draw(st.none() | st.integers(0, len(refs) - 1))
+    present = [
+        ChunkRef("other", 0, ref.segment_offset, ref.length) if number == changed else ref
+        for number, ref in enumerate(refs)
+        if number != gone
+    ]
+    coverage = Coverage(present)
+    intact = all(ref in present for ref in old)
+    assert coverage.holds(old) == intact
+    assert coverage.replace(old, new) == intact
+    kept = [ref for ref in present if ref not in old]
+    assert list(coverage) == (sorted([*kept, *new], key=lambda ref: ref.segment_offset) if intact else present)
+    for at in range(10, refs[-1].end):
+        assert (coverage.find(at) is not None) == any(ref.segment_offset <= at < ref.end for ref in present)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ([], []),
+        ([(0, 4), (4, 4)], [(0, 7)]),
+        ([(0, 4), (4, 4)], [(1, 7)]),
+        ([(0, 4), (5, 4)], [(0, 9)]),
+        ([(0, 4), (4, 4)], [(0, 8), (8, 0)]),
+    ],
+)
+def test_a_replacement_over_another_range_is_refused(old: list[tuple[int, int]], new: list[tuple[int, int]]) -> None:
+    coverage = Coverage([ChunkRef("x", 0, start, length) for start, length in old])
+    with pytest.raises(ValueError, match="reference"):
+        coverage.replace(list(coverage), [ChunkRef("y", 0, start, length) for start, length in new])
+
+
+@given(RANGES, st.integers(0, SPAN), st.integers(1, 6))
+def test_references_that_follow_an_offset(ranges: list[tuple[int, int]], offset: int, count: int) -> None:
+    coverage, _, _ = build(ranges)
+    assert coverage.following(offset, count) == [ref for ref in coverage if ref.end > offset][:count]
+
+
 @given(RANGES, st.integers(0, SPAN), st.integers(1, SPAN))
 def test_the_read_index_equals_the_model(ranges: list[tuple[int, int]], offset: int, length: int) -> None:
     _, index, model = build(ranges)

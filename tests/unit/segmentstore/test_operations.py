@@ -33,6 +33,8 @@ CONTROL = st.one_of(
     st.builds(ops.AddChunks, st.lists(st.tuples(I64, REF), max_size=3), st.lists(NAME, max_size=3)),
     st.builds(ops.CommitIndex, I64, ROOT, st.lists(REF, max_size=2)),
     st.builds(ops.ObjectsDeleted, st.lists(NAME, max_size=3)),
+    st.builds(ops.SwapChunks, I64, st.lists(REF, max_size=3), st.lists(REF, max_size=2)),
+    st.builds(ops.SweepBarrier, I64, I64),
 )
 
 
@@ -133,6 +135,13 @@ def test_the_vectors_of_the_documentation() -> None:
         "delete": record(8, 3, 9, ops.Delete(77).encode()),
         "append": record(3, 3, 5, ops.append_header(2, 100, 3, 0x01020304, [(b"w" * 16, 4)]) + b"abc"),
         "chunks": record(9, 3, 6, ops.AddChunks([(2, ref)]).encode()),
+        "swap": record(
+            13,
+            3,
+            7,
+            ops.SwapChunks(2, [ref, ChunkRef("c0/7/y", 70, 110, 5)], [ChunkRef("c0/2/z", 70, 100, 15)]).encode(),
+        ),
+        "barrier": record(14, 3, 8, ops.SweepBarrier(3, 6).encode()),
     }
     assert {name: bytes.fromhex(value) for name, value in vectors.items()} == expected
     assert struct.calcsize(">BBHIq") == oplog.RECORD.size
