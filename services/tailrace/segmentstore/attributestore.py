@@ -28,7 +28,7 @@ _PAGES_MAX_BYTES = limits.ATTRIBUTE_PAGES_CACHED_MAX_BYTES
 class PageCache:
     """Recently used index pages of all segments of a container, bounded in bytes."""
 
-    def __init__(self, max_bytes: int = _PAGES_MAX_BYTES) -> None:
+    def __init__(self, max_bytes: int) -> None:
         self._pages: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._max_bytes = max_bytes
         self.used_bytes = 0
@@ -90,7 +90,7 @@ class AttributeStore:
 
     def __init__(self, tier2: Tier2) -> None:
         self._tier2 = tier2
-        self._pages = PageCache()
+        self._pages = PageCache(_PAGES_MAX_BYTES)
 
     @property
     def cached_page_bytes(self) -> int:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import random
 
+from sim.checks.copies import copied
+from sim.checks.tiers import Contents, check_same_contents, check_tiers, contents
+from sim.checks.watch import ContainerWatch
 from sim.knobs import silent_logs, turned
+from sim.loop import StuckError
 from sim.process import SimProcess
 from sim.violations import Violation, require
 from sim.workloads.replay import check_replayed
@@ -41,6 +46,7 @@ class ContainerWorkload:
         self.max_frame_bytes = rng.choice([4 * 1024, 16 * 1024, 64 * 1024])
         self.cache_bytes = rng.choice([4, 8]) * 1024 * 1024
         self.epoch = 0
+        self.watch = ContainerWatch(self.world.loop, self.cache_bytes)
         self._last: Container | None = None
         self.sole = [SoleClient(number, rng) for number in range(rng.randint(0, 2))]
         self.streams = [SharedStream(number, rng, rng.randint(1, 3)) for number in range(rng.randint(0, 2))]
@@ -68,7 +74,10 @@ class ContainerWorkload:
     def run(self) -> None:
         """Raises Violation."""
         with silent_logs(), turned(self.knobs), self.world as world:
-            world.run(self._main())
+            try:
+                world.run(self._main())
+            except (TimeoutError, StuckError) as error:
+                raise Violation(f"no progress though nothing fails any more: {error!r}") from error
             require(not world.store.overwritten, f"objects were overwritten: {world.store.overwritten}")
 
     async def _main(self) -> None:
@@ -120,8 +129,8 @@ class ContainerWorkload:
         """Whether a fault may keep the container from opening."""
         return self.sync_error_chance > 0
 
-    async def _open(self, process: SimProcess) -> Container:
-        self.epoch += 1
+    def make_container(self, process: SimProcess, epoch: int) -> Container:
+        """The container in a process, not yet started."""
         entropy = self.world.entropy(process.name)
         ports = ContainerPorts(
             self._log(process),
@@ -131,8 +140,14 @@ class ContainerWorkload:
             entropy,
             CLUSTER_ID,
         )
-        container = Container(CONTAINER, self.epoch, ports)
-        await container.start(entropy.token(16))
+        return Container(CONTAINER, epoch, ports)
+
+    async def _open(self, process: SimProcess) -> Container:
+        self.epoch += 1
+        self.watch.ended()
+        container = self.make_container(process, self.epoch)
+        await container.start(self.world.entropy(f"{process.name}-nonce").token(16))
+        self.watch.follow(container)
         if self._last is not None:
             check_replayed(self._last.state, container.state)
         self._last = container
@@ -180,7 +195,29 @@ class ContainerWorkload:
         for stream in self.streams:
             await stream.check(container)
         self._check_objects(container)
+        await self._check_places(container)
         await container.close()
+        self.watch.closed()
+
+    async def _check_places(self, container: Container) -> None:
+        """While nobody changes anything: cache, Tier 2, and another owner's recovery of the log hold the same bytes."""
+        await self.watch.idle()
+        known = await contents(container)
+        check_tiers(container, self.world.store, known, flushed=True)
+        other = copy.copy(self)
+        other.world = copied(self.world)
+        process = other.world.process("copy")
+        reading = process.spawn(other._recovered_contents(process))
+        await asyncio.wait([reading])
+        check_same_contents(known, reading.result(), "a recovery of a copy")
+        other.world.crash(process)
+
+    async def _recovered_contents(self, process: SimProcess) -> Contents:
+        container = self.make_container(process, self.epoch + 1)
+        await container.start(bytes(16))
+        found = await contents(container)
+        await container.close()
+        return found
 
     def _check_objects(self, container: Container) -> None:
         """Every object that is referenced is there, and none of them is about to be deleted."""

@@ -111,7 +111,9 @@ class TablesWorkload(ContainerWorkload):
             for table, writers in self.writers.items():
                 await self._check(service, table, writers)
             self._check_objects(container)
+            await self._check_places(container)
             await container.close()
+            self.watch.closed()
 
     @staticmethod
     async def _check(service: TableService, table: TableSpec, writers: list[TableWriter]) -> None:

@@ -1,0 +1,68 @@
+"""Memory of a container stays within its budgets at every moment, and all of it comes back (reliability §3, I12)."""
+
+from __future__ import annotations
+
+from sim.violations import require
+from tailrace.common import limits
+from tailrace.kernel import BLOCK_BYTES, BlockCache, blocks_needed
+from tailrace.segmentstore.container import Container
+from tailrace.segmentstore.state import ContainerState
+
+OWN_OPERATIONS_MAX_BYTES = 2 * limits.MIB
+"""Checkpoints and commits of flushes of the simulated containers: they are bounded in number, not refused."""
+
+
+def check_cache(cache: BlockCache, states: list[ContainerState], allowed_bytes: int) -> None:
+    """Every block is free or holds bytes that a read index knows, and all of them are within the bound."""
+    figures = cache.snapshot()
+    require(figures.max_bytes <= allowed_bytes, f"a cache of {allowed_bytes} bytes takes {figures.max_bytes}")
+    require(
+        figures.metadata_bytes + figures.total_blocks * BLOCK_BYTES <= allowed_bytes,
+        "metadata comes on top of the cache",
+    )
+    require(
+        0 <= figures.reserved_blocks <= figures.free_blocks,
+        f"{figures.reserved_blocks} blocks are promised, {figures.free_blocks} are free",
+    )
+    known = sum(
+        blocks_needed(entry.length)
+        for state in states
+        for segment in state.segments.values()
+        for entry in segment.read_index
+        if entry.address >= 0
+    )
+    used = figures.total_blocks - figures.free_blocks - figures.deferred_blocks
+    require(used == known, f"{used} blocks of the cache are used, read indexes know {known}")
+
+
+def check_container(container: Container, largest_append_bytes: int, page_cache_bytes: int) -> None:
+    """What is staged, and index pages."""
+    staged = container._pipeline.staged_bytes
+    # Room is asked for before an operation is staged, so that one operation may reach beyond the bound.
+    bound = limits.ALL_CONNECTIONS_IN_FLIGHT_MAX_BYTES + largest_append_bytes + OWN_OPERATIONS_MAX_BYTES
+    require(0 <= staged <= bound, f"{staged} bytes are staged, the bound is {bound}")
+    unwritten = container._pipeline.unwritten_bytes
+    require(0 <= unwritten <= staged, f"{unwritten} bytes of {staged} staged ones are unwritten")
+    waiting = container._log.unsynced_bytes
+    require(waiting <= limits.LOG_UNACKNOWLEDGED_MAX_BYTES, f"{waiting} bytes of the log wait for acknowledgement")
+    pages = container._attributes.cached_page_bytes
+    require(pages <= page_cache_bytes, f"{pages} bytes of index pages, the bound is {page_cache_bytes}")
+
+
+def check_idle(container: Container) -> None:
+    """Nothing is under way: whatever was taken for it was given back."""
+    pipeline, cache = container._pipeline, container._cache.cache
+    require(pipeline.staged_bytes == 0, f"{pipeline.staged_bytes} bytes stay staged though nothing is under way")
+    require(pipeline.unwritten_bytes == 0, f"{pipeline.unwritten_bytes} bytes stay unwritten")
+    require(cache.reserved_blocks == 0, f"{cache.reserved_blocks} blocks stay reserved though nothing is under way")
+    require(cache.pinned_blocks == 0, f"{cache.pinned_blocks} blocks stay pinned though nobody reads")
+    for segment in container.state.segments.values():
+        require(segment.inflight == 0, f"{segment.name}: {segment.inflight} operations stay in flight")
+        require(not segment.waiters, f"{segment.name}: readers still wait")
+
+
+def check_returned(cache: BlockCache) -> None:
+    """All containers are closed: the cache is empty."""
+    figures = cache.snapshot()
+    left = (figures.entries, figures.reserved_blocks, figures.pinned_blocks, figures.total_blocks - figures.free_blocks)
+    require(left == (0, 0, 0, 0), f"a closed container leaves {left} entries, reserved, pinned and used blocks")

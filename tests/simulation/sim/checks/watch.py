@@ -1,0 +1,69 @@
+"""Looks at a container after every turn of the loop, and at what goes over from owner to owner."""
+
+from __future__ import annotations
+
+import asyncio
+
+from sim.checks.memory import check_cache, check_container, check_idle, check_returned
+from sim.checks.monotonic import Monotonic
+from sim.loop import SimLoop
+from tailrace.common import limits
+from tailrace.segmentstore import attributestore
+from tailrace.segmentstore.container import Container
+
+TURNS_BETWEEN_LOOKS = 7
+IDLE_DEADLINE_S = 300.0
+LARGEST_APPEND_BYTES = 2 * limits.MIB
+
+
+class ContainerWatch:
+    """Budgets (I12) and what may only grow (I5) of one container over all its owners."""
+
+    def __init__(self, loop: SimLoop, cache_bytes: int) -> None:
+        self._cache_bytes = cache_bytes
+        self._owner: Container | None = None
+        self._turns = 0
+        self._monotonic = Monotonic()
+        pass_time = loop._pass_time
+
+        def pass_and_look(timeout: float) -> None:
+            pass_time(timeout)
+            self._turns += 1
+            if self._turns % TURNS_BETWEEN_LOOKS == 0:
+                self.look()
+
+        loop._pass_time = pass_and_look  # type: ignore[method-assign]
+
+    def ended(self) -> None:
+        """The owner will do nothing more; what it showed last counts."""
+        self.look()
+        self._owner = None
+
+    def follow(self, owner: Container) -> None:
+        """A new owner has recovered."""
+        self._owner = owner
+        self.look()
+
+    def look(self) -> None:
+        """Raises Violation."""
+        owner = self._owner
+        if owner is None:
+            return
+        self._monotonic.look(owner.state)
+        check_cache(owner._cache.cache, [owner.state], self._cache_bytes)
+        check_container(owner, LARGEST_APPEND_BYTES, attributestore._PAGES_MAX_BYTES)
+
+    async def idle(self) -> None:
+        """Nobody wants anything of the owner: what it does by itself comes to an end, and nothing stays taken."""
+        assert self._owner is not None
+        async with asyncio.timeout(IDLE_DEADLINE_S):
+            while not self._owner._pipeline.idle:
+                await asyncio.sleep(0.01)
+        self.look()
+        check_idle(self._owner)
+
+    def closed(self) -> None:
+        """The owner was closed."""
+        if self._owner is not None:
+            check_returned(self._owner._cache.cache)
+        self._owner = None
