@@ -465,4 +465,8 @@ class SimNetwork:
         if not self._cut:
             return False
         names = [end.process.name.split("#")[0] if end.process is not None else "" for end in (one, other)]
-        return frozenset(names) in self._cut
+        return self.are_apart(*names)
+
+    def are_apart(self, one: str, other: str) -> bool:
+        """Whether a partition lies between two processes (by the name they were made with)."""
+        return frozenset({one, other}) in self._cut

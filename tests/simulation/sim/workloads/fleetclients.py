@@ -1,0 +1,270 @@
+"""Clients of a simulated cluster: they write, read, count in a table, and ask every worker for what it knows."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from harness.history import Event, History, encode
+from sim.violations import require
+from sim.workloads.fleetledger import REFUSED, Growth, KeyHistory, Update
+from tailrace.client import Client, EventWriter, StreamName
+from tailrace.client.batch import SegmentReader, SegmentSlice, read_slice
+from tailrace.client.control.tables import TableConfig
+from tailrace.client.hashing import key_position
+from tailrace.client.model import ScalingPolicy, SegmentRange, StreamConfig, owner_of
+from tailrace.client.pool import ConnectionPool
+from tailrace.client.segments import SegmentClient
+from tailrace.client.tables import KeyValueTable, TableKeyParts
+from tailrace.client.types import NOT_EXISTS, Endpoint
+from tailrace.common.errors import (
+    NoSuchSegmentError,
+    SegmentTruncatedError,
+    TableKeyBadVersionError,
+    TableKeyNotExistsError,
+    TailraceError,
+)
+from tailrace.common.ports import Entropy
+
+T = TypeVar("T")
+STREAM = StreamName("scope", "stream")
+TABLE = "table"
+EVENT_HEADER_BYTES = 8
+KEY_BYTES = 4
+PATIENCE_S = 8.0
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class Clients:
+    """Writers, tail readers and table users through controllers. They go on until `stop`, whatever happens."""
+
+    def __init__(self, client: Client, rng: random.Random, segments: int, keys: int) -> None:
+        self.client = client
+        self.history = History()
+        self.growth = Growth()
+        self.tables: dict[str, KeyHistory] = {f"k{number:03}": KeyHistory() for number in range(keys)}
+        self.segments: list[SegmentRange] = []
+        self.tail: defaultdict[str, list[bytes]] = defaultdict(list)
+        self.table_segment = ""
+        self.steps = 0
+        self._random = rng
+        self._count = segments
+        self._bytes: defaultdict[str, int] = defaultdict(int)
+        self._tail_bytes: defaultdict[str, int] = defaultdict(int)
+        self._stopping = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._readers: list[asyncio.Task[None]] = []
+
+    # -- the course
+
+    async def create(self) -> None:
+        """Make a stream and a table."""
+        client = self.client
+        await client.streams.create_scope(STREAM.scope)
+        await client.streams.create_stream(STREAM, StreamConfig(scaling=ScalingPolicy.fixed(self._count)))
+        await client.context.controller.create_table(STREAM.scope, TABLE, TableConfig(1, KEY_BYTES))
+        self.segments = await client.context.controller.current_segments(STREAM)
+        partition = (await client.context.controller.table_segments(STREAM.scope, TABLE))[0].identifier
+        self.table_segment = StreamName(STREAM.scope, TABLE + "_kvtable").segment(partition)
+
+    def start(self, writers: int, users: int) -> None:
+        """Begin to work."""
+        spawn = asyncio.get_running_loop().create_task
+        self._tasks += [spawn(self._write(f"w{number}")) for number in range(writers)]
+        self._tasks += [spawn(self._count_up(f"u{number}")) for number in range(users)]
+        self._readers += [spawn(self._follow(STREAM.segment(item.identifier))) for item in self.segments]
+
+    def check_alive(self) -> None:
+        """Fails when one of them ended early."""
+        for task in (*self._tasks, *self._readers):
+            if task.done():
+                task.result()
+
+    async def stop(self) -> None:
+        """Let them end what they are at: everything is acknowledged then, and read at the tail."""
+        self._stopping = True
+        await asyncio.gather(*self._tasks)
+        while any(self._tail_bytes[name] < size for name, size in self._bytes.items()):
+            self.check_alive()
+            await asyncio.sleep(0.2)
+        for task in self._readers:
+            task.cancel()
+        await asyncio.wait(self._readers)
+        self._readers.clear()
+
+    # -- writers
+
+    async def _write(self, name: str) -> None:
+        rng = random.Random(f"{self._random.random()} {name}")
+        pause_s = rng.choice([0.05, 0.3, 1.0])
+        generation = 0
+        writer = await self._patiently(lambda: self.client.writer(STREAM).start())
+        while not self._stopping:
+            key = f"{name}.{generation}.{rng.randrange(2)}"
+            await writer.ready()
+            self._write_some(writer, key, rng)
+            await asyncio.sleep(rng.random() * pause_s)
+            if rng.random() < 0.01:
+                await writer.abandon()
+                generation += 1
+                writer = await self._patiently(lambda: self.client.writer(STREAM).start())
+        await writer.close()
+
+    def _write_some(self, writer: EventWriter, key: str, rng: random.Random) -> None:
+        numbers = self.history.write(key, rng.choice((1, 1, 3, 10)))
+        length = rng.choice((20, 100, 3000))
+        events = [encode(Event(key, number, ""), length) for number in numbers]
+        segment = STREAM.segment(owner_of(self.segments, key_position(key)).identifier)
+        size = sum(len(event) + EVENT_HEADER_BYTES for event in events)
+
+        def told(done: asyncio.Future[None]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                self.history.acknowledge(key, numbers)
+                self._bytes[segment] += size
+                self.growth.note(segment, _now_s(), self._bytes[segment])
+                self.steps += 1
+
+        writer.write_events(events, key).add_done_callback(told)
+
+    # -- readers at the tail
+
+    async def _follow(self, segment: str) -> None:
+        """Read a segment to its tail and on; what is read is what a full read finds later."""
+        offset = 0
+        found = self.tail[segment]
+        while True:
+            async with SegmentReader(self.client.context, segment, offset) as reader:
+                try:
+                    while events := await reader.read():
+                        found += events
+                        offset = self._tail_bytes[segment] = reader.offset
+                except TailraceError:
+                    await asyncio.sleep(0.5)
+
+    async def check_events(self) -> None:
+        """Compare a full read with what writers were told and with what readers at the tail saw."""
+        stored = []
+        for name in sorted(STREAM.segment(item.identifier) for item in self.segments):
+            length = (await self.client.context.segments.segment_info(name)).length
+            pieces = read_slice(self.client.context, SegmentSlice(name, 0, length))
+            events = [event async for piece in pieces for event in piece]
+            seen = self.tail[name]
+            require(events[: len(seen)] == seen, f"a reader at the tail of {name} saw what is not stored")
+            stored.append(events)
+        broken = self.history.check(stored)
+        require(not broken, f"{Counter(item.kind.value for item in broken)}: {broken[:5]}")
+
+    # -- table users
+
+    async def _count_up(self, name: str) -> None:
+        """Count in a table's keys by conditional updates."""
+        rng = random.Random(f"{self._random.random()} {name}")
+        table = await self._patiently(lambda: self.client.table(STREAM.scope, TABLE).start())
+        number = 0
+        while not self._stopping:
+            number += 1
+            key = rng.choice(list(self.tables))
+            try:
+                await self._count_once(table, key, f"{name}.{number}")
+                self.steps += 1
+            except TailraceError:
+                await asyncio.sleep(rng.random())
+            await asyncio.sleep(rng.random() * 0.5)
+
+    async def _count_once(self, table: KeyValueTable, key: str, who: str) -> None:
+        parts, name = TableKeyParts(key.encode()), f"key {key}"
+        asked_at_s = _now_s()
+        found = await table.get(parts)
+        version = NOT_EXISTS if found is None else found.version
+        count = 0 if found is None else int(found.value.split(b":")[0])
+        self.growth.check_seen(name, asked_at_s, count, "a read")
+        update = Update(version, count + 1, f"{count + 1}:{who}".encode(), _now_s())
+        self.tables[key].updates.append(update)
+        try:
+            update.version = await table.put(parts, update.value, version=version)
+        except (TableKeyBadVersionError, TableKeyNotExistsError):
+            update.version = REFUSED
+            return
+        update.ended_at_s = _now_s()
+        self.growth.note(name, update.ended_at_s, update.count)
+
+    async def check_tables(self) -> None:
+        """Compare what the table holds with what its users were told."""
+        async with self.client.table(STREAM.scope, TABLE) as table:
+            for key, history in self.tables.items():
+                found = await table.get(TableKeyParts(key.encode()))
+                value, version = (None, NOT_EXISTS) if found is None else (found.value, found.version)
+                history.check(f"key {key}", value, version)
+
+    @staticmethod
+    async def _patiently(start: Callable[[], Awaitable[T]]) -> T:
+        """The cluster may be away for a while."""
+        while True:
+            try:
+                return await start()
+            except TailraceError:
+                await asyncio.sleep(0.5)
+
+
+class Observer:
+    """Asks one worker, whether it owns anything or not, and holds it to its answers."""
+
+    def __init__(self, clients: Clients, endpoint: Endpoint, rng: random.Random, entropy: Entropy) -> None:
+        self._clients = clients
+        self._name = endpoint.host
+        self._random = rng
+        self.answers = 0
+
+        async def locate(_: str) -> Endpoint:
+            return endpoint
+
+        self._segments = SegmentClient(ConnectionPool(), locate, entropy=entropy, deadline_s=PATIENCE_S)
+
+    async def run(self) -> None:
+        """Ask for ever."""
+        rng = self._random
+        names = [STREAM.segment(item.identifier) for item in self._clients.segments]
+        questions = [self._ask_length, self._ask_tail, self._ask_table]
+        while True:
+            await asyncio.sleep(rng.random() * 0.6)
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    await rng.choice(questions)(rng.choice(names))
+                self.answers += 1
+            except (TailraceError, TimeoutError):
+                continue
+
+    async def _ask_length(self, segment: str) -> None:
+        asked_at_s = _now_s()
+        try:
+            length = (await self._segments.segment_info(segment)).length
+        except NoSuchSegmentError:
+            length = 0
+        self._clients.growth.check_seen(segment, asked_at_s, length, self._name)
+
+    async def _ask_tail(self, segment: str) -> None:
+        growth, asked_at_s = self._clients.growth, _now_s()
+        offset = growth.at(segment, asked_at_s - 10)
+        try:
+            found = await self._segments.read(segment, offset, 1 << 20, timeout_s=PATIENCE_S / 2)
+        except (NoSuchSegmentError, SegmentTruncatedError) as error:
+            require(not offset, f"{self._name} answers {error!r} to a read at {offset} of {segment}")
+            return
+        if found.at_tail:
+            growth.check_seen(segment, asked_at_s, offset + len(found.data), self._name)
+
+    async def _ask_table(self, _: str) -> None:
+        key = self._random.choice(list(self._clients.tables))
+        asked_at_s = _now_s()
+        try:
+            found = (await self._segments.table_get(self._clients.table_segment, [key.encode()]))[0]
+        except NoSuchSegmentError:
+            found = None
+        count = 0 if found is None else int(found.value.split(b":")[0])
+        self._clients.growth.check_seen(f"key {key}", asked_at_s, count, self._name)
