@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -122,7 +123,7 @@ def _gapless(refs: Sequence[ChunkRef]) -> tuple[int, int]:
     """Start and end of references that follow each other. Raises ValueError when they do not."""
     if not refs or any(ref.length <= 0 for ref in refs):
         raise ValueError("no references, or an empty one")
-    for left, right in zip(refs, refs[1:], strict=False):
+    for left, right in pairwise(refs):
         if left.end != right.segment_offset:
             raise ValueError(f"chunk references with a gap at {left.end}")
     return refs[0].segment_offset, refs[-1].end

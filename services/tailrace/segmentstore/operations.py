@@ -253,10 +253,10 @@ class ObjectsDeleted:
 
 @dataclass(frozen=True, slots=True)
 class SwapChunks:
-    """The same bytes, written again: `new` takes the place of exactly the references `old`, if all of them are still there.
+    """The same bytes, written again: `new` takes the place of exactly the references `old`, if all are still there.
 
-    Both are in order and without gaps, over one range of the segment. Otherwise nothing happens, and the objects of
-    `new` wait to be deleted (design §5: a conditional step).
+    Both are in order and without gaps, over one range of the segment. When some are not there nothing happens, and the
+    objects of `new` wait to be deleted (design §5: a conditional step).
     """
 
     TYPE: ClassVar = OperationType.SWAP_CHUNKS
