@@ -207,3 +207,8 @@ class CacheManager:
     def pin(self, entry: Entry) -> CacheView:
         """A view of an entry's bytes; its blocks stay until it is released."""
         return self.cache.view(entry.address)
+
+    def unpin(self, view: CacheView) -> None:
+        """Release a view of `pin`."""
+        view.release()
+        self._freed()

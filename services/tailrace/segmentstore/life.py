@@ -25,6 +25,7 @@ from tailrace.segmentstore.logspace import LogSpace
 from tailrace.segmentstore.pipeline import Pipeline, StagedAppend
 from tailrace.segmentstore.reads import SegmentReader
 from tailrace.segmentstore.recovery import Recovery
+from tailrace.segmentstore.snapshotter import SnapshotPorts, Snapshots
 from tailrace.segmentstore.state import ContainerState
 from tailrace.segmentstore.storagewriter import StorageWriter
 from tailrace.segmentstore.tier2 import Tier2
@@ -79,7 +80,20 @@ class ContainerLife:
         self._reader = SegmentReader(ports.cache, ports.log, self._tier2, self._spawn)
         self._writer = StorageWriter(self, self._reader, self._attributes, self._tier2, ports.upload_slots)
         self._committer = Committer(self.state, ports.cache, ports.clock, self._writer.appended)
+        self._snapshots = Snapshots(
+            self,
+            SnapshotPorts(
+                ports.store,
+                self._tier2,
+                ports.cache,
+                ports.clock,
+                ports.entropy,
+                ports.cluster_id,
+                ports.upload_slots,
+            ),
+        )
         self._pipeline: Pipeline
+        self._owner = OwnerWatch(container_id, ports.log, self._stop)
         self._space: LogSpace
         self._checkpointer: Checkpointer
 
@@ -96,6 +110,7 @@ class ContainerLife:
             await self._log.open(self._epoch, nonce)
             recovery = Recovery(self._log, self.state, self._cache)
             await recovery.run()
+            await self._snapshots.check_newest_if_told()
         except (DataError, FencedError) as error:
             self._stop(error)
             raise
@@ -111,6 +126,8 @@ class ContainerLife:
             if segment.pending or segment.dirty:
                 self._writer.appended(segment)
         self._spawn(self._writer.run())
+        self._spawn(self._owner.run())
+        self._spawn(self._snapshots.run())
         _logger.info(
             "container_recovered",
             container=self._id,
@@ -133,6 +150,8 @@ class ContainerLife:
             except (TailraceError, OSError, TimeoutError) as error:
                 reason = str(error) or f"it takes longer than {limits.CONTAINER_LEAVE_DEADLINE_S:g} s"
                 _logger.warning("container_not_flushed", container=self._id, reason=reason)
+        if self._phase == "running" and not self._writer.last_error:
+            await self._snapshots.take_last()
         self._stop(ContainerStoppedError(f"container {self._id} was closed"))
         if self._tasks or self._flushes:
             await asyncio.wait([*self._tasks, *self._flushes])
@@ -254,7 +273,28 @@ class ContainerLife:
         await self._space.wait(limits.CONTROL_OPERATION_MAX_BYTES, reserved=gives_space)
         self._check_serving()
 
-    # -- Tier 2 and checkpoints ----------------------------------------------------------------------------------
+    # -- Tier 2, checkpoints and snapshots -------------------------------------------------------------------------
+
+    def may_delete(self, object_key: str) -> bool:
+        """Whether no restore needs a dereferenced object."""
+        return self._snapshots.may_delete(object_key)
+
+    async def confirm_owner(self) -> None:
+        """Raise FencedError when the log has a later owner; a log that is locked for its owner has none."""
+        confirm = getattr(self._log, "confirm_owner", None)
+        if confirm is not None:
+            await confirm()
+
+    @property
+    def snapshot_sequence(self) -> int:
+        """The operation that this owner's newest snapshot stands for; -1: it has none."""
+        return self._snapshots.sequence
+
+    async def take_snapshot(self) -> bool:
+        """Store a snapshot in Tier 2 now; errors and result as of `Snapshots.take`."""
+        self._check_running()
+        await self._barrier()
+        return await self._snapshots.take()
 
     async def checkpoint_if_due(self, *, force: bool = False) -> None:
         """Write a checkpoint and truncate the log, if enough happened since the last one."""

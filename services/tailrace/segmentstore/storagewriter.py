@@ -50,6 +50,10 @@ class FlushHost(Protocol):
         """Write a checkpoint and truncate the log, if enough happened since the last one."""
         ...
 
+    def may_delete(self, object_key: str) -> bool:
+        """Whether no restore needs a dereferenced object."""
+        ...
+
 
 class StorageWriter:
     """Background flushing of one container. ``slots`` bounds the objects that the process holds in memory to write."""
@@ -261,12 +265,14 @@ class StorageWriter:
     # -- deletions -----------------------------------------------------------------------------------------------
 
     async def _delete_objects(self) -> None:
-        """Delete dereferenced objects once no reader can still be at them (design §5)."""
+        """Delete dereferenced objects once no reader can still be at them, and no restore needs them (design §5)."""
         pending = self._host.state.pending_deletes
         now = asyncio.get_running_loop().time()
         for key in pending:
             self._delete_after.setdefault(key, now + limits.DELETE_DELAY_S)
-        ready = [key for key in pending if self._delete_after[key] <= now][: limits.DELETE_BATCH_MAX]
+        may_delete = self._host.may_delete
+        ready = [key for key in pending if self._delete_after[key] <= now and may_delete(key)]
+        ready = ready[: limits.DELETE_BATCH_MAX]
         if not ready:
             return
         await self._tier2.delete(ready)

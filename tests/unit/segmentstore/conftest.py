@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
 
+from tailrace.common import limits
 from tailrace.common.errors import UnavailableError
 from tailrace.common.realports import SystemClock, SystemEntropy
 from tailrace.kernel import BlockCache
@@ -25,6 +26,14 @@ async def eventually(condition: Callable[[], object], deadline_s: float = 20.0) 
             return
         await asyncio.sleep(0.01)
     pytest.fail("the condition never came true")
+
+
+@pytest.fixture
+def frequent_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects that nothing references any more go at once: a snapshot supersedes the last one soon."""
+    monkeypatch.setattr(limits, "DELETE_DELAY_S", 0.0)
+    monkeypatch.setattr(limits, "SNAPSHOT_FIRST_S", 0.02)
+    monkeypatch.setattr(limits, "SNAPSHOT_INTERVAL_S", 0.02)
 
 
 class Objects:

@@ -47,11 +47,11 @@ async def whole(container: Container, name: str) -> bytes:
     return await container.read_exact(name, 0, (await container.info(name)).length)
 
 
+@pytest.mark.usefixtures("frequent_snapshots")
 @pytest.mark.parametrize("gone", ["deleted", "truncated"])
 async def test_an_object_shared_with_a_segment_that_went_away_stays(
     world: World, monkeypatch: pytest.MonkeyPatch, gone: str
 ) -> None:
-    monkeypatch.setattr(limits, "DELETE_DELAY_S", 0.0)
     monkeypatch.setattr(limits, "FLUSH_TICK_S", 0.01)
     world.objects = objects = Gate()
     container = await world.open()
@@ -246,6 +246,7 @@ async def test_tables_take_no_events_and_no_merges(world: World) -> None:
         await container.writer_state(OTHER, b"w" * 16)
 
 
+@pytest.mark.usefixtures("frequent_snapshots")
 @pytest.mark.parametrize("why", ["name taken again", "long ago"])
 async def test_a_merged_source_is_not_forgotten_while_its_bytes_are_on_their_way_to_tier_2(
     world: World, monkeypatch: pytest.MonkeyPatch, why: str
@@ -255,7 +256,6 @@ async def test_a_merged_source_is_not_forgotten_while_its_bytes_are_on_their_way
 
     full_disk = pytest.MonkeyPatch()
     full_disk.setattr(Checkpointer, "_room", no_room)
-    monkeypatch.setattr(limits, "DELETE_DELAY_S", 0.0)
     monkeypatch.setattr(limits, "FLUSH_TICK_S", 0.01)
     world.objects = objects = Gate()
     container = await world.open()
