@@ -93,7 +93,6 @@ class ContainerLife:
             ),
         )
         self._pipeline: Pipeline
-        self._owner = OwnerWatch(container_id, ports.log, self._stop)
         self._space: LogSpace
         self._checkpointer: Checkpointer
 
@@ -126,7 +125,6 @@ class ContainerLife:
             if segment.pending or segment.dirty:
                 self._writer.appended(segment)
         self._spawn(self._writer.run())
-        self._spawn(self._owner.run())
         self._spawn(self._snapshots.run())
         _logger.info(
             "container_recovered",
