@@ -1,4 +1,4 @@
-"""The workload of tables finds bugs of the kinds that such tables have had."""
+"""Planted bugs of table segments."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sim.violations import Violation
+from sim.bugs.registry import bug
 from sim.workloads.tables import TablesWorkload
 from tailrace.segmentstore.api import (
     NULL_ATTRIBUTE,
@@ -26,22 +26,11 @@ from tailrace.segmentstore.tables.plan import Bucket, Plan, plan_copy, plan_remo
 from tailrace.segmentstore.tables.record import Record
 from tailrace.segmentstore.tables.staging import StagedTable, outcome
 
-SEEDS_MAX = 60
 
-pytestmark = pytest.mark.timeout(300)
+@bug("table-copy-over-newer", TablesWorkload)
+def _table_copy_over_newer(patch: pytest.MonkeyPatch) -> None:
+    """Compaction copies an old value over one that was written meanwhile."""
 
-
-def expect_violation() -> None:
-    """Run seeds until one breaks a promise."""
-    for seed in range(SEEDS_MAX):
-        try:
-            TablesWorkload(seed).run()
-        except Violation:
-            return
-    pytest.fail(f"{SEEDS_MAX} seeds did not find the planted bug")
-
-
-def test_compaction_copies_over_newer_values(monkeypatch: pytest.MonkeyPatch) -> None:
     async def careless(
         tables: service.TableService, table: Any, staged: StagedTable, ids: list[bytes], span: tuple[int, int, int]
     ) -> None:
@@ -63,11 +52,13 @@ def test_compaction_copies_over_newer_values(monkeypatch: pytest.MonkeyPatch) ->
             change = await tables.submit(table.name, staged, plan)
         await outcome(change.done)
 
-    monkeypatch.setattr(compaction, "_copy", careless)
-    expect_violation()
+    patch.setattr(compaction, "_copy", careless)
 
 
-def test_compaction_gives_copies_new_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+@bug("table-copies-with-new-versions", TablesWorkload)
+def _table_copies_with_new_versions(patch: pytest.MonkeyPatch) -> None:
+    """Compaction gives copies versions of their own."""
+
     def copy(self: Plan, records: Sequence[Record], *, others: int = 0) -> Bucket:
         bucket: Bucket = ()
         shared = len(records) + others > 1
@@ -75,27 +66,32 @@ def test_compaction_gives_copies_new_versions(monkeypatch: pytest.MonkeyPatch) -
             bucket = (self.write(record.key, record.value, chain=bucket, shared=shared), *bucket)
         return bucket
 
-    monkeypatch.setattr(Plan, "copy", copy)
-    expect_violation()
+    patch.setattr(Plan, "copy", copy)
 
 
-def test_compaction_forgets_all_but_the_first_of_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+@bug("bucket-copied-in-part", TablesWorkload)
+def _bucket_copied_in_part(patch: pytest.MonkeyPatch) -> None:
+    """Compaction copies only the first key of those that share a bucket."""
+
     def shorter(buckets: dict[bytes, Bucket], tail: int, **more: Any) -> Plan:
         return plan_copy({key: bucket[:1] for key, bucket in buckets.items()}, tail, **more)
 
-    monkeypatch.setattr(compaction, "plan_copy", shorter)
-    expect_violation()
+    patch.setattr(compaction, "plan_copy", shorter)
 
 
-def test_removals_that_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+@bug("removals-not-written", TablesWorkload)
+def _removals_not_written(patch: pytest.MonkeyPatch) -> None:
+    """A removal leaves no record, so deltas miss it."""
+
     def silent(*arguments: Any, tombstones: bool) -> Plan:
         return plan_remove(*arguments, tombstones=False)
 
-    monkeypatch.setattr(service, "plan_remove", silent)
-    expect_violation()
+    patch.setattr(service, "plan_remove", silent)
 
 
-def test_counters_that_are_replayed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+@bug("table-counters-replayed-twice", TablesWorkload)
+def _table_counters_replayed_twice(patch: pytest.MonkeyPatch) -> None:
+    """A recovery adds up counters of a table that hold the sum already."""
     apply = Recovery._apply
 
     def twice(self: Recovery, placed: Placed, place: str) -> None:
@@ -106,11 +102,12 @@ def test_counters_that_are_replayed_twice(monkeypatch: pytest.MonkeyPatch) -> No
         if segment is not None and segment.committed.get(TABLE_ENTRY_COUNT, before) != before:
             segment.set_attributes(placed.sequence, [(TABLE_ENTRY_COUNT, before + segment.core[TABLE_ENTRY_COUNT])])
 
-    monkeypatch.setattr(Recovery, "_apply", twice)
-    expect_violation()
+    patch.setattr(Recovery, "_apply", twice)
 
 
-def test_answering_from_what_is_not_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+@bug("table-answered-before-durable", TablesWorkload)
+def _table_answered_before_durable(patch: pytest.MonkeyPatch) -> None:
+    """An update of a table is answered before it is durable."""
     submit = service.TableService.submit
 
     async def hasty(self: service.TableService, segment: str, staged: StagedTable, plan: Plan) -> Any:
@@ -118,18 +115,21 @@ def test_answering_from_what_is_not_durable(monkeypatch: pytest.MonkeyPatch) -> 
         change.finish(None)
         return change
 
-    monkeypatch.setattr(service.TableService, "submit", hasty)
-    expect_violation()
+    patch.setattr(service.TableService, "submit", hasty)
 
 
-def test_entries_cached_without_their_table(monkeypatch: pytest.MonkeyPatch) -> None:
+@bug("entries-cached-without-table", TablesWorkload)
+def _entries_cached_without_table(patch: pytest.MonkeyPatch) -> None:
+    """Entries of all tables share one place in the cache."""
     get, put = EntryCache.get, EntryCache.put
-    monkeypatch.setattr(EntryCache, "get", lambda self, container, _, offset: get(self, container, 0, offset))
-    monkeypatch.setattr(EntryCache, "put", lambda self, container, _, record: put(self, container, 0, record))
-    expect_violation()
+    patch.setattr(EntryCache, "get", lambda self, container, _, offset: get(self, container, 0, offset))
+    patch.setattr(EntryCache, "put", lambda self, container, _, record: put(self, container, 0, record))
 
 
-def test_iterators_that_see_only_what_is_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+@bug("iterators-of-memory-only", TablesWorkload)
+def _iterators_of_memory_only(patch: pytest.MonkeyPatch) -> None:
+    """Iterators leave out what is only in Tier 2."""
+
     async def iterate(
         self: Container, segment: str, from_id: bytes, to_id: bytes, limit: int
     ) -> list[tuple[bytes, int]]:
@@ -141,10 +141,10 @@ def test_iterators_that_see_only_what_is_in_memory(monkeypatch: pytest.MonkeyPat
             if len(key) == length and from_id <= key <= to_id and key not in found.core and value != NULL_ATTRIBUTE
         ][:limit]
 
-    monkeypatch.setattr(Container, "iterate_attributes", iterate)
-    expect_violation()
+    patch.setattr(Container, "iterate_attributes", iterate)
 
 
-def test_conditions_that_are_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tailrace.segmentstore.tables.plan.check_condition", lambda bucket, key, expected: None)
-    expect_violation()
+@bug("table-conditions-unchecked", TablesWorkload)
+def _table_conditions_unchecked(patch: pytest.MonkeyPatch) -> None:
+    """The versions that an update expects are not compared."""
+    patch.setattr("tailrace.segmentstore.tables.plan.check_condition", lambda bucket, key, expected: None)

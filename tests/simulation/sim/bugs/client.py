@@ -1,12 +1,10 @@
-"""The client workload finds bugs of the kinds that clients of such systems have had."""
+"""Planted bugs of the client: of the kinds that clients of such systems have had."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 
+from sim.bugs.registry import bug
 from sim.violations import Violation
 from sim.workloads.cluster import ClusterWorkload
 from tailrace.client.blocks import Run
@@ -16,57 +14,48 @@ from tailrace.client.membership import GroupMember
 from tailrace.client.reader import EventReader
 from tailrace.client.segmentwriter import SegmentWriter
 
-SEEDS_MAX = 150
 
-pytestmark = pytest.mark.timeout(300)
-
-
-def expect_violation() -> None:
-    """Run seeds until one breaks a promise."""
-    for seed in range(SEEDS_MAX):
-        try:
-            ClusterWorkload(seed).run()
-        except (Violation, TimeoutError):
-            return
-    pytest.fail(f"{SEEDS_MAX} seeds did not find the planted bug")
-
-
-def test_sending_again_under_new_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+@bug("events-sent-again-under-new-numbers", ClusterWorkload, found_by=(Violation, TimeoutError))
+def _events_sent_again_under_new_numbers(patch: pytest.MonkeyPatch) -> None:
+    """A writer that connects again sends stored events under new numbers."""
     set_up = SegmentWriter._set_up
 
     async def forgetful(self: SegmentWriter) -> None:
         """Ignores what the segment has stored already."""
         acknowledge = self._acknowledge
-        monkeypatch.setattr(self, "_acknowledge", lambda number: setattr(self, "_number", max(self._number, number)))
+        patch.setattr(self, "_acknowledge", lambda number: setattr(self, "_number", max(self._number, number)))
         try:
             await set_up(self)
         finally:
-            monkeypatch.setattr(self, "_acknowledge", acknowledge)
+            patch.setattr(self, "_acknowledge", acknowledge)
         for block in self._pending:
             block.last_number = 0
 
-    monkeypatch.setattr(SegmentWriter, "_set_up", forgetful)
-    expect_violation()
+    patch.setattr(SegmentWriter, "_set_up", forgetful)
 
 
-def test_rerouting_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch) -> None:
+@bug("rerouted-in-wrong-order", ClusterWorkload, found_by=(Violation, TimeoutError))
+def _rerouted_in_wrong_order(patch: pytest.MonkeyPatch) -> None:
+    """Events of a sealed segment go to its successors last first."""
     take_back = SegmentWriter.take_back
 
     def reversed_order(self: SegmentWriter) -> list[tuple[Run, list[bytes]]]:
         """The last events first."""
         return take_back(self)[::-1]
 
-    monkeypatch.setattr(SegmentWriter, "take_back", reversed_order)
-    expect_violation()
+    patch.setattr(SegmentWriter, "take_back", reversed_order)
 
 
-def test_forgetting_the_position_of_a_reader_that_left(monkeypatch: pytest.MonkeyPatch) -> None:
+@bug("position-of-leaving-reader-forgotten", ClusterWorkload, found_by=(Violation, TimeoutError))
+def _position_of_leaving_reader_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """The position of a reader that left a group is lost."""
     remove_reader = GroupState._remove_reader
-    monkeypatch.setattr(GroupState, "_remove_reader", lambda self, reader, _: remove_reader(self, reader, {}))
-    expect_violation()
+    patch.setattr(GroupState, "_remove_reader", lambda self, reader, _: remove_reader(self, reader, {}))
 
 
-def test_reading_a_merged_segment_before_all_that_it_was_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+@bug("merged-segment-read-early", ClusterWorkload, found_by=(Violation, TimeoutError))
+def _merged_segment_read_early(patch: pytest.MonkeyPatch) -> None:
+    """A segment is read as soon as one of its predecessors was."""
     complete = GroupState._complete_segment
 
     def hasty(self: GroupState, update: r.SegmentCompleted) -> None:
@@ -77,11 +66,12 @@ def test_reading_a_merged_segment_before_all_that_it_was_made_of(monkeypatch: py
                 del self.future[segment]
                 self.unassigned[segment] = 0
 
-    monkeypatch.setattr(GroupState, "_complete_segment", hasty)
-    expect_violation()
+    patch.setattr(GroupState, "_complete_segment", hasty)
 
 
-def test_keeping_a_segment_that_was_given_away(monkeypatch: pytest.MonkeyPatch) -> None:
+@bug("segment-read-after-release", ClusterWorkload, found_by=(Violation, TimeoutError))
+def _segment_read_after_release(patch: pytest.MonkeyPatch) -> None:
+    """A reader goes on with a segment that it gave to another."""
     drop = EventReader._drop
 
     async def greedy(self: EventReader, segment: str) -> None:
@@ -97,12 +87,5 @@ def test_keeping_a_segment_that_was_given_away(monkeypatch: pytest.MonkeyPatch) 
         self._timers.release_s = 0.0
         return await release(self, positions)
 
-    monkeypatch.setattr(EventReader, "_drop", greedy)
-    monkeypatch.setattr(GroupMember, "release_one", eager)
-    expect_violation()
-
-
-def test_the_workload_is_silent_without_a_bug() -> None:
-    workloads: Sequence[Any] = [ClusterWorkload(seed) for seed in range(3)]
-    for workload in workloads:
-        workload.run()
+    patch.setattr(EventReader, "_drop", greedy)
+    patch.setattr(GroupMember, "release_one", eager)

@@ -1,0 +1,84 @@
+"""Planted bugs of the segment container."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.bugs.registry import bug
+from sim.workloads.container import ContainerWorkload
+from sim.workloads.segment_model import SoleClient
+from tailrace.common import limits
+from tailrace.segmentstore import operations as ops
+from tailrace.segmentstore import storagewriter
+from tailrace.segmentstore.checkpointer import Checkpointer
+from tailrace.segmentstore.container import Container
+from tailrace.segmentstore.recovery import Recovery
+from tailrace.segmentstore.state import ContainerState
+
+
+def _sharing(seed: int) -> ContainerWorkload:
+    """Several small segments whose bytes go to Tier 2 at once, in one object."""
+    workload = ContainerWorkload(seed)
+    workload.sole = [SoleClient(number, workload.random) for number in range(3)]
+    workload.knobs |= {
+        (limits, "FLUSH_INTERVAL_S"): 0.05,
+        (limits, "FLUSH_TICK_S"): 0.02,
+        (storagewriter, "_SHARED_MAX_BYTES"): 1_000_000,
+    }
+    return workload
+
+
+@bug("log-truncated-too-far", ContainerWorkload)
+def _log_truncated_too_far(patch: pytest.MonkeyPatch) -> None:
+    """The log is truncated past appends that are not in Tier 2."""
+    truncate = Checkpointer._truncate_log
+
+    async def further(self: Checkpointer) -> None:
+        self._keep_from = min(self._keep_from + 1, self._log.next_sequence)
+        await truncate(self)
+        if self._log.log_start < self._committer.last_frame.sequence:  # type: ignore[union-attr]
+            await self._log.truncate(self._log.log_start + 1)
+
+    patch.setattr(Checkpointer, "_truncate_log", further)
+
+
+@bug("writer-answered-without-barrier", ContainerWorkload)
+def _writer_answered_without_barrier(patch: pytest.MonkeyPatch) -> None:
+    """A writer that comes again is told that nothing of it is stored."""
+
+    async def writer_state(self: Container, segment: str, writer_id: bytes) -> int:
+        return 0
+
+    patch.setattr(Container, "writer_state", writer_state)
+
+
+@bug("merged-sources-forgotten-at-recovery", ContainerWorkload)
+def _merged_sources_forgotten_at_recovery(patch: pytest.MonkeyPatch) -> None:
+    """A recovery forgets which sources were merged into their targets."""
+    reset = ContainerState.reset_staged
+
+    def forgetful(self: ContainerState) -> None:
+        self.merged.clear()
+        reset(self)
+
+    patch.setattr(ContainerState, "reset_staged", forgetful)
+
+
+@bug("appends-before-checkpoint-lost", ContainerWorkload)
+def _appends_before_checkpoint_lost(patch: pytest.MonkeyPatch) -> None:
+    """A recovery leaves out appends before the checkpoint that are not in Tier 2."""
+    patch.setattr(Recovery, "_early_operation", lambda self, operation, places: None)
+
+
+@bug("shared-object-deleted-with-first-user", _sharing)
+def _shared_object_deleted_with_first_user(patch: pytest.MonkeyPatch) -> None:
+    """An object of several segments is deleted with the first of them."""
+    add = ContainerState._add_chunks
+
+    def one_after_the_other(self: ContainerState, operation: ops.AddChunks) -> None:
+        """Takes the objects of an operation for objects of one segment each."""
+        for ref in operation.refs:
+            add(self, ops.AddChunks([ref]))
+        self.pending_deletes.update(dict.fromkeys(operation.orphans))
+
+    patch.setattr(ContainerState, "_add_chunks", one_after_the_other)

@@ -1,0 +1,224 @@
+"""Planted bugs of the log in the object store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from sim.bugs.registry import bug
+from sim.workloads.objectlog import ObjectLogWorkload
+from tailrace.common.errors import AlreadyExistsError, FencedError
+from tailrace.log import objectrecovery, objectscan, probe
+from tailrace.log.claims import Claim, Claims
+from tailrace.log.object import ObjectLog
+from tailrace.log.objectcalls import ObjectCalls
+from tailrace.log.objectcleaner import ObjectCleaner
+from tailrace.log.objectrecovery import ObjectScan
+from tailrace.log.objectscan import ObjectScanner
+from tailrace.storage.port import ObjectStore
+
+
+def _uneven(seed: int) -> ObjectLogWorkload:
+    """The network of some owners is bad."""
+    workload = ObjectLogWorkload(seed)
+    workload.make_uneven()
+    return workload
+
+
+def _lying(seed: int) -> ObjectLogWorkload:
+    """The store lies."""
+    workload = ObjectLogWorkload(seed)
+    workload.lying = True
+    return workload
+
+
+async def _no_look(self: ObjectLog) -> None:
+    """Believes without looking at the claims."""
+    self._owned_at_s = asyncio.get_running_loop().time()
+
+
+@bug("acknowledge-without-look", ObjectLogWorkload, words="began without it")
+def _acknowledge_without_look(patch: pytest.MonkeyPatch) -> None:
+    """A frame is acknowledged without the look at the claims of later owners."""
+    patch.setattr(ObjectLog, "_look", _no_look)
+
+
+@bug("look-begun-before-puts-completed", _uneven, words="began without it")
+def _look_begun_before_puts_completed(patch: pytest.MonkeyPatch) -> None:
+    """The look at the claims began before the puts that it vouches for completed."""
+
+    async def acknowledge_stored(self: ObjectLog) -> None:
+        try:
+            while self._stored_through > self._acknowledged_through and self._failure is None:
+                await self._look()
+                self._acknowledge(self._stored_through)
+        finally:
+            self._looking = False
+
+    patch.setattr(ObjectLog, "_acknowledge_stored", acknowledge_stored)
+
+
+@bug("opened-without-look", ObjectLogWorkload)
+def _opened_without_look(patch: pytest.MonkeyPatch) -> None:
+    """A log is open before its owner saw its own START frame, while late frames of others still count."""
+    original = ObjectLog._look
+
+    async def look(self: ObjectLog) -> None:
+        await (original(self) if self._begun else _no_look(self))
+
+    patch.setattr(ObjectLog, "_look", look)
+
+
+@bug("epoch-reused", ObjectLogWorkload)
+def _epoch_reused(patch: pytest.MonkeyPatch) -> None:
+    """An owner takes an epoch that was claimed already."""
+
+    async def take(self: Claims, epoch: int, nonce: bytes) -> None:
+        for number in range(await self.last() + 1, epoch + 1):
+            await self._create(Claim(self._keys.container, number, epoch, nonce))
+        if await self.last() > epoch:
+            raise await self._fenced(epoch)
+
+    patch.setattr(Claims, "take", take)
+
+
+@bug("lower-epochs-not-claimed", ObjectLogWorkload)
+def _lower_epochs_not_claimed(patch: pytest.MonkeyPatch) -> None:
+    """An owner claims its own epoch and leaves lower ones free."""
+
+    async def take(self: Claims, epoch: int, nonce: bytes) -> None:
+        claim = Claim(self._keys.container, epoch, epoch, nonce)
+        if await self._exists(epoch) or await self._create(claim) != claim:
+            raise FencedError(f"epoch {epoch} is taken", epoch)
+
+    patch.setattr(Claims, "take", take)
+
+
+@bug("read-before-claim", ObjectLogWorkload)
+def _read_before_claim(patch: pytest.MonkeyPatch) -> None:
+    """An owner reads what there is before it claims its epoch."""
+    take, decision = Claims.take, ObjectScanner.decision
+    found: dict[int, Any] = {}
+
+    async def read_then_take(self: Claims, epoch: int, nonce: bytes) -> None:
+        found[epoch] = await ObjectScanner(self._calls, self._keys).decision(epoch)
+        await take(self, epoch, nonce)
+
+    async def what_was_read(self: ObjectScanner, below_epoch: int) -> Any:
+        return found.pop(below_epoch) if below_epoch in found else await decision(self, below_epoch)
+
+    patch.setattr(Claims, "take", read_then_take)
+    patch.setattr(ObjectScanner, "decision", what_was_read)
+
+
+@bug("predecessors-prefix-skipped", ObjectLogWorkload)
+def _predecessors_prefix_skipped(patch: pytest.MonkeyPatch) -> None:
+    """A new owner leaves out what the owner before it wrote."""
+
+    async def scan(
+        self: ObjectScanner, epoch: int, first: int, last: int | None, nonce: bytes | None, hint: int | None
+    ) -> ObjectScan:
+        return ObjectScan(epoch, first) if last is None else await original(self, epoch, first, last, nonce, hint)
+
+    original = ObjectScanner._scan
+    patch.setattr(ObjectScanner, "_scan", scan)
+
+
+@bug("missing-frame-taken-for-gap", ObjectLogWorkload)
+def _missing_frame_taken_for_gap(patch: pytest.MonkeyPatch) -> None:
+    """An acknowledged frame that is missing is taken for a gap that nobody was promised."""
+
+    def decide(keys: Any, top: Any, mark: Any, own: ObjectScan, older: Sequence[ObjectScan]) -> Any:
+        own.greatest_acknowledged = -1
+        return original(keys, top, mark, own, older)
+
+    original = objectrecovery.decide
+    patch.setattr(objectscan, "decide", decide)
+
+
+@bug("late-frames-of-older-epochs-counted", ObjectLogWorkload)
+def _late_frames_of_older_epochs_counted(patch: pytest.MonkeyPatch) -> None:
+    """The predecessors' frames count as far as they go, whatever the START frame lists."""
+
+    async def scan(
+        self: ObjectScanner, epoch: int, first: int, last: int | None, nonce: bytes | None, hint: int | None
+    ) -> ObjectScan:
+        return await original(self, epoch, first, None, nonce, hint)
+
+    original = ObjectScanner._scan
+    patch.setattr(ObjectScanner, "_scan", scan)
+
+
+@bug("truncated-without-mark", ObjectLogWorkload)
+def _truncated_without_mark(patch: pytest.MonkeyPatch) -> None:
+    """Frames are deleted before a mark says that the log begins behind them."""
+
+    async def truncate_marked(self: ObjectLog) -> None:
+        self._marked_log_start = self._log_start
+        await self._delete_below(self._log_start)
+        self._truncating = False
+
+    patch.setattr(ObjectLog, "_truncate_marked", truncate_marked)
+
+
+@bug("zombie-garbage-collection", ObjectLogWorkload)
+def _zombie_garbage_collection(patch: pytest.MonkeyPatch) -> None:
+    """An owner deletes objects of other epochs without a look whether there is a later owner."""
+
+    async def look_until_told(self: ObjectLog) -> None:
+        names = await self._calls.persist(lambda: self._calls.list(self._keys))
+        own = self._identity.epoch
+        others = [name for name in names if name.epoch != own and self._map.epoch_of(name.number) != name.epoch]
+        await self._calls.delete([self._keys.of(name) for name in others])
+
+    patch.setattr(ObjectLog, "_look_until_told", look_until_told)
+
+
+@bug("newest-mark-unreachable", ObjectLogWorkload)
+def _newest_mark_unreachable(patch: pytest.MonkeyPatch) -> None:
+    """The marks that lead to the newest one are deleted."""
+
+    async def supersede_marks(self: ObjectCleaner, epoch: int, last: int) -> None:
+        await self._calls.delete([self._keys.mark(epoch, number) for number in range(1, last)])
+
+    patch.setattr(ObjectCleaner, "supersede_marks", supersede_marks)
+
+
+@bug("unknown-outcome-taken-for-success", ObjectLogWorkload)
+def _unknown_outcome_taken_for_success(patch: pytest.MonkeyPatch) -> None:
+    """A put whose answer was lost counts as done."""
+
+    async def settle(self: ObjectCalls, key: str, frame: Any, attempts: int | None = None) -> None:
+        try:
+            await self._within(key, self._store.put(key, frame))
+        except Exception:
+            return
+
+    patch.setattr(ObjectCalls, "settle", settle)
+
+
+@bug("probe-without-conditions", _lying, words="was accepted")
+def _probe_without_conditions(patch: pytest.MonkeyPatch) -> None:
+    """A store that ignores conditions is accepted for a log."""
+
+    async def nothing(self: object, key: str) -> None:
+        """Trusts."""
+
+    patch.setattr(probe._Probe, "_conditions_hold", nothing)
+    patch.setattr(probe._Probe, "_rivals", nothing)
+
+
+@bug("probe-of-present-objects-only", _lying, words="was accepted")
+def _probe_of_present_objects_only(patch: pytest.MonkeyPatch) -> None:
+    """A store that remembers that an object was not there is accepted for a log."""
+
+    async def put_and_read(self: probe._Probe, key: str) -> None:
+        store: ObjectStore = self._store
+        await store.put(key, [b"x"])
+        if await store.get(key) != b"x":
+            raise AlreadyExistsError(key)
+
+    patch.setattr(probe._Probe, "_reads_follow_writes", put_and_read)
