@@ -172,6 +172,35 @@ async def _second_owner_cannot_open(place: Place) -> None:
         assert await log.append([b"still mine"]) == 0
 
 
+async def test_an_owner_knows_since_when_it_was_surely_the_owner(place: Place) -> None:
+    loop = asyncio.get_running_loop()
+    opened_at_s = loop.time()
+    log = place.new()
+    await log.open(3, NONCE)
+    assert log.owned_at_s >= opened_at_s
+    asked_at_s = loop.time()
+    await log.confirm_owner()
+    assert log.owned_at_s >= asked_at_s
+    if place.fences_while_open:
+        async with opened(place, 4):
+            # Whoever does not look may not know better, but never claims to know what happened since.
+            taken_at_s = loop.time()
+            assert log.owned_at_s < taken_at_s
+            with pytest.raises(FencedError) as fenced:
+                await log.confirm_owner()
+            assert fenced.value.epoch == 4
+            with pytest.raises(FencedError):
+                await log.confirm_owner()
+            assert log.owned_at_s < taken_at_s
+            with pytest.raises(FencedError):
+                await log.append([b"x"])
+    else:
+        assert log.owned_at_s == float("inf"), "nobody else can open it"
+    await log.close()
+    with pytest.raises(UnavailableError):
+        await log.confirm_owner()
+
+
 async def test_read_returns_parts_of_durable_frames(place: Place) -> None:
     async with opened(place, 1) as log:
         await log.append([b"0123456789"])

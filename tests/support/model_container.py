@@ -88,6 +88,12 @@ class ModelContainer:
     def container_id(self) -> int:
         return self._container_id
 
+    def may_answer(self) -> bool:
+        return True
+
+    async def wait_owner(self) -> None:
+        raise AssertionError("a model has no other owner")
+
     # -- control of the test -------------------------------------------------------------------------------------
 
     def hold(self) -> None:

@@ -105,6 +105,12 @@ OWNER_IDLE_S: Final = 10.0  # without requests, after which nobody looks
 OWNER_LOOK_DEADLINE_S: Final = 2.0  # of one look
 OWNER_LOOK_RETRY_S: Final = 0.1  # after a look without an answer
 OWNER_ANSWER_DEADLINE_S: Final = 10.0  # until what waits for a look is sent away
+OWNER_SEEN_MAX_S: Final = 2.0  # an owner answers only when it was surely the owner within this time
+OWNER_LOOK_INTERVAL_S: Final = 0.5  # between looks for a later owner while a container is used
+OWNER_IDLE_S: Final = 10.0  # without requests, after which nobody looks
+OWNER_LOOK_DEADLINE_S: Final = 2.0  # of one look
+OWNER_LOOK_RETRY_S: Final = 0.1  # after a look without an answer
+OWNER_ANSWER_DEADLINE_S: Final = 10.0  # until what waits for a look is sent away
 
 # -- storage writer (design §5) -----------------------------------------------------------------------------------
 FLUSH_THRESHOLD_BYTES: Final = 4 * MIB

@@ -107,6 +107,16 @@ class FileLog(SequencedLog):
         """Bytes of all files, the prepared one included."""
         return sum(file.length_bytes for file in self._files) + self._stock.stored_bytes
 
+    @property
+    def owned_at_s(self) -> float:
+        """See DurableLog.owned_at_s: its directory is locked."""
+        return float("inf") if self._failure is None else float("-inf")
+
+    async def confirm_owner(self) -> None:
+        """See DurableLog.confirm_owner."""
+        if self._failure is not None:
+            raise self._failure
+
     # -- opening -------------------------------------------------------------------------------------------------
 
     async def open(self, epoch: int, nonce: bytes) -> None:

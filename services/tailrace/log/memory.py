@@ -51,6 +51,19 @@ class MemoryLog(SequencedLog):
         """Bytes of the durable payloads."""
         return self._store.stored_bytes
 
+    @property
+    def owned_at_s(self) -> float:
+        """See DurableLog.owned_at_s: this sees at once that somebody opened it after it."""
+        owned = self._failure is None and self._store.epoch == self._epoch
+        return float("inf") if owned else float("-inf")
+
+    async def confirm_owner(self) -> None:
+        """See DurableLog.confirm_owner."""
+        if self._failure is None and self._store.epoch != self._epoch:
+            self._fail(FencedError(f"the log was taken by epoch {self._store.epoch}", self._store.epoch))
+        if self._failure is not None:
+            raise self._failure
+
     async def open(self, epoch: int, nonce: bytes) -> None:
         """See DurableLog.open."""
         if self._epoch or self._failure is not None:

@@ -94,7 +94,7 @@ class ObjectLog(SequencedLog):
 
     @property
     def owned_at_s(self) -> float:
-        """Loop time when the last look began that found no later claim: there was no later owner then (design §9)."""
+        """See DurableLog.owned_at_s: when the last look began that found no later claim."""
         return self._owned_at_s
 
     # -- opening -------------------------------------------------------------------------------------------------
@@ -150,11 +150,7 @@ class ObjectLog(SequencedLog):
         self._owned_at_s = max(self._owned_at_s, began_s)
 
     async def confirm_owner(self) -> None:
-        """Look whether this is still the owner (design §9: reads by a stale owner are bounded).
-
-        Raises:
-            FencedError: it is not; the log is lost. UnavailableError: the store does not answer, or the log ended.
-        """
+        """See DurableLog.confirm_owner."""
         if self._failure is not None:
             raise self._failure
         try:

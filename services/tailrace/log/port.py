@@ -80,6 +80,22 @@ class DurableLog(ReadableLog, Protocol):
         """Address of the first frame that is still there."""
         ...
 
+    @property
+    def owned_at_s(self) -> float:
+        """Loop time at which there was surely no later owner; infinite when there can be none while this one is open.
+
+        Answers of an owner may be as far behind what others have acknowledged since as this lies back (design §9).
+        """
+        ...
+
+    async def confirm_owner(self) -> None:
+        """Look for a later owner; none means that ``owned_at_s`` is the time of this call, or later.
+
+        Raises:
+            FencedError: there is one, and the log is lost. UnavailableError: it cannot be told now, or the log ended.
+        """
+        ...
+
     def check_space(
         self, length_bytes: int, frame_count: int = 1, *, reserved: bool = False
     ) -> asyncio.Future[None] | None:

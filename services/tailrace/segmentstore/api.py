@@ -173,6 +173,21 @@ class SegmentContainer(Protocol):
         """Number of the container."""
         ...
 
+    def may_answer(self) -> bool:
+        """Whether nobody else can have had the container for longer than ``limits.OWNER_SEEN_MAX_S`` (design §9).
+
+        Asked after the last look at the container's state and before the answer goes out. If not, `wait_owner`.
+        """
+        ...
+
+    async def wait_owner(self) -> None:
+        """Wait until `may_answer`.
+
+        Raises:
+            ContainerStoppedError: it has another owner. WrongHostError: it cannot be told for too long.
+        """
+        ...
+
     def submit_append(self, request: AppendRequest) -> asyncio.Future[None] | None:
         """Take an append into the pipeline.
 

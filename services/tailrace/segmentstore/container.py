@@ -82,7 +82,11 @@ class Container(SegmentAppends, SegmentControl):
                 return ReadResult(offset, (), 0, True, True, _nothing)
             if not wait:
                 return ReadResult(offset, (), 0, True, False, _nothing)
-            await target.changed()
+            self._owner.waiting_reads += 1
+            try:
+                await target.changed()
+            finally:
+                self._owner.waiting_reads -= 1
 
     async def read_exact(self, segment: str, offset: int, length: int) -> bytes:
         """See `SegmentContainer.read_exact`."""

@@ -22,6 +22,7 @@ from tailrace.segmentstore.attributestore import AttributeStore
 from tailrace.segmentstore.checkpointer import Checkpointer
 from tailrace.segmentstore.commits import Committer
 from tailrace.segmentstore.logspace import LogSpace
+from tailrace.segmentstore.ownerwatch import OwnerWatch
 from tailrace.segmentstore.pipeline import Pipeline, StagedAppend
 from tailrace.segmentstore.reads import SegmentReader
 from tailrace.segmentstore.recovery import Recovery
@@ -93,6 +94,7 @@ class ContainerLife:
             ),
         )
         self._pipeline: Pipeline
+        self._owner = OwnerWatch(container_id, ports.log, self._stop)
         self._space: LogSpace
         self._checkpointer: Checkpointer
 
@@ -125,6 +127,7 @@ class ContainerLife:
             if segment.pending or segment.dirty:
                 self._writer.appended(segment)
         self._spawn(self._writer.run())
+        self._spawn(self._owner.run())
         self._spawn(self._snapshots.run())
         _logger.info(
             "container_recovered",
@@ -185,6 +188,7 @@ class ContainerLife:
                     self._cache.release(item.blocks)
                     item.request.failed(item.request, self._stopped_error())
         self._committer.stop(self._stopped_error())
+        self._owner.stop()
         for segment in self.state.segments.values():
             segment.wake()
         for task in (*self._tasks, *self._flushes):
@@ -227,6 +231,16 @@ class ContainerLife:
     def epoch(self) -> int:
         """Epoch of this owner."""
         return self._epoch
+
+    def may_answer(self) -> bool:
+        """See `SegmentContainer.may_answer`."""
+        return self._owner.may_answer()
+
+    async def wait_owner(self) -> None:
+        """See `SegmentContainer.wait_owner`."""
+        self._check_running()
+        await self._owner.wait()
+        self._check_running()
 
     def _committed(self, name: str) -> Segment:
         self._check_serving()

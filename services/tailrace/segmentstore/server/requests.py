@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tailrace.common import limits, names
 from tailrace.common.auth import AccessLevel
 from tailrace.common.errors import DiskFullError, NoSuchSegmentError, ProtocolError, TailraceError
 from tailrace.segmentstore.server import segments, tables
-from tailrace.segmentstore.server.calls import Call, Handler
+from tailrace.segmentstore.server.calls import Call, Handler, Reply
 from tailrace.segmentstore.server.context import scope_of
 from tailrace.segmentstore.server.replies import Failure, failure_reply
 from tailrace.wire import commands as c
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from tailrace.common.auth import Principal
     from tailrace.segmentstore.api import SegmentContainer
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.server.outbox import Outbox
     from tailrace.segmentstore.server.writers import WriterState
     from tailrace.wire.command import Command
+
+_T = TypeVar("_T")
 
 HANDLERS: Final[dict[type[Command], Handler]] = {**segments.HANDLERS, **tables.HANDLERS}
 
@@ -119,8 +121,7 @@ class RequestProcessor:
                 if not handler.waits:
                     await self._outbox.room(reply_bytes)
                 with self._outbox.reserved(reply_bytes):
-                    call = self._call(command, segment, handler)
-                    reply = await handler.function(call, command)
+                    reply = await self._answer(self._call(command, segment, handler), command, handler)
             if isinstance(reply, bytes):
                 self._outbox.send(reply)
             else:
@@ -132,6 +133,12 @@ class RequestProcessor:
             self._fail(f"{type(command).__name__} of {segment} took longer than {limits.REQUEST_DEADLINE_S} s")
         except Exception as error:
             self._fail(f"{type(command).__name__} of {segment} failed: {type(error).__name__}: {error}", error)
+
+    async def _answer(self, call: Call, command: Any, handler: Handler) -> Reply:
+        """The handler's reply. Nothing is answered, nor refused, by an owner that may be stale (design §9)."""
+        if (handler.waits or handler.reply_bytes is not None) and not call.container.may_answer():
+            await call.container.wait_owner()  # before it holds what it read
+        return await _as_owner(call.container, handler.function(call, command))
 
     def _call(self, command: Any, segment: str, handler: Handler) -> Call:
         """Authorize, account, and find the container. Raises what they raise."""
@@ -156,8 +163,7 @@ class RequestProcessor:
                 context.authorize(self._principal, command.token, segment, AccessLevel.READ_UPDATE)
                 context.account(writer.scope, 0, 1)
                 container = context.registry.container_for(segment)
-                await segments.refuse_table(container, segment)
-                number = await container.writer_state(segment, command.writer_id)
+                number = await _as_owner(container, _writer_state(container, segment, command.writer_id))
             appends.finish_setup(writer, container, number)
             self._outbox.reply(c.AppendSetup(command.request_id, segment, command.writer_id, number))
         except TailraceError as error:
@@ -196,3 +202,21 @@ class RequestProcessor:
             except (TailraceError, TimeoutError) as error:
                 # The container removes idle transient segments itself, so this one is only late.
                 self._context.log.warning("transient segment not deleted", segment=name, reason=str(error))
+
+
+async def _writer_state(container: SegmentContainer, segment: str, writer_id: bytes) -> int:
+    await segments.refuse_table(container, segment)
+    return await container.writer_state(segment, writer_id)
+
+
+async def _as_owner(container: SegmentContainer, work: Awaitable[_T]) -> _T:
+    """The outcome of a request to a container, once it is sure that the container has no other owner."""
+    try:
+        outcome = await work
+    except TailraceError:
+        if not container.may_answer():
+            await container.wait_owner()
+        raise
+    if not container.may_answer():
+        await container.wait_owner()
+    return outcome
