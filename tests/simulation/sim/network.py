@@ -456,6 +456,10 @@ class SimNetwork:
         self.faults["partition"] = self.faults.get("partition", 0) + 1
         self._cut.add(frozenset({one, other}))
 
+    def join(self, one: str, other: str) -> None:
+        """End the partition between two processes."""
+        self._cut.discard(frozenset({one, other}))
+
     def heal(self) -> None:
         """End all partitions."""
         self._cut.clear()

@@ -21,6 +21,7 @@ from tailrace.client.segments import SegmentClient
 from tailrace.client.tables import KeyValueTable, TableKeyParts
 from tailrace.client.types import NOT_EXISTS, Endpoint
 from tailrace.common.errors import (
+    DeadlineError,
     NoSuchSegmentError,
     SegmentTruncatedError,
     TableKeyBadVersionError,
@@ -35,6 +36,9 @@ TABLE = "table"
 EVENT_HEADER_BYTES = 8
 KEY_BYTES = 4
 PATIENCE_S = 8.0
+WAITING_S = 20.0
+NEWS_MAX_S = 15.0
+"""So long may a reader wait at the tail of an owner that has a successor and can reach everything."""
 
 
 def _now_s() -> float:
@@ -213,12 +217,16 @@ class Clients:
 
 
 class Observer:
-    """Asks one worker, whether it owns anything or not, and holds it to its answers."""
+    """Asks one worker, whether it owns anything or not, and holds it to its answers.
 
-    def __init__(self, clients: Clients, endpoint: Endpoint, rng: random.Random, entropy: Entropy) -> None:
+    ``well_since_s`` tells since when nothing was wrong with it and around it.
+    """
+
+    def __init__(self, clients: Clients, endpoint: Endpoint, rng: random.Random, entropy: Entropy, well_since_s: Callable[[], float]) -> None:
         self._clients = clients
         self._name = endpoint.host
         self._random = rng
+        self._well_since_s = well_since_s
         self.answers = 0
 
         async def locate(_: str) -> Endpoint:
@@ -230,12 +238,11 @@ class Observer:
         """Ask for ever."""
         rng = self._random
         names = [STREAM.segment(item.identifier) for item in self._clients.segments]
-        questions = [self._ask_length, self._ask_tail, self._ask_table]
+        questions = [self._ask_length, self._ask_tail, self._ask_table, self._wait_at_tail]
         while True:
             await asyncio.sleep(rng.random() * 0.6)
             try:
-                async with asyncio.timeout(PATIENCE_S):
-                    await rng.choice(questions)(rng.choice(names))
+                await rng.choice(questions)(rng.choice(names))
                 self.answers += 1
             except (TailraceError, TimeoutError):
                 continue
@@ -258,6 +265,18 @@ class Observer:
             return
         if found.at_tail:
             growth.check_seen(segment, asked_at_s, offset + len(found.data), self._name)
+
+    async def _wait_at_tail(self, segment: str) -> None:
+        """Whoever waits at the tail of an owner that has a successor must hear of it, in order to ask elsewhere."""
+        growth = self._clients.growth
+        offset = growth.at(segment, _now_s())
+        try:
+            await self._segments.read(segment, offset, 100, timeout_s=WAITING_S)
+        except DeadlineError:
+            now_s = _now_s()
+            if now_s - self._well_since_s() > NEWS_MAX_S:
+                there = growth.at(segment, now_s - NEWS_MAX_S)
+                require(there <= offset, f"{self._name} lets a reader at {offset} of {segment} wait, {there} are there")
 
     async def _ask_table(self, _: str) -> None:
         key = self._random.choice(list(self._clients.tables))

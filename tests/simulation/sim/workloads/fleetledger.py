@@ -1,4 +1,4 @@
-"""What the owners of containers did and what clients were told, and what must follow of it (reliability §3, I1 to I7)."""
+"""What owners of containers did and what clients were told, and what follows of it (reliability §3, I1 to I7)."""
 
 from __future__ import annotations
 
@@ -42,6 +42,10 @@ class Owners:
         )
         before = self._taken[container].setdefault(epoch, owner)
         self._require(before is owner, f"{owner} got epoch {epoch} of container {container}, which {before} has")
+
+    def forget_epochs(self) -> None:
+        """Whatever hands epochs out lost its memory: it may begin anew, and only the logs know better."""
+        self._taken.clear()
 
     def opened(self, container: int, epoch: int, next_sequence: int, owner: str) -> None:
         """A log was opened. Frames that an earlier owner was told to be durable must be below `next_sequence`."""

@@ -1,0 +1,188 @@
+"""What goes wrong around a simulated cluster: every seed has its own choice of faults, several at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS
+
+if TYPE_CHECKING:
+    from sim.workloads.fleet import FleetWorkload
+
+Fault = Callable[[], Awaitable[None]]
+LONG_S = 40.0
+"""Longer than any lease."""
+
+
+class Nemesis:
+    """Injects faults, one after the other and at the same time; afterwards `heal` leaves none behind."""
+
+    def __init__(self, fleet: FleetWorkload, rng: random.Random) -> None:
+        self._fleet = fleet
+        self._random = rng
+        kinds: list[Fault] = [
+            self._crash,
+            self._crash_at_request,
+            self._pause,
+            self._pause,
+            self._away_from_objects,
+            self._away_from_kubernetes,
+            self._away_from_clients,
+            self._away_from_controllers,
+            self._no_kubernetes,
+            self._no_objects,
+            self._unsure_objects,
+            self._wipe,
+            self._resets,
+            self._drain,
+            self._controller,
+            self._operator,
+        ]
+        self.kinds = rng.sample(kinds, rng.randint(1, 6))
+        self.rounds = rng.randint(1, 6)
+        self._hurt_until_s: dict[str, float] = {}
+        fleet.kubernetes.late_watch_chance = rng.choice([0.0, 0.0, 0.3])
+        fleet.kubernetes.dead_watch_chance = rng.choice([0.0, 0.0, 0.3])
+        fleet.kubernetes.closed_watch_chance = rng.choice([0.0, 0.0, 0.5])
+        fleet.kubernetes.error_chance = rng.choice([0.0, 0.0, 0.05])
+        fleet.kubernetes.lost_reply_chance = rng.choice([0.0, 0.0, 0.1])
+        fleet.kubernetes.own_conflict_chance = rng.choice([0.0, 0.0, 0.1])
+        fleet.kubernetes.stale_list_chance = rng.choice([0.0, 0.0, 0.2])
+        fleet.kubernetes.late_chance = rng.choice([0.0, 0.0, 0.05])
+
+    async def run(self) -> None:
+        """Some rounds of trouble."""
+        under_way: list[asyncio.Task[None]] = []
+        for _ in range(self.rounds):
+            await asyncio.sleep(self._random.random() * 5)
+            under_way.append(asyncio.ensure_future(self._random.choice(self.kinds)()))
+        for task in under_way:
+            await task
+        self._fleet.kubernetes.heal()
+
+    def well_since_s(self, name: str) -> float:
+        """Since when nothing was wrong with a process and with what it reaches."""
+        return max(self._hurt_until_s.get(name, 0.0), self._hurt_until_s.get("all", 0.0))
+
+    def _hurt(self, name: str, span_s: float) -> None:
+        until_s = self._fleet.world.loop.time() + span_s
+        self._hurt_until_s[name] = max(until_s, self._hurt_until_s.get(name, 0.0))
+
+    def _span_s(self, longest_s: float = LONG_S) -> float:
+        return self._random.random() ** 2 * longest_s
+
+    def _store(self) -> int:
+        return self._random.randrange(self._fleet.store_count)
+
+    # -- processes
+
+    async def _crash(self) -> None:
+        number = self._store()
+        self._fleet.world.crash(self._fleet.stores[number].process)
+        await asyncio.sleep(self._random.choice([0.0, self._span_s()]))
+        await self._fleet.restart_store(number)
+
+    async def _crash_at_request(self) -> None:
+        number = self._store()
+        process = self._fleet.stores[number].process
+        dead = self._fleet.world.crash_at_store_request(process, int(self._random.random() ** 2 * 200))
+        await asyncio.wait([dead], timeout=10)
+        if not process.alive:
+            await asyncio.sleep(self._random.choice([0.1, self._span_s()]))
+            await self._fleet.restart_store(number)
+
+    async def _pause(self) -> None:
+        span_s, node = self._span_s(), self._fleet.stores[self._store()]
+        self._hurt(node.name, span_s)
+        self._fleet.world.pause(node.process, span_s)
+        await asyncio.sleep(span_s)
+
+    async def _controller(self) -> None:
+        number = self._random.randrange(self._fleet.controller_count)
+        if self._random.random() < 0.5:
+            self._fleet.world.pause(self._fleet.controllers[number].process, self._span_s())
+        else:
+            await self._fleet.restart_controller(number)
+
+    async def _operator(self) -> None:
+        if self._random.random() < 0.5:
+            self._fleet.world.pause(self._fleet.operator.process, self._span_s())
+        else:
+            await asyncio.sleep(self._span_s(10))
+            await self._fleet.restart_operator()
+
+    async def _drain(self) -> None:
+        await self._fleet.drain_store(self._store())
+
+    # -- networks
+
+    async def _away_from_objects(self) -> None:
+        span_s, node = self._span_s(), self._fleet.stores[self._store()]
+        self._hurt(node.name, span_s)
+        node.store.cut()
+        await asyncio.sleep(span_s)
+        node.store.heal()
+
+    async def _away_from_kubernetes(self) -> None:
+        span_s = self._span_s()
+        self._fleet.kubernetes.cut_off(self._fleet.stores[self._store()].process, span_s)
+        await asyncio.sleep(span_s)
+
+    async def _away_from_clients(self) -> None:
+        await self._apart("clients")
+
+    async def _away_from_controllers(self) -> None:
+        await self._apart(f"controller{self._random.randrange(self._fleet.controller_count)}")
+
+    async def _apart(self, other: str) -> None:
+        network, name = self._fleet.world.network, f"store{self._store()}"
+        network.cut(name, other)
+        await asyncio.sleep(self._span_s())
+        network.join(name, other)
+
+    async def _resets(self) -> None:
+        for _ in range(self._random.randint(1, 5)):
+            self._fleet.world.network.reset_some(0.5)
+            await asyncio.sleep(self._random.random())
+
+    # -- what all depend on
+
+    async def _no_kubernetes(self) -> None:
+        span_s = self._span_s()
+        self._fleet.kubernetes.outage(span_s)
+        await asyncio.sleep(span_s)
+
+    async def _no_objects(self) -> None:
+        stores = [node.store for node in self._fleet.stores.values()]
+        span_s = self._span_s(20)
+        self._hurt("all", span_s)
+        for store in stores:
+            store.cut()
+        await asyncio.sleep(span_s)
+        for store in stores:
+            store.heal()
+
+    async def _unsure_objects(self) -> None:
+        objects = self._fleet.world.store
+        names = ["failure_chance", "lost_reply_chance", "late_chance", "duplicate_chance", "stale_list_chance"]
+        chosen = self._random.sample(names, self._random.randint(1, 3))
+        for name in chosen:
+            setattr(objects, name, 0.1)
+        span_s = self._span_s(20)
+        self._hurt("all", span_s)
+        await asyncio.sleep(span_s)
+        for name in chosen:
+            setattr(objects, name, 0.0)
+
+    async def _wipe(self) -> None:
+        kubernetes, what = self._fleet.kubernetes, self._random.choice(["leases", "status", "everything"])
+        if what != "status":
+            kubernetes.wipe_all(LEASES)
+            self._fleet.owners.forget_epochs()
+        if what != "leases":
+            for plural, name in sorted(kubernetes.core.objects):
+                if plural == STREAM_CLUSTERS.plural:
+                    kubernetes.wipe_status(STREAM_CLUSTERS, name)
