@@ -12,7 +12,7 @@ from tailrace.segmentstore import attributestore
 from tailrace.segmentstore.container import Container
 
 TURNS_BETWEEN_LOOKS = 7
-IDLE_DEADLINE_S = 300.0
+IDLE_LOOKS_MAX = 30_000
 LARGEST_APPEND_BYTES = 2 * limits.MIB
 
 
@@ -56,9 +56,10 @@ class ContainerWatch:
     async def idle(self) -> None:
         """Nobody wants anything of the owner: what it does by itself comes to an end, and nothing stays taken."""
         assert self._owner is not None
-        async with asyncio.timeout(IDLE_DEADLINE_S):
-            while not self._owner._pipeline.idle:
-                await asyncio.sleep(0.01)
+        for _ in range(IDLE_LOOKS_MAX):
+            if self._owner._pipeline.idle:
+                break
+            await asyncio.sleep(0.01)
         self.look()
         check_idle(self._owner)
 

@@ -35,6 +35,8 @@ CALM_DEADLINE_S = 3600.0
 class ContainerWorkload:
     """One seed: some incarnations of a container under crashes and faults, then calm, then the check."""
 
+    cache_sizes = (4 * limits.MIB, 8 * limits.MIB)
+
     def __init__(self, seed: int) -> None:
         rng = random.Random(f"{seed}-container-workload")
         self.random = rng
@@ -44,7 +46,7 @@ class ContainerWorkload:
         self.store_loss_chance = rng.choice([0.0, 0.0, 0.05, 0.2])
         self.power_cuts = rng.random() < 0.7
         self.max_frame_bytes = rng.choice([4 * 1024, 16 * 1024, 64 * 1024])
-        self.cache_bytes = rng.choice([4, 8]) * 1024 * 1024
+        self.cache_bytes = rng.choice(self.cache_sizes)
         self.epoch = 0
         self.watch = ContainerWatch(self.world.loop, self.cache_bytes)
         self._last: Container | None = None
@@ -159,15 +161,19 @@ class ContainerWorkload:
         except UnavailableError as error:
             require(self._may_stay_closed(), f"the container did not open without a fault: {error}")
             return
-        clients = [asyncio.create_task(client.live(container, self.work)) for client in [*self.sole, *self.streams]]
-        results = await asyncio.gather(*clients, return_exceptions=True)
-        for result in results:
-            self._judge(result)
+        await self._drive(container)
         if self.random.random() < 0.3:
             try:
                 await container.close(flush=self.random.random() < 0.5)
             except UnavailableError as error:
                 self._judge(error)
+
+    def _clients(self, container: Container) -> list[asyncio.Task[None]]:
+        return [asyncio.create_task(client.live(container, self.work)) for client in [*self.sole, *self.streams]]
+
+    async def _drive(self, container: Container) -> None:
+        for result in await asyncio.gather(*self._clients(container), return_exceptions=True):
+            self._judge(result)
 
     def _judge(self, result: BaseException | None) -> None:
         """Errors of clients must have a fault as their reason."""
@@ -183,21 +189,29 @@ class ContainerWorkload:
 
     async def _calm(self, process: SimProcess) -> None:
         container = await self._open(process)
+        await self._drive_calmly(container)
+        await container.flush_to_storage()
+        require(container.status().untiered_bytes == 0, "bytes are left after a flush of everything")
+        await self._check_clients(container)
+        self._check_objects(container)
+        await self._check_places(container)
+        await container.close()
+        self.watch.closed()
+
+    async def _drive_calmly(self, container: Container) -> None:
+        """A little of everything, one client after another."""
         for client in self.sole:
             await client.live(container, 3)
         for stream in self.streams:
             await stream.live(container, 1)
             await stream.check(container)
-        await container.flush_to_storage()
-        require(container.status().untiered_bytes == 0, "bytes are left after a flush of everything")
+
+    async def _check_clients(self, container: Container) -> None:
+        """Everything is as the clients know it."""
         for client in self.sole:
             await client.reconcile(container)
         for stream in self.streams:
             await stream.check(container)
-        self._check_objects(container)
-        await self._check_places(container)
-        await container.close()
-        self.watch.closed()
 
     async def _check_places(self, container: Container) -> None:
         """While nobody changes anything: cache, Tier 2, and another owner's recovery of the log hold the same bytes."""

@@ -92,8 +92,9 @@ async def observe(container: Container, names: list[str]) -> dict[str, tuple[Any
 class SoleClient:
     """Owns a few segments and does one operation after another; after a crash one operation is in doubt."""
 
-    def __init__(self, number: int, rng: random.Random) -> None:
+    def __init__(self, number: int, rng: random.Random, append_max_bytes: int = 30_000) -> None:
         self.random = rng
+        self.append_max_bytes = append_max_bytes
         self.names = [f"scope/sole{number}-{index}/0.#epoch.0" for index in range(3)]
         self.candidates: list[State] = [{}]
         self.merged: dict[tuple[str, str], int] = {}
@@ -201,7 +202,7 @@ class SoleClient:
         rng = self.random
         segment = state.get(name)
         updates = self._updates(segment)
-        data = rng.randbytes(int(rng.random() ** 4 * 30_000))
+        data = rng.randbytes(int(rng.random() ** 4 * self.append_max_bytes))
         parts = [data[: len(data) // 3], data[len(data) // 3 :]]
         expected = -1
         if segment is not None and rng.random() < 0.2:
@@ -263,9 +264,10 @@ class SoleClient:
     def _merge(self, container: Container, state: State, name: str) -> tuple[Callable[[], Awaitable[Any]], Outcome]:
         source_name = self.names[(self.names.index(name) + 1) % len(self.names)]
         segment, source = state.get(name), state.get(source_name)
+        updates = self._updates(segment) if self.random.random() < 0.5 else []
 
         async def call() -> None:
-            answer = await container.merge(name, source_name)
+            answer = await container.merge(name, source_name, updates)
             if offset >= 0:
                 require(answer.target_offset == offset, f"{name}: merged at {answer.target_offset}, not {offset}")
 
@@ -285,8 +287,12 @@ class SoleClient:
             return call, SegmentSealedError
         if source.start:
             return call, SegmentTruncatedError
+        attributes = updated(segment.attributes, updates)
+        if attributes is None:
+            return call, BadAttributeError
         offset = len(segment.content)
         segment.content += source.content
+        segment.attributes = attributes
         segment.events += source.events
         del state[source_name]
         return call, None
