@@ -116,6 +116,8 @@ class Container(SegmentAppends, SegmentControl):
             "tier2_objects_written": self._tier2.objects_written,
             "tier2_objects": len(state.object_uses),
             "flushes": self._writer.flushes,
+            "tier2_bytes_compacted": self._compaction.written_bytes,
+            "orphans_deleted": self._sweep.deleted,
             "cache_hits": self._reader.cache_hits,
             "tier2_fetches": self._reader.fetches,
             "index_page_bytes": self._attributes.cached_page_bytes,

@@ -20,8 +20,10 @@ from tailrace.common.errors import (
 from tailrace.segmentstore import operations as ops
 from tailrace.segmentstore.attributestore import AttributeStore
 from tailrace.segmentstore.checkpointer import Checkpointer
+from tailrace.segmentstore.chunkcompaction import ChunkCompaction
 from tailrace.segmentstore.commits import Committer
 from tailrace.segmentstore.logspace import LogSpace
+from tailrace.segmentstore.orphansweep import OrphanSweep
 from tailrace.segmentstore.ownerwatch import OwnerWatch
 from tailrace.segmentstore.pipeline import Pipeline, StagedAppend
 from tailrace.segmentstore.reads import SegmentReader
@@ -80,6 +82,8 @@ class ContainerLife:
         self._attributes = AttributeStore(self._tier2)
         self._reader = SegmentReader(ports.cache, ports.log, self._tier2, self._spawn)
         self._writer = StorageWriter(self, self._reader, self._attributes, self._tier2, ports.upload_slots)
+        self._sweep = OrphanSweep(self, self._tier2, self._has_leisure)
+        self._compaction = ChunkCompaction(self, self._tier2, ports.upload_slots, self._has_leisure)
         self._committer = Committer(self.state, ports.cache, ports.clock, self._writer.appended)
         self._snapshots = Snapshots(
             self,
@@ -127,6 +131,8 @@ class ContainerLife:
             if segment.pending or segment.dirty:
                 self._writer.appended(segment)
         self._spawn(self._writer.run())
+        self._spawn(self._sweep.run())
+        self._spawn(self._compaction.run())
         self._spawn(self._owner.run())
         self._spawn(self._snapshots.run())
         _logger.info(
@@ -278,6 +284,10 @@ class ContainerLife:
         await self._space.wait_background(len(operation.encode()))
         self._check_running()
         await self._pipeline.stage_control(operation)
+
+    def _has_leisure(self) -> bool:
+        """Whether what only tidies up may be done: not while the log's disk is full."""
+        return not self._space.full_reason
 
     async def _control_room(self, *, gives_space: bool = False) -> None:
         """Wait for room, and refuse when the log's disk is full, before an operation is staged."""

@@ -10,9 +10,10 @@ from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, NotFoundError
 from tailrace.segmentstore.fields import ChunkRef
 from tailrace.storage import chunks
+from tailrace.storage.port import UploadParts
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from tailrace.common.ports import Entropy
     from tailrace.storage.port import ObjectInfo, ObjectStore
@@ -125,11 +126,25 @@ class Tier2:
         """Delete objects."""
         await self._store.delete(keys)
 
-    async def list_objects(self) -> AsyncIterator[ObjectInfo]:
+    async def list_objects(self) -> AsyncGenerator[ObjectInfo, None]:
         """Every object of the container, as the store lists them: it may show an old state."""
         for kind in OBJECT_KINDS:
             async for info in self._store.list(f"{kind}{self._container_id}/"):
                 yield info
+
+    async def abandoned_parts(self, is_of_earlier_owner: Callable[[str], bool]) -> list[str]:
+        """What uploads of earlier owners left behind that never ended, in a store where that is to be seen."""
+        if not isinstance(self._store, UploadParts):
+            return []
+        names: list[str] = []
+        for kind in OBJECT_KINDS:
+            names += await self._store.list_parts(f"{kind}{self._container_id}", limits.SWEEP_ORPHANS_MAX)
+        return [name for name in names if is_of_earlier_owner(name.partition("#")[0])]
+
+    async def delete_parts(self, names: Sequence[str]) -> None:
+        """Delete what `abandoned_parts` named, unless somebody writes it after all."""
+        if isinstance(self._store, UploadParts):
+            await self._store.delete_parts(names)
 
     async def exists(self, ref: ChunkRef) -> bool:
         """Whether the object of a reference is there."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import itertools
 import os
 import re
@@ -138,6 +140,19 @@ class FolderObjects(ObstoreObjects):
         for path in sorted(self._folder.rglob("*#*")):
             yield ObjectInfo(str(path.relative_to(self._folder)), path.stat().st_size)
 
+    async def list_parts(self, prefix: str, limit: int) -> list[str]:
+        """See UploadParts.list_parts."""
+        return await self._call("list", prefix, asyncio.to_thread(self._parts, prefix, limit))
+
+    def _parts(self, prefix: str, limit: int) -> list[str]:
+        found = itertools.islice((self._folder / prefix).rglob("*#*"), limit)
+        return sorted(str(path.relative_to(self._folder)) for path in found)
+
+    async def delete_parts(self, names: Sequence[str]) -> None:
+        """See UploadParts.delete_parts."""
+        for name in names:
+            await self._call("delete", name, asyncio.to_thread(_remove_unlocked, self._folder / name))
+
     def _put_synced(self, key: str, data: bytes, if_absent: bool) -> None:
         path = self._folder / key
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -145,6 +160,8 @@ class FolderObjects(ObstoreObjects):
         temporary = path.with_name(f"{path.name}#{os.getpid()}{next(self._attempts):09d}")
         try:
             with temporary.open("wb") as file:
+                with contextlib.suppress(OSError):  # a file system without locks: no part is ever deleted there
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -169,6 +186,16 @@ class FolderObjects(ObstoreObjects):
             _sync_folder(folder.parent)
             self._durable_folders.add(folder)
             folder = folder.parent
+
+
+def _remove_unlocked(path: Path) -> None:
+    """Remove the file of an upload whose process is gone: a living one holds its lock."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return  # it is in use, or the file system cannot tell
+        path.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -52,4 +52,17 @@ class ObjectStore(Protocol):
 
     async def close(self) -> None:
         """Let go of connections."""
+        ...
+
+
+@runtime_checkable
+class UploadParts(Protocol):
+    """What a store has besides that leaves something behind of uploads that were cut off."""
+
+    async def list_parts(self, prefix: str, limit: int) -> list[str]:
+        """Names of what is left, or under way, of uploads to keys below `prefix`: the key, ``#`` and a number."""
+        ...
+
+    async def delete_parts(self, names: Sequence[str]) -> None:
+        """Delete those that no process is writing; missing ones are not an error."""
         ...
