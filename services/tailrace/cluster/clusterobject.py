@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tailrace.common.errors import AlreadyExistsError, NotFoundError, StartError
@@ -38,8 +39,22 @@ async def bind_tier2(store: ObjectStore, place: str, cluster_id: str, containers
         raise StartError(f"{place} belongs to cluster {found}, not to {cluster_id}")
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterMark:
+    """What ``cluster.json`` says."""
+
+    cluster_id: str
+    containers: int
+
+
 async def marked_cluster(store: ObjectStore, place: str) -> str | None:
     """The cluster that Tier 2 is marked with; None: it is not. Raises StartError: the mark is damaged or newer."""
+    mark = await read_mark(store, place)
+    return None if mark is None else mark.cluster_id
+
+
+async def read_mark(store: ObjectStore, place: str) -> ClusterMark | None:
+    """``cluster.json``; None: there is none. Raises StartError: it is damaged or newer."""
     try:
         text = await store.get(CLUSTER_KEY)
     except NotFoundError:
@@ -49,6 +64,6 @@ async def marked_cluster(store: ObjectStore, place: str) -> str | None:
         version = int(content["format"])
         if version > _FORMAT:  # before all else: its other fields may be of another kind
             raise StartError(f"{place}: {CLUSTER_KEY} of format {version} is newer than this program's {_FORMAT}")
-        return str(content["cluster"])
+        return ClusterMark(str(content["cluster"]), int(content["containers"]))
     except (ValueError, KeyError, TypeError) as error:
         raise StartError(f"{place}: {CLUSTER_KEY} is damaged") from error

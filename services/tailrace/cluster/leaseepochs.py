@@ -1,0 +1,115 @@
+"""Epochs in Leases: the implementation for Kubernetes (design §9).
+
+The container's Lease holds the last epoch; replacing it under its version is the compare-and-swap. The Lease is read
+*before* the map is: a worker that was named once and is not any more cannot overtake one that was named since and took
+its epoch, for the Lease has changed then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.cluster.clustermap import read_map
+from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, KubernetesApi, Manifest
+from tailrace.cluster.leases import (
+    ContainerLease,
+    container_lease_name,
+    read_container_lease,
+    read_worker_lease,
+    worker_lease_name,
+    write_container_lease,
+)
+from tailrace.common import limits
+from tailrace.common.errors import (
+    AlreadyExistsError,
+    NotFoundError,
+    NotOwnerError,
+    UnavailableError,
+    WriteConflictError,
+)
+
+if TYPE_CHECKING:
+    from tailrace.common.ports import Clock
+
+
+class LeaseEpochs:
+    """Epochs for one process of a worker (`incarnation`); implements `Epochs`."""
+
+    def __init__(self, api: KubernetesApi, cluster: str, worker: str, incarnation: str, clock: Clock) -> None:
+        self._api = api
+        self._cluster = cluster
+        self._worker = worker
+        self._incarnation = incarnation
+        self._clock = clock
+        self._taken: dict[int, int] = {}
+
+    async def take(self, container_id: int, floor: int = 0) -> int:
+        """See Epochs.take."""
+        for _ in range(limits.EPOCH_CONFLICTS_MAX):
+            found = await self._read(container_id)
+            await self._check_named(container_id)
+            epoch = max(_epoch_of(found), floor) + 1
+            lease = ContainerLease(container_id, self._worker, epoch)
+            try:
+                await self._write(lease, found)
+            except (AlreadyExistsError, WriteConflictError, NotFoundError):
+                continue  # a rival was faster, or the Lease is gone; ours may have been stored, too, and is used up
+            self._taken[container_id] = epoch
+            return epoch
+        raise UnavailableError(f"epoch of container {container_id}: others took {limits.EPOCH_CONFLICTS_MAX} meanwhile")
+
+    async def release(self, container_id: int) -> None:
+        """Say that this process has let go of the container, unless somebody has taken it since.
+
+        Raises:
+            UnavailableError: it could not be said; who comes next waits a little longer.
+        """
+        epoch = self._taken.get(container_id)
+        found = await self._read(container_id)
+        if found is None or epoch is None or epoch != _epoch_of(found):
+            return
+        try:
+            await self._write(ContainerLease(container_id, "", epoch), found)
+        except (WriteConflictError, NotFoundError):
+            return  # somebody took it just now
+
+    async def holder(self, container_id: int) -> str:
+        """The worker that took the last epoch and has not let go; empty: none. Raises UnavailableError."""
+        found = await self._read(container_id)
+        lease = read_container_lease(found) if found is not None else None
+        return lease.holder if lease is not None else ""
+
+    async def _read(self, container_id: int) -> Manifest | None:
+        try:
+            return await self._api.get(LEASES, container_lease_name(self._cluster, container_id))
+        except NotFoundError:
+            return None
+
+    async def _write(self, lease: ContainerLease, found: Manifest | None) -> None:
+        manifest = write_container_lease(self._cluster, lease, found, self._clock.now_ms())
+        if found is None:
+            await self._api.create(LEASES, manifest)
+        else:
+            await self._api.replace(LEASES, manifest)
+
+    async def _check_named(self, container_id: int) -> None:
+        """Raises NotOwnerError: the map does not name this worker, or the worker is another process by now."""
+        try:
+            cluster_map = read_map(await self._api.get(STREAM_CLUSTERS, self._cluster))
+        except NotFoundError as error:
+            raise NotOwnerError(f"container {container_id}: there is no cluster {self._cluster}") from error
+        assignment = cluster_map.assignments.get(container_id)
+        if assignment is None or assignment.worker != self._worker:
+            owner = "nobody" if assignment is None else assignment.worker
+            raise NotOwnerError(f"container {container_id} is to be owned by {owner}, not by {self._worker}")
+        try:
+            lease = read_worker_lease(await self._api.get(LEASES, worker_lease_name(self._cluster, self._worker)))
+        except NotFoundError:
+            return  # wiped; its worker makes it again
+        if lease is not None and lease.incarnation != self._incarnation:
+            raise NotOwnerError(f"container {container_id}: worker {self._worker} was started again elsewhere")
+
+
+def _epoch_of(manifest: Manifest | None) -> int:
+    lease = read_container_lease(manifest) if manifest is not None else None
+    return lease.epoch if lease is not None else 0

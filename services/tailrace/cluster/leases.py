@@ -1,0 +1,174 @@
+"""Leases of coordination.k8s.io/v1 as this room uses them; pure (design §9, docs/operations.md).
+
+Two kinds, told apart by a label. A *container's* Lease carries the last epoch that was taken and who took it. A
+*worker's* Lease carries the worker's endpoints and is renewed by it. Times in Leases are for people; nothing compares
+them with a clock. What cannot be read of a Lease counts as lost, and losing a Lease loses nothing (`ownership`).
+"""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint
+from tailrace.cluster.kubernetes import LEASES, Manifest
+from tailrace.common import limits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CLUSTER_LABEL: Final = "tailrace.io/cluster"
+ROLE_LABEL: Final = "tailrace.io/role"
+CONTAINER_ROLE: Final = "container"
+WORKER_ROLE: Final = "worker"
+
+_EPOCH: Final = "tailrace.io/epoch"
+_CONTAINER: Final = "tailrace.io/container"
+_INCARNATION: Final = "tailrace.io/incarnation"
+_RENEWAL: Final = "tailrace.io/renewal"
+_INTERNAL: Final = "tailrace.io/internal-endpoint"
+_EXTERNAL: Final = "tailrace.io/external-endpoint"
+_LEAVING: Final = "tailrace.io/leaving"
+_NUMBER_MAX: Final = 2**62
+_TRANSITIONS_MAX: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerLease:
+    """``epoch``: the last one that was taken, 0 for none; ``holder``: the worker who took it, empty after it let go."""
+
+    container_id: int
+    holder: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLease:
+    """``incarnation`` names the process; ``renewal`` counts its renewals; ``leaving``: it wants no containers."""
+
+    worker: str
+    incarnation: str
+    renewal: int
+    leaving: bool = False
+    endpoints: ContainerEndpoints | None = None
+
+
+def container_lease_name(cluster: str, container_id: int) -> str:
+    """The Lease's name. Dots separate, which names of clusters and workers do not have."""
+    return f"{cluster}.container.{container_id}"
+
+
+def worker_lease_name(cluster: str, worker: str) -> str:
+    """The Lease's name."""
+    return f"{cluster}.worker.{worker}"
+
+
+def labels_of(cluster: str, role: str) -> dict[str, str]:
+    """What Leases of a cluster and role are selected by."""
+    return {CLUSTER_LABEL: cluster, ROLE_LABEL: role}
+
+
+def read_container_lease(manifest: Manifest) -> ContainerLease | None:
+    """What a container's Lease says; None: it is not the Lease of a container."""
+    annotations = _annotations(manifest)
+    container_id = _number(annotations.get(_CONTAINER))
+    if container_id is None:
+        return None
+    holder = _spec(manifest).get("holderIdentity")
+    epoch = _number(annotations.get(_EPOCH)) or 0
+    return ContainerLease(container_id, holder if isinstance(holder, str) else "", epoch)
+
+
+def write_container_lease(cluster: str, lease: ContainerLease, found: Manifest | None, now_ms: int) -> Manifest:
+    """The manifest that says so: a new one, or `found` changed."""
+    manifest = _changed(container_lease_name(cluster, lease.container_id), cluster, CONTAINER_ROLE, found)
+    annotations = manifest["metadata"]["annotations"]
+    annotations[_CONTAINER] = str(lease.container_id)
+    annotations[_EPOCH] = str(lease.epoch)
+    spec = manifest["spec"]
+    spec["holderIdentity"] = lease.holder
+    spec["leaseTransitions"] = min(lease.epoch, _TRANSITIONS_MAX)  # a column of kubectl; the annotation counts
+    if lease.holder:
+        spec["acquireTime"] = spec["renewTime"] = micro_time(now_ms)
+    return manifest
+
+
+def read_worker_lease(manifest: Manifest) -> WorkerLease | None:
+    """What a worker's Lease says; None: it is not the Lease of a worker."""
+    annotations = _annotations(manifest)
+    worker = _spec(manifest).get("holderIdentity")
+    incarnation = annotations.get(_INCARNATION)
+    if not isinstance(worker, str) or not worker or not isinstance(incarnation, str):
+        return None
+    internal = read_endpoint(annotations.get(_INTERNAL))
+    endpoints = ContainerEndpoints(internal, read_endpoint(annotations.get(_EXTERNAL))) if internal else None
+    renewal = _number(annotations.get(_RENEWAL)) or 0
+    return WorkerLease(worker, incarnation, renewal, annotations.get(_LEAVING) == "true", endpoints)
+
+
+def write_worker_lease(cluster: str, lease: WorkerLease, found: Manifest | None, now_ms: int) -> Manifest:
+    """The manifest that says so: a new one, or `found` changed."""
+    manifest = _changed(worker_lease_name(cluster, lease.worker), cluster, WORKER_ROLE, found)
+    annotations = manifest["metadata"]["annotations"]
+    began = annotations.get(_INCARNATION) != lease.incarnation
+    annotations[_INCARNATION] = lease.incarnation
+    annotations[_RENEWAL] = str(lease.renewal)
+    annotations[_LEAVING] = "true" if lease.leaving else "false"
+    for name, endpoint in zip((_INTERNAL, _EXTERNAL), _both(lease.endpoints), strict=True):
+        annotations.pop(name, None)
+        if endpoint is not None:
+            annotations[name] = str(endpoint)
+    spec = manifest["spec"]
+    spec["holderIdentity"] = lease.worker
+    spec["leaseDurationSeconds"] = round(limits.WORKER_LEASE_LAPSE_S)
+    spec["renewTime"] = micro_time(now_ms)
+    if began:
+        spec["acquireTime"] = spec["renewTime"]
+    return manifest
+
+
+def read_endpoint(text: object) -> Endpoint | None:
+    """The endpoint that ``str`` of one made; None: there is none."""
+    if not isinstance(text, str):
+        return None
+    host, colon, port = text.rpartition(":")
+    if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536):
+        return None
+    return Endpoint(host, int(port))
+
+
+def micro_time(now_ms: int) -> str:
+    """A time as Leases have it."""
+    now = datetime.datetime.fromtimestamp(now_ms / 1000, datetime.UTC)
+    return now.strftime("%Y-%m-%dT%H:%M:%S.%f") + "Z"
+
+
+def _both(endpoints: ContainerEndpoints | None) -> tuple[Endpoint | None, Endpoint | None]:
+    return (endpoints.internal, endpoints.external) if endpoints is not None else (None, None)
+
+
+def _changed(name: str, cluster: str, role: str, found: Manifest | None) -> Manifest:
+    metadata: dict[str, Any] = dict((found or {}).get("metadata") or {"name": name})
+    metadata["labels"] = {**(metadata.get("labels") or {}), **labels_of(cluster, role)}
+    metadata["annotations"] = dict(metadata.get("annotations") or {})
+    spec = dict(_spec(found or {}))
+    return {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": metadata, "spec": spec}
+
+
+def _annotations(manifest: Manifest) -> Mapping[str, Any]:
+    found = (manifest.get("metadata") or {}).get("annotations")
+    return found if isinstance(found, dict) else {}
+
+
+def _spec(manifest: Manifest) -> Mapping[str, Any]:
+    found = manifest.get("spec")
+    return found if isinstance(found, dict) else {}
+
+
+def _number(text: object) -> int | None:
+    """A number that a person may have edited."""
+    if not isinstance(text, str) or not (text.isascii() and text.isdigit()) or len(text) > 19:
+        return None
+    number = int(text)
+    return number if number <= _NUMBER_MAX else None
