@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tailrace.client.groupstate import policy
 from tailrace.client.groupstate import records as r
 from tailrace.client.model import StreamName
-from tailrace.client.readergroup import UNLIMITED_OFFSET, cuts_of, initial_record
+from tailrace.client.readergroup import UNLIMITED_OFFSET, initial_record, positions_reached
 from tailrace.common import limits, names
 from tailrace.common.errors import (
     AlreadyExistsError,
@@ -192,8 +192,8 @@ class GroupMember:
         if not policy.should_publish(self.state):
             return
         config = self.state.config
-        cuts = cuts_of(self.state.last_checkpoint or {})
         try:
+            cuts = await positions_reached(self._context, self.state.last_checkpoint or {})
             for cut in cuts.values():
                 await self._context.controller.update_subscriber_cut(
                     StreamName(cut.scope, cut.stream),

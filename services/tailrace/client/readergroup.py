@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -20,6 +21,7 @@ from tailrace.common.errors import (
     DeadlineError,
     IllegalStateError,
     NoSuchReaderGroupError,
+    NoSuchSegmentError,
     OverloadedError,
     TailraceError,
     WriteConflictError,
@@ -145,7 +147,7 @@ class ReaderGroup:
         state = await self.state()
         offsets = state.coarse_positions()
         offsets.update({segment: max(offset, offsets.get(segment, 0)) for segment, offset in state.last_read.items()})
-        return cuts_of(offsets)
+        return await positions_reached(self._context, offsets)
 
     async def reader_offline(self, reader: str, position: r.Position | None = None) -> None:
         """Declare a reader dead: others take its segments over, at `position` or at its last checkpoint."""
@@ -212,7 +214,7 @@ class ReaderGroup:
         positions = state.positions.get(name)
         if positions is None:
             return None
-        result = cuts_of(positions)
+        result = await positions_reached(self._context, positions)
         await self._synchronizer.update_unconditionally([r.ClearCheckpointsBefore(name)])
         return result
 
@@ -274,6 +276,19 @@ class ReaderGroup:
         await self._synchronizer.update(
             lambda latest: [initial] if latest.config.generation < stored.generation else []
         )
+
+
+async def positions_reached(context: ClientContext, offsets: Mapping[str, int]) -> dict[str, StreamCut]:
+    """Cuts as others take them: a segment that was read to its sealed end stands at that end.
+
+    In the state of a group −1 says so, while in a cut it is a segment that was not reached (naming §7).
+    """
+    reached = dict(offsets)
+    for segment, offset in offsets.items():
+        if offset == r.ENDED_OFFSET:
+            with contextlib.suppress(NoSuchSegmentError):  # the stream was truncated behind it: the cut is of no use
+                reached[segment] = (await context.segments.segment_info(segment)).length
+    return cuts_of(reached)
 
 
 def cuts_of(offsets: Mapping[str, int]) -> dict[str, StreamCut]:

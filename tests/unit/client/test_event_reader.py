@@ -259,6 +259,41 @@ async def test_automatic_checkpoints_and_published_cuts(
     assert published[-1].subscriber == "s/g"
 
 
+@pytest.mark.parametrize("automatic", [False, True])
+async def test_the_cut_of_a_checkpoint_has_the_end_of_a_segment_that_was_read_to_it(
+    automatic: bool, store: Any, controller: Any, context: ClientContext, readers: Any
+) -> None:
+    """−1 means so in the state of a group, but "not reached yet" in a cut (naming §7): it covers nothing there."""
+    controller.begin((0, 0.0, 0.5), (1, 0.5, 1.0))
+    fill(store, 0, b"a")
+    fill(store, 1, b"b")
+    controller.scale([0], (E1 + 2, 0.0, 0.5))
+    kinds = r.RetentionType
+    config = group_config(
+        {STREAM: None},
+        group_refresh_ms=10,
+        automatic_checkpoint_ms=200 if automatic else -1,
+        retention=kinds.AUTOMATIC_AT_LAST_CHECKPOINT if automatic else kinds.NONE,
+    )
+    manager = ReaderGroupManager(context, "s")
+    await manager.create("g", config)
+    reader = await readers("r")
+    assert sorted(await drain(reader, 2)) == [b"a", b"b"]
+    group = await manager.open("g")
+    asked = asyncio.create_task(group.checkpoint("cp", deadline_s=10)) if not automatic else None
+    cut: dict[int, int] = {}
+    for _ in range(100):
+        await reader.read_events(10, 20)
+        if asked is not None and asked.done():
+            cut = dict(asked.result().cuts["s/t"].positions)
+            break
+        published = [call for method, call in controller.calls if method == "updateSubscriberStreamCut"]
+        cut = next((dict(call.streamCut.cut) for call in published if dict(call.streamCut.cut).get(1)), {})
+        if cut:
+            break
+    assert cut == {0: 9, 1: 9}
+
+
 async def test_a_group_between_cuts_ends(store: Any, controller: Any, context: ClientContext, readers: Any) -> None:
     controller.begin((0, 0.0, 1.0))
     fill(store, 0, *(b"%d" % i for i in range(10)))
