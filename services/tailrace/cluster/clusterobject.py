@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tailrace.common.errors import AlreadyExistsError, NotFoundError, StartError
+from tailrace.common import limits
+from tailrace.common.errors import AlreadyExistsError, NotFoundError, StartError, UnavailableError
 
 if TYPE_CHECKING:
     from tailrace.storage.port import ObjectStore
@@ -19,24 +21,44 @@ async def bind_tier2(store: ObjectStore, place: str, cluster_id: str, containers
     """See that Tier 2 is that of the cluster; mark it as such when it is new.
 
     `bound`: the cluster had it before, so that a missing mark means that the objects are missing too. `place` is what
-    errors call it.
+    errors call it. Any number of owners may do this at once, for whichever cluster: one mark stays.
 
     Raises:
-        StartError: it belongs to another cluster, or it is not the one that the cluster had. UnavailableError.
+        StartError: it belongs to another cluster or to one with another number of containers, or it is not the one
+        that the cluster had. UnavailableError: the store did not answer in ``limits.CLUSTER_OBJECT_ATTEMPTS``.
     """
-    found = await marked_cluster(store, place)
-    if found is None:
-        if bound:
-            raise StartError(f"{place} has no {CLUSTER_KEY}: it is not the one that this cluster's data was moved to")
-        content = {"format": _FORMAT, "cluster": cluster_id, "containers": containers}
+    attempts = 1
+    while True:
         try:
-            await store.put(CLUSTER_KEY, [json.dumps(content).encode()], if_absent=True)
-        except AlreadyExistsError:  # another worker of the cluster, at the same moment
-            found = await marked_cluster(store, place)
-        else:
-            found = cluster_id
-    if found != cluster_id:
-        raise StartError(f"{place} belongs to cluster {found}, not to {cluster_id}")
+            mark = await _marked(store, place, ClusterMark(cluster_id, containers), bound=bound)
+            break
+        except UnavailableError:
+            if attempts >= limits.CLUSTER_OBJECT_ATTEMPTS:
+                raise
+        attempts += 1  # a put whose outcome is unknown, too: what is there then is read, like anybody's
+        await asyncio.sleep(limits.CLUSTER_OBJECT_RETRY_S)
+    if mark.cluster_id != cluster_id:
+        raise StartError(f"{place} belongs to cluster {mark.cluster_id}, not to {cluster_id}")
+    if mark.containers != containers:
+        raise StartError(f"{place} belongs to a cluster of {mark.containers} containers, not of {containers}")
+
+
+async def _marked(store: ObjectStore, place: str, wanted: ClusterMark, *, bound: bool) -> ClusterMark:
+    """The mark that is there, or the wanted one when there was none."""
+    found = await read_mark(store, place)
+    if found is not None:
+        return found
+    if bound:
+        raise StartError(f"{place} has no {CLUSTER_KEY}: it is not the one that this cluster's data was moved to")
+    content = {"format": _FORMAT, "cluster": wanted.cluster_id, "containers": wanted.containers}
+    try:
+        await store.put(CLUSTER_KEY, [json.dumps(content).encode()], if_absent=True)
+    except AlreadyExistsError as error:  # another owner, at the same moment
+        found = await read_mark(store, place)
+        if found is None:
+            raise UnavailableError(f"{place}: {CLUSTER_KEY} comes and goes") from error
+        return found
+    return wanted
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,12 +105,6 @@ OWNER_IDLE_S: Final = 10.0  # without requests, after which nobody looks
 OWNER_LOOK_DEADLINE_S: Final = 2.0  # of one look
 OWNER_LOOK_RETRY_S: Final = 0.1  # after a look without an answer
 OWNER_ANSWER_DEADLINE_S: Final = 10.0  # until what waits for a look is sent away
-OWNER_SEEN_MAX_S: Final = 2.0  # an owner answers only when it was surely the owner within this time
-OWNER_LOOK_INTERVAL_S: Final = 0.5  # between looks for a later owner while a container is used
-OWNER_IDLE_S: Final = 10.0  # without requests, after which nobody looks
-OWNER_LOOK_DEADLINE_S: Final = 2.0  # of one look
-OWNER_LOOK_RETRY_S: Final = 0.1  # after a look without an answer
-OWNER_ANSWER_DEADLINE_S: Final = 10.0  # until what waits for a look is sent away
 
 # -- storage writer (design §5) -----------------------------------------------------------------------------------
 FLUSH_THRESHOLD_BYTES: Final = 4 * MIB
@@ -304,6 +298,8 @@ WORKER_READY_DEADLINE_S: Final = 600.0  # recovery of a long log included
 INSPECT_PAGE_MAX: Final = 1000
 
 # -- ownership and placement (design §9) --------------------------------------------------------------------------
+CLUSTER_OBJECT_ATTEMPTS: Final = 6  # to read or make cluster.json at start
+CLUSTER_OBJECT_RETRY_S: Final = 0.5
 EPOCH_CONFLICTS_MAX: Final = 20  # rivals that win an epoch in a row before a worker gives up for now
 EPOCH_LOCK_PATIENCE_S: Final = 5.0  # for another process that takes an epoch in the same folder
 EPOCH_LOCK_POLL_S: Final = 0.02
@@ -325,8 +321,13 @@ MOVES_IN_FLIGHT_MAX: Final = 4  # containers handed over at a time although thei
 HANDOVER_PATIENCE_S: Final = 5.0  # for the owner before to let go of a container that is handed over
 HANDOVER_POLL_S: Final = 0.1
 DRAIN_DEADLINE_S: Final = 60.0  # for a worker that leaves to get rid of its containers
-CONTAINER_CALL_DEADLINE_S: Final = 600.0  # for a container to open (recovery of a long log included) or to stop
 STORE_WORKERS_MAX: Final = 1024  # segment store workers of one cluster
+
+# -- restore from Tier 2 ------------------------------------------------------------------------------------------
+RESTORE_EPOCH_GAP: Final = 1000  # epochs that an owner whose log is lost may have taken without a trace
+RESTORE_SEQUENCE_GAP: Final = 2**32  # operations that it may have logged without one
+RESTORE_WATCH_S: Final = 3.0  # at least so long it is seen whether somebody writes to the store
+RESTORE_SHOWN_MAX: Final = 100  # segments of a container that are shown to people
 
 # -- verification of a data folder --------------------------------------------------------------------------------
 VERIFY_LISTED_MAX: Final = 10_000  # problems, and orphans, that are listed; all are counted

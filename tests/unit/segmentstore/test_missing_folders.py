@@ -146,7 +146,7 @@ async def test_a_mark_that_cannot_be_read(data: Path, content: bytes, reason: st
 async def test_a_folder_from_before_the_marks(data: Path) -> None:
     """Neither mark nor opened epochs: both appear at the next start."""
     (data / "tier2" / "cluster.json").unlink()
-    for file in (data / "epochs").iterdir():
+    for file in (data / "epochs").glob("*.json"):
         file.write_text(json.dumps({"epoch": json.loads(file.read_text())["epoch"]}))
     await serve(data, nothing)
     assert (data / "tier2" / "cluster.json").exists()

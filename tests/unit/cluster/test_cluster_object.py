@@ -1,0 +1,101 @@
+"""``cluster.json``: one prefix, one cluster, whoever comes first and whatever gets lost on the way (design §5)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from sim import SimWorld
+from tailrace.cluster.clusterobject import CLUSTER_KEY, bind_tier2, marked_cluster, read_mark
+from tailrace.common.errors import StartError, UnavailableError
+from tailrace.storage.obstores import open_object_store
+from tailrace.storage.port import ObjectStore
+
+
+@pytest.fixture
+def store() -> ObjectStore:
+    return open_object_store("memory://")
+
+
+async def test_the_first_marks_and_the_next_agree(store: ObjectStore) -> None:
+    assert await marked_cluster(store, "Tier 2") is None
+    for _ in range(2):
+        await bind_tier2(store, "Tier 2", "one", 4, bound=False)
+    await bind_tier2(store, "Tier 2", "one", 4, bound=True)
+    mark = await read_mark(store, "Tier 2")
+    assert mark is not None
+    assert (mark.cluster_id, mark.containers) == ("one", 4)
+
+
+async def test_another_cluster_is_refused(store: ObjectStore) -> None:
+    await bind_tier2(store, "Tier 2", "one", 4, bound=False)
+    with pytest.raises(StartError, match=r"^Tier 2 belongs to cluster one, not to two$"):
+        await bind_tier2(store, "Tier 2", "two", 4, bound=False)
+
+
+async def test_another_number_of_containers_is_refused(store: ObjectStore) -> None:
+    await bind_tier2(store, "Tier 2", "one", 4, bound=False)
+    with pytest.raises(StartError, match=r"^Tier 2 belongs to a cluster of 4 containers, not of 8$"):
+        await bind_tier2(store, "Tier 2", "one", 8, bound=False)
+
+
+async def test_a_mark_that_was_there_and_is_gone_is_refused(store: ObjectStore) -> None:
+    with pytest.raises(StartError, match=r"has no cluster\.json"):
+        await bind_tier2(store, "Tier 2", "one", 4, bound=True)
+    assert await marked_cluster(store, "Tier 2") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (b"", "is damaged"),
+        (b"[]", "is damaged"),
+        (b'{"format": 1, "cluster": "one"}', "is damaged"),
+        (b'{"format": 1, "cluster": "one", "containers": "x"}', "is damaged"),
+        (b'{"format": 2}', "is newer than"),
+    ],
+)
+async def test_a_mark_that_cannot_be_read_is_refused(store: ObjectStore, text: bytes, reason: str) -> None:
+    await store.put(CLUSTER_KEY, [text])
+    with pytest.raises(StartError, match=reason):
+        await bind_tier2(store, "Tier 2", "one", 4, bound=False)
+    assert await store.get(CLUSTER_KEY) == text
+
+
+def test_many_that_start_at_once_agree_whatever_gets_lost() -> None:
+    """Workers of two clusters start over one prefix: all of one cluster serve, none of the other does."""
+    outcomes: dict[str, int] = {}
+    for seed in range(60):
+        with SimWorld(seed) as world:
+            world.store.failure_chance = world.store.lost_reply_chance = world.store.late_chance = 0.1
+            world.store.late_max_s = 2.0
+            found = world.run(_start_many(world))
+            mark = json.loads(world.store.objects[CLUSTER_KEY])
+        assert mark["cluster"] in ("one", "two")
+        for cluster, outcome in found:
+            outcomes[outcome] = outcomes.get(outcome, 0) + 1
+            assert outcome in (("bound", "unknown") if cluster == mark["cluster"] else ("refused", "unknown")), seed
+    assert outcomes["bound"] > 100
+    assert outcomes["refused"] > 100
+    assert outcomes.get("unknown", 0) < 30
+
+
+async def _start_many(world: SimWorld) -> list[tuple[str, str]]:
+    async def start(store: ObjectStore, cluster: str) -> tuple[str, str]:
+        try:
+            await bind_tier2(store, "Tier 2", cluster, 4, bound=False)
+        except StartError:
+            return cluster, "refused"
+        except UnavailableError:
+            return cluster, "unknown"
+        return cluster, "bound"
+
+    tasks = []
+    for number in range(8):
+        process = world.process(f"worker {number}")
+        tasks.append(process.spawn(start(world.store.attach(process), ("one", "two")[number % 2])))
+    await asyncio.wait(tasks)
+    await asyncio.sleep(5)
+    return [task.result() for task in tasks]
