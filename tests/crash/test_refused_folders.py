@@ -56,10 +56,10 @@ async def test_newer_format_and_other_shape(tmp_path: Path) -> None:
         assert said == f"{manifest_of(server)}: the folder's Tier 2 is in the folder, not file://{tmp_path}/elsewhere"
 
         server.options = SMALL
-        manifest_of(server).write_text(json.dumps({**json.loads(kept), "format": 2}))
-        assert await refusal(server) == f"{manifest_of(server)}: format 2 is newer than this program's 1"
-        manifest_of(server).write_text(json.dumps({**json.loads(kept), "format": 2, "containers": "as many as needed"}))
-        assert await refusal(server) == f"{manifest_of(server)}: format 2 is newer than this program's 1"
+        manifest_of(server).write_text(json.dumps({**json.loads(kept), "format": 3}))
+        assert await refusal(server) == f"{manifest_of(server)}: format 3 is newer than this program's 2"
+        manifest_of(server).write_text(json.dumps({**json.loads(kept), "format": 3, "containers": "as many as needed"}))
+        assert await refusal(server) == f"{manifest_of(server)}: format 3 is newer than this program's 2"
         manifest_of(server).write_text(kept[: len(kept) // 2])
         assert await refusal(server) == f"{manifest_of(server)} is damaged"
 

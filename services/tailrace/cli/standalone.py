@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
+    from tailrace.cluster.datafolder import LogKind
+
 _logger = structlog.get_logger()
 
 _S3_CREDENTIALS: Final = (
@@ -57,6 +59,8 @@ class StandaloneOptions:
     tier2: str = ""
     """URL of Tier 2; empty: a folder in `data`."""
     s3_endpoint: str | None = None
+    log: LogKind | None = None
+    """Where the logs are: files of the folder, or objects of Tier 2. None: as the folder has, files for a new one."""
     bind: str = "127.0.0.1"
     advertise: str = ""
     """Host that clients are told to connect to; empty: `bind`."""
@@ -101,7 +105,9 @@ class Standalone:
         self._connections = connection_limits(raise_open_files())
         check_s3_endpoint(options.tier2, options.s3_endpoint, os.environ)
         entropy = SystemEntropy()
-        folder = open_data_folder(options.data, containers=options.containers, tier2=options.tier2, entropy=entropy)
+        folder = open_data_folder(
+            options.data, containers=options.containers, tier2=options.tier2, entropy=entropy, log=options.log
+        )
         self._stack.callback(folder.close)
         specs = self._specs(folder)
         self.budgets = specs[0].budgets
@@ -137,6 +143,7 @@ class Standalone:
                 manifest.containers,
                 tuple(range(number, manifest.containers, workers)),
                 options.cache_bytes // workers,
+                manifest.log,
             )
             for number in range(workers)
         ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -20,6 +20,10 @@ def standalone(
     ] = "",
     s3_endpoint: Annotated[
         str | None, typer.Option(metavar="URL", help="Endpoint of an S3-compatible object store.", show_default=False)
+    ] = None,
+    log: Annotated[
+        Literal["file", "object"] | None,
+        typer.Option(help="Logs in files of --data, or in objects of Tier 2.", show_default="file, or as --data has"),
     ] = None,
     bind: Annotated[str, typer.Option(metavar="HOST", help="Address to listen on.")] = "127.0.0.1",
     advertise: Annotated[
@@ -51,6 +55,7 @@ def standalone(
         data=data,
         tier2=tier2,
         s3_endpoint=s3_endpoint,
+        log=log,
         bind=bind,
         advertise=advertise,
         controller_port=controller_port,
