@@ -21,12 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FORMAT: Final = 2
-_FILE_LOG_FORMAT: Final = 2
 _FILE_LOG_FORMAT: Final = 1
 """Of folders whose logs are in files; programs that know no other logs must not open others."""
-"""Of folders whose logs are in files; programs that know no other logs must not open others."""
-LogKind: TypeAlias = Literal["file", "object"]
-
 LogKind: TypeAlias = Literal["file", "object"]
 
 _MANIFEST: Final = "tailrace.json"
@@ -40,8 +36,6 @@ class Manifest:
     cluster_id: str
     containers: int
     tier2: str
-    log: LogKind = "file"
-    """Where the logs are: in files of the folder, or in objects of Tier 2."""
     log: LogKind = "file"
     """Where the logs are: in files of the folder, or in objects of Tier 2."""
 
