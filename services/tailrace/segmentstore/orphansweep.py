@@ -25,7 +25,6 @@ need then either. An upload of an earlier owner that takes effect after the dele
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
@@ -33,7 +32,7 @@ import structlog
 from tailrace.common import limits
 from tailrace.common.errors import UnavailableError
 from tailrace.segmentstore import operations as ops
-from tailrace.segmentstore.tier2 import Tier2, writer_of_key
+from tailrace.segmentstore.tier2 import OBJECT_KINDS, Tier2, writer_of_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -114,18 +113,20 @@ class OrphanSweep:
     async def _list(self) -> tuple[list[str], bool]:
         """Keys of orphans as a list shows them; False when there are more than a sweep remembers."""
         orphans: list[str] = []
-        async with aclosing(self._tier2.list_objects()) as objects:
-            count = 0
-            async for info in objects:
+        count = 0
+        complete = True
+        for kind in OBJECT_KINDS:
+            async for info in self._tier2.list_objects(kind):
                 count += 1
                 if count % limits.SWEEP_PAGE_OBJECTS == 0:
                     await asyncio.sleep(limits.SWEEP_PAUSE_S)
                 if not self._is_orphan(info.key):
                     continue
-                if len(orphans) == limits.SWEEP_ORPHANS_MAX:
-                    return orphans, False
-                orphans.append(info.key)
-        return orphans, True
+                if len(orphans) < limits.SWEEP_ORPHANS_MAX:
+                    orphans.append(info.key)
+                else:
+                    complete = False
+        return orphans, complete
 
     async def _delete(self, keys: Sequence[str], listed_after: int) -> None:
         await self._host.commit_control(ops.SweepBarrier(self._tier2.epoch, listed_after))

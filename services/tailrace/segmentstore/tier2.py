@@ -13,7 +13,7 @@ from tailrace.storage import chunks
 from tailrace.storage.port import UploadParts
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from tailrace.common.ports import Entropy
     from tailrace.storage.port import ObjectInfo, ObjectStore
@@ -126,11 +126,9 @@ class Tier2:
         """Delete objects."""
         await self._store.delete(keys)
 
-    async def list_objects(self) -> AsyncGenerator[ObjectInfo, None]:
-        """Every object of the container, as the store lists them: it may show an old state."""
-        for kind in OBJECT_KINDS:
-            async for info in self._store.list(f"{kind}{self._container_id}/"):
-                yield info
+    def list_objects(self, kind: str) -> AsyncIterator[ObjectInfo]:
+        """Every object of one kind of the container, as the store lists them: it may show an old state."""
+        return self._store.list(f"{kind}{self._container_id}/")
 
     async def abandoned_parts(self, is_of_earlier_owner: Callable[[str], bool]) -> list[str]:
         """What uploads of earlier owners left behind that never ended, in a store where that is to be seen."""

@@ -12,6 +12,7 @@ from sim.workloads.objectcontainer import ObjectContainerWorkload
 from sim.workloads.objectlog import ObjectLogWorkload
 from sim.workloads.server import ServerWorkload
 from sim.workloads.tables import TablesWorkload
+from sim.workloads.tier2 import Tier2Workload
 from sim.world import SimWorld
 
 
@@ -33,6 +34,7 @@ WORKLOADS: dict[str, Callable[[int], Workload]] = {
     "objectlog": ObjectLogWorkload,
     "objectcontainer": ObjectContainerWorkload,
     "container": ContainerWorkload,
+    "tier2": Tier2Workload,
     "tables": TablesWorkload,
     "server": ServerWorkload,
     "cluster": ClusterWorkload,

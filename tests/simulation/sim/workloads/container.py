@@ -8,6 +8,7 @@ import random
 
 from sim.checks.copies import copied
 from sim.checks.tiers import Contents, check_same_contents, check_tiers, contents
+from sim.checks.tidy import come_to_order, tidy_knobs
 from sim.checks.watch import ContainerWatch
 from sim.knobs import silent_logs, turned
 from sim.loop import StuckError
@@ -67,6 +68,7 @@ class ContainerWorkload:
             (storagewriter, "_SHARED_MAX_BYTES"): rng.choice([4_000, 100_000]),
             (pipeline, "_ARENA_BYTES"): rng.choice([4_096, 65_536, 1024 * 1024]),
         }
+        self.knobs |= tidy_knobs(seed)
 
     @property
     def steps(self) -> int:
@@ -193,6 +195,7 @@ class ContainerWorkload:
         await container.flush_to_storage()
         require(container.status().untiered_bytes == 0, "bytes are left after a flush of everything")
         await self._check_clients(container)
+        await come_to_order(container, self.world.store)
         self._check_objects(container)
         await self._check_places(container)
         await container.close()

@@ -65,9 +65,11 @@ class SharedStream:
         self.content = bytearray()  # what readers have seen
         self.truncated = 0
         self.steps = 0
+        self._life = object()  # answers that come to an earlier one are nobody's
 
     async def live(self, container: Container, blocks: int) -> None:
         """Everything at once, until the writers are done."""
+        self._life = object()
         with contextlib.suppress(SegmentExistsError):
             await container.create_segment(self.name)
         reading = asyncio.create_task(self._read(container))
@@ -127,12 +129,18 @@ class SharedStream:
             AttributeUpdate(EVENT_COUNT, AttributeUpdateType.ACCUMULATE, count),
         ]
 
+        life = self._life
+
         def completed(request: AppendRequest) -> None:
+            if self._life is not life:
+                return
             require(writer.acknowledged == last, f"acknowledged {last + count} after {writer.acknowledged}")
             writer.acknowledged = last + count
             window.release()
 
         def failed(request: AppendRequest, error: Exception) -> None:
+            if self._life is not life:
+                return
             require(not isinstance(error, BadAttributeError), f"a writer's condition failed: {error}")
             failure.append(error)
             window.release()

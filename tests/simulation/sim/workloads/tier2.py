@@ -1,0 +1,71 @@
+"""The workload of a container whose owners do not die at once: paused, they go on later beside their successors.
+
+Such a zombie flushes, compacts, sweeps and deletes until it finds out that its log has a later owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from sim.process import SimProcess
+from sim.workloads.objectcontainer import ObjectContainerWorkload
+from tailrace.common import limits
+from tailrace.common.errors import UnavailableError
+
+PAUSE_MAX_S = 150.0
+
+
+class Tier2Workload(ObjectContainerWorkload):
+    """See ContainerWorkload. Lives are long enough for sweeps, compactions and deletions."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        rng = self.random
+        self.zombies: list[SimProcess] = []
+        self.zombie_chance = rng.choice([0.3, 0.8])
+        self.idle_max_s = rng.choice([5.0, 60.0])
+        self.work = rng.randint(5, 30)
+        self.knobs |= {
+            (limits, "DELETE_DELAY_S"): rng.choice([10.0, 10.0, 120.0]),
+            (limits, "FLUSH_INTERVAL_S"): rng.choice([0.05, 0.3]),
+            (limits, "FLUSH_TICK_S"): rng.choice([0.02, 0.3]),
+            (limits, "SNAPSHOT_FIRST_S"): rng.choice([1.0, 30.0]),
+            (limits, "SNAPSHOT_INTERVAL_S"): rng.choice([2.0, 60.0]),
+        }
+
+    async def _incarnation(self) -> None:
+        rng = self.random
+        process = self.world.process("store")
+        work = process.spawn(self._serve(process))
+        waiting: set[asyncio.Future[None]] = {work}
+        if rng.random() < 0.4:
+            waiting.add(self._crash_point(process, int(rng.random() ** 2 * 800), False))
+        await asyncio.wait(waiting, timeout=rng.random() ** 2 * 60, return_when=asyncio.FIRST_COMPLETED)
+        if not process.alive:
+            await asyncio.wait(waiting - {work})
+            return
+        if work.done():
+            work.result()
+        if rng.random() >= self.zombie_chance:
+            self.world.crash(process)
+            return
+        work.cancel()  # its clients go elsewhere; what they asked for it may still do
+        await asyncio.wait([work])
+        if rng.random() < 0.8:
+            self.world.pause(process, rng.random() ** 2 * PAUSE_MAX_S)
+        self.zombies.append(process)
+
+    async def _serve(self, process: SimProcess) -> None:
+        try:
+            container = await self._open(process)
+        except UnavailableError:
+            return  # the store failed, or a later owner came before its turn
+        await self._drive(container)
+        await asyncio.sleep(self.random.random() * self.idle_max_s)
+
+    async def _calm(self, process: SimProcess) -> None:
+        await super()._calm(process)
+        zombies, self.zombies = self.zombies, []
+        for zombie in zombies:
+            if zombie.alive:
+                self.world.crash(zombie)
