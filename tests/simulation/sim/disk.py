@@ -119,6 +119,7 @@ class SimDisk:
         self.directories: dict[str, Directory] = {}
         self.sync_error_chance = 0.0
         self.slow_sync_chance = 0.02
+        self._stalled_until_s = 0.0
         self.operations = 0
         self.counts: dict[str, int] = {}
         self.faults: dict[str, int] = {}
@@ -169,6 +170,22 @@ class SimDisk:
             for inode in {id(inode): inode for inode in directory.seen.values()}.values():
                 inode.cut_power(self.random, chance)
 
+    def stall(self, seconds: float) -> None:
+        """Nothing that was asked of the disk ends before that time, as when another takes all of it."""
+        self.count("disk stall")
+        self._stalled_until_s = max(self._stalled_until_s, self.loop.time() + seconds)
+
+    def end_stall(self) -> None:
+        """The disk is as fast as ever."""
+        self._stalled_until_s = 0.0
+
+    def takes_s(self, most_s: float) -> float:
+        """How long an operation takes that usually takes `most_s` at most."""
+        slow = self.random.random() < self.slow_sync_chance
+        if slow:
+            self.count("slow disk")
+        return max(self.random.random() * (0.2 if slow else most_s), self._stalled_until_s - self.loop.time())
+
     def flip_bit(self, path: str, bit: int) -> None:
         """Damage one bit of a file, on the platter and in the page cache."""
         inode = self.inode(path)
@@ -215,9 +232,7 @@ class AttachedDisk:
 
     async def pause(self, most_s: float = 0.002) -> None:
         """Time that an operation takes."""
-        rng = self.disk.random
-        slow = rng.random() < self.disk.slow_sync_chance
-        await asyncio.sleep(rng.random() * (0.2 if slow else most_s))
+        await asyncio.sleep(self.disk.takes_s(most_s))
         self.process.check()
 
     def _directory(self, path: str) -> tuple[Directory, str]:

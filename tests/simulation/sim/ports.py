@@ -9,7 +9,7 @@ EPOCH_MS = 1_700_000_000_000
 
 
 class SimClock:
-    """Wall clock of one node: virtual time plus a skew that a test may change."""
+    """Wall clock of one machine: virtual time plus a skew that jumps (`SimWorld.jump_clock`)."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, skew_ms: int = 0) -> None:
         self._loop = loop

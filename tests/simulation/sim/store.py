@@ -1,6 +1,8 @@
 """An object store that is linearizable inside and unreliable outside (reliability §4): late, failing, failing after or
-long before the effect, doing things twice, listing old states. A request in flight when its process dies may still take
-effect. On request it lies: ignores conditions, or remembers that an object was not there."""
+long before the effect, doing things twice, listing old states, throttling, away for minutes. A request in flight when
+its process dies may still take effect. On request it lies: ignores conditions, or remembers that an object was not
+there.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +23,9 @@ from tailrace.common.errors import (
 )
 from tailrace.storage.port import Buffer, ObjectInfo
 
+NO_ANSWER_S = 30.0
+"""When the client of the store gives up, as the real one does (``limits.STORAGE_CALL_DEADLINE_S``)."""
+
 
 class SimObjectStore:
     """The objects: shared by all processes. `attach` gives a process its ObjectStore port."""
@@ -31,6 +36,10 @@ class SimObjectStore:
         self.objects: dict[str, bytes] = {}
         self.failure_chance = 0.0
         self.lost_reply_chance = 0.0
+        self.timeout_chance = 0.0
+        """Of a request without effect that is not answered, either."""
+        self.partial_body_chance = 0.0
+        """Of a read whose answer breaks off."""
         self.slow_chance = 0.02
         self.slow_max_s = 2.0
         self.late_chance = 0.0
@@ -40,6 +49,8 @@ class SimObjectStore:
         self.late_max_s = 60.0
         self.stale_list_chance = 0.0
         self.ignores_conditions = False
+        self._outage_until_s = 0.0
+        self._throttled_until_s = 0.0
         self.remembers_misses_s = 0.0
         """How long a read that found nothing is repeated from memory."""
         self.operations = 0
@@ -61,6 +72,8 @@ class SimObjectStore:
     def delay_s(self, slow_chance: float | None = None) -> float:
         """How long one way takes."""
         slow = self.random.random() < (self.slow_chance if slow_chance is None else slow_chance)
+        if slow:
+            self.count("slow store")
         return self.random.random() * (self.slow_max_s if slow else 0.02)
 
     def kill_at(self, process: SimProcess, requests: int, kill: Callable[[SimProcess], None]) -> None:
@@ -100,6 +113,35 @@ class SimObjectStore:
             self._missed[key] = now_s + self.remembers_misses_s
         return False
 
+    def outage(self, seconds: float) -> None:
+        """No request succeeds for a while: half of them are refused at once, the others get no answer."""
+        self.count("store outage")
+        self.loop.trace("store outage", seconds)
+        self._outage_until_s = max(self._outage_until_s, self.loop.time() + seconds)
+
+    def throttle(self, seconds: float) -> None:
+        """For a while the store answers most requests with the wish to slow down."""
+        self.count("store throttling")
+        self.loop.trace("store throttling", seconds)
+        self._throttled_until_s = max(self._throttled_until_s, self.loop.time() + seconds)
+
+    def end_episodes(self) -> None:
+        """End outages and throttling."""
+        self._outage_until_s = self._throttled_until_s = 0.0
+
+    def _refusal(self, reads: bool) -> tuple[str, bool]:
+        """Why a request has no effect ("": it has one), and whether it gets no answer either."""
+        now_s = self.loop.time()
+        if now_s < self._outage_until_s:
+            return "request in an outage", self.random.random() < 0.5
+        if now_s < self._throttled_until_s and self.random.random() < 0.9:
+            return "request throttled (503 SlowDown)", False
+        if self.timeout_chance and self.random.random() < self.timeout_chance:
+            return "store timeout without effect", True
+        if reads and self.partial_body_chance and self.random.random() < self.partial_body_chance:
+            return "partial body", False
+        return ("store error" if self.random.random() < self.failure_chance else ""), False
+
     def request(
         self,
         name: str,
@@ -115,8 +157,9 @@ class SimObjectStore:
         late = writes and self.late_chance > 0 and self.random.random() < self.late_chance
         if writes and self.duplicate_chance and self.random.random() < self.duplicate_chance:
             self.loop.call_world(self.random.random() * self.late_max_s, self._again, name, key, effect)
-        fails = self.random.random() < self.failure_chance
+        refusal, silent = self._refusal(reads=name == "get")
         loses = self.random.random() < self.lost_reply_chance
+        no_answer = DeadlineError(f"{name} {key}: no answer from the store")
 
         def reply(result: Any, error: Exception | None) -> None:
             if answer.done():
@@ -128,10 +171,13 @@ class SimObjectStore:
                 answer.set_result(result)
 
         def act() -> None:
-            self.loop.trace(name, key, fails, loses)
-            if fails:
-                self.count("store error")
-                self.loop.call_world(0, reply, None, UnavailableError(f"{name} {key}: the store answers 503"))
+            self.loop.trace(name, key, refusal, loses)
+            if refusal:
+                self.count(refusal)
+                if silent:
+                    self.loop.call_world(NO_ANSWER_S, reply, None, no_answer)
+                else:
+                    self.loop.call_world(0, reply, None, UnavailableError(f"{name} {key}: {refusal}"))
                 return
             result, error = None, None
             try:
@@ -140,13 +186,12 @@ class SimObjectStore:
                 error = failure
             if loses:
                 self.count("store reply lost")
-                error = DeadlineError(f"{name} {key}: no answer from the store")
+                error = no_answer
             self.loop.call_world(self.delay_s(slow_chance), reply, result, error)
 
         if late:
             self.loop.call_world(self.random.random() * self.late_max_s, self._late, name, key, effect)
-            error = DeadlineError(f"{name} {key}: no answer from the store")
-            self.loop.call_world(self.delay_s(slow_chance), reply, None, error)
+            self.loop.call_world(self.delay_s(slow_chance), reply, None, no_answer)
         else:
             self.loop.call_world(self.delay_s(slow_chance), act)
         return answer

@@ -35,6 +35,8 @@ class SimWorld:
         self.processes: list[SimProcess] = []
         self.crashes = 0
         self.pauses = 0
+        self.clock_jumps = 0
+        self._clocks: dict[str, SimClock] = {}
         self._paused_until_s: dict[SimProcess, float] = {}
         self._incarnations = 0
 
@@ -49,9 +51,15 @@ class SimWorld:
         """Run a coroutine of the world, whoever asks for it."""
         return self.loop.create_task(work, context=contextvars.Context())
 
-    def clock(self) -> SimClock:
-        """A wall clock."""
-        return SimClock(self.loop)
+    def clock(self, machine: str = "") -> SimClock:
+        """The wall clock of a machine; its processes share it."""
+        return self._clocks.setdefault(machine, SimClock(self.loop))
+
+    def jump_clock(self, machine: str, skew_ms: int) -> None:
+        """Somebody sets the wall clock of a machine: from now on it is that far ahead of the true time, or behind."""
+        self.clock_jumps += 1
+        self.loop.trace("clock jump", machine, skew_ms)
+        self.clock(machine).skew_ms = skew_ms
 
     def entropy(self, name: str) -> SimEntropy:
         """A source of random bytes."""
@@ -91,6 +99,12 @@ class SimWorld:
         self.loop.hold(process)
         self.loop.call_world(seconds, self._go_on, process)
 
+    def end_pauses(self) -> None:
+        """Let every process go on."""
+        for process in list(self._paused_until_s):
+            self._paused_until_s[process] = 0.0
+            self._go_on(process)
+
     def _go_on(self, process: SimProcess) -> None:
         if self.loop.time() >= self._paused_until_s.get(process, 0.0):
             self._paused_until_s.pop(process, None)
@@ -127,7 +141,8 @@ class SimWorld:
 
     def faults(self) -> dict[str, int]:
         """Injected faults by name."""
-        total = {name: count for name, count in (("crash", self.crashes), ("pause", self.pauses)) if count}
+        own = {"crash": self.crashes, "pause": self.pauses, "clock jump": self.clock_jumps}
+        total = {name: count for name, count in own.items() if count}
         for source in (self.disk.faults, self.store.faults, self.network.faults, self.kubernetes.faults):
             for name, count in source.items():
                 total[name] = total.get(name, 0) + count

@@ -7,6 +7,7 @@ import random
 from dataclasses import dataclass, field
 
 from sim.process import SimProcess
+from sim.swarm import Swarm
 from sim.violations import Violation, require
 from sim.world import SimWorld
 from tailrace.common.errors import CorruptionError, DataLossError, DiskFullError, UnavailableError
@@ -21,7 +22,8 @@ CONTAINER = 3
 MAX_FRAME_BYTES = 16 * 1024
 FILE_BYTES = 128 * 1024
 IN_FLIGHT_MAX = 24
-WRITTEN_DEADLINE_S = 10.0
+WRITTEN_DEADLINE_S = 60.0
+"""Many times the longest pause."""
 
 
 @dataclass
@@ -76,6 +78,7 @@ class LogWorkload:
         self.world.disk.sync_error_chance = rng.choice([0.0, 0.0, 0.0, 0.01])
         self.flips = rng.random() < 0.4
         self.power_cuts = rng.random() < 0.7
+        self.swarm = Swarm(self.world, disk=True, processes=["log"], longest_s=5.0, every_s=0.5)
         self.model = LogModel()
         self.steps = 0
 
@@ -85,10 +88,14 @@ class LogWorkload:
             world.run(self._main())
 
     async def _main(self) -> None:
+        self.swarm.begin()
+        trouble = asyncio.create_task(self.swarm.trouble())
         for _ in range(self.random.randint(4, 12)):
             await self._incarnation()
             if self.flips and self.model.entries and self.random.random() < 0.5:
                 await self._damage_one_bit()
+        trouble.cancel()
+        self.swarm.end()
         self.world.disk.sync_error_chance = 0.0
         self.world.disk.capacity_bytes = 1 << 40
         process = self.world.process("last")

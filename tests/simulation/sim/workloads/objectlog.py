@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from sim.process import ProcessKilledError, SimProcess
 from sim.store import AttachedStore
+from sim.swarm import Swarm
 from sim.violations import Violation, require
 from sim.workloads.log import random_payload, split_randomly
 from sim.world import SimWorld
@@ -110,6 +111,7 @@ class ObjectLogWorkload:
         self.pauses = rng.random() < 0.7
         self.was_troubled = False
         """Faults that ended may still have errors under way."""
+        self.swarm = Swarm(self.world, store=True, every_s=10.0)
         self.model = ObjectLogModel()
         self.broken: list[BaseException] = []
         self.lease = 0
@@ -130,7 +132,10 @@ class ObjectLogWorkload:
                     raise self.broken[0]
 
     async def _main(self) -> None:
+        self.swarm.begin()
+        trouble = asyncio.create_task(self.swarm.trouble())
         await asyncio.gather(*(self._actor(number) for number in range(ACTORS)))
+        trouble.cancel()
         self._end_faults()
         await asyncio.sleep(self.random.random() * 5)
         for zombie in list(self.world.processes):
@@ -144,6 +149,7 @@ class ObjectLogWorkload:
     def _end_faults(self) -> None:
         store = self.world.store
         self.was_troubled = self._troubled()
+        self.swarm.end()
         store.failure_chance = store.lost_reply_chance = store.late_chance = 0.0
         store.duplicate_chance = store.stale_list_chance = store.slow_chance = 0.0
         self.crashes = self.pauses = False
@@ -221,6 +227,7 @@ class ObjectLogWorkload:
         store = self.world.store
         slow = store.slow_chance > 0 and 2 * store.slow_max_s > limits.LOG_OBJECT_CALL_DEADLINE_S
         fails = store.failure_chance + store.lost_reply_chance + store.late_chance > 0
+        fails = fails or self.swarm.hurts_store
         return slow or fails or self.pauses or self.uneven or self.was_troubled
 
     async def _check_opened(self, log: ObjectLog, epoch: int) -> None:
