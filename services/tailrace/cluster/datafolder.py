@@ -211,6 +211,12 @@ def _manifest(path: Path, containers: int, tier2: str, log: LogKind | None, entr
     if used:
         raise StartError(f"data folder {path} has a log but no {_MANIFEST}: it is damaged")
     manifest = Manifest(cluster_id, containers, tier2, log or "file")
+    write_manifest(path, manifest)
+    return manifest
+
+
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    """Make a folder a data folder, durably. Raises StartError: it cannot be written."""
     # The folder itself may be new: its own entry must survive a power cut too.
     _sync_folder(path.parent)
     try:

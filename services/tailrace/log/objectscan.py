@@ -139,13 +139,17 @@ class ObjectScanner:
         data = await self._calls.persist(lambda: self._calls.find_header(key))
         return None if data is None else header_of(data, f"object {key}")
 
-    async def last_mark(self, epoch: int, nonce: bytes) -> FrameHeader | None:
-        """The newest MARK of an epoch, if there is one."""
+    async def last_mark_number(self, epoch: int) -> int:
+        """The number of the newest MARK of an epoch; 0: it has none."""
 
         async def exists(number: int) -> bool:
             return await self._header(self._keys.mark(epoch, number)) is not None
 
-        number = await find_last(exists)
+        return await find_last(exists)
+
+    async def last_mark(self, epoch: int, nonce: bytes) -> FrameHeader | None:
+        """The newest MARK of an epoch, if there is one."""
+        number = await self.last_mark_number(epoch)
         if not number:
             return None
         key = self._keys.mark(epoch, number)

@@ -347,3 +347,4 @@ class ContainerLife:
     async def _flush_and_checkpoint(self) -> None:
         await self._writer.flush_all(self._log.next_sequence - 1)
         await self.checkpoint_if_due(force=True)
+        await self._snapshots.take()

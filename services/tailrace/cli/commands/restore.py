@@ -1,0 +1,87 @@
+"""``tailrace restore``: a data folder from the contents of Tier 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tailrace.cli.output import note, print_fields, print_json, print_line, print_table
+from tailrace.cli.settings import JsonOption
+from tailrace.common import limits
+
+if TYPE_CHECKING:
+    from tailrace.segmentstore.restore.report import RestoredContainer, RestoreReport
+
+
+def restore(
+    tier2: Annotated[
+        str, typer.Option(metavar="URL", help="Tier 2 of the cluster: file:///DIR or s3://BUCKET/PREFIX.")
+    ],
+    data: Annotated[Path, typer.Option(metavar="DIR", help="Folder to be made; new or empty.")],
+    s3_endpoint: Annotated[
+        str | None, typer.Option(metavar="URL", help="Endpoint of an S3-compatible object store.", show_default=False)
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Make the data folder of a cluster anew from its Tier 2, when the folder is lost. No server may use either."""
+    import logging
+    import os
+
+    from tailrace.cli.logs import configure_logs
+    from tailrace.cli.output import progress_bar
+    from tailrace.cli.session import run
+    from tailrace.cli.standalone import check_s3_endpoint
+    from tailrace.common.realports import SystemClock, SystemEntropy
+    from tailrace.segmentstore.restore.cluster import restore_cluster
+
+    configure_logs(logging.ERROR)  # what is to be known is in the report
+    check_s3_endpoint(tier2, s3_endpoint, os.environ)
+    with progress_bar("restoring", 1.0) as bar:
+        report = run(
+            restore_cluster(
+                data,
+                tier2=tier2,
+                s3_endpoint=s3_endpoint,
+                clock=SystemClock(),
+                entropy=SystemEntropy(),
+                progress=bar.set,
+            )
+        )
+    if json:
+        print_json(report.as_json())
+    else:
+        _print(data, report)
+    for line in report.warnings():
+        note(f"tailrace: {line}")
+    if not report.whole:
+        raise typer.Exit(1)
+
+
+def _print(data: Path, report: RestoreReport) -> None:
+    print_fields(
+        str(data),
+        {
+            "cluster": report.cluster,
+            "containers": len(report.containers),
+            "segments": sum(len(item.segments) for item in report.containers),
+        },
+    )
+    for item in report.containers:
+        rows = [(segment.name, segment.start_offset, segment.length, segment.sealed) for segment in item.segments]
+        print_table(_title(item), ("segment", "start", "end", "sealed"), rows[: limits.RESTORE_SHOWN_MAX])
+        if len(rows) > limits.RESTORE_SHOWN_MAX:
+            print_line(f"and {len(rows) - limits.RESTORE_SHOWN_MAX:,} more segments (--json lists all)")
+
+
+def _title(item: RestoredContainer) -> str:
+    from datetime import UTC, datetime
+
+    name = f"container {item.container}"
+    if item.source == "nothing":
+        return f"{name}: Tier 2 holds nothing of it, it begins empty"
+    if item.time_ms is None:
+        return f"{name}: all of its log, through operation {item.sequence}"
+    taken = datetime.fromtimestamp(item.time_ms / 1000, UTC).isoformat(timespec="seconds")
+    return f"{name}: as of the snapshot of {taken}, through operation {item.sequence}"

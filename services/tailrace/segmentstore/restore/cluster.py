@@ -1,0 +1,157 @@
+"""A whole cluster: what the store holds, one container after the other, into a new data folder."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import uuid
+from typing import TYPE_CHECKING
+
+from tailrace.cluster.clusterobject import CLUSTER_KEY, read_mark
+from tailrace.cluster.datafolder import Manifest, note_opened, take_epoch, write_manifest
+from tailrace.common import limits
+from tailrace.common.errors import StartError
+from tailrace.log.disk import RealDisk
+from tailrace.log.file import FileLog
+from tailrace.segmentstore.restore.container import look_at_log, newest_state, store_snapshot, write_log
+from tailrace.segmentstore.restore.report import RestoredContainer, RestoreReport
+from tailrace.segmentstore.restore.survey import Survey, survey
+from tailrace.storage.obstores import open_object_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tailrace.cluster.clusterobject import ClusterMark
+    from tailrace.cluster.datafolder import LogKind
+    from tailrace.common.ports import Clock, Entropy
+    from tailrace.log.closedobject import ClosedObjectLog
+    from tailrace.segmentstore.state import ContainerState
+    from tailrace.storage.port import ObjectStore
+
+
+async def restore_cluster(
+    path: Path,
+    *,
+    tier2: str,
+    s3_endpoint: str | None = None,
+    clock: Clock,
+    entropy: Entropy,
+    progress: Callable[[int, int], None],
+) -> RestoreReport:
+    """Make a data folder of a cluster whose own is lost. ``progress(done, total)`` is called often.
+
+    Nothing is left of the folder when this fails.
+
+    Raises:
+        StartError: the folder is not empty, the store holds no cluster, or somebody writes to it.
+        DataError: a container whose log is lost cannot be restored; names the object. UnavailableError.
+    """
+    store = open_object_store(tier2, s3_endpoint=s3_endpoint, create=False)
+    try:
+        with _new_folder(path):
+            mark = await read_mark(store, f"Tier 2 {tier2}")
+            if mark is None:
+                raise StartError(f"Tier 2 {tier2} has no {CLUSTER_KEY}: it is that of no cluster")
+            return await _Restore(path, store, mark, clock, entropy, progress).run(tier2)
+    finally:
+        await store.close()
+
+
+@contextlib.contextmanager
+def _new_folder(path: Path) -> Iterator[None]:
+    """A folder that is new or empty, and is as before when the block fails."""
+    existed = path.exists()
+    if existed and (not path.is_dir() or any(path.iterdir())):
+        raise StartError(f"{path} is not empty: a cluster is restored into a new folder")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StartError(f"{path} cannot be made: {error.strerror}") from error
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(path)
+        if existed:
+            path.mkdir()
+        raise
+
+
+class _Restore:
+    def __init__(
+        self,
+        path: Path,
+        store: ObjectStore,
+        mark: ClusterMark,
+        clock: Clock,
+        entropy: Entropy,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        self._path = path
+        self._store = store
+        self._mark = mark
+        self._clock = clock
+        self._entropy = entropy
+        self._progress = progress
+        self._cluster_id = uuid.UUID(mark.cluster_id).bytes
+        self._surveys: list[Survey] = []
+        self._logs: list[ClosedObjectLog] = []
+        self._states: list[ContainerState] = []
+        self._done = 0
+        self._total = 1
+        self._began_s = asyncio.get_running_loop().time()
+
+    async def run(self, tier2: str) -> RestoreReport:
+        """Restore container after container; the folder counts from the moment on when its manifest is there."""
+        report = RestoreReport(self._mark.cluster_id)
+        for container in range(self._mark.containers):
+            self._surveys.append(await survey(self._store, container))
+        # A log is read twice: for its last checkpoint, and for what comes after it.
+        self._total = sum(2 * found.log_bytes + 1 for found in self._surveys)
+        disk = RealDisk()
+        try:
+            for found in self._surveys:
+                report.containers.append(await self._container(found, disk))
+                self._advance(1)
+        finally:
+            disk.close()
+        await self._refuse_a_living_owner()
+        for state in self._states:
+            await store_snapshot(self._store, self._cluster_id, state, self._clock, self._entropy)
+        kind: LogKind = "object" if self._logs else "file"
+        write_manifest(self._path, Manifest(self._mark.cluster_id, self._mark.containers, tier2, kind))
+        return report
+
+    async def _container(self, found: Survey, disk: RealDisk) -> RestoredContainer:
+        if found.log_objects:
+            result, log = await look_at_log(self._store, found, self._advance)
+            self._logs.append(log)
+            if result.epoch:
+                take_epoch(self._path, found.container, result.epoch - 1)
+            return result
+        result, state = await newest_state(self._store, self._cluster_id, found)
+        if state is not None:
+            directory = str(self._path / "log" / str(found.container))
+            log_file = FileLog(disk, directory, found.container)
+            await write_log(log_file, state, self._clock, self._entropy.token(16))
+            take_epoch(self._path, found.container, state.epoch - 1)
+            note_opened(self._path, found.container, state.epoch)
+            self._states.append(state)
+        return result
+
+    async def _refuse_a_living_owner(self) -> None:
+        """As far as it can be seen: whoever writes objects or claims while all of them are looked at."""
+        watched_s = asyncio.get_running_loop().time() - self._began_s
+        await asyncio.sleep(max(limits.RESTORE_WATCH_S - watched_s, 0))
+        for found in self._surveys:
+            now = await survey(self._store, found.container)
+            if now.fingerprint != found.fingerprint:
+                raise StartError(f"Tier 2 is in use: objects of container {found.container} came or went meanwhile")
+        for log in self._logs:
+            if not await log.same_owner():
+                raise StartError(f"Tier 2 is in use: {log.directory} has a new owner or new frames")
+
+    def _advance(self, amount: int) -> None:
+        self._done += amount
+        self._progress(min(self._done, self._total), self._total)

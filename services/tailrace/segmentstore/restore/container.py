@@ -1,0 +1,129 @@
+"""One container: from its log in the store, or from its newest snapshot into a new log."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tailrace.common import limits
+from tailrace.common.errors import CorruptionError, DataError, DataLossError, NotFoundError
+from tailrace.kernel import BlockCache
+from tailrace.log.closedobject import ClosedObjectLog
+from tailrace.segmentstore import checkpoint
+from tailrace.segmentstore import operations as ops
+from tailrace.segmentstore.cachemanager import CacheManager
+from tailrace.segmentstore.commits import Committer
+from tailrace.segmentstore.pipeline import Pipeline
+from tailrace.segmentstore.recovery import Recovery
+from tailrace.segmentstore.restore.report import RestoredContainer
+from tailrace.segmentstore.snapshot import Snapshot, SnapshotName
+from tailrace.segmentstore.state import ContainerState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tailrace.common.ports import Clock, Entropy
+    from tailrace.log.port import DurableLog
+    from tailrace.segmentstore.restore.survey import Survey
+    from tailrace.segmentstore.segment import Segment
+    from tailrace.storage.port import ObjectStore
+
+
+async def look_at_log(
+    store: ObjectStore, survey: Survey, advance: Callable[[int], None]
+) -> tuple[RestoredContainer, ClosedObjectLog]:
+    """What a container whose log is in the store has. Its log stays as it is: the next owner recovers from it.
+
+    A log that cannot be recovered is told in the result. UnavailableError: the store does not answer.
+    """
+    log = ClosedObjectLog(store, survey.container, advance)
+    result = RestoredContainer(survey.container, "log")
+    state = ContainerState(survey.container)
+    cache = CacheManager(BlockCache(limits.VERIFY_CACHE_BYTES))
+    try:
+        await log.open()
+        await Recovery(log, state, cache).run()
+        _check_objects(state, survey, "its log")
+    except DataError as error:
+        result.problem = f"it cannot be recovered: {error}"
+    result.epoch, result.sequence = log.last_claim, state.committed_sequence
+    result.tell_segments(state)
+    return result, log
+
+
+async def newest_state(
+    store: ObjectStore, cluster_id: bytes, survey: Survey
+) -> tuple[RestoredContainer, ContainerState | None]:
+    """The state of a container whose log is lost, as of its newest snapshot; None: the store holds nothing of it.
+
+    Operations of the new log have numbers that the lost one cannot have used, and so has its epoch.
+
+    Raises:
+        DataLossError: there are objects and no snapshot, or the newest one names an object that is gone.
+        CorruptionError, FormatVersionError: the newest snapshot cannot be read; names the object.
+    """
+    epoch = survey.greatest_epoch + limits.RESTORE_EPOCH_GAP
+    if not survey.snapshots:
+        if survey.objects:
+            raise DataLossError(
+                f"container {survey.container}: Tier 2 holds {len(survey.objects):,} objects of it and no snapshot"
+            )
+        return RestoredContainer(survey.container, "nothing"), None
+    key = survey.snapshots[-1].key(survey.container)
+    try:
+        snapshot = Snapshot.decode(key, await store.get(key))
+    except NotFoundError as error:
+        raise DataLossError(f"object {key} was listed and is gone") from error
+    if snapshot.cluster_id != cluster_id:
+        raise CorruptionError(f"object {key}", f"written by another cluster, {snapshot.cluster_id.hex()}")
+    state = snapshot.load(key, next_sequence=survey.greatest_sequence + limits.RESTORE_SEQUENCE_GAP)
+    _check_objects(state, survey, f"object {key}")
+    state.epoch = epoch
+    result = RestoredContainer(survey.container, "snapshot", epoch, snapshot.sequence, snapshot.time_ms)
+    for object_key, length_bytes in survey.objects.items():
+        if object_key not in state.object_uses and object_key not in state.pending_deletes:
+            result.newer_objects += 1
+            result.newer_bytes += length_bytes
+    result.tell_segments(state)
+    return result, state
+
+
+def _check_objects(state: ContainerState, survey: Survey, what: str) -> None:
+    for key in state.object_uses:
+        if key not in survey.objects:
+            raise DataLossError(f"{what} names object {key}, which does not exist")
+
+
+async def write_log(log: DurableLog, state: ContainerState, clock: Clock, nonce: bytes) -> None:
+    """Begin a log with a checkpoint of a state; durable when this returns. DiskFullError, FencedError."""
+    state.reset_staged()
+    body, as_of, next_sequence = checkpoint.encode(state), state.committed_sequence, state.next_sequence
+    await log.open(state.epoch, nonce)
+    try:
+        cache = CacheManager(BlockCache(limits.VERIFY_CACHE_BYTES))
+        committer = Committer(state, cache, clock, _nothing)
+        pipeline = Pipeline(log, next_sequence, committer.commit_frame, lambda error: _stop(pipeline, error))
+        await asyncio.gather(
+            pipeline.stage_control(ops.Recovered(state.epoch, next_sequence)),
+            pipeline.stage_control(ops.Checkpoint(as_of, body)),
+        )
+    finally:
+        await log.close()
+
+
+def _stop(pipeline: Pipeline, error: Exception) -> None:
+    pipeline.stop(error)
+
+
+def _nothing(_: Segment) -> None:
+    """Nobody waits for what is committed here."""
+
+
+async def store_snapshot(
+    store: ObjectStore, cluster_id: bytes, state: ContainerState, clock: Clock, entropy: Entropy
+) -> None:
+    """The restored state is the newest one now: an owner of the lost log that still lives finds it and stops."""
+    key = SnapshotName(state.epoch, state.committed_sequence, entropy.token(6).hex()).key(state.container_id)
+    body = checkpoint.encode(state)
+    snapshot = Snapshot(cluster_id, state.container_id, state.epoch, state.committed_sequence, clock.now_ms(), body, ())
+    await store.put(key, snapshot.encode(key))

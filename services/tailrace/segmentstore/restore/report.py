@@ -1,0 +1,77 @@
+"""What a restore found and made (pure)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tailrace.segmentstore.state import ContainerState
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredSegment:
+    """Where a restored segment begins and ends."""
+
+    name: str
+    start_offset: int
+    length: int
+    sealed: bool
+
+
+@dataclass(slots=True)
+class RestoredContainer:
+    """One container.
+
+    ``source``: ``log`` (in the store: nothing acknowledged is missing), ``snapshot`` (its log is lost), ``nothing``
+    (the store holds nothing of it). ``sequence`` is the last operation that is there, ``time_ms`` when the
+    snapshot was taken. ``newer_objects`` were written by the lost owner and are in no snapshot.
+    """
+
+    container: int
+    source: str
+    epoch: int = 0
+    sequence: int = 0
+    time_ms: int | None = None
+    newer_objects: int = 0
+    newer_bytes: int = 0
+    problem: str = ""
+    segments: list[RestoredSegment] = field(default_factory=list)
+
+    def tell_segments(self, state: ContainerState) -> None:
+        """Note where each segment ends, by name."""
+        for name, segment in sorted(state.by_name.items()):
+            self.segments.append(RestoredSegment(name, segment.start_offset, segment.length, segment.sealed))
+
+
+@dataclass(slots=True)
+class RestoreReport:
+    """Everything that was restored, and what may be missing."""
+
+    cluster: str
+    containers: list[RestoredContainer] = field(default_factory=list)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every container can be served."""
+        return not any(item.problem for item in self.containers)
+
+    def warnings(self) -> list[str]:
+        """What may be missing, a line each."""
+        lines = []
+        for item in self.containers:
+            name = f"container {item.container}"
+            if item.source == "snapshot":
+                lines.append(f"{name}: what was acknowledged after operation {item.sequence} is not there")
+            if item.newer_objects:
+                lines.append(
+                    f"{name}: {item.newer_objects:,} objects ({item.newer_bytes:,} bytes) belong to no snapshot: "
+                    "their bytes are not restored"
+                )
+            if item.problem:
+                lines.append(f"{name}: {item.problem}")
+        return lines
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**asdict(self), "whole": self.whole, "warnings": self.warnings()}

@@ -1,0 +1,59 @@
+"""What the store holds of one container, and whether somebody is writing to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tailrace.kernel import crc32c
+from tailrace.segmentstore.snapshot import SnapshotName, folder, parse_key
+from tailrace.segmentstore.tier2 import OBJECT_KINDS, writer_of_key
+
+if TYPE_CHECKING:
+    from tailrace.storage.port import ObjectStore
+
+
+@dataclass(slots=True)
+class Survey:
+    """The objects of one container. ``fingerprint`` changes with any of them: count, and a sum over the keys."""
+
+    container: int
+    snapshots: list[SnapshotName] = field(default_factory=list)
+    objects: dict[str, int] = field(default_factory=dict)
+    """Lengths by key: chunks and pages of indexes."""
+    log_bytes: int = 0
+    log_objects: int = 0
+    fingerprint: tuple[int, int] = (0, 0)
+
+    @property
+    def greatest_epoch(self) -> int:
+        """The greatest epoch that an object names; 0: there is none."""
+        writers = [writer[1] for key in self.objects if (writer := writer_of_key(key)) is not None]
+        return max([0, *writers, *(name.epoch for name in self.snapshots)])
+
+    @property
+    def greatest_sequence(self) -> int:
+        """The greatest operation that an object names: segments are numbered by the operation that made them."""
+        numbers = [int(key.split("/")[1], 16) for key in self.objects if writer_of_key(key) is not None]
+        return max([0, *numbers, *(name.sequence for name in self.snapshots)])
+
+
+async def survey(store: ObjectStore, container: int) -> Survey:
+    """List everything of a container. UnavailableError: the store does not answer."""
+    found = Survey(container)
+    count = total = 0
+    for prefix in (*(f"{kind}{container}" for kind in OBJECT_KINDS), folder(container), f"log/{container}"):
+        async for info in store.list(prefix):
+            count += 1
+            total ^= crc32c(info.key.encode()) << 32 | crc32c(info.key[::-1].encode())
+            snapshot = parse_key(info.key)
+            if snapshot is not None:
+                found.snapshots.append(snapshot[1])
+            elif prefix.startswith("log/"):
+                found.log_bytes += info.length_bytes
+                found.log_objects += 1
+            else:
+                found.objects[info.key] = info.length_bytes
+    found.snapshots.sort()
+    found.fingerprint = count, total
+    return found
