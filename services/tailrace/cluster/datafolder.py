@@ -220,10 +220,9 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
     # The folder itself may be new: its own entry must survive a power cut too.
     _sync_folder(path.parent)
     try:
-        _write_synced(file, _encode_manifest(manifest))
+        _write_synced(path / _MANIFEST, _encode_manifest(manifest))
     except OSError as error:
         raise StartError(f"data folder {path} is not writable: {error.strerror}") from error
-    return manifest
 
 
 def _encode_manifest(manifest: Manifest) -> str:
