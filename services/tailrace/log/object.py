@@ -18,6 +18,7 @@ from tailrace.common import limits
 from tailrace.common.errors import (
     BadRequestError,
     DataError,
+    DataLossError,
     FencedError,
     IllegalStateError,
     OverloadedError,
@@ -26,7 +27,7 @@ from tailrace.common.errors import (
 )
 from tailrace.log import frames
 from tailrace.log.base import SequencedLog
-from tailrace.log.claims import Claims
+from tailrace.log.claims import Claim, Claims
 from tailrace.log.frames import FrameIdentity, FrameKind, StartRecord
 from tailrace.log.objectcalls import ObjectCalls, pause_s
 from tailrace.log.objectcleaner import ObjectCleaner
@@ -55,13 +56,20 @@ class ObjectLog(SequencedLog):
     """A DurableLog of one container in an object store; see the port for the contract.
 
     The store must have passed `probe.probe_conditions`. While it does not answer nothing fails: frames are stored again
-    under their keys, and appends wait. Must be constructed inside a running event loop.
+    under their keys, and appends wait. ``opened_epoch`` is the last epoch for which the log is known to have been
+    opened: it is refused if it knows less. Must be constructed inside a running event loop.
     """
 
     def __init__(
-        self, store: ObjectStore, container: int, *, max_frame_bytes: int = limits.LOG_FRAME_MAX_BYTES
+        self,
+        store: ObjectStore,
+        container: int,
+        *,
+        max_frame_bytes: int = limits.LOG_FRAME_MAX_BYTES,
+        opened_epoch: int = 0,
     ) -> None:
         super().__init__(max_frame_bytes)
+        self._opened_epoch = opened_epoch
         self._keys = LogKeys(container)
         self._calls = ObjectCalls(store)
         self._claims = Claims(self._calls, self._keys)
@@ -105,6 +113,8 @@ class ObjectLog(SequencedLog):
             raise IllegalStateError(f"log {self._keys.folder} was opened before")
         self._opened = True
         try:
+            if self._opened_epoch and await self._calls.persist(self._look_for_what_was_opened) is None:
+                raise DataLossError(f"log {self._keys.folder} does not know epoch {self._opened_epoch}, its last one")
             await self._claims.take(epoch, nonce)
             self._identity = FrameIdentity(self._keys.container, epoch, nonce)
             await self._begin(await self._recovered(epoch))
@@ -113,6 +123,9 @@ class ObjectLog(SequencedLog):
             raise
         self._begun = True
         self._spawn(partial(self._cleaner.sweep, self._map, epoch))
+
+    async def _look_for_what_was_opened(self) -> Claim | None:
+        return await self._claims.look(self._opened_epoch)
 
     async def _recovered(self, epoch: int) -> ObjectDecision:
         try:

@@ -13,6 +13,7 @@ from tailrace.common.errors import IllegalStateError, StartError, UnavailableErr
 from tailrace.log.disk import RealDisk
 from tailrace.log.file import FileLog
 from tailrace.log.object import ObjectLog
+from tailrace.log.objectkeys import LogKeys
 from tailrace.log.probe import probe_conditions
 from tailrace.segmentstore.tier2 import OBJECT_KINDS, epoch_of_key
 
@@ -50,7 +51,7 @@ class FolderLogs(Protocol):
 
 def folder_logs(kind: LogKind, data: Path, containers: Sequence[int]) -> FolderLogs:
     """The logs of those containers of a data folder."""
-    return FileLogs(data, containers) if kind == "file" else ObjectLogs(data)
+    return FileLogs(data, containers) if kind == "file" else ObjectLogs(data, containers)
 
 
 class FileLogs:
@@ -67,6 +68,8 @@ class FileLogs:
         for container_id in self._opened:
             directory = self._directory(container_id)
             if not self._opened[container_id] and not any(directory.glob("[0-9]*.log")):
+                if await _any_below(store, LogKeys(container_id).folder):
+                    raise StartError(f"{place} has the log of container {container_id}: its logs are object logs")
                 self._opened[container_id] = await _epoch_of_objects(store, container_id)
             if directory.exists():
                 await _wait_until_free(self._disk, str(directory))
@@ -96,10 +99,11 @@ class FileLogs:
 class ObjectLogs:
     """Logs in the objects of Tier 2. The folder holds epochs only; when they are lost the claims take their place."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, containers: Sequence[int]) -> None:
         self._data = data
         self._epochs = FileEpochs(data)
-        self._served: dict[int, int] = {}
+        self._opened = {container_id: opened_epoch(data, container_id) for container_id in containers}
+        self._served: set[int] = set()
         self._store: ObjectStore
 
     async def prepare(self, store: ObjectStore, place: str, nonce: str) -> None:
@@ -108,11 +112,14 @@ class ObjectLogs:
             await probe_conditions(store, nonce, place)
         except UnavailableError as error:
             raise StartError(f"{place} does not work: {error}") from error
+        for container_id in self._opened:
+            if not self._opened[container_id]:
+                self._opened[container_id] = await _epoch_of_objects(store, container_id)
         self._store = store
 
     def open_log(self, container_id: int) -> ObjectLog:
         """See FolderLogs.open_log."""
-        return ObjectLog(self._store, container_id)
+        return ObjectLog(self._store, container_id, opened_epoch=self._opened[container_id])
 
     async def next_epoch(self, container_id: int, floor: int) -> int:
         """See FolderLogs.next_epoch.
@@ -131,7 +138,8 @@ class ObjectLogs:
     def log_opened(self, container_id: int, epoch: int) -> None:
         """See FolderLogs.log_opened."""
         note_opened(self._data, container_id, epoch)
-        self._served[container_id] = epoch
+        self._opened[container_id] = epoch
+        self._served.add(container_id)
 
     def close(self) -> None:
         """See FolderLogs.close."""
@@ -146,6 +154,12 @@ async def _epoch_of_objects(store: ObjectStore, container_id: int) -> int:
         async for info in store.list(f"{kind}{container_id}"):
             return epoch_of_key(info.key)
     return 0
+
+
+async def _any_below(store: ObjectStore, prefix: str) -> bool:
+    async for _ in store.list(prefix):
+        return True
+    return False
 
 
 async def _wait_until_free(disk: RealDisk, directory: str) -> None:
