@@ -1,0 +1,85 @@
+"""Which worker is to own which container: a pure policy (design §9).
+
+The same input gives the same answer, in whichever order it comes. Among the workers that accept containers the numbers
+of containers differ by one at most, and no policy with that property moves fewer. A worker that is only *kept* (silent,
+or not heard of yet) keeps what it has and gets nothing; one that leaves gets nothing, and keeps only what nobody else
+takes; what no living worker has is placed at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """The living workers by what they may have; nobody is in two of them."""
+
+    accepting: Collection[str] = ()
+    keeping: Collection[str] = ()
+    leaving: Collection[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What changes now.
+
+    ``placed``: containers that no living worker has, and their new workers. ``moved``: containers whose workers live
+    and hand them over. ``postponed``: how many more must move later.
+    """
+
+    placed: Mapping[int, str] = field(default_factory=dict)
+    moved: Mapping[int, str] = field(default_factory=dict)
+    postponed: int = 0
+
+
+def place(container_count: int, current: Mapping[int, str], workers: Workers) -> dict[int, str]:
+    """The worker of each container in the end; containers that nobody can take are missing."""
+    accepting = sorted(workers.accepting)
+    keeping = set(workers.keeping)
+    if not accepting:
+        keeping |= set(workers.leaving)
+    placed = {number: current[number] for number in range(container_count) if current.get(number) in keeping}
+    if not accepting:
+        return placed
+    theirs: dict[str, list[int]] = {worker: [] for worker in accepting}
+    homeless: list[int] = []
+    for number in range(container_count):
+        if number not in placed:
+            theirs.get(current.get(number, ""), homeless).append(number)
+    quotas = _quotas(theirs, container_count - len(placed))
+    for worker in accepting:
+        homeless.extend(theirs[worker][quotas[worker] :])
+    homeless.sort()
+    left = iter(homeless)
+    for worker in accepting:
+        kept = theirs[worker][: quotas[worker]]
+        kept.extend(next(left) for _ in range(quotas[worker] - len(kept)))
+        placed.update(dict.fromkeys(kept, worker))
+    return placed
+
+
+def _quotas(theirs: Mapping[str, list[int]], total: int) -> dict[str, int]:
+    """How many each gets. Who has most gets the larger share: that moves fewest."""
+    share, larger = divmod(total, len(theirs))
+    by_count = sorted(theirs, key=lambda worker: (-len(theirs[worker]), worker))
+    return {worker: share + (rank < larger) for rank, worker in enumerate(by_count)}
+
+
+def next_step(
+    container_count: int, current: Mapping[int, str], workers: Workers, handing_over: int, handing_over_max: int
+) -> Step:
+    """The part of `place` that is done now.
+
+    What has no living worker is placed at once. The others move `handing_over_max` at a time, of which `handing_over`
+    are under way; those of workers that leave come first.
+    """
+    wanted = place(container_count, current, workers)
+    living = {*workers.accepting, *workers.keeping, *workers.leaving}
+    changed = [number for number in sorted(wanted) if wanted[number] != current.get(number)]
+    placed = {number: wanted[number] for number in changed if current.get(number) not in living}
+    moves = [number for number in changed if number not in placed]
+    moves.sort(key=lambda number: (current[number] not in workers.leaving, number))
+    room = max(0, handing_over_max - handing_over)
+    return Step(placed, {number: wanted[number] for number in moves[:room]}, len(moves[room:]))
