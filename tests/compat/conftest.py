@@ -78,8 +78,16 @@ def _end(process: subprocess.Popen[bytes], log: Path) -> None:
         raise RuntimeError(f"the server ended with {code}:\n{_tail(log)}")
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The tests of the protocol itself, and some of a published client, run over both kinds of log."""
+    if "log_kind" in metafunc.fixturenames:
+        both = {"wire", "python"} & set(metafunc.definition.path.relative_to(Path(__file__).parent).parts)
+        kinds = ["file", "object"] if both and "TAILRACE_COMPAT_CONTROLLER" not in os.environ else ["file"]
+        metafunc.parametrize("log_kind", kinds, scope="session")
+
+
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CompatServer]:
+def server(tmp_path_factory: pytest.TempPathFactory, log_kind: str) -> Iterator[CompatServer]:
     """Our standalone server on ephemeral ports over a temporary folder (or the one the environment names)."""
     if "TAILRACE_COMPAT_CONTROLLER" in os.environ:
         scale = json.loads(os.environ.get("TAILRACE_COMPAT_SCALE", "[]"))
@@ -89,7 +97,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CompatServer]:
     ready, log = folder / "ready.json", folder / "log"
     ports = [word for port in ("controller", "rest", "store", "admin") for word in (f"--{port}-port", "0")]
     cli = [sys.executable, "-m", "tailrace.cli"]
-    arguments = [*cli, "standalone", "--data", str(folder / "data"), *ports, "--ready-file", str(ready)]
+    arguments = [
+        *cli,
+        "standalone",
+        "--data",
+        str(folder / "data"),
+        "--log",
+        log_kind,
+        *ports,
+        "--ready-file",
+        str(ready),
+    ]
     with log.open("wb") as output:
         process = subprocess.Popen(arguments, stdout=output, stderr=subprocess.STDOUT)
     try:

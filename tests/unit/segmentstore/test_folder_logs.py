@@ -77,14 +77,14 @@ async def data(tmp_path: Path) -> Path:
 async def test_the_folder_remembers_where_its_logs_are(data: Path) -> None:
     assert json.loads((data / "tailrace.json").read_text())["format"] == 2
     assert not (data / "log").exists()
-    with pytest.raises(StartError, match="the folder's logs are object logs, not file logs$"):
+    with pytest.raises(StartError, match=r"the folder's logs are object logs, not file logs$"):
         async with served(data, "file"):
             pass
     other = data.parent / "other"
     async with served(other):
         pass
     assert json.loads((other / "tailrace.json").read_text())["format"] == 1
-    with pytest.raises(StartError, match="the folder's logs are file logs, not object logs$"):
+    with pytest.raises(StartError, match=r"the folder's logs are file logs, not object logs$"):
         async with served(other, "object"):
             pass
 
@@ -98,7 +98,7 @@ async def test_lost_epochs_lose_nothing(data: Path) -> None:
 
 
 async def test_a_lost_folder_is_refused_by_its_cluster(data: Path) -> None:
-    with pytest.raises(StartError, match="belongs to cluster .*, not to "):
+    with pytest.raises(StartError, match=r"belongs to cluster .*, not to "):
         async with served(data.parent / "new", "object", data / "tier2"):
             pass
 
@@ -142,7 +142,7 @@ async def test_a_store_that_fails_the_probe_is_refused(tmp_path: Path, monkeypat
         await probe_conditions(Ignorant(store), nonce, place)  # type: ignore[arg-type]
 
     monkeypatch.setattr(folderlogs, "probe_conditions", probe)
-    with pytest.raises(StartError, match="^Tier 2 .* cannot hold the log: it ignores conditions"):
+    with pytest.raises(StartError, match=r"^Tier 2 .* cannot hold the log: it ignores conditions"):
         async with served(tmp_path / "data", "object"):
             pass
     async with served(tmp_path / "files", "file"):
