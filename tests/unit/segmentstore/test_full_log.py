@@ -92,7 +92,7 @@ def test_full_from_any_moment_on(turns: int) -> None:
     """Nothing hangs; once Tier 2 holds the bytes, the log truncates itself and takes appends again."""
 
     async def main(course: Course) -> None:
-        writers = [asyncio.ensure_future(course.write(writer, 20)) for writer in range(WRITERS)]
+        writers = [asyncio.ensure_future(course.write(writer, 30)) for writer in range(WRITERS)]
         await asyncio.sleep(turns * 0.001)
         course.world.disk.capacity_bytes = course.world.disk.used_bytes()
         await asyncio.gather(*writers)
