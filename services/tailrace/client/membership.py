@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from tailrace.client.groupcuts import complete_cuts
 from tailrace.client.groupstate import policy
 from tailrace.client.groupstate import records as r
 from tailrace.client.model import StreamName
-from tailrace.client.readergroup import UNLIMITED_OFFSET, initial_record, positions_reached
+from tailrace.client.readergroup import UNLIMITED_OFFSET, initial_record
 from tailrace.common import limits, names
 from tailrace.common.errors import (
     AlreadyExistsError,
@@ -193,7 +194,7 @@ class GroupMember:
             return
         config = self.state.config
         try:
-            cuts = await positions_reached(self._context, self.state.last_checkpoint or {})
+            cuts = await complete_cuts(self._context, self.state.last_checkpoint or {})
             for cut in cuts.values():
                 await self._context.controller.update_subscriber_cut(
                     StreamName(cut.scope, cut.stream),

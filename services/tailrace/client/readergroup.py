@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from tailrace.client.groupcuts import complete_cuts
 from tailrace.client.groupstate import policy
 from tailrace.client.groupstate import records as r
 from tailrace.client.groupsync import GroupSynchronizer
@@ -21,18 +21,17 @@ from tailrace.common.errors import (
     DeadlineError,
     IllegalStateError,
     NoSuchReaderGroupError,
-    NoSuchSegmentError,
     OverloadedError,
     TailraceError,
     WriteConflictError,
 )
 from tailrace.common.ports import new_uuid
-from tailrace.common.streamcut import StreamCut
 
 if TYPE_CHECKING:
     from tailrace.client.context import ClientContext
     from tailrace.client.groupstate.state import GroupState
     from tailrace.common.ranges import KeyRange
+    from tailrace.common.streamcut import StreamCut
 
 UNLIMITED_OFFSET: Final = 2**63 - 1
 
@@ -147,7 +146,7 @@ class ReaderGroup:
         state = await self.state()
         offsets = state.coarse_positions()
         offsets.update({segment: max(offset, offsets.get(segment, 0)) for segment, offset in state.last_read.items()})
-        return await positions_reached(self._context, offsets)
+        return await complete_cuts(self._context, offsets)
 
     async def reader_offline(self, reader: str, position: r.Position | None = None) -> None:
         """Declare a reader dead: others take its segments over, at `position` or at its last checkpoint."""
@@ -214,7 +213,7 @@ class ReaderGroup:
         positions = state.positions.get(name)
         if positions is None:
             return None
-        result = await positions_reached(self._context, positions)
+        result = await complete_cuts(self._context, positions)
         await self._synchronizer.update_unconditionally([r.ClearCheckpointsBefore(name)])
         return result
 
@@ -246,7 +245,7 @@ class ReaderGroup:
         for _ in range(limits.READER_GROUP_RESETS_MAX):
             state = await self.state()
             try:
-                await self._reset_once(state, config or _from_last_checkpoint(state))
+                await self._reset_once(state, config or await _from_last_checkpoint(self._context, state))
                 return
             except WriteConflictError as error:
                 await self._catch_up(error)
@@ -278,31 +277,9 @@ class ReaderGroup:
         )
 
 
-async def positions_reached(context: ClientContext, offsets: Mapping[str, int]) -> dict[str, StreamCut]:
-    """Cuts as others take them: a segment that was read to its sealed end stands at that end.
-
-    In the state of a group −1 says so, while in a cut it is a segment that was not reached (naming §7).
-    """
-    reached = dict(offsets)
-    for segment, offset in offsets.items():
-        if offset == r.ENDED_OFFSET:
-            with contextlib.suppress(NoSuchSegmentError):  # the stream was truncated behind it: the cut is of no use
-                reached[segment] = (await context.segments.segment_info(segment)).length
-    return cuts_of(reached)
-
-
-def cuts_of(offsets: Mapping[str, int]) -> dict[str, StreamCut]:
-    """Cuts by ``scope/stream`` of offsets by segment name."""
-    positions: dict[StreamName, dict[int, int]] = {}
-    for segment, offset in offsets.items():
-        name = names.parse_segment_name(segment)
-        positions.setdefault(StreamName(name.scope, name.stream), {})[name.identifier] = offset
-    return {str(stream): StreamCut(stream.scope, stream.stream, cut) for stream, cut in positions.items()}
-
-
-def _from_last_checkpoint(state: GroupState) -> r.ReaderGroupConfig:
+async def _from_last_checkpoint(context: ClientContext, state: GroupState) -> r.ReaderGroupConfig:
     """The present configuration, starting from the last checkpoint if there is one."""
     if not state.last_checkpoint:
         return state.config
-    starting = {**state.config.starting, **cuts_of(state.last_checkpoint)}
+    starting = {**state.config.starting, **await complete_cuts(context, state.last_checkpoint)}
     return dataclasses.replace(state.config, starting=starting)

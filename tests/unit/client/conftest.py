@@ -284,6 +284,7 @@ class TinyController:
     def __init__(self, store: TinyStore) -> None:
         self.store = store
         self.active: list[pb.SegmentRange] = []
+        self.epochs: list[list[pb.SegmentRange]] = []
         self.following: dict[int, list[pb.SuccessorResponse.SegmentEntry]] = {}
         self.heads: dict[int, int] = {}
         self.calls: list[tuple[str, object]] = []
@@ -304,6 +305,7 @@ class TinyController:
     def begin(self, *segments: tuple[int, float, float]) -> None:
         """The first epoch."""
         self.active = [self.segment(*segment) for segment in segments]
+        self.epochs = [self.active]
         self.heads = {segment[0]: 0 for segment in segments}
 
     def scale(self, sealed: list[int], *segments: tuple[int, float, float]) -> None:
@@ -311,6 +313,7 @@ class TinyController:
         fresh = [self.segment(*segment) for segment in segments]
         old = [segment for segment in self.active if segment.segmentId.segmentId in sealed]
         self.active = [segment for segment in self.active if segment not in old] + fresh
+        self.epochs.append(self.active)
         for segment in old:
             self.following[segment.segmentId.segmentId] = [
                 pb.SuccessorResponse.SegmentEntry(
@@ -379,7 +382,10 @@ class TinyController:
                     self.store.create(names.transaction_segment_name(name, identifier))
                 return pb.CreateTxnResponse(txnId=pb.TxnId(lowBits=self.transactions), activeSegments=self.active)
             case "getEpochSegments":
-                return pb.SegmentRanges(segmentRanges=self.active)
+                assert isinstance(request, pb.GetEpochSegmentsRequest)
+                if request.epoch >= len(self.epochs):
+                    raise NotFoundError(f"there is no epoch {request.epoch}")
+                return pb.SegmentRanges(segmentRanges=self.epochs[request.epoch])
             case "pingTransaction":
                 return pb.PingTxnStatus()
             case "commitTransaction" | "abortTransaction":
