@@ -11,7 +11,7 @@ import pytest
 from sim import SimWorld
 from sim.process import SimProcess
 from sim.swarm import Swarm
-from tailrace.common.errors import DeadlineError, NotFoundError, UnavailableError
+from tailrace.common.errors import DeadlineError, DiskFullError, NotFoundError, UnavailableError
 
 PORT = 5000
 
@@ -215,6 +215,23 @@ def test_a_disk_that_stalls() -> None:
 
         world.run(main())
         assert world.faults()["disk stall"] == 1
+
+
+def test_a_disk_that_others_fill() -> None:
+    with SimWorld(10) as world:
+
+        async def main() -> None:
+            disk = world.disk.attach(world.process("disk"))
+            disk.make_directory("/d")
+            world.disk.fill(60)
+            assert disk.free_bytes("/d") == 0
+            with pytest.raises(DiskFullError):
+                await disk.create_zeroed("/d/a", 1)
+            await asyncio.sleep(60)
+            await disk.create_zeroed("/d/a", 1)
+
+        world.run(main())
+        assert world.faults()["disk full"] == 1
 
 
 def test_a_clock_that_jumps() -> None:

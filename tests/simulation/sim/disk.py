@@ -120,6 +120,7 @@ class SimDisk:
         self.sync_error_chance = 0.0
         self.slow_sync_chance = 0.02
         self._stalled_until_s = 0.0
+        self._full_until_s = 0.0
         self.operations = 0
         self.counts: dict[str, int] = {}
         self.faults: dict[str, int] = {}
@@ -175,9 +176,17 @@ class SimDisk:
         self.count("disk stall")
         self._stalled_until_s = max(self._stalled_until_s, self.loop.time() + seconds)
 
-    def end_stall(self) -> None:
-        """The disk is as fast as ever."""
-        self._stalled_until_s = 0.0
+    def fill(self, seconds: float) -> None:
+        """Somebody else takes all the space that is left, for a while."""
+        self._full_until_s = max(self._full_until_s, self.loop.time() + seconds)
+
+    def free_bytes(self) -> int:
+        """Space that is left."""
+        return 0 if self.loop.time() < self._full_until_s else max(0, self.capacity_bytes - self.used_bytes())
+
+    def end_episodes(self) -> None:
+        """The disk is as fast as ever, and others take no space."""
+        self._stalled_until_s = self._full_until_s = 0.0
 
     def takes_s(self, most_s: float) -> float:
         """How long an operation takes that usually takes `most_s` at most."""
@@ -253,7 +262,7 @@ class AttachedDisk:
         inode = Inode()
         directory.change("", name, inode)
         await self.pause()
-        if self.disk.used_bytes() + length_bytes > self.disk.capacity_bytes:
+        if length_bytes > self.disk.free_bytes():
             self.disk.count("disk full")
             directory.change(name, "", None)
             raise DiskFullError(f"no space for {length_bytes} bytes of log in {path}")
@@ -303,7 +312,7 @@ class AttachedDisk:
 
     def free_bytes(self, directory: str) -> int:
         """See Disk.free_bytes."""
-        return max(0, self.disk.capacity_bytes - self.disk.used_bytes())
+        return self.disk.free_bytes()
 
 
 class SimLock:

@@ -7,16 +7,23 @@ partitions...) come one after the other from `trouble`. After `end` nothing is w
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 from sim.process import SimProcess
 from sim.world import SimWorld
 
 CALM_SEEDS = 0.2
 """The part of the seeds without any of these faults."""
+CHOSEN = 0.35
+"""The part of the others that has a certain fault."""
 LONG_S = 60.0
 """Longer than any lease."""
+
+Setting: TypeAlias = tuple[Any, str, float]
+"""An attribute of a part of the world and its value."""
 
 
 class Swarm:
@@ -42,21 +49,23 @@ class Swarm:
         self._longest_s = longest_s
         self._every_s = every_s
         self._on = False
-        chances: dict[str, Callable[[bool], None]] = {}
+        self._before: list[Setting] = []
+        chances: dict[str, list[Setting]] = {}
         episodes: dict[str, Callable[[float], None]] = {}
         if disk:
-            chances["slow disk"] = self._slow_disk
+            chances["slow disk"] = [(world.disk, "slow_sync_chance", 0.3)]
             episodes["disk stall"] = world.disk.stall
+            episodes["disk full"] = world.disk.fill
         if store:
-            chances["slow store"] = self._slow_store
-            chances["store timeout without effect"] = self._timeouts
-            chances["partial body"] = self._partial_bodies
+            chances["slow store"] = [(world.store, "slow_chance", 0.2)]
+            chances["store timeout without effect"] = [(world.store, "timeout_chance", 0.02)]
+            chances["partial body"] = [(world.store, "partial_body_chance", 0.1)]
             episodes["store throttling"] = world.store.throttle
             episodes["store outage"] = world.store.outage
         if connections:
-            chances["slow network"] = self._slow_network
-            chances["reset before the answer"] = self._lost_answers
-            chances["half-open connection"] = self._half_open
+            chances["slow network"] = [(world.network, "slow_chance", 0.1), (world.network, "slow_max_s", 2.0)]
+            chances["reset before the answer"] = [(world.network, "lost_answer_chance", 0.01)]
+            chances["half-open connection"] = [(world.network, "half_open_chance", 0.5)]
             episodes["connection reset"] = self._resets
             episodes["partition"] = self._partition
             episodes["one-way partition"] = self._one_way
@@ -65,11 +74,11 @@ class Swarm:
         if clocks:
             episodes["clock jump"] = self._clock_jump
         calm = self.random.random() < CALM_SEEDS
-        self._chances = {} if calm else self._some(chances)
-        self._episodes = {} if calm else self._some(episodes)
+        self._chances = {name: chances[name] for name in self._some(chances, calm)}
+        self._episodes = {name: episodes[name] for name in self._some(episodes, calm)}
 
-    def _some(self, faults: dict[str, Callable[..., None]]) -> dict[str, Callable[..., None]]:
-        return {name: fault for name, fault in faults.items() if self.random.random() < 0.35}
+    def _some(self, names: Iterable[str], calm: bool) -> list[str]:
+        return [name for name in names if self.random.random() < CHOSEN and not calm]
 
     @property
     def kinds(self) -> list[str]:
@@ -81,23 +90,31 @@ class Swarm:
         return any(kind in self._chances or kind in self._episodes for kind in kinds)
 
     @property
+    def hurts_log(self) -> bool:
+        """Whether a log on the disk may be too late or without space."""
+        return self.has("disk stall", "disk full", "pause")
+
+    @property
     def hurts_store(self) -> bool:
         """Whether requests to the object store may fail."""
         return self.has("store timeout without effect", "partial body", "store throttling", "store outage")
 
     def begin(self) -> None:
         """Turn the faults on."""
+        if self._on:
+            return
         self._on = True
-        for fault in self._chances.values():
-            fault(True)
+        for owner, name, value in itertools.chain(*self._chances.values()):
+            self._before.append((owner, name, getattr(owner, name)))
+            setattr(owner, name, value)
 
     def end(self) -> None:
         """Turn all faults off, also those under way; paused processes go on."""
         self._on = False
-        for fault in self._chances.values():
-            fault(False)
+        while self._before:
+            setattr(*self._before.pop())
         self.world.store.end_episodes()
-        self.world.disk.end_stall()
+        self.world.disk.end_episodes()
         self.world.network.heal()
         self.world.end_pauses()
         for machine in self._clocks:
@@ -111,29 +128,6 @@ class Swarm:
             await asyncio.sleep(self.random.random() ** 2 * 3 * self._every_s)
             if self._on:
                 self._episodes[self.random.choice(names)](self.random.random() ** 3 * self._longest_s)
-
-    # -- by chance
-
-    def _slow_disk(self, on: bool) -> None:
-        self.world.disk.slow_sync_chance = 0.3 if on else 0.02
-
-    def _slow_store(self, on: bool) -> None:
-        self.world.store.slow_chance = 0.2 if on else 0.02
-
-    def _timeouts(self, on: bool) -> None:
-        self.world.store.timeout_chance = 0.02 if on else 0.0
-
-    def _partial_bodies(self, on: bool) -> None:
-        self.world.store.partial_body_chance = 0.1 if on else 0.0
-
-    def _slow_network(self, on: bool) -> None:
-        self.world.network.slow_chance, self.world.network.slow_max_s = (0.1, 2.0) if on else (0.02, 0.2)
-
-    def _lost_answers(self, on: bool) -> None:
-        self.world.network.lost_answer_chance = 0.01 if on else 0.0
-
-    def _half_open(self, on: bool) -> None:
-        self.world.network.half_open_chance = 0.5 if on else 0.0
 
     # -- episodes
 

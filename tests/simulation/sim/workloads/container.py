@@ -7,12 +7,13 @@ import copy
 import random
 
 from sim.checks.copies import copied
-from sim.checks.tiers import Contents, check_same_contents, check_tiers, contents
 from sim.checks.tidy import come_to_order, tidy_knobs
+from sim.checks.tiers import Contents, check_same_contents, check_tiers, contents
 from sim.checks.watch import ContainerWatch
 from sim.knobs import silent_logs, turned
 from sim.loop import StuckError
 from sim.process import SimProcess
+from sim.swarm import Swarm
 from sim.violations import Violation, require
 from sim.workloads.replay import check_replayed
 from sim.workloads.segment_model import SoleClient
@@ -48,6 +49,7 @@ class ContainerWorkload:
         self.power_cuts = rng.random() < 0.7
         self.max_frame_bytes = rng.choice([4 * 1024, 16 * 1024, 64 * 1024])
         self.cache_bytes = rng.choice(self.cache_sizes)
+        self.swarm = Swarm(self.world, disk=True, store=True, processes=["store"], clocks=[""])
         self.epoch = 0
         self.watch = ContainerWatch(self.world.loop, self.cache_bytes)
         self._last: Container | None = None
@@ -82,12 +84,16 @@ class ContainerWorkload:
                 world.run(self._main())
             except (TimeoutError, StuckError) as error:
                 raise Violation(f"no progress though nothing fails any more: {error!r}") from error
+            except UnavailableError as error:
+                raise Violation(f"unavailable though nothing fails any more: {error}") from error
             require(not world.store.overwritten, f"objects were overwritten: {world.store.overwritten}")
 
     async def _main(self) -> None:
+        trouble = asyncio.create_task(self.swarm.trouble())
         for _ in range(self.random.randint(2, 7)):
             self._faults(on=True)
             await self._incarnation()
+        trouble.cancel()
         self._faults(on=False)
         for _ in range(2):  # the second time everything comes from Tier 2
             process = self.world.process("calm")
@@ -96,6 +102,10 @@ class ContainerWorkload:
             self.world.crash(process, power=True)
 
     def _faults(self, *, on: bool) -> None:
+        if on:
+            self.swarm.begin()
+        else:
+            self.swarm.end()
         self.world.disk.sync_error_chance = self.sync_error_chance if on else 0.0
         self.world.store.failure_chance = self.store_failure_chance if on else 0.0
         self.world.store.lost_reply_chance = self.store_loss_chance if on else 0.0
@@ -110,7 +120,8 @@ class ContainerWorkload:
             waiting.add(self._crash_point(process, int(rng.random() ** 2 * 500), power))
         await asyncio.wait(waiting, timeout=rng.random() ** 2 * 30, return_when=asyncio.FIRST_COMPLETED)
         if not process.alive:
-            await asyncio.wait(waiting - {work})
+            if dying := waiting - {work}:
+                await asyncio.wait(dying)
             return
         if work.done():
             work.result()
@@ -131,7 +142,7 @@ class ContainerWorkload:
 
     def _may_stay_closed(self) -> bool:
         """Whether a fault may keep the container from opening."""
-        return self.sync_error_chance > 0
+        return self.sync_error_chance > 0 or self.swarm.has("disk full")
 
     def make_container(self, process: SimProcess, epoch: int) -> Container:
         """The container in a process, not yet started."""
@@ -183,6 +194,7 @@ class ContainerWorkload:
             require(self.sync_error_chance > 0, f"the container stopped without a fault: {result}")
         elif isinstance(result, UnavailableError):
             faulty = self.store_failure_chance > 0 or self.store_loss_chance > 0 or self.sync_error_chance > 0
+            faulty = faulty or self.swarm.hurts_log or self.swarm.hurts_store
             require(faulty, f"unavailable without a fault: {result}")
         elif isinstance(result, DataError):
             raise Violation(f"{type(result).__name__}: {result}") from result

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from sim.process import SimProcess
+from sim.swarm import Swarm
 from sim.workloads.container import CONTAINER, ContainerWorkload
 from tailrace.log.object import ObjectLog
 from tailrace.log.port import DurableLog
@@ -17,6 +18,7 @@ class ObjectContainerWorkload(ContainerWorkload):
         super().__init__(seed)
         self.sync_error_chance = 0.0
         self.power_cuts = False
+        self.swarm = Swarm(self.world, store=True, processes=["store"], clocks=[""])
         self.world.store.late_max_s = 5.0
         self.world.store.duplicate_chance = self.random.choice([0.0, 0.0, 0.03])
         self.world.store.stale_list_chance = self.random.choice([0.0, 0.0, 0.5])
@@ -28,4 +30,5 @@ class ObjectContainerWorkload(ContainerWorkload):
         return ObjectLog(self.world.store.attach(process), CONTAINER, max_frame_bytes=self.max_frame_bytes)
 
     def _may_stay_closed(self) -> bool:
-        return self.store_failure_chance + self.store_loss_chance > 0
+        failing = self.store_failure_chance + self.store_loss_chance > 0
+        return failing or self.swarm.hurts_store or self.swarm.has("pause")

@@ -69,7 +69,7 @@ class TablesWorkload(ContainerWorkload):
             try:
                 container = await self._open(process)
             except UnavailableError as error:
-                require(self.sync_error_chance > 0, f"the container did not open without a fault: {error}")
+                require(self._may_stay_closed(), f"the container did not open without a fault: {error}")
                 return
             await self._use(container, TableService(container, entries, hash_function=self.hash_function))
             try:
