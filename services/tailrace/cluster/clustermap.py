@@ -47,13 +47,13 @@ def read_map(manifest: Manifest) -> ClusterMap:
         BadRequestError: the resource does not say how many containers there are.
     """
     count = (manifest.get("spec") or {}).get("containers")
-    if not isinstance(count, int) or not 1 <= count <= limits.CONTAINERS_MAX:
+    if type(count) is not int or not 1 <= count <= limits.CONTAINERS_MAX:
         raise BadRequestError(f"spec.containers is {count!r}, not a number from 1 to {limits.CONTAINERS_MAX}")
     status = manifest.get("status") or {}
     assignments = {}
     for item in _items(status, _CONTAINERS):
         number, worker, before = item.get("id"), item.get("worker"), item.get("handedOverBy", "")
-        if isinstance(number, int) and 0 <= number < count and isinstance(worker, str) and worker:
+        if type(number) is int and 0 <= number < count and isinstance(worker, str) and worker:
             assignments[number] = Assignment(worker, before if isinstance(before, str) else "")
     workers = {}
     for item in _items(status, _WORKERS):

@@ -44,6 +44,11 @@ class Verdict:
     dead: tuple[str, ...] = ()
     ask: tuple[str, ...] = ()
 
+    @property
+    def known(self) -> frozenset[str]:
+        """All of them."""
+        return frozenset((*self.alive, *self.unheard, *self.held, *self.dead))
+
 
 @dataclass(slots=True)
 class _Worker:

@@ -6,7 +6,7 @@ ones that this room knows. All implementations are held by tests/contract/test_k
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -52,9 +52,9 @@ class WatchEvent:
 class KubernetesApi(Protocol):
     """One namespace of an API server.
 
-    Every call has a deadline. Whatever fails without a definite answer (no connection, no answer in time, 429, 5xx)
-    is UnavailableError; **the outcome of a write is unknown then**, also after 5xx. A manifest that is returned is the
-    caller's.
+    Every call has a deadline. Whatever fails without a definite answer (no connection, no answer in time, 429, 5xx) or
+    may be mended by whoever runs the cluster (401, 403) is UnavailableError; **the outcome of a write is unknown
+    then**, also after 5xx. A manifest that is returned is the caller's.
     """
 
     async def get(self, kind: Kind, name: str) -> Manifest:
@@ -96,7 +96,7 @@ class KubernetesApi(Protocol):
         """
         ...
 
-    def watch(self, kind: Kind, labels: Mapping[str, str], resource_version: str) -> AsyncIterator[WatchEvent]:
+    def watch(self, kind: Kind, labels: Mapping[str, str], resource_version: str) -> AsyncGenerator[WatchEvent, None]:
         """Changes after `resource_version`; late, perhaps, and perhaps none although there are some.
 
         Ends when the server ends it. Close the iterator when it is not needed any more.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 from sim.loop import SimLoop
@@ -390,7 +390,9 @@ class AttachedKubernetes:
         found: Listing = await self._request(f"list {kind.plural}", lambda: self._api.listed(kind, labels))
         return found
 
-    async def watch(self, kind: Kind, labels: Mapping[str, str], resource_version: str) -> AsyncIterator[WatchEvent]:
+    async def watch(
+        self, kind: Kind, labels: Mapping[str, str], resource_version: str
+    ) -> AsyncGenerator[WatchEvent, None]:
         """See KubernetesApi.watch."""
         api = self._api
         if api.happens(api.gone_watch_chance, "watch answered 410"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any
 
 from sim.kubernetes import KubernetesCore, carries
@@ -64,7 +64,9 @@ class LocalKubernetes:
         found: Listing = await self._request("list", kind, "", lambda: self.core.list(kind, labels))
         return found
 
-    async def watch(self, kind: Kind, labels: Mapping[str, str], resource_version: str) -> AsyncIterator[WatchEvent]:
+    async def watch(
+        self, kind: Kind, labels: Mapping[str, str], resource_version: str
+    ) -> AsyncGenerator[WatchEvent, None]:
         """See KubernetesApi.watch."""
         queue: asyncio.Queue[WatchEvent | None] = asyncio.Queue()
 

@@ -1,0 +1,184 @@
+"""The worker's side of placement: opens the containers that the map names it for, lets go of the others (design §9).
+
+What it does is never a matter of safety: epochs and the log decide who owns a container. A container that the map does
+not mention stays where it is, and so does everything while the map cannot be read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from tailrace.cluster.mapreader import MapReader
+from tailrace.common import limits
+from tailrace.common.errors import NotOwnerError, TailraceError, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from typing import NoReturn
+
+    from tailrace.cluster.clustermap import Assignment, ClusterMap
+    from tailrace.cluster.kubernetes import KubernetesApi
+    from tailrace.cluster.renewal import Renewals
+
+_logger = structlog.get_logger()
+
+
+class ContainerHost(Protocol):
+    """What runs containers: a segment store worker."""
+
+    async def open_container(self, container_id: int) -> None:
+        """Own the container from now on; returns when the first attempt to open it has ended.
+
+        Raises:
+            NotOwnerError: who hands out epochs says that it belongs to another worker; it is not owned.
+        """
+        ...
+
+    async def release_container(self, container_id: int) -> None:
+        """Give the container away; what can be moved to Tier 2 in short time is, and its log is closed then."""
+        ...
+
+    def owned(self) -> Collection[int]:
+        """The containers that belong to this worker now, whether they run or not."""
+        ...
+
+
+class Handover(Protocol):
+    """How an owner and its successor tell each other when a container is let go (`LeaseEpochs`)."""
+
+    async def release(self, container_id: int) -> None:
+        """Say that this process has let go of the container. Raises UnavailableError."""
+        ...
+
+    async def holder(self, container_id: int) -> str:
+        """The worker that has not let go of the container; empty: none. Raises UnavailableError."""
+        ...
+
+
+class Follower:
+    """Keeps a host at what the map says for one worker."""
+
+    def __init__(
+        self,
+        api: KubernetesApi,
+        cluster: str,
+        worker: str,
+        host: ContainerHost,
+        handover: Handover,
+        renewals: Renewals,
+    ) -> None:
+        self._worker = worker
+        self._host = host
+        self._handover = handover
+        self._renewals = renewals
+        self._reader = MapReader(api, cluster, self._follow)
+        self._map: ClusterMap | None = None
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._left = False
+        self._changed = asyncio.Event()
+
+    async def run(self) -> NoReturn:
+        """Follow the map until cancelled; containers stay as they are then."""
+        try:
+            await self._reader.run()
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+            if self._tasks:
+                await asyncio.wait(list(self._tasks.values()))
+
+    async def drain(self) -> None:
+        """Leave: hand all containers over, one after the other as the placer moves them; `run` must go on meanwhile.
+
+        What is left after ``limits.DRAIN_DEADLINE_S``, or when there is no other worker, is released as it is.
+        """
+        self._renewals.leave()
+        loop = asyncio.get_running_loop()
+        ends_at_s = loop.time() + limits.DRAIN_DEADLINE_S
+        while self._host.owned() and self._has_others() and loop.time() < ends_at_s:
+            self._changed.clear()
+            self._reader.wake()
+            try:
+                await asyncio.wait_for(self._changed.wait(), min(limits.MAP_RETRY_S, ends_at_s - loop.time()))
+            except TimeoutError:
+                continue
+        self._left = True
+        left = sorted({*self._host.owned(), *self._tasks})
+        if left:
+            _logger.warning("containers_not_handed_over", worker=self._worker, containers=left)
+        for container_id in left:
+            self._settle(container_id)
+        while self._tasks:
+            await asyncio.wait(list(self._tasks.values()))
+
+    def _has_others(self) -> bool:
+        return self._map is None or any(worker != self._worker for worker in self._map.workers)
+
+    def _follow(self, cluster_map: ClusterMap) -> None:
+        self._map = cluster_map
+        for container_id in range(cluster_map.container_count):
+            if self._is_wanted(container_id) is not (container_id in self._host.owned()):
+                self._settle(container_id)
+
+    def _is_wanted(self, container_id: int) -> bool:
+        """Whether the container is to run here; as it is, when the map does not say."""
+        if self._left:
+            return False
+        assignment = self._assignment(container_id)
+        if assignment is None:
+            return container_id in self._host.owned()
+        return assignment.worker == self._worker
+
+    def _assignment(self, container_id: int) -> Assignment | None:
+        return None if self._map is None else self._map.assignments.get(container_id)
+
+    def _settle(self, container_id: int) -> None:
+        if container_id not in self._tasks:
+            self._tasks[container_id] = asyncio.get_running_loop().create_task(self._make_so(container_id))
+
+    async def _make_so(self, container_id: int) -> None:
+        """Open or release the container until it is as the latest map wants it."""
+        try:
+            while (wanted := self._is_wanted(container_id)) is not (container_id in self._host.owned()):
+                if not wanted:
+                    await self._let_go(container_id)
+                elif await self._is_free(container_id):
+                    await self._host.open_container(container_id)
+                    _logger.info("container_opened", worker=self._worker, container=container_id)
+        except NotOwnerError as error:  # the map is another one already
+            _logger.info("container_not_ours", container=container_id, reason=str(error))
+            self._reader.wake()
+        except (TailraceError, OSError) as error:  # may pass: every reading of the map tries again
+            _logger.warning("container_not_settled", container=container_id, reason=str(error))
+        finally:
+            del self._tasks[container_id]  # at the moment of the last look: no map comes in between
+            self._changed.set()
+
+    async def _let_go(self, container_id: int) -> None:
+        await self._host.release_container(container_id)
+        _logger.info("container_released", worker=self._worker, container=container_id)
+        try:
+            await self._handover.release(container_id)
+        except UnavailableError as error:
+            _logger.warning("release_not_told", container=container_id, reason=str(error))
+
+    async def _is_free(self, container_id: int) -> bool:
+        """Wait for a living owner to let go, within bounds; False: the container is not wanted here any more."""
+        loop = asyncio.get_running_loop()
+        ends_at_s = loop.time() + limits.HANDOVER_PATIENCE_S
+        while self._is_wanted(container_id):
+            assignment = self._assignment(container_id)
+            before = assignment.handed_over_by if assignment is not None else ""
+            if before in ("", self._worker) or loop.time() >= ends_at_s:
+                return True
+            try:
+                if await self._handover.holder(container_id) != before:
+                    return True
+            except UnavailableError as error:
+                _logger.info("holder_not_known", container=container_id, reason=str(error))
+                return True
+            await asyncio.sleep(limits.HANDOVER_POLL_S)
+        return False

@@ -1,0 +1,219 @@
+"""The placer: watches the workers and writes the container map (design §9). One is active at a time; two do no harm.
+
+Each step looks at the workers' Leases, decides who lives (`failure`), reads the map freshly, decides what moves
+(`placement`), and replaces the map by compare-and-swap. Whatever fails ends the step, and nothing has moved. The map
+can be lost: containers that it does not mention are where their Leases say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from tailrace.cluster.clustermap import Assignment, ClusterMap, read_map, write_map
+from tailrace.cluster.failure import FailureDetector, Renewal, Verdict
+from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, KubernetesApi
+from tailrace.cluster.leases import (
+    CONTAINER_ROLE,
+    WORKER_ROLE,
+    WorkerLease,
+    labels_of,
+    read_container_lease,
+    read_worker_lease,
+)
+from tailrace.cluster.placement import Step, Workers, next_step
+from tailrace.common import limits
+from tailrace.common.errors import BadRequestError, NotFoundError, UnavailableError, WriteConflictError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import NoReturn
+
+    from tailrace.cluster.endpoints import ContainerEndpoints
+
+_logger = structlog.get_logger()
+
+
+class Prober(Protocol):
+    """Asks a worker itself whether it is there."""
+
+    async def answers(self, worker: str, endpoints: ContainerEndpoints | None) -> bool:
+        """Whether the worker answers within ``limits.PROBE_DEADLINE_S``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a step did, and why, in one sentence; ``changed``: the map was written."""
+
+    reason: str
+    changed: bool = False
+
+
+class Placer:
+    """Places the containers of one cluster."""
+
+    def __init__(
+        self, api: KubernetesApi, cluster: str, prober: Prober, detector: FailureDetector | None = None
+    ) -> None:
+        self._api = api
+        self._cluster = cluster
+        self._prober = prober
+        self._detector = detector or FailureDetector()
+        self._named: frozenset[str] = frozenset()
+        self._endpoints: dict[str, ContainerEndpoints] = {}
+
+    async def run(self) -> NoReturn:
+        """Take steps until cancelled."""
+        loop = asyncio.get_running_loop()
+        last = ""
+        while True:
+            began_s = loop.time()
+            decision = await self.step()
+            if decision.reason != last:
+                _logger.info("placement", cluster=self._cluster, reason=decision.reason)
+                last = decision.reason
+            await asyncio.sleep(max(0.0, began_s + limits.PLACER_PERIOD_S - loop.time()))
+
+    async def step(self) -> Decision:
+        """Look, decide, write. What could not be read or written is tried again by the next step."""
+        try:
+            leases = await self._look()
+        except UnavailableError as error:
+            self._detector.lost_contact()
+            return Decision(f"the workers' Leases could not be listed, nothing moves: {error}")
+        verdict = await self._judge()
+        try:
+            return await self._place(leases, verdict)
+        except (UnavailableError, WriteConflictError) as error:
+            return Decision(f"the map was not written: {error}")
+        except (NotFoundError, BadRequestError) as error:
+            return Decision(f"there is no cluster to place: {error}")
+
+    async def _look(self) -> dict[str, WorkerLease]:
+        listing = await self._api.list(LEASES, labels_of(self._cluster, WORKER_ROLE))
+        leases = [lease for item in listing.items if (lease := read_worker_lease(item)) is not None]
+        renewals = {lease.worker: Renewal(lease.incarnation, lease.renewal) for lease in leases}
+        self._detector.look(asyncio.get_running_loop().time(), renewals, self._named)
+        return {lease.worker: lease for lease in leases}
+
+    async def _judge(self) -> Verdict:
+        loop = asyncio.get_running_loop()
+        verdict = self._detector.verdict(loop.time())
+        if not verdict.ask:
+            return verdict
+        room = asyncio.Semaphore(limits.PROBES_CONCURRENT_MAX)
+
+        async def ask(worker: str) -> bool:
+            async with room:
+                return await self._prober.answers(worker, self._endpoints.get(worker))
+
+        answers = await asyncio.gather(*(ask(worker) for worker in verdict.ask))
+        for worker, alive in zip(verdict.ask, answers, strict=True):
+            _logger.warning("worker_asked", worker=worker, answers=alive)
+            self._detector.answered(worker, loop.time(), alive=alive)
+        return self._detector.verdict(loop.time())
+
+    async def _place(self, leases: Mapping[str, WorkerLease], verdict: Verdict) -> Decision:
+        manifest = await self._api.get(STREAM_CLUSTERS, self._cluster)
+        before = read_map(manifest)
+        holders = await self._holders(before)
+        now = _with_lost_assignments(before, holders, verdict)
+        self._named = frozenset(assignment.worker for assignment in now.assignments.values())
+        unheard = sorted({*verdict.unheard, *(self._named - verdict.known)})
+        if unheard:
+            decision, after = f"nothing moves until it is known whether {', '.join(unheard)} live", now
+        else:
+            workers = _workers(leases, verdict)
+            current = {number: assignment.worker for number, assignment in now.assignments.items()}
+            going = sum(bool(assignment.handed_over_by) for assignment in now.assignments.values())
+            step = next_step(before.container_count, current, workers, going, limits.MOVES_IN_FLIGHT_MAX)
+            after = _after(now, step)
+            decision = _sentence(step, workers, verdict, going)
+        after = dataclasses.replace(after, workers=_endpoints(before, leases, after))
+        self._endpoints = dict(after.workers)
+        if after == before:
+            return Decision(decision)
+        await self._api.replace_status(STREAM_CLUSTERS, write_map(manifest, after))
+        self._named = frozenset(assignment.worker for assignment in after.assignments.values())
+        return Decision(decision, changed=True)
+
+    async def _holders(self, cluster_map: ClusterMap) -> dict[int, str]:
+        """Who holds the containers of which the map says nothing, or says that they are handed over."""
+        assignments = cluster_map.assignments
+        if len(assignments) == cluster_map.container_count and not any(
+            assignment.handed_over_by for assignment in assignments.values()
+        ):
+            return {}
+        listing = await self._api.list(LEASES, labels_of(self._cluster, CONTAINER_ROLE))
+        leases = [lease for item in listing.items if (lease := read_container_lease(item)) is not None]
+        return {lease.container_id: lease.holder for lease in leases}
+
+
+def _with_lost_assignments(before: ClusterMap, holders: Mapping[int, str], verdict: Verdict) -> ClusterMap:
+    """The map as it is meant: containers that it lost are with their holders; hand-overs that have ended are over."""
+    assignments = dict(before.assignments)
+    living = {*verdict.alive, *verdict.unheard, *verdict.held}
+    for number, holder in holders.items():
+        if number not in assignments and holder and number < before.container_count:
+            assignments[number] = Assignment(holder)
+    for number, assignment in assignments.items():
+        giver = assignment.handed_over_by
+        if giver and (giver not in living or holders.get(number, "") == assignment.worker):
+            assignments[number] = Assignment(assignment.worker)
+    return dataclasses.replace(before, assignments=assignments)
+
+
+def _workers(leases: Mapping[str, WorkerLease], verdict: Verdict) -> Workers:
+    leaving = [worker for worker in verdict.alive if worker in leases and leases[worker].leaving]
+    accepting = [
+        worker
+        for worker in verdict.alive
+        if worker in leases and worker not in leaving and leases[worker].endpoints is not None
+    ]
+    keeping = [worker for worker in verdict.alive if worker not in leaving and worker not in accepting]
+    return Workers(accepting, [*keeping, *verdict.held], leaving)
+
+
+def _after(now: ClusterMap, step: Step) -> ClusterMap:
+    assignments = dict(now.assignments)
+    for number, worker in step.placed.items():
+        assignments[number] = Assignment(worker)
+    for number, worker in step.moved.items():
+        assignments[number] = Assignment(worker, now.assignments[number].worker)
+    return dataclasses.replace(now, assignments=assignments)
+
+
+def _endpoints(
+    before: ClusterMap, leases: Mapping[str, WorkerLease], after: ClusterMap
+) -> dict[str, ContainerEndpoints]:
+    """Endpoints of all workers with a Lease; those of others only as long as they are to have containers."""
+    found = {worker: lease.endpoints for worker, lease in sorted(leases.items()) if lease.endpoints is not None}
+    for worker in sorted({assignment.worker for assignment in after.assignments.values()} - found.keys()):
+        if worker in before.workers:
+            found[worker] = before.workers[worker]
+    return found
+
+
+def _sentence(step: Step, workers: Workers, verdict: Verdict, going: int) -> str:
+    parts = [f"{len(workers.accepting)} workers take containers"]
+    for names, what in (
+        (workers.leaving, "leave"),
+        (verdict.held, "are silent together and kept until their pods were asked"),
+        (verdict.dead, "are gone"),
+    ):
+        if names:
+            parts.append(f"{', '.join(names)} {what}")
+    for count, what in (
+        (len(step.placed), "containers placed"),
+        (len(step.moved), "containers begin to move"),
+        (going, "containers were on their way"),
+        (step.postponed, "containers move later"),
+    ):
+        if count:
+            parts.append(f"{count} {what}")
+    return "; ".join(parts)

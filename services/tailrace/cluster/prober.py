@@ -1,0 +1,66 @@
+"""Asking a worker's pod whether it is there: a Hello of the binary protocol, answered (wire §2, design §9)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from tailrace.common import limits
+from tailrace.wire import commands as c
+from tailrace.wire.codec import FRAME_HEADER_BYTES, encode
+
+if TYPE_CHECKING:
+    from tailrace.cluster.endpoints import ContainerEndpoints
+
+_HELLO: Final = encode(c.Hello(16, 5))  # of whichever version: it is answered
+
+_logger = structlog.get_logger()
+
+
+class HelloProber:
+    """Implements `Prober` over the network, at the internal endpoint."""
+
+    async def answers(self, worker: str, endpoints: ContainerEndpoints | None) -> bool:
+        """See Prober.answers. A worker without an endpoint cannot answer."""
+        if endpoints is None:
+            return False
+        answer = _Answer()
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(limits.PROBE_DEADLINE_S):
+                transport, _ = await loop.create_connection(
+                    lambda: answer, endpoints.internal.host, endpoints.internal.port
+                )
+                try:
+                    return await answer.came
+                finally:
+                    transport.abort()
+        except (OSError, TimeoutError) as error:
+            _logger.info("worker_does_not_answer", worker=worker, reason=repr(error))
+            return False
+
+
+class _Answer(asyncio.Protocol):
+    """Says Hello and waits for whatever frame comes back."""
+
+    def __init__(self) -> None:
+        self.came: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._received_bytes = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
+        assert isinstance(transport, asyncio.Transport)
+        transport.write(_HELLO)
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        self._received_bytes += len(data)
+        if self._received_bytes >= FRAME_HEADER_BYTES and not self.came.done():
+            self.came.set_result(True)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        if not self.came.done():
+            self.came.set_result(False)

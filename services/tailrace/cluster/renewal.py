@@ -1,0 +1,147 @@
+"""A worker's Lease: made at start, renewed while the worker's loop beats, marked when the worker leaves (design §9).
+
+`Renewer` is the same code wherever it runs: on a loop of its own in a thread (`renewalthread`), or as a task of a
+simulated process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from tailrace.cluster.heartbeat import Heart, HeartbeatRule
+from tailrace.cluster.kubernetes import LEASES, KubernetesApi, Manifest
+from tailrace.cluster.leases import WorkerLease, read_worker_lease, worker_lease_name, write_worker_lease
+from tailrace.common import limits
+from tailrace.common.errors import (
+    AlreadyExistsError,
+    NotFoundError,
+    NotOwnerError,
+    UnavailableError,
+    WriteConflictError,
+)
+
+if TYPE_CHECKING:
+    from tailrace.cluster.endpoints import ContainerEndpoints
+    from tailrace.common.ports import Clock
+
+_logger = structlog.get_logger()
+
+
+class Renewals(Protocol):
+    """The port: something outside of the worker's loop that keeps the worker's Lease renewed."""
+
+    async def start(self) -> None:
+        """Make the Lease this process's own, and renew it from now on. Raises UnavailableError."""
+        ...
+
+    def leave(self) -> None:
+        """Say with the next renewal that the worker wants no containers any more."""
+        ...
+
+    async def wait_superseded(self) -> None:
+        """Return when another process took over as this worker: this one must end."""
+        ...
+
+    async def stop(self) -> None:
+        """Renew no more."""
+        ...
+
+
+class Renewer:
+    """Keeps one process's Lease renewed."""
+
+    def __init__(
+        self,
+        api: KubernetesApi,
+        cluster: str,
+        worker: str,
+        incarnation: str,
+        endpoints: ContainerEndpoints,
+        clock: Clock,
+        heart: Heart,
+    ) -> None:
+        self._api = api
+        self._cluster = cluster
+        self._lease = WorkerLease(worker, incarnation, 0, endpoints=endpoints)
+        self._name = worker_lease_name(cluster, worker)
+        self._clock = clock
+        self._heart = heart
+        self._stored: Manifest | None = None
+        self.leaving = False
+        """Set from other threads, too."""
+
+    async def register(self) -> None:
+        """Make the Lease this process's own, whosever it was.
+
+        Raises:
+            UnavailableError: it could not be, not now.
+        """
+        for _ in range(limits.EPOCH_CONFLICTS_MAX):
+            self._stored = await self._read()
+            if await self._try_write():
+                return
+        raise UnavailableError(f"Lease {self._name} is always changed by others")
+
+    async def renew(self) -> None:
+        """Renew once.
+
+        Raises:
+            NotOwnerError: the Lease is another process's now. UnavailableError: it is not known whether it was renewed.
+        """
+        for _ in range(limits.EPOCH_CONFLICTS_MAX):
+            if self._stored is not None and await self._try_write():
+                return
+            self._stored = await self._read()
+            found = read_worker_lease(self._stored) if self._stored is not None else None
+            if found is not None and found.incarnation != self._lease.incarnation:
+                raise NotOwnerError(f"worker {self._lease.worker} was started again elsewhere")
+            if self._stored is None and await self._try_write():
+                return  # it was wiped
+        raise UnavailableError(f"Lease {self._name} is always changed by others")
+
+    async def run(self) -> None:
+        """Renew until cancelled, as the heartbeat rule allows.
+
+        Raises:
+            NotOwnerError: the Lease is another process's now.
+        """
+        loop = asyncio.get_running_loop()
+        rule = HeartbeatRule(loop.time())
+        hangs = False
+        while True:
+            began_s = loop.time()
+            if rule.may_renew(self._heart.beats, began_s):
+                hangs = False
+                try:
+                    await self.renew()
+                except UnavailableError as error:
+                    _logger.warning("lease_not_renewed", lease=self._name, reason=str(error))
+            elif not hangs:
+                hangs = True
+                _logger.error("loop_hangs", lease=self._name, seconds=limits.HEARTBEAT_FRESH_S)
+            await asyncio.sleep(max(0.0, began_s + limits.WORKER_LEASE_RENEW_S - loop.time()))
+
+    async def _read(self) -> Manifest | None:
+        try:
+            return await self._api.get(LEASES, self._name)
+        except NotFoundError:
+            return None
+
+    async def _try_write(self) -> bool:
+        """Write the next renewal over what was read or stored last; False: that is not what is there."""
+        lease = dataclasses.replace(self._lease, renewal=self._lease.renewal + 1, leaving=self.leaving)
+        self._lease = lease  # also when the outcome is unknown: no number is used for two renewals
+        manifest = write_worker_lease(self._cluster, lease, self._stored, self._clock.now_ms())
+        found, self._stored = self._stored, None
+        try:
+            if found is None:
+                self._stored = await self._api.create(LEASES, manifest)
+            else:
+                self._stored = await self._api.replace(LEASES, manifest)
+        except (AlreadyExistsError, WriteConflictError, NotFoundError):
+            return False
+        return True
