@@ -1,6 +1,6 @@
 """Every planted bug; importing the package fills ``BUGS``."""
 
-from sim.bugs import client, container, log, objectlog, tables
+from sim.bugs import client, container, log, objectlog, tables, tier2
 from sim.bugs.registry import BUGS
 
-__all__ = ["BUGS", "client", "container", "log", "objectlog", "tables"]
+__all__ = ["BUGS", "client", "container", "log", "objectlog", "tables", "tier2"]

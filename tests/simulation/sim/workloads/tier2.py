@@ -1,18 +1,47 @@
 """The workload of a container whose owners do not die at once: paused, they go on later beside their successors.
 
-Such a zombie flushes, compacts, sweeps and deletes until it finds out that its log has a later owner.
+Such a zombie flushes, compacts, sweeps and deletes until it finds out that its log has a later owner. Some clients
+write so slowly that every append becomes a chunk of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from sim.process import SimProcess
 from sim.workloads.objectcontainer import ObjectContainerWorkload
+from sim.workloads.segment_model import Outcome, SoleClient, State
 from tailrace.common import limits
 from tailrace.common.errors import UnavailableError
+from tailrace.segmentstore.container import Container
 
 PAUSE_MAX_S = 150.0
+
+
+class SlowClient(SoleClient):
+    """Does now and then what a SoleClient does; what it owns is truncated, merged and deleted between two flushes."""
+
+    def __init__(self, number: int, rng: random.Random) -> None:
+        super().__init__(number, rng)
+        self.pause_max_s = rng.choice([0.1, 0.5, 2.0])
+
+    async def _one(self, container: Container) -> None:
+        await asyncio.sleep(self.random.random() * self.pause_max_s)
+        await super()._one(container)
+
+    def _choose(self, container: Container, state: State) -> tuple[Callable[[], Awaitable[Any]], Outcome]:
+        """More appends, more truncations, and nothing stays sealed for long."""
+        name, kind = self.random.choice(self.names), self.random.random()
+        segment = state.get(name)
+        if segment is None or kind > 0.8:
+            return super()._choose(container, state)
+        if segment.sealed:
+            del state[name]
+            return (lambda: container.delete(name)), None
+        return self._append(container, state, name) if kind < 0.6 else self._truncate(container, state, name)
 
 
 class Tier2Workload(ObjectContainerWorkload):
@@ -25,6 +54,7 @@ class Tier2Workload(ObjectContainerWorkload):
         self.zombie_chance = rng.choice([0.3, 0.8])
         self.idle_max_s = rng.choice([5.0, 60.0])
         self.work = rng.randint(5, 30)
+        self.sole += [SlowClient(number, rng) for number in range(10, 10 + rng.randint(0, 2))]
         self.knobs |= {
             (limits, "DELETE_DELAY_S"): rng.choice([10.0, 10.0, 120.0]),
             (limits, "FLUSH_INTERVAL_S"): rng.choice([0.05, 0.3]),

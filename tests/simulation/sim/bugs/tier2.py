@@ -1,0 +1,123 @@
+"""Planted bugs of Tier 2: the orphan sweep, small-chunk compaction, references through merges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from sim.bugs.registry import bug
+from sim.workloads.tier2 import SlowClient, Tier2Workload
+from tailrace.common import limits
+from tailrace.segmentstore import operations as ops
+from tailrace.segmentstore.orphansweep import OrphanSweep
+from tailrace.segmentstore.state import ContainerState
+from tailrace.segmentstore.tier2 import writer_of_key
+
+
+def _slow_store(seed: int) -> Tier2Workload:
+    """Compactions that take long, of segments that are truncated, merged and deleted meanwhile."""
+    workload = Tier2Workload(seed)
+    workload.sole = [SlowClient(number, workload.random) for number in range(4)]
+    workload.streams = []
+    workload.zombie_chance = workload.store_failure_chance = workload.store_loss_chance = 0.0
+    workload.work = 60
+    workload.idle_max_s = 0.1
+    workload.knobs |= {
+        (limits, "FLUSH_INTERVAL_S"): 0.05,
+        (limits, "FLUSH_TICK_S"): 0.02,
+        (limits, "COMPACT_TICK_S"): 0.02,
+        (limits, "COMPACT_LOOK_SEGMENTS"): 500,
+        (limits, "COMPACT_GROWTH_MIN"): 1,
+        (limits, "COMPACT_SMALL_MAX_BYTES"): limits.MIB,
+        (limits, "COMPACT_FLOOR_BYTES_PER_S"): limits.MIB,
+    }
+    workload.world.store.slow_chance = 0.3
+    workload.world.store.slow_max_s = 0.4
+    return workload
+
+
+def _idle_zombies(seed: int) -> Tier2Workload:
+    """Owners that nobody asks for anything any more, and that so never hear of their successors."""
+    workload = Tier2Workload(seed)
+    workload.zombie_chance = 1.0
+    workload.idle_max_s = 60.0
+    workload.store_failure_chance = workload.store_loss_chance = 0.0
+    workload.knobs |= {
+        (limits, "DELETE_DELAY_S"): 10.0,
+        (limits, "SNAPSHOT_FIRST_S"): 300.0,
+        (limits, "SWEEP_FIRST_AFTER_S"): 0.1,
+        (limits, "SWEEP_INTERVAL_S"): 0.5,
+        (limits, "FLUSH_INTERVAL_S"): 0.05,
+    }
+    return workload
+
+
+@bug("zombie-deletes-chunks", _idle_zombies)
+def _zombie_deletes_chunks(patch: pytest.MonkeyPatch) -> None:
+    """An owner deletes what it does not know, whichever epoch wrote it, without a barrier in its log."""
+
+    def of_another_owner(self: OrphanSweep, key: str) -> bool:
+        writer = writer_of_key(key)
+        return writer is not None and writer[1] != self._tier2.epoch
+
+    async def delete(self: OrphanSweep, keys: Sequence[str], listed_after: int) -> None:
+        await self._tier2.delete([key for key in keys if self._is_orphan(key)])
+
+    patch.setattr(OrphanSweep, "_is_of_earlier_owner", of_another_owner)
+    patch.setattr(OrphanSweep, "_delete", delete)
+
+
+@bug("sweep-of-later-references", Tier2Workload)
+def _sweep_of_later_references(patch: pytest.MonkeyPatch) -> None:
+    """A sweep deletes what was unreferenced when it listed, though references were committed since."""
+
+    def up_to_own_epoch(self: OrphanSweep, key: str) -> bool:
+        writer = writer_of_key(key)
+        return writer is not None and writer[1] <= self._tier2.epoch
+
+    async def delete(self: OrphanSweep, keys: Sequence[str], listed_after: int) -> None:
+        await self._host.commit_control(ops.SweepBarrier(self._tier2.epoch, listed_after))
+        await self._tier2.delete(keys)
+
+    patch.setattr(OrphanSweep, "_is_of_earlier_owner", up_to_own_epoch)
+    patch.setattr(OrphanSweep, "_delete", delete)
+
+
+@bug("compaction-without-comparison", _slow_store)
+def _compaction_without_comparison(patch: pytest.MonkeyPatch) -> None:
+    """The new chunk of a compaction takes the place of whatever lies in its range by now."""
+
+    def swap(self: ContainerState, operation: ops.SwapChunks) -> None:
+        segment_id, shift = self.resolve(operation.segment_id)
+        segment = self.segments.get(segment_id)
+        for ref in operation.new:
+            self._use(ref.object_key)
+        if segment is None:
+            self._release(list(operation.new))
+            return
+        (new,) = operation.new
+        moved = new.shifted(shift)
+        kept = [ref for ref in segment.chunks if ref.end <= moved.segment_offset or ref.segment_offset >= moved.end]
+        segment.chunks.__init__([*kept, moved])  # type: ignore[misc]
+        self._release(list(operation.old))
+
+    patch.setattr(ContainerState, "_swap_chunks", swap)
+
+
+@bug("compaction-after-truncation", _slow_store)
+def _compaction_after_truncation(patch: pytest.MonkeyPatch) -> None:
+    """A compaction is swapped in when its last chunk is still there, though a truncation let go of others."""
+
+    def swap(self: ContainerState, operation: ops.SwapChunks) -> None:
+        for ref in operation.new:
+            self._use(ref.object_key)
+        segment = self.segments.get(operation.segment_id)
+        if segment is None or not segment.chunks.holds(operation.old[-1:]):
+            self._release(list(operation.new))
+            return
+        kept = [ref for ref in segment.chunks if ref not in operation.old]
+        segment.chunks.__init__([*kept, *operation.new])  # type: ignore[misc]
+        self._release(list(operation.old))
+
+    patch.setattr(ContainerState, "_swap_chunks", swap)
