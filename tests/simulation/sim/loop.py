@@ -94,6 +94,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.unhandled: list[dict[str, Any]] = []
         self.network: Any = None
         self._held: dict[SimProcess, _Held] = {}
+        self._generators: dict[int, SimProcess] = {}
         self.set_task_factory(self._make_task)
         self.set_exception_handler(self._note_unhandled)
 
@@ -163,6 +164,20 @@ class SimLoop(asyncio.BaseEventLoop):
             process = handle._context.get(PROCESS)
             if process is not None and not process.alive:
                 handle.cancel()
+
+    def _asyncgen_firstiter_hook(self, agen: Any) -> None:
+        process = PROCESS.get()
+        if process is None:
+            self._generators.pop(id(agen), None)
+        else:
+            self._generators[id(agen)] = process
+        super()._asyncgen_firstiter_hook(agen)  # type: ignore[misc]
+
+    def _asyncgen_finalizer_hook(self, agen: Any) -> None:
+        """As asyncio: closes a generator that nobody has any more; not for a dead process, where nothing runs."""
+        process = self._generators.pop(id(agen), None)
+        if process is None or process.alive:
+            super()._asyncgen_finalizer_hook(agen)  # type: ignore[misc]
 
     # -- processes that stand still
 

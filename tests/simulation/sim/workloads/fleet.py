@@ -1,4 +1,4 @@
-"""A whole cluster as it runs on Kubernetes: workers on object logs, controllers, an operator, clients; all that may fail.
+"""A whole cluster as it runs on Kubernetes: workers on object logs, controllers, the operator's placer, and clients.
 
 Containers move between workers that crash, stand still and wake up as owners of what is no longer theirs; every
 promise that clients and operators are given is checked while that happens and when it is over.
@@ -7,7 +7,6 @@ promise that clients and operators are given is checked while that happens and w
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from typing import Any
 
@@ -18,19 +17,13 @@ from sim.violations import require
 from sim.workloads.fleetclients import Clients, Observer
 from sim.workloads.fleetfaults import Nemesis
 from sim.workloads.fleetledger import Owners
-from sim.workloads.fleetnodes import CONTAINERS, ControllerLink, ControllerNode, StoreNode
+from sim.workloads.fleetnodes import ControllerLink, ControllerNode, OperatorNode, StoreNode, stream_cluster
 from sim.world import SimWorld
 from tailrace.client import Client
-from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint, EndpointMap
+from tailrace.cluster.kubernetes import STREAM_CLUSTERS
 from tailrace.common import limits
-from tailrace.common.errors import TailraceError
 
 CALM_DEADLINE_S = 600.0
-
-
-class OperatorNode:
-    def __init__(self, world: SimWorld) -> None:
-        self.process: SimProcess = world.process("operator")
 
 
 class FleetWorkload:
@@ -45,13 +38,11 @@ class FleetWorkload:
         self.owners = Owners()
         self.stores: dict[int, StoreNode] = {}
         self.controllers: dict[int, ControllerNode] = {}
-        self.operator: OperatorNode
+        self.operator: OperatorNode | None = None
         self.store_count = rng.randint(2, 3)
         self.controller_count = rng.randint(1, 2)
         self.writers, self.users = rng.randint(1, 2), rng.randint(0, 2)
         self.segments = rng.randint(1, 3)
-        self.plan: dict[int, int] = {}
-        self.epochs: dict[int, int] = {}
         self.clients: Clients | None = None
         self.knobs: dict[tuple[Any, str], Any] = {
             (limits, "METADATA_BUCKETS"): 2,
@@ -74,91 +65,56 @@ class FleetWorkload:
             require(not world.store.overwritten, f"objects were overwritten: {world.store.overwritten}")
 
     async def _main(self) -> None:
+        self.kubernetes.core.create(STREAM_CLUSTERS, stream_cluster())
         for number in range(self.store_count):
             await self.restart_store(number)
         await self.restart_operator()
         for number in range(self.controller_count):
             await self.restart_controller(number)
         process = self.world.process("clients")
-        course = process.spawn(self._clients())
+        course = process.spawn(self._clients(process))
         await asyncio.wait([course])
         course.result()
 
     # -- processes
 
     async def restart_store(self, number: int) -> None:
-        """Start a segment store worker, in the place of the one that is there."""
+        """Start a segment store worker in the place of the one that is there."""
         before = self.stores.get(number)
         if before is not None and before.process.alive:
             self.world.crash(before.process)
-        node = self.stores[number] = StoreNode(self.world, number, self.owners)
-        await node.process.spawn(node.serve(self._take))
-        node.process.spawn(self._follow(node))
+        node = self.stores[number] = StoreNode(self.world, self.kubernetes, number, self.owners)
+        serving = node.process.spawn(node.serve())
+        serving.add_done_callback(lambda done: done.cancelled() or done.result())
 
     async def restart_controller(self, number: int) -> None:
+        """Start a controller in the place of the one that is there."""
         before = self.controllers.get(number)
         if before is not None:
             self.world.crash(before.process)
-            if not before.dead.done():
-                before.dead.set_result(None)
-        endpoints = EndpointMap(CONTAINERS)
-        node = self.controllers[number] = ControllerNode(self.world, number, endpoints)
-        await node.process.spawn(node.serve())
-        node.process.spawn(self._publish(endpoints))
+            before.dead.set_result(None)
+        node = self.controllers[number] = ControllerNode(self.world, self.kubernetes, number)
+        node.process.spawn(node.serve())
 
     async def restart_operator(self) -> None:
-        if hasattr(self, "operator") and self.operator.process.alive:
+        """Start the operator, in the place of the one that is there."""
+        if self.operator is not None:
             self.world.crash(self.operator.process)
-        self.operator = OperatorNode(self.world)
-        self.operator.process.spawn(self._operate())
-
-    async def drain_store(self, number: int) -> None:
-        pass
-
-    async def _operate(self) -> None:
-        while True:
-            able = [n for n, s in self.stores.items() if s.process.alive and not s.process.paused and self.kubernetes.reachable(s.process)]
-            if able and self.kubernetes.reachable(self.operator.process):
-                for container in range(CONTAINERS):
-                    if self.plan.get(container) not in able:
-                        self.plan[container] = self.random.choice(able)
-            await asyncio.sleep(1)
-
-    async def _follow(self, node: StoreNode) -> None:
-        worker = node.worker
-        while True:
-            if self.kubernetes.reachable(node.process):
-                for container in range(CONTAINERS):
-                    if self.plan.get(container) == node.number:
-                        with contextlib.suppress(TailraceError):
-                            await worker.open_container(container)
-                    else:
-                        await worker.release_container(container)
-            await asyncio.sleep(self.random.random())
-
-    async def _take(self, container: int, floor: int) -> int:
-        await asyncio.sleep(0.01)
-        self.epochs[container] = max(self.epochs.get(container, 0), floor) + 1
-        return self.epochs[container]
-
-    async def _publish(self, endpoints: EndpointMap) -> None:
-        while True:
-            for container, number in self.plan.items():
-                endpoint = self.stores[number].endpoint
-                endpoints.publish(container, ContainerEndpoints(Endpoint(endpoint.host, endpoint.port)))
-            await asyncio.sleep(self.random.random())
+        self.operator = OperatorNode(self.world, self.kubernetes)
+        self.operator.process.spawn(self.operator.serve())
 
     # -- the course
 
-    async def _clients(self) -> None:
+    async def _clients(self, process: SimProcess) -> None:
         world = self.world
-        link = ControllerLink(world, "clients", lambda: list(self.controllers.values()))
+        link = ControllerLink(world, process, lambda: list(self.controllers.values()))
         client = Client(link, clock=world.clock(), entropy=world.entropy("clients"))
         clients = self.clients = Clients(client, self.random, self.segments, keys=2)
         await clients.create()
         clients.start(self.writers, self.users)
         watcher = world.process("observer")
-        watching = [watcher.spawn(self._observer(clients, number).run()) for number in self.stores]
+        observers = [self._observer(clients, number) for number in self.stores]
+        watching = [watcher.spawn(work) for observer in observers for work in (observer.ask(), observer.wait())]
         nemesis = world.spawn(self.nemesis.run())
         while not nemesis.done():
             await asyncio.wait([nemesis, *watching], timeout=1, return_when=asyncio.FIRST_COMPLETED)

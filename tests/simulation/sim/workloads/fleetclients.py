@@ -6,11 +6,11 @@ import asyncio
 import random
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
 from harness.history import Event, History, encode
 from sim.violations import require
 from sim.workloads.fleetledger import REFUSED, Growth, KeyHistory, Update
+from sim.workloads.fleetnodes import patiently
 from tailrace.client import Client, EventWriter, StreamName
 from tailrace.client.batch import SegmentReader, SegmentSlice, read_slice
 from tailrace.client.control.tables import TableConfig
@@ -28,9 +28,9 @@ from tailrace.common.errors import (
     TableKeyNotExistsError,
     TailraceError,
 )
+from tailrace.common.names import TABLE_SUFFIX
 from tailrace.common.ports import Entropy
 
-T = TypeVar("T")
 STREAM = StreamName("scope", "stream")
 TABLE = "table"
 EVENT_HEADER_BYTES = 8
@@ -69,13 +69,13 @@ class Clients:
 
     async def create(self) -> None:
         """Make a stream and a table."""
-        client = self.client
-        await client.streams.create_scope(STREAM.scope)
-        await client.streams.create_stream(STREAM, StreamConfig(scaling=ScalingPolicy.fixed(self._count)))
-        await client.context.controller.create_table(STREAM.scope, TABLE, TableConfig(1, KEY_BYTES))
-        self.segments = await client.context.controller.current_segments(STREAM)
-        partition = (await client.context.controller.table_segments(STREAM.scope, TABLE))[0].identifier
-        self.table_segment = StreamName(STREAM.scope, TABLE + "_kvtable").segment(partition)
+        controller, config = self.client.context.controller, StreamConfig(scaling=ScalingPolicy.fixed(self._count))
+        await patiently(lambda: self.client.streams.create_scope(STREAM.scope))
+        await patiently(lambda: self.client.streams.create_stream(STREAM, config))
+        await patiently(lambda: controller.create_table(STREAM.scope, TABLE, TableConfig(1, KEY_BYTES)))
+        self.segments = await patiently(lambda: controller.current_segments(STREAM))
+        partitions = await patiently(lambda: controller.table_segments(STREAM.scope, TABLE))
+        self.table_segment = StreamName(STREAM.scope, TABLE + TABLE_SUFFIX).segment(partitions[0].identifier)
 
     def start(self, writers: int, users: int) -> None:
         """Begin to work."""
@@ -108,7 +108,7 @@ class Clients:
         rng = random.Random(f"{self._random.random()} {name}")
         pause_s = rng.choice([0.05, 0.3, 1.0])
         generation = 0
-        writer = await self._patiently(lambda: self.client.writer(STREAM).start())
+        writer = await patiently(lambda: self.client.writer(STREAM).start())
         while not self._stopping:
             key = f"{name}.{generation}.{rng.randrange(2)}"
             await writer.ready()
@@ -117,7 +117,7 @@ class Clients:
             if rng.random() < 0.01:
                 await writer.abandon()
                 generation += 1
-                writer = await self._patiently(lambda: self.client.writer(STREAM).start())
+                writer = await patiently(lambda: self.client.writer(STREAM).start())
         await writer.close()
 
     def _write_some(self, writer: EventWriter, key: str, rng: random.Random) -> None:
@@ -169,7 +169,7 @@ class Clients:
     async def _count_up(self, name: str) -> None:
         """Count in a table's keys by conditional updates."""
         rng = random.Random(f"{self._random.random()} {name}")
-        table = await self._patiently(lambda: self.client.table(STREAM.scope, TABLE).start())
+        table = await patiently(lambda: self.client.table(STREAM.scope, TABLE).start())
         number = 0
         while not self._stopping:
             number += 1
@@ -206,15 +206,6 @@ class Clients:
                 value, version = (None, NOT_EXISTS) if found is None else (found.value, found.version)
                 history.check(f"key {key}", value, version)
 
-    @staticmethod
-    async def _patiently(start: Callable[[], Awaitable[T]]) -> T:
-        """The cluster may be away for a while."""
-        while True:
-            try:
-                return await start()
-            except TailraceError:
-                await asyncio.sleep(0.5)
-
 
 class Observer:
     """Asks one worker, whether it owns anything or not, and holds it to its answers.
@@ -222,7 +213,14 @@ class Observer:
     ``well_since_s`` tells since when nothing was wrong with it and around it.
     """
 
-    def __init__(self, clients: Clients, endpoint: Endpoint, rng: random.Random, entropy: Entropy, well_since_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        clients: Clients,
+        endpoint: Endpoint,
+        rng: random.Random,
+        entropy: Entropy,
+        well_since_s: Callable[[], float],
+    ) -> None:
         self._clients = clients
         self._name = endpoint.host
         self._random = rng
@@ -234,15 +232,20 @@ class Observer:
 
         self._segments = SegmentClient(ConnectionPool(), locate, entropy=entropy, deadline_s=PATIENCE_S)
 
-    async def run(self) -> None:
+    async def ask(self) -> None:
         """Ask for ever."""
-        rng = self._random
+        await self._go_on([self._ask_length, self._ask_tail, self._ask_table])
+
+    async def wait(self) -> None:
+        """Wait at tails for ever."""
+        await self._go_on([self._wait_at_tail])
+
+    async def _go_on(self, questions: list[Callable[[str], Awaitable[None]]]) -> None:
         names = [STREAM.segment(item.identifier) for item in self._clients.segments]
-        questions = [self._ask_length, self._ask_tail, self._ask_table, self._wait_at_tail]
         while True:
-            await asyncio.sleep(rng.random() * 0.6)
+            await asyncio.sleep(self._random.random() * 0.5)
             try:
-                await rng.choice(questions)(rng.choice(names))
+                await self._random.choice(questions)(self._random.choice(names))
                 self.answers += 1
             except (TailraceError, TimeoutError):
                 continue

@@ -26,10 +26,9 @@ class Nemesis:
         kinds: list[Fault] = [
             self._crash,
             self._crash_at_request,
-            self._pause,
-            self._pause,
+            *[self._pause] * 2,
             self._away_from_objects,
-            self._away_from_kubernetes,
+            *[self._away_from_kubernetes] * 3,
             self._away_from_clients,
             self._away_from_controllers,
             self._no_kubernetes,
@@ -44,6 +43,8 @@ class Nemesis:
         self.kinds = rng.sample(kinds, rng.randint(1, 6))
         self.rounds = rng.randint(1, 6)
         self._hurt_until_s: dict[str, float] = {}
+        fleet.world.network.lost_answer_chance = rng.choice([0.0, 0.0, 0.002])
+        fleet.world.network.half_open_chance = rng.choice([0.0, 0.0, 0.3])
         fleet.kubernetes.late_watch_chance = rng.choice([0.0, 0.0, 0.3])
         fleet.kubernetes.dead_watch_chance = rng.choice([0.0, 0.0, 0.3])
         fleet.kubernetes.closed_watch_chance = rng.choice([0.0, 0.0, 0.5])
@@ -62,6 +63,7 @@ class Nemesis:
         for task in under_way:
             await task
         self._fleet.kubernetes.heal()
+        self._fleet.world.network.lost_answer_chance = 0.0
 
     def well_since_s(self, name: str) -> float:
         """Since when nothing was wrong with a process and with what it reaches."""
@@ -90,9 +92,10 @@ class Nemesis:
         process = self._fleet.stores[number].process
         dead = self._fleet.world.crash_at_store_request(process, int(self._random.random() ** 2 * 200))
         await asyncio.wait([dead], timeout=10)
-        if not process.alive:
-            await asyncio.sleep(self._random.choice([0.1, self._span_s()]))
-            await self._fleet.restart_store(number)
+        if process.alive:
+            self._fleet.world.crash(process)
+        await asyncio.sleep(self._random.choice([0.1, self._span_s()]))
+        await self._fleet.restart_store(number)
 
     async def _pause(self) -> None:
         span_s, node = self._span_s(), self._fleet.stores[self._store()]
@@ -109,13 +112,18 @@ class Nemesis:
 
     async def _operator(self) -> None:
         if self._random.random() < 0.5:
+            assert self._fleet.operator is not None
             self._fleet.world.pause(self._fleet.operator.process, self._span_s())
         else:
             await asyncio.sleep(self._span_s(10))
             await self._fleet.restart_operator()
 
     async def _drain(self) -> None:
-        await self._fleet.drain_store(self._store())
+        number = self._store()
+        node = self._fleet.stores[number]
+        leaving = node.process.spawn(node.drain())
+        await asyncio.wait([leaving], timeout=self._span_s(70))
+        await self._fleet.restart_store(number)
 
     # -- networks
 
@@ -139,9 +147,11 @@ class Nemesis:
 
     async def _apart(self, other: str) -> None:
         network, name = self._fleet.world.network, f"store{self._store()}"
-        network.cut(name, other)
+        one_way = self._random.random() < 0.3
+        pair = self._random.sample([name, other], 2)
+        network.cut(*pair, one_way=one_way)
         await asyncio.sleep(self._span_s())
-        network.join(name, other)
+        network.join(*pair, one_way=one_way)
 
     async def _resets(self) -> None:
         for _ in range(self._random.randint(1, 5)):
@@ -156,18 +166,22 @@ class Nemesis:
         await asyncio.sleep(span_s)
 
     async def _no_objects(self) -> None:
-        stores = [node.store for node in self._fleet.stores.values()]
-        span_s = self._span_s(20)
+        span_s, objects = self._span_s(20), self._fleet.world.store
         self._hurt("all", span_s)
-        for store in stores:
-            store.cut()
+        self._random.choice([objects.outage, objects.throttle])(span_s)
         await asyncio.sleep(span_s)
-        for store in stores:
-            store.heal()
 
     async def _unsure_objects(self) -> None:
         objects = self._fleet.world.store
-        names = ["failure_chance", "lost_reply_chance", "late_chance", "duplicate_chance", "stale_list_chance"]
+        names = [
+            "failure_chance",
+            "lost_reply_chance",
+            "late_chance",
+            "duplicate_chance",
+            "stale_list_chance",
+            "timeout_chance",
+            "partial_body_chance",
+        ]
         chosen = self._random.sample(names, self._random.randint(1, 3))
         for name in chosen:
             setattr(objects, name, 0.1)

@@ -31,20 +31,26 @@ class Owners:
 
     def __init__(self) -> None:
         self._broken: list[str] = []
+        self.memory = 0
+        """How often whatever hands epochs out lost its memory."""
         self.openings: defaultdict[int, list[Opening]] = defaultdict(list)
         self._taken: defaultdict[int, dict[int, str]] = defaultdict(dict)
         self._last_frame: defaultdict[int, dict[int, int]] = defaultdict(dict)
 
-    def took(self, container: int, floor: int, epoch: int, owner: str) -> None:
-        """Somebody was given an epoch: it must be a new one, and above what the log knows."""
+    def took(self, container: int, floor: int, epoch: int, owner: str, asked_in: int) -> None:
+        """Somebody was given an epoch that was asked for in that `memory`: it must be new, and above the floor."""
+        self._require(epoch > floor, f"{owner} got epoch {epoch} of container {container}, it must be above {floor}")
+        if asked_in != self.memory:
+            return
+        greatest = max(self._taken[container], default=0)
+        self._taken[container][epoch] = owner
         self._require(
-            epoch > floor, f"{owner} got epoch {epoch} of container {container}, and asked for one above {floor}"
+            epoch > greatest, f"{owner} got epoch {epoch} of container {container}, where {greatest} was taken before"
         )
-        before = self._taken[container].setdefault(epoch, owner)
-        self._require(before is owner, f"{owner} got epoch {epoch} of container {container}, which {before} has")
 
     def forget_epochs(self) -> None:
         """Whatever hands epochs out lost its memory: it may begin anew, and only the logs know better."""
+        self.memory += 1
         self._taken.clear()
 
     def opened(self, container: int, epoch: int, next_sequence: int, owner: str) -> None:

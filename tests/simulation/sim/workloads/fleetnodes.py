@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
+from sim.kubernetes import SimKubernetes
 from sim.process import SimProcess
 from sim.store import AttachedStore, SimObjectStore
 from sim.workloads.fleetledger import Owners
 from sim.world import SimWorld
+from tailrace.client.connection import connect
 from tailrace.client.pool import ConnectionPool
 from tailrace.client.segments import SegmentClient
 from tailrace.client.transport import error_of_status
 from tailrace.client.types import Endpoint
-from tailrace.cluster.endpoints import EndpointMap
+from tailrace.cluster.endpointfollower import follow_endpoints
+from tailrace.cluster.endpoints import ContainerEndpoints
+from tailrace.cluster.endpoints import Endpoint as ClusterEndpoint
+from tailrace.cluster.follower import Follower
+from tailrace.cluster.heartbeat import Heart
+from tailrace.cluster.kubernetes import STREAM_CLUSTERS
+from tailrace.cluster.leaseepochs import LeaseEpochs
+from tailrace.cluster.placer import Placer
+from tailrace.cluster.renewal import Renewer
 from tailrace.common import limits
 from tailrace.common.budgets import Budgets
-from tailrace.common.errors import DeadlineError, TailraceError, UnavailableError
+from tailrace.common.errors import DeadlineError, NotOwnerError, TailraceError, UnavailableError
 from tailrace.controller.app import Controller
 from tailrace.controller.metadata import TableMetadataStore
 from tailrace.log.object import ObjectLog
@@ -29,6 +40,8 @@ from tailrace.segmentstore.server.listener import SegmentStoreServer
 from tailrace.segmentstore.worker import Worker, WorkerPorts
 from tailrace.storage.port import ObjectStore
 
+T = TypeVar("T")
+CLUSTER = "main"
 CONTAINERS = 4
 STORE_PORT = 12345
 CLUSTER_ID = b"simulated-clustr"
@@ -95,67 +108,169 @@ class CutStore(AttachedStore):
             raise DeadlineError(f"{name} {key}: the connection to the store was lost")
 
 
-class StoreNode:
-    """One incarnation of a segment store worker."""
+class TaskRenewals:
+    """Renewals by a task of the same process: in the simulator a process stands still as a whole. See `Renewals`."""
 
-    def __init__(self, world: SimWorld, number: int, owners: Owners) -> None:
+    def __init__(self, renewer: Renewer) -> None:
+        self._renewer = renewer
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """See Renewals.start."""
+        await self._renewer.register()
+        self._task = asyncio.get_running_loop().create_task(self._renewer.run())
+
+    def leave(self) -> None:
+        """See Renewals.leave."""
+        self._renewer.leaving = True
+
+    async def wait_superseded(self) -> None:
+        """See Renewals.wait_superseded."""
+        assert self._task is not None
+        with contextlib.suppress(NotOwnerError):
+            await self._task
+
+    async def stop(self) -> None:
+        """See Renewals.stop."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+
+class StoreNode:
+    """One incarnation of a segment store worker: with all that it has on Kubernetes."""
+
+    def __init__(self, world: SimWorld, kubernetes: SimKubernetes, number: int, owners: Owners) -> None:
         self.name = f"store{number}"
         self.number = number
         self.endpoint = Endpoint(self.name, STORE_PORT)
         self.process: SimProcess = world.process(self.name)
         self.store = CutStore(world.store, self.process)
         self.worker: Worker | None = None
+        self.follower: Follower | None = None
+        self.in_flight = InFlightBudget(BUDGETS.in_flight_bytes)
+        self.epochs_given_up = 0
+        self._api = kubernetes.attach(self.process)
         self._world = world
         self._owners = owners
 
     def _open_log(self, container: int) -> ObjectLog:
         return WatchedLog(self.store, container, self.process.name, self._owners)
 
-    async def serve(self, take: Callable[[int, int], Awaitable[int]]) -> None:
-        """Listen; containers come later."""
-        world = self._world
-        clock, entropy = world.clock(), world.entropy(self.process.name)
+    async def serve(self) -> None:
+        """Listen, and follow the map from now on; returns when another process took its place."""
+        clock, entropy = self._world.clock(self.name), self._world.entropy(self.process.name)
+        epochs = LeaseEpochs(self._api, CLUSTER, self.name, self.process.name, clock)
 
         async def next_epoch(container: int, floor: int) -> int:
-            epoch = await take(container, floor)
-            self._owners.took(container, floor, epoch, self.process.name)
+            memory = self._owners.memory
+            epoch = await epochs.take(container, floor)
+            self._owners.took(container, floor, epoch, self.process.name, memory)
             return epoch
 
         ports = WorkerPorts(self.store, self._open_log, next_epoch, clock, entropy, CLUSTER_ID)
-        worker = Worker(CONTAINERS, (), BUDGETS, ports)
-        await worker.start()
-        server = SegmentStoreServer(worker, InFlightBudget(BUDGETS.in_flight_bytes), clock, entropy)
+        self.worker = Worker(CONTAINERS, (), BUDGETS, ports)
+        await self.worker.start()
+        server = SegmentStoreServer(self.worker, self.in_flight, clock, entropy)
         await server.start(self.endpoint.host, self.endpoint.port)
-        self.worker = worker
+        heart = Heart()
+        beating = asyncio.get_running_loop().create_task(heart.beat())
+        endpoints = ContainerEndpoints(ClusterEndpoint(self.endpoint.host, self.endpoint.port))
+        renewals = TaskRenewals(
+            Renewer(self._api, CLUSTER, self.name, self.process.name, endpoints, clock, heart),
+        )
+        await patiently(renewals.start)
+        self.follower = Follower(self._api, CLUSTER, self.name, self.worker, epochs, renewals)
+        following = asyncio.get_running_loop().create_task(self.follower.run())
+        await renewals.wait_superseded()
+        for task in (beating, following):
+            task.cancel()
+        await asyncio.wait([beating, following])
+        await server.close()
+        await self.worker.close()
+
+    async def drain(self) -> None:
+        """Hand everything over."""
+        if self.follower is not None:
+            await self.follower.drain()
 
 
 class ControllerNode:
     """One incarnation of a controller."""
 
-    def __init__(self, world: SimWorld, number: int, endpoints: EndpointMap) -> None:
+    def __init__(self, world: SimWorld, kubernetes: SimKubernetes, number: int) -> None:
         self.name = f"controller{number}"
         self.process: SimProcess = world.process(self.name)
         self.dead: asyncio.Future[None] = world.loop.create_future()
         self.controller: Controller | None = None
+        self._api = kubernetes.attach(self.process)
         self._world = world
-        self._endpoints = endpoints
 
     async def serve(self) -> None:
         """Answer calls, as soon as the tables can be reached."""
-        clock, entropy = self._world.clock(), self._world.entropy(self.process.name)
+        clock, entropy = self._world.clock(self.name), self._world.entropy(self.process.name)
+        follower = await patiently(lambda: follow_endpoints(self._api, CLUSTER))
 
         async def locate(segment: str) -> Endpoint:
-            return Endpoint(*self._endpoints.endpoint_of(segment))
+            return Endpoint(*follower.endpoints.endpoint_of(segment))
 
         segments = SegmentClient(ConnectionPool(), locate, entropy=entropy)
-        self.controller = Controller(TableMetadataStore(segments), segments, self._endpoints, clock, entropy)
+        self.controller = Controller(TableMetadataStore(segments), segments, follower.endpoints, clock, entropy)
         self.controller.start_when_possible()
+        await follower.run()
+
+
+class OperatorNode:
+    """One incarnation of the operator's placer."""
+
+    def __init__(self, world: SimWorld, kubernetes: SimKubernetes) -> None:
+        self.process: SimProcess = world.process("operator")
+        self._api = kubernetes.attach(self.process)
+
+    async def serve(self) -> None:
+        """Place containers for ever."""
+        await Placer(self._api, CLUSTER, self).run()
+
+    async def answers(self, worker: str, endpoints: ContainerEndpoints | None) -> bool:
+        """See Prober.answers: whether the worker says Hello."""
+        if endpoints is None:
+            return False
+        endpoint = Endpoint(endpoints.internal.host, endpoints.internal.port)
+        try:
+            async with asyncio.timeout(limits.PROBE_DEADLINE_S):
+                connection = await connect(endpoint)
+        except (TimeoutError, TailraceError):
+            return False
+        await connection.close()
+        return True
+
+
+def stream_cluster() -> dict[str, Any]:
+    """What a user applies."""
+    kind = STREAM_CLUSTERS
+    return {
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
+        "metadata": {"name": CLUSTER},
+        "spec": {"containers": CONTAINERS},
+    }
+
+
+async def patiently(call: Callable[[], Awaitable[T]]) -> T:
+    """Whatever cannot be reached comes back."""
+    while True:
+        try:
+            return await call()
+        except TailraceError:
+            await asyncio.sleep(0.5)
 
 
 class ControllerLink:
     """Calls from one process to whichever controller answers; answers may be late or lost."""
 
-    def __init__(self, world: SimWorld, caller: str, controllers: Callable[[], Sequence[ControllerNode]]) -> None:
+    def __init__(
+        self, world: SimWorld, caller: SimProcess, controllers: Callable[[], Sequence[ControllerNode]]
+    ) -> None:
         self._world = world
         self._caller = caller
         self._controllers = controllers
@@ -167,7 +282,7 @@ class ControllerLink:
         if node.controller is None:
             return False
         self._tables_exist = self._tables_exist or node.controller.ready
-        return self._tables_exist and not self._world.network.are_apart(self._caller, node.name)
+        return self._tables_exist and not self._world.network.partitions.lies_between(self._caller, node.process)
 
     async def call(self, method: str, request: Message, reply: type[Any], deadline_s: float) -> Any:
         """See ControllerTransport."""
@@ -185,7 +300,7 @@ class ControllerLink:
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.wait([task, node.dead], timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.sleep(network.latency_s())
-        if not task.done() or network.are_apart(self._caller, node.name):
+        if not task.done() or network.partitions.lies_between(node.process, self._caller):
             self._turn += 1
             raise UnavailableError(f"the answer of {node.name} was lost")
         try:
