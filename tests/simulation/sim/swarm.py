@@ -122,12 +122,16 @@ class Swarm:
                 self.world.jump_clock(machine, 0)
 
     async def trouble(self) -> None:
-        """One episode after the other while the swarm is on; runs until it is cancelled."""
+        """One episode after the other while the swarm is on, some of them at once; runs until it is cancelled."""
         names = list(self._episodes)
         while names:
             await asyncio.sleep(self.random.random() ** 2 * 3 * self._every_s)
-            if self._on:
-                self._episodes[self.random.choice(names)](self.random.random() ** 3 * self._longest_s)
+            if not self._on:
+                continue
+            seconds = self.random.random() ** 3 * self._longest_s
+            self._episodes[self.random.choice(names)](seconds)
+            if self.random.random() < 0.8:
+                await asyncio.sleep(seconds)
 
     # -- episodes
 

@@ -17,6 +17,7 @@ from harness.history import History, Outcome
 from harness.workload import Workload, create_stream, read_from_head
 from sim.knobs import silent_logs, turned
 from sim.process import SimProcess
+from sim.swarm import Swarm
 from sim.violations import require
 from sim.world import SimWorld
 from tailrace.client import Client, StreamName
@@ -122,6 +123,15 @@ class ServerWorkload:
         self.reset_chance = rng.choice([0.0, 0.2, 0.5])
         self.segments = rng.randint(1, 4)
         self.max_frame_bytes = rng.choice([16 * 1024, 64 * 1024])
+        self.swarm = Swarm(
+            self.world,
+            disk=True,
+            store=True,
+            processes=["server"],
+            clocks=["server", "clients"],
+            connections=[("clients", "server")],
+            longest_s=15.0,
+        )
         self.link = ControllerLink(self)
         self.knobs = {
             (limits, "METADATA_BUCKETS"): 2,
@@ -168,11 +178,12 @@ class ServerWorkload:
                 await asyncio.sleep(1)
 
     def _faulty(self) -> bool:
-        return bool(self.sync_error_chance or self.store_failure_chance or self.store_loss_chance)
+        failing = self.sync_error_chance or self.store_failure_chance or self.store_loss_chance
+        return bool(failing) or self.swarm.hurts_log or self.swarm.hurts_store
 
     async def _serve(self, process: SimProcess) -> None:
         world = self.world
-        disk, entropy, clock = world.disk.attach(process), world.entropy(process.name), world.clock()
+        disk, entropy, clock = world.disk.attach(process), world.entropy(process.name), world.clock("server")
 
         def open_log(container: int) -> FileLog:
             return FileLog(
@@ -213,7 +224,7 @@ class ServerWorkload:
     # -- the course
 
     async def _clients(self) -> None:
-        client = Client(self.link, clock=self.world.clock(), entropy=self.world.entropy("client"))
+        client = Client(self.link, clock=self.world.clock("clients"), entropy=self.world.entropy("client"))
         await create_stream(client, STREAM, self.segments)
         workload = Workload(client, STREAM, self.history, self.seed, writers=2, transactors=1, bytes_per_second=100_000)
         async with workload.running():
@@ -241,6 +252,10 @@ class ServerWorkload:
         require(not broken, f"{Counter(item.kind.value for item in broken)}: {broken[:5]}")
 
     def _faults(self, *, on: bool) -> None:
+        if on:
+            self.swarm.begin()
+        else:
+            self.swarm.end()
         self.world.disk.sync_error_chance = self.sync_error_chance if on else 0.0
         self.world.store.failure_chance = self.store_failure_chance if on else 0.0
         self.world.store.lost_reply_chance = self.store_loss_chance if on else 0.0
@@ -249,6 +264,7 @@ class ServerWorkload:
         """Kill the server some times, also while it starts; break connections in between."""
         rng = self.random
         self._faults(on=True)
+        swarming = asyncio.create_task(self.swarm.trouble())
         for _ in range(rng.randint(1, 5)):
             power = self.power_cuts and rng.random() < 0.6
             for _ in range(rng.randint(0, 3)):
@@ -265,6 +281,7 @@ class ServerWorkload:
                     require(self._faulty(), f"the server did not start: {starting.exception()!r}")
                 self._kill(power=power)
             await self._start_server()
+        swarming.cancel()
         self._faults(on=False)
 
     async def _flush_and_restart(self) -> None:
