@@ -27,9 +27,13 @@ def print_report(folder: str, report: Report) -> None:
             "tables": f"{report.table_entries:,} entries",
             "objects": f"{report.objects:,}, {_bytes(report.object_bytes)}",
             "to be deleted": f"{report.pending_deletes:,} objects",
+            "snapshots": f"{report.snapshots:,}, {_bytes(report.snapshot_bytes)}",
+            **_object_log(report),
             "orphans": f"{report.orphan_count:,} objects, {_bytes(report.orphan_bytes)}",
         },
     )
+    if report.from_snapshots:
+        print_line(f"{report.from_snapshots:,} containers as of their newest snapshots: their logs are not in Tier 2")
     if report.unaccounted_objects:
         print_line(f"{report.unaccounted_objects:,} objects belong to containers whose metadata cannot be read")
     for orphan in report.orphans:
@@ -38,6 +42,14 @@ def print_report(folder: str, report: Report) -> None:
     for problem in report.problems:
         print_line(f"problem: {problem}")
     _rest("problems", report.problem_count - len(report.problems))
+
+
+def _object_log(report: Report) -> dict[str, str]:
+    if not report.log_objects and not report.log_leftovers:
+        return {}
+    return {
+        "objects of the logs": f"{report.log_objects:,}, {report.log_leftovers:,} more for the next owner to remove"
+    }
 
 
 def _rest(what: str, count: int) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import bisect
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.common.errors import CorruptionError
 from tailrace.log import frames
 from tailrace.log.disk import RealDisk, RealFile, RealLock
-from tailrace.log.frames import Verdict
+from tailrace.log.frames import Condition, Verdict
 from tailrace.log.port import RecoveredFrame
 from tailrace.log.recovery import AcceptedFile, Decision, decide
 from tailrace.log.scan import Window, frame_at, read_frames, scan_directory
@@ -17,8 +17,17 @@ from tailrace.log.scan import Window, frame_at, read_frames, scan_directory
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from tailrace.common.errors import DataError
     from tailrace.log.disk import DirectoryLock, ReadableDisk
     from tailrace.log.recovery import FileScan
+
+
+class Damage(NamedTuple):
+    """Something in a log that is not as it was written; ``position`` None: the place as a whole."""
+
+    place: str
+    position: int | None
+    reason: str
 
 
 class ReadOnlyDisk:
@@ -126,6 +135,21 @@ class ClosedLog:
         if index < 0 or sequence > files[index].last:
             raise KeyError(f"log frame {sequence} is not there")
         return files[index]
+
+    async def damage(self, error: DataError) -> list[Damage]:
+        """Everything that is damaged, `error` being what was found first."""
+        damaged = [scan for scan in self.scans if scan.end is Condition.CORRUPT]
+        found = [
+            Damage(scan.name, scan.end_offset, f"log frame {scan.next_sequence}: {scan.reason}") for scan in damaged
+        ]
+        if not (isinstance(error, CorruptionError) and any(scan.name in str(error) for scan in damaged)):
+            found.append(Damage("", None, str(error)))
+        return found
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of its files, which are longer than what they hold."""
+        return sum(scan.length_bytes for scan in self.scans)
 
     def close(self) -> None:
         """Let an owner have it."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace.common.errors import CorruptionError, DataError, FormatVersionError
+from tailrace.common.errors import CorruptionError, DataError
 from tailrace.log.claims import Claim, Claims
+from tailrace.log.closed import Damage
 from tailrace.log.objectcalls import ObjectCalls
 from tailrace.log.objectkeys import LogKeys
 from tailrace.log.objectmap import FrameMap
@@ -118,38 +119,45 @@ class ClosedObjectLog:
 
     # -- for a verification --------------------------------------------------------------------------------------
 
-    async def damaged_frames(self) -> list[tuple[int, DataError]]:
-        """Every frame that counts and cannot be read, with the reason."""
-        damaged: list[tuple[int, DataError]] = []
+    async def damage(self, error: DataError) -> list[Damage]:
+        """Everything that is damaged, `error` being what was found first."""
+        found = await self.damaged_claims()
         for epoch, sequence, _ in self.map.places(self.log_start, self.next_sequence):
             try:
                 await self._scanner.frame(epoch, sequence)
-            except DataError as error:
-                damaged.append((sequence, error))
-        return damaged
+            except DataError as damage:
+                found.append(Damage(f"object {self.keys.frame(epoch, sequence)}", None, _reason(damage)))
+        if not any(item.place.removeprefix("object ") in str(error) for item in found):
+            found.append(Damage("", None, str(error)))
+        return found
 
-    async def damaged_claims(self) -> list[tuple[str, str]]:
-        """Every claim that is not what its key says: place and reason."""
-        damaged: list[tuple[str, str]] = []
+    async def damaged_claims(self) -> list[Damage]:
+        """Every claim that is not what its key says."""
+        found: list[Damage] = []
         for number in range(1, self.last_claim + 1):
             place = f"object {self.keys.claim(number)}"
             try:
-                claim: Claim | None = await self._look(number)
-            except CorruptionError as error:
-                damaged.append((place, error.reason))
-            except FormatVersionError as error:
-                damaged.append((place, str(error)))
-            else:
-                if claim is None:
-                    damaged.append((place, "it does not exist"))
-        return damaged
+                if await self._look(number) is None:
+                    found.append(Damage(place, None, "it does not exist"))
+            except DataError as damage:
+                found.append(Damage(place, None, _reason(damage)))
+        return found
+
+    @property
+    def held_bytes(self) -> int:
+        """See `stored_bytes`: objects hold nothing else."""
+        return self.stored_bytes
 
     async def _look(self, number: int) -> Claim | None:
         return await self._calls.persist(lambda: self._claims.look(number))
 
     async def last_mark(self) -> int:
         """The number of the newest epoch's last mark; 0: it has none."""
-        return await self._scanner.last_mark_number(self.previous_epoch)
+        return await self._scanner.last_mark_number(self.previous_epoch) if self.has_begun else 0
 
     def close(self) -> None:
         """See ClosedLog.close: nothing was locked."""
+
+
+def _reason(error: DataError) -> str:
+    return error.reason if isinstance(error, CorruptionError) else str(error)

@@ -108,14 +108,16 @@ class Snapshot:
         assert isinstance(chunks, ops.AddChunks)
         return cls(cluster, container, epoch, sequence, time_ms, view[_HEADER.size : middle], chunks.refs)
 
-    def load(self, key: str, *, next_sequence: int = 0) -> ContainerState:
+    def load(self, key: str, *, next_sequence: int = 0, into: ContainerState | None = None) -> ContainerState:
         """The container's state, its next operation being that number at least; every byte has a reference.
+
+        ``into``: an empty state that is filled.
 
         Raises:
             CorruptionError, DataLossError: that is not so; names the object. FormatVersionError: a newer format.
         """
         place = f"object {key}"
-        state = ContainerState(self.container)
+        state = ContainerState(self.container) if into is None else into
         try:
             checkpoint.load(state, self.sequence, self.body, place)
         except (KeyError, ValueError) as error:

@@ -258,7 +258,8 @@ async def test_a_healthy_folder(folder: Folder) -> None:
     assert report.index_pages > 6
     assert report.table_entries == 2 * 3900
     objects = [path for path in folder.tier2.rglob("*") if path.is_file() and path.name != "cluster.json"]
-    assert report.objects == len(objects) - report.pending_deletes
+    assert report.objects == len(objects) - report.pending_deletes - report.snapshots
+    assert report.snapshots > 2
     assert report.pending_deletes
     assert report.orphans == []
     assert report.log_frames > 10

@@ -165,18 +165,25 @@ def cache(admin: AdminOption = DEFAULT_ADMIN, json: JsonOption = False) -> None:
 
 @app.command()
 def verify(
-    data: Annotated[Path, typer.Option(metavar="DIR", help="Folder of a server that does not run.")] = Path(
-        ".tailrace"
-    ),
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Folder of a server that does not run.", show_default=".tailrace, without --tier2"
+        ),
+    ] = None,
     tier2: Annotated[
-        str, typer.Option(metavar="URL", help="Tier 2 as the server has it.", show_default="the folder's own")
+        str,
+        typer.Option(metavar="URL", help="Tier 2, of the folder or alone.", show_default="the folder's own"),
     ] = "",
     s3_endpoint: Annotated[
         str | None, typer.Option(metavar="URL", help="Endpoint of an S3-compatible object store.", show_default=False)
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Prove that every byte of a stopped server's folder is readable and every object accounted for."""
+    """Prove that every byte of a stopped server is readable and every object accounted for.
+
+    With --tier2 and without --data: what Tier 2 holds, its logs if they are there, else its newest snapshots.
+    """
     import logging
 
     from tailrace.cli.logs import configure_logs
@@ -184,16 +191,19 @@ def verify(
     from tailrace.cli.session import run
     from tailrace.cli.verifying import print_report
     from tailrace.common.realports import SystemEntropy
-    from tailrace.segmentstore.verify.folder import verify_folder
+    from tailrace.segmentstore.verify.folder import verify_folder, verify_tier2
 
     configure_logs(logging.ERROR)  # what is wrong is in the report
+    entropy = SystemEntropy()
     with progress_bar("verifying", 1.0) as bar:
-        report = run(
-            verify_folder(data, tier2=tier2, s3_endpoint=s3_endpoint, entropy=SystemEntropy(), progress=bar.set)
-        )
+        if data is None and tier2:
+            report = run(verify_tier2(tier2, s3_endpoint=s3_endpoint, entropy=entropy, progress=bar.set))
+        else:
+            folder = data or Path(".tailrace")
+            report = run(verify_folder(folder, tier2=tier2, s3_endpoint=s3_endpoint, entropy=entropy, progress=bar.set))
     if json:
         print_json(report.as_json())
     else:
-        print_report(str(data), report)
+        print_report(str(data or tier2 or ".tailrace"), report)
     if not report.healthy:
         raise typer.Exit(1)

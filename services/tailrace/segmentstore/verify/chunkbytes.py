@@ -37,10 +37,15 @@ class ChunkReader:
         self._report = report
         self._advance = advance
 
-    async def verify(self, segment: str, ref: ChunkRef, runs: Sequence[Run] = ()) -> None:
-        """Read all of a reference; ``runs`` are what the log holds of the segment, by offset."""
+    async def verify(
+        self, segment: str, ref: ChunkRef, runs: Sequence[Run] = (), *, sizes: Mapping[str, int] | None = None
+    ) -> None:
+        """Read all of a reference; ``runs`` are what the log holds of the segment, by offset.
+
+        ``sizes``: lengths of objects in place of those that the reader has.
+        """
         comparison = _Comparison(segment, ref, runs, self._report)
-        async for offset, blocks in self._pieces(segment, ref):
+        async for offset, blocks in self._pieces(segment, ref, self._sizes if sizes is None else sizes):
             comparison.feed(offset, blocks)
 
     def _problem(self, segment: str, ref: ChunkRef, offset: int, position: int | None, reason: str) -> None:
@@ -48,9 +53,11 @@ class ChunkReader:
             reason, segment=segment, offset=offset, place=f"object {ref.object_key}", position=position
         )
 
-    async def _pieces(self, segment: str, ref: ChunkRef) -> AsyncIterator[tuple[int, Sequence[memoryview]]]:
+    async def _pieces(
+        self, segment: str, ref: ChunkRef, sizes: Mapping[str, int]
+    ) -> AsyncIterator[tuple[int, Sequence[memoryview]]]:
         """Verified blocks in order, with the segment offset of the first; damaged ones are reported and left out."""
-        readable = self._readable(segment, ref)
+        readable = self._readable(segment, ref, sizes)
         for start in range(0, readable, _PIECE_BYTES):
             length = min(_PIECE_BYTES, readable - start)
             position, stored, _ = chunks.block_range(ref.data_offset, ref.length, start, length)
@@ -81,9 +88,9 @@ class ChunkReader:
                 good.append((offset, found[0]))
         return good
 
-    def _readable(self, segment: str, ref: ChunkRef) -> int:
+    def _readable(self, segment: str, ref: ChunkRef, sizes: Mapping[str, int]) -> int:
         """How many bytes of a reference its object has, in whole blocks; says so when they are not all."""
-        size = self._sizes.get(ref.object_key)
+        size = sizes.get(ref.object_key)
         if size is None:
             reason = f"it holds {ref.length} bytes of the segment and does not exist"
             self._problem(segment, ref, ref.segment_offset, None, reason)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tailrace.common.errors import CorruptionError, DataError
-from tailrace.log.frames import Condition
+from tailrace.common.errors import DataError
+from tailrace.log.closed import Damage
+from tailrace.log.port import ReadableLog
 from tailrace.segmentstore.api import SegmentKind
 from tailrace.segmentstore.attributestore import AttributeStore
 from tailrace.segmentstore.reads import SegmentReader
@@ -16,12 +17,13 @@ from tailrace.segmentstore.verify.chunkbytes import ChunkReader
 from tailrace.segmentstore.verify.indexes import IndexWalk
 from tailrace.segmentstore.verify.logbytes import LogBytes
 from tailrace.segmentstore.verify.objects import ObjectWalk
+from tailrace.segmentstore.verify.snapshots import SnapshotWalk
 from tailrace.segmentstore.verify.tables import TableWalk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 
-    from tailrace.log.closed import ClosedLog
+    from tailrace.log.port import RecoveredFrame
     from tailrace.segmentstore.cachemanager import CacheManager
     from tailrace.segmentstore.segment import Segment
     from tailrace.segmentstore.tier2 import Tier2
@@ -29,12 +31,93 @@ if TYPE_CHECKING:
     from tailrace.storage.port import ObjectStore
 
 
+class VerifiedLog(ReadableLog, Protocol):
+    """A log that nobody has open, in files or in objects."""
+
+    @property
+    def directory(self) -> str:
+        """Where it is."""
+        ...
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it ever had an owner."""
+        ...
+
+    @property
+    def frame_count(self) -> int:
+        """Frames that count."""
+        ...
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes that it takes up to its last frame."""
+        ...
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that it takes on the whole."""
+        ...
+
+    async def open(self) -> None:
+        """Decide which frames count. Raises StartError: it is in use. DataError: it cannot be told."""
+        ...
+
+    async def damage(self, error: DataError) -> Sequence[Damage]:
+        """Everything that is damaged, `error` being what was found first."""
+        ...
+
+    def place_of(self, sequence: int) -> tuple[str, int]:
+        """Where a frame lies."""
+        ...
+
+    def close(self) -> None:
+        """Let an owner have it."""
+        ...
+
+
+class LostLog:
+    """The log of a container that is to be verified as of its newest snapshot."""
+
+    directory = ""
+    has_begun = False
+    frame_count = stored_bytes = held_bytes = 0
+
+    async def recover(self, first_sequence: int = 0) -> AsyncIterator[RecoveredFrame]:
+        """See ReadableLog.recover: there are no frames."""
+        none: Sequence[RecoveredFrame] = ()
+        for frame in none:
+            yield frame
+
+    async def read(self, sequence: int, offset: int, length: int) -> bytes:
+        """See ReadableLog.read."""
+        raise self._none(sequence)
+
+    def place_of(self, sequence: int) -> tuple[str, int]:
+        """See VerifiedLog.place_of."""
+        raise self._none(sequence)
+
+    @staticmethod
+    def _none(sequence: int) -> KeyError:
+        return KeyError(f"log frame {sequence} is not there")
+
+    async def open(self) -> None:
+        """See VerifiedLog.open."""
+
+    async def damage(self, error: DataError) -> Sequence[Damage]:
+        """See VerifiedLog.damage."""
+        return [Damage("", None, str(error))]
+
+    def close(self) -> None:
+        """See VerifiedLog.close."""
+
+
 class ContainerVerification:
     """Verifies one container whose log nobody has open. ``advance(bytes)`` tells how far it is."""
 
     def __init__(
         self,
-        log: ClosedLog,
+        log: VerifiedLog,
         store: ObjectStore,
         tier2: Tier2,
         cluster_id: bytes,
@@ -52,6 +135,7 @@ class ContainerVerification:
         self._objects = ObjectWalk(store, cluster_id, self._state, report, advance)
         self._chunks = ChunkReader(store, self._objects.sizes, report, advance)
         self._log_bytes = LogBytes(log, self._state, report)
+        self._snapshots = SnapshotWalk(store, cluster_id, report, advance)
         self._prefetches: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -66,8 +150,10 @@ class ContainerVerification:
                 await self._objects.account()
                 await self._verify_segments()
                 await self._objects.walk()
+                await self._snapshots.walk(self._state, self._objects.lengths, self._chunks)
             else:
                 await self._objects.verify_unowned(self._chunks)
+                await self._snapshots.walk(None, {}, self._chunks)
         finally:
             if self._prefetches:
                 await asyncio.wait(self._prefetches)
@@ -83,22 +169,26 @@ class ContainerVerification:
         try:
             await self._log.open()
         except DataError as error:
-            self._log_problems(error)
+            await self._log_problems(error)
             return False
         except OSError as error:
             self._report.problem(f"the log cannot be read: {error.strerror}", place=self._log.directory)
             return False
         report.log_bytes += self._log.stored_bytes
         report.log_frames += self._log.frame_count
+        if isinstance(self._log, LostLog):
+            return await self._from_snapshot()
         if not self._log.has_begun:
             return await self._never_began()
         recovery = Recovery(self._log, self._state, self._cache)
         try:
             await recovery.replay()
             await self._log_bytes.walk(self._advance)
-            # Files are longer than what they hold.
-            self._advance(sum(scan.length_bytes for scan in self._log.scans) - self._log_bytes.walked_bytes)
-        except (DataError, ValueError) as error:
+            self._advance(self._log.held_bytes - self._log_bytes.walked_bytes)
+        except DataError as error:
+            await self._log_problems(error)
+            return False
+        except ValueError as error:
             self._report.problem(str(error))
             return False
         report.operations += recovery.operations
@@ -108,16 +198,22 @@ class ContainerVerification:
             )
         return True
 
-    def _log_problems(self, error: DataError) -> None:
-        """What recovery refuses, and the damage in the other files."""
-        named = str(error)
-        damaged = [scan for scan in self._log.scans if scan.end is Condition.CORRUPT]
-        for scan in damaged:
-            self._report.problem(
-                f"log frame {scan.next_sequence}: {scan.reason}", place=scan.name, position=scan.end_offset
-            )
-        if not (isinstance(error, CorruptionError) and any(scan.name in named for scan in damaged)):
-            self._report.problem(named)
+    async def _from_snapshot(self) -> bool:
+        """The state as a restore would have it; False when that cannot be done."""
+        try:
+            key = await self._snapshots.load_newest(self._state)
+        except DataError:
+            return False  # the walk of the snapshots reports it
+        if key is None and await self._objects.any():
+            self._report.problem("Tier 2 holds objects of the container and no snapshot")
+            return False
+        self._report.report.from_snapshots += 1
+        return True
+
+    async def _log_problems(self, error: DataError) -> None:
+        """What recovery refuses, and all other damage of the log."""
+        for place, position, reason in await self._log.damage(error):
+            self._report.problem(reason, place=place, position=position)
 
     async def _never_began(self) -> bool:
         """An owner writes objects only after its log has begun."""

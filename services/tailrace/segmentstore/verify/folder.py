@@ -1,4 +1,4 @@
-"""A whole data folder: its manifest and lock, and one container after the other."""
+"""A whole data folder, or the contents of Tier 2 alone: one container after the other."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tailrace.cluster.clusterobject import CLUSTER_KEY, marked_cluster
-from tailrace.cluster.datafolder import DataFolder, opened_epoch, read_data_folder
+from tailrace.cluster.clusterobject import CLUSTER_KEY, marked_cluster, read_mark
+from tailrace.cluster.datafolder import Manifest, opened_epoch, read_data_folder
 from tailrace.common import limits
 from tailrace.common.errors import StartError
 from tailrace.kernel import BlockCache
 from tailrace.log.closed import ClosedLog, ReadOnlyDisk
+from tailrace.log.closedobject import ClosedObjectLog
+from tailrace.log.objectkeys import LogKeys
 from tailrace.segmentstore.cachemanager import CacheManager
 from tailrace.segmentstore.tier2 import Tier2
-from tailrace.segmentstore.verify.container import ContainerVerification
+from tailrace.segmentstore.verify.container import ContainerVerification, LostLog
+from tailrace.segmentstore.verify.logobjects import account_for_log
 from tailrace.segmentstore.verify.objects import account_for_others
 from tailrace.segmentstore.verify.readstore import ReadStore
 from tailrace.segmentstore.verify.report import ContainerReport, Problem, Report
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tailrace.common.ports import Entropy
+    from tailrace.segmentstore.verify.container import VerifiedLog
 
 
 async def verify_folder(
@@ -52,72 +56,84 @@ async def verify_folder(
         stack.push_async_callback(store.close)
         disk = ReadOnlyDisk()
         stack.callback(disk.close)
-        return await _FolderVerification(folder, store, disk, entropy, progress).run()
+        logs = _FolderLogs(path, disk) if folder.manifest.log == "file" else _StoreLogs(store, path)
+        return await _Verification(folder.manifest, store, logs, entropy, progress).run()
 
 
-class _FolderVerification:
-    def __init__(
-        self,
-        folder: DataFolder,
-        store: ReadStore,
-        disk: ReadOnlyDisk,
-        entropy: Entropy,
-        progress: Callable[[int, int], None],
-    ) -> None:
-        self._folder = folder
-        self._store = store
+async def verify_tier2(
+    tier2: str, *, s3_endpoint: str | None = None, entropy: Entropy, progress: Callable[[int, int], None]
+) -> Report:
+    """Verify what Tier 2 holds of a cluster whose folder is not at hand; see `verify_folder`.
+
+    Where its logs are not in Tier 2, the newest snapshots stand for them: what came later counts as orphaned.
+
+    Raises:
+        StartError: it holds no cluster, or a server wrote to it meanwhile. UnavailableError: it does not answer.
+    """
+    store = ReadStore(open_object_store(tier2, s3_endpoint=s3_endpoint, create=False))
+    try:
+        mark = await read_mark(store, f"Tier 2 {tier2}")
+        if mark is None:
+            raise StartError(f"Tier 2 {tier2} has no {CLUSTER_KEY}: it is that of no cluster")
+        has_logs = [await _any_below(store, LogKeys(container).folder) for container in range(mark.containers)]
+        manifest = Manifest(mark.cluster_id, mark.containers, tier2, "object" if any(has_logs) else "file")
+        logs: _Logs = _StoreLogs(store) if any(has_logs) else _NoLogs()
+        return await _Verification(manifest, store, logs, entropy, progress).run()
+    finally:
+        await store.close()
+
+
+async def _any_below(store: ReadStore, prefix: str) -> bool:
+    async for _ in store.list(prefix.rstrip("/")):
+        return True
+    return False
+
+
+class _NoLogs:
+    """The logs are lost, or elsewhere."""
+
+    def opened_epoch(self, container: int) -> int:
+        """The last epoch for which the container's log is known to have been opened. StartError: it cannot be told."""
+        return 0
+
+    async def log(self, container: int) -> VerifiedLog:
+        """The container's log, not yet opened."""
+        return LostLog()
+
+    def log_bytes(self, container: int) -> int:
+        """Bytes of it that are no objects of Tier 2."""
+        return 0
+
+
+class _FolderLogs(_NoLogs):
+    """Logs in files."""
+
+    def __init__(self, path: Path, disk: ReadOnlyDisk) -> None:
+        self._path = path
         self._disk = disk
-        self._entropy = entropy
-        self._progress = progress
-        self._cache = CacheManager(BlockCache(limits.VERIFY_CACHE_BYTES))
-        self._report = Report()
-        self._done = 0
-        self._total = 0
 
-    async def run(self) -> Report:
-        """Verify container after container."""
-        count = self._folder.manifest.containers
-        opened = [self._opened_epoch(container) for container in range(count)]
-        await self._check_mark(bound=any(opened))
-        self._total = sum(_log_file_bytes(self._directory(container)) for container in range(count))
-        async for info in self._store.list(""):
-            self._total += info.length_bytes
-        for container in range(count):
-            await self._verify(container, opened[container])
-        await account_for_others(self._store, count, self._report)
-        return self._report
+    def opened_epoch(self, container: int) -> int:
+        """See _NoLogs."""
+        return opened_epoch(self._path, container)
+
+    async def log(self, container: int) -> ClosedLog:
+        """See _NoLogs."""
+        directory = str(self._directory(container))
+        await self._wait_until_free(directory)
+        try:
+            opened = self.opened_epoch(container)
+        except StartError:
+            opened = 0  # reported already
+        return ClosedLog(self._disk, directory, container, opened_epoch=opened)
+
+    def log_bytes(self, container: int) -> int:
+        """See _NoLogs."""
+        directory = self._directory(container)
+        files = directory.glob("[0-9]*-*.log") if directory.exists() else ()
+        return sum(file.stat().st_size for file in files)
 
     def _directory(self, container: int) -> Path:
-        return self._folder.path / "log" / str(container)
-
-    def _opened_epoch(self, container: int) -> int:
-        try:
-            return opened_epoch(self._folder.path, container)
-        except StartError as error:
-            ContainerReport(self._report, container).problem(str(error))
-            return 0
-
-    async def _check_mark(self, *, bound: bool) -> None:
-        """Tier 2 is that of the cluster. Raises StartError: it is that of another one."""
-        cluster_id = self._folder.manifest.cluster_id
-        try:
-            found = await marked_cluster(self._store, "Tier 2")
-        except StartError as error:
-            self._report.add(Problem(None, "", None, f"object {CLUSTER_KEY}", 0, str(error)))
-            return
-        if found is None and bound:
-            self._report.add(Problem(None, "", None, f"object {CLUSTER_KEY}", None, "it does not exist"))
-        elif found not in (None, cluster_id):
-            raise StartError(f"Tier 2 belongs to cluster {found}, not to {cluster_id}")
-
-    async def _verify(self, container: int, opened: int) -> None:
-        report = ContainerReport(self._report, container)
-        directory = self._directory(container)
-        await self._wait_until_free(str(directory))
-        cluster_id = uuid.UUID(self._folder.manifest.cluster_id).bytes
-        tier2 = Tier2(self._store, cluster_id, container, 0, self._entropy)
-        log = ClosedLog(self._disk, str(directory), container, opened_epoch=opened)
-        await ContainerVerification(log, self._store, tier2, cluster_id, self._cache, report, self._advance).run()
+        return self._path / "log" / str(container)
 
     async def _wait_until_free(self, directory: str) -> None:
         """A worker whose parent was killed ends by itself a moment later. StartError: it does not."""
@@ -131,10 +147,95 @@ class _FolderVerification:
                     raise
             await asyncio.sleep(limits.LOG_LOCK_POLL_S)
 
+
+class _StoreLogs(_NoLogs):
+    """Logs in objects of Tier 2; ``path`` is the folder with the epochs, if there is one."""
+
+    def __init__(self, store: ReadStore, path: Path | None = None) -> None:
+        self._store = store
+        self._path = path
+
+    def opened_epoch(self, container: int) -> int:
+        """See _NoLogs."""
+        return 0 if self._path is None else opened_epoch(self._path, container)
+
+    async def log(self, container: int) -> ClosedObjectLog:
+        """See _NoLogs."""
+        return ClosedObjectLog(self._store, container)
+
+
+_Logs = _NoLogs
+
+
+class _Verification:
+    def __init__(
+        self,
+        manifest: Manifest,
+        store: ReadStore,
+        logs: _Logs,
+        entropy: Entropy,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        self._manifest = manifest
+        self._store = store
+        self._logs = logs
+        self._entropy = entropy
+        self._progress = progress
+        self._cache = CacheManager(BlockCache(limits.VERIFY_CACHE_BYTES))
+        self._report = Report()
+        self._done = 0
+        self._total = 0
+
+    async def run(self) -> Report:
+        """Verify container after container."""
+        count = self._manifest.containers
+        opened = [self._opened_epoch(container) for container in range(count)]
+        await self._check_mark(bound=any(opened))
+        self._total = sum(self._logs.log_bytes(container) for container in range(count))
+        async for info in self._store.list(""):
+            self._total += info.length_bytes
+        for container in range(count):
+            await self._verify(container, opened[container])
+        await account_for_others(self._store, count, self._report, object_logs=self._manifest.log == "object")
+        return self._report
+
+    def _opened_epoch(self, container: int) -> int:
+        try:
+            return self._logs.opened_epoch(container)
+        except StartError as error:
+            ContainerReport(self._report, container).problem(str(error))
+            return 0
+
+    async def _check_mark(self, *, bound: bool) -> None:
+        """Tier 2 is that of the cluster. Raises StartError: it is that of another one."""
+        cluster_id = self._manifest.cluster_id
+        try:
+            found = await marked_cluster(self._store, "Tier 2")
+        except StartError as error:
+            self._report.add(Problem(None, "", None, f"object {CLUSTER_KEY}", 0, str(error)))
+            return
+        if found is None and bound:
+            self._report.add(Problem(None, "", None, f"object {CLUSTER_KEY}", None, "it does not exist"))
+        elif found not in (None, cluster_id):
+            raise StartError(f"Tier 2 belongs to cluster {found}, not to {cluster_id}")
+
+    async def _verify(self, container: int, opened: int) -> None:
+        report = ContainerReport(self._report, container)
+        log = await self._logs.log(container)
+        cluster_id = uuid.UUID(self._manifest.cluster_id).bytes
+        tier2 = Tier2(self._store, cluster_id, container, 0, self._entropy)
+        await ContainerVerification(log, self._store, tier2, cluster_id, self._cache, report, self._advance).run()
+        if isinstance(log, ClosedObjectLog):
+            await self._account(log, opened, report)
+
+    async def _account(self, log: ClosedObjectLog, opened: int, report: ContainerReport) -> None:
+        """The objects of a log. Raises StartError: it was written to meanwhile."""
+        if opened > log.last_claim:
+            report.problem(f"it does not know epoch {opened}, for which it was opened", place=log.directory)
+        await account_for_log(log, self._store, report)
+        if log.has_begun and not await log.same_owner():
+            raise StartError(f"Tier 2 is in use: {log.directory} has a new owner or new frames")
+
     def _advance(self, length_bytes: int) -> None:
         self._done += length_bytes
         self._progress(min(self._done, self._total), self._total)
-
-
-def _log_file_bytes(directory: Path) -> int:
-    return sum(file.stat().st_size for file in directory.glob("[0-9]*-*.log")) if directory.exists() else 0

@@ -17,10 +17,10 @@ from tailrace.segmentstore import oplog
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tailrace.log.closed import ClosedLog
     from tailrace.segmentstore.fields import ChunkRef
     from tailrace.segmentstore.segment import Segment
     from tailrace.segmentstore.state import ContainerState
+    from tailrace.segmentstore.verify.container import VerifiedLog
     from tailrace.segmentstore.verify.report import ContainerReport
 
 _DIGEST_BYTES = 16
@@ -54,7 +54,7 @@ class _OpenRun:
 class LogBytes:
     """Walks a log whose operations `state` is the outcome of."""
 
-    def __init__(self, log: ClosedLog, state: ContainerState, report: ContainerReport) -> None:
+    def __init__(self, log: VerifiedLog, state: ContainerState, report: ContainerReport) -> None:
         self._log = log
         self._state = state
         self._report = report

@@ -14,6 +14,7 @@ from tailrace.storage import chunks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tailrace.segmentstore.segment import Segment
     from tailrace.segmentstore.state import ContainerState
     from tailrace.segmentstore.verify.chunkbytes import ChunkReader
     from tailrace.segmentstore.verify.readstore import ReadStore
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 KINDS: Final = ("c", "a")
 """What keys of objects begin with: bytes of segments, pages of attribute indexes."""
-_KEY: Final = re.compile(r"[ac](\d+)/")
+_KEY: Final = re.compile(r"(?:[acs]|log/)(\d+)/")
 _HEADER_READ_BYTES: Final = 4096
 """Surely a footer and the header behind it: names are at most ``limits.SEGMENT_NAME_MAX_BYTES`` long."""
 
@@ -34,7 +35,7 @@ def container_of_key(key: str) -> int | None:
 
 
 class ObjectWalk:
-    """The objects of one container: ``sizes`` are those of the referenced ones that exist."""
+    """The objects of one container: ``sizes`` of the referenced ones, and of those ``waiting`` to be deleted."""
 
     def __init__(
         self,
@@ -50,6 +51,13 @@ class ObjectWalk:
         self._report = report
         self._advance = advance
         self.sizes: dict[str, int] = {}
+        self.waiting: dict[str, int] = {}
+        self._shifts: dict[tuple[int, int], int] = {}
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """Lengths of all objects that are referenced or wait to be deleted, by key."""
+        return {**self.waiting, **self.sizes}
 
     async def any(self) -> bool:
         """Whether the container has an object."""
@@ -71,12 +79,15 @@ class ObjectWalk:
                 self._advance(info.length_bytes)
                 if info.key in self._state.pending_deletes:
                     report.pending_deletes += 1
+                    self.waiting[info.key] = info.length_bytes
                 else:
                     report.add_orphan(Orphan(container, info.key, info.length_bytes))
 
     async def walk(self) -> None:
         """Read header and footer of each section of the referenced objects; their data is not read here."""
         for key, refs in sorted(_refs_by_object(self._state).items()):
+            if key in self._state.pending_deletes:
+                self._report.problem("it is referenced and waits to be deleted", place=f"object {key}")
             if key in self.sizes:
                 await self._walk(key, refs)
 
@@ -98,20 +109,39 @@ class ObjectWalk:
                     await reader.verify(section.segment_name, ref)
                 del self.sizes[info.key]
 
-    async def _walk(self, key: str, refs: list[tuple[str, ChunkRef]]) -> None:
+    async def _walk(self, key: str, refs: list[tuple[Segment, ChunkRef]]) -> None:
         place = f"object {key}"
         try:
             sections = await self._sections(key, place)
         except _StructureError as error:
             self._report.problem(str(error), place=place, position=error.position)
             return
+        users: dict[int, str] = {}
         for segment, ref in refs:
             section = sections.get(ref.data_offset)
-            if section is None or section.length < ref.length:
-                reason = f"no section of {ref.length} bytes begins there"
+            reason = self._misuse(segment, ref, section) if section is not None else "no section begins there"
+            if not reason and ref.data_offset in users:
+                reason = f"segment {users[ref.data_offset]} has the same section"
+            users[ref.data_offset] = segment.name
+            if reason:
                 self._report.problem(
-                    reason, segment=segment, offset=ref.segment_offset, place=place, position=ref.data_offset
+                    reason, segment=segment.name, offset=ref.segment_offset, place=place, position=ref.data_offset
                 )
+
+    def _misuse(self, segment: Segment, ref: ChunkRef, section: chunks.SectionHeader) -> str:
+        """What is wrong with a reference to a section; merges move references by one shift, and once."""
+        if section.length != ref.length:
+            return f"the section there has {section.length} bytes, not {ref.length}"
+        shift = ref.segment_offset - section.start_offset
+        source = section.segment_id
+        expected = (segment.segment_id, 0) if source == segment.segment_id else self._state.moves.get(source)
+        if expected is not None and self._state.resolve(source) != (segment.segment_id, shift):
+            there, by = self._state.resolve(source)
+            return f"segment number {source} is number {there} by {by} bytes, its section is here by {shift}"
+        known = self._shifts.setdefault((segment.segment_id, source), shift)
+        if known != shift:
+            return f"sections of segment number {source} are here by {known} bytes, and by {shift}"
+        return ""
 
     async def _sections(self, key: str, place: str) -> dict[int, chunks.SectionHeader]:
         """The header of each section, by the position of its data. Raises _StructureError."""
@@ -157,24 +187,27 @@ class _StructureError(Exception):
         self.position = position
 
 
-def _refs_by_object(state: ContainerState) -> dict[str, list[tuple[str, ChunkRef]]]:
-    """The references to each object, with the name of the segment that needs it."""
-    found: dict[str, list[tuple[str, ChunkRef]]] = {}
-    for name, ref in _all_refs(state):
-        found.setdefault(ref.object_key, []).append((name, ref))
+def _refs_by_object(state: ContainerState) -> dict[str, list[tuple[Segment, ChunkRef]]]:
+    """The references to each object, with the segment that needs it."""
+    found: dict[str, list[tuple[Segment, ChunkRef]]] = {}
+    for segment, ref in _all_refs(state):
+        found.setdefault(ref.object_key, []).append((segment, ref))
     return found
 
 
-def _all_refs(state: ContainerState) -> Iterator[tuple[str, ChunkRef]]:
+def _all_refs(state: ContainerState) -> Iterator[tuple[Segment, ChunkRef]]:
     for segment in state.segments.values():
         for ref in (*segment.chunks, *segment.index_pages):
-            yield segment.name, ref
+            yield segment, ref
 
 
-async def account_for_others(store: ReadStore, container_count: int, report: Report) -> None:
+async def account_for_others(store: ReadStore, container_count: int, report: Report, *, object_logs: bool) -> None:
     """Objects that belong to no container of the cluster are orphans too, and so are files of uploads cut off."""
     async for info in store.list(""):
         if info.key == CLUSTER_KEY:
+            continue
+        if info.key.startswith("log/") and not object_logs:
+            report.add_orphan(Orphan(container_of_key(info.key), info.key, info.length_bytes))
             continue
         container = container_of_key(info.key)
         if container is None or container >= container_count:

@@ -49,7 +49,9 @@ class Report:
 
     ``segment_bytes`` are all bytes of all segments: ``tier2_bytes`` of them in chunks, ``log_only_bytes`` in the log
     alone; ``compared_bytes`` are in both, and equal. ``objects`` are the referenced ones,
-    ``unaccounted_objects`` those of containers whose metadata cannot be read.
+    ``unaccounted_objects`` those of containers whose metadata cannot be read. ``log_objects`` are frames, claims and
+    marks of object logs, ``log_leftovers`` what their next owner removes. ``from_snapshots`` counts the containers
+    whose logs were not given: their newest snapshot was verified in place of the log.
     """
 
     containers: int = 0
@@ -67,6 +69,11 @@ class Report:
     object_bytes: int = 0
     unaccounted_objects: int = 0
     pending_deletes: int = 0
+    snapshots: int = 0
+    snapshot_bytes: int = 0
+    log_objects: int = 0
+    log_leftovers: int = 0
+    from_snapshots: int = 0
     orphan_count: int = 0
     orphan_bytes: int = 0
     problem_count: int = 0
