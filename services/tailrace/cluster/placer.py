@@ -163,7 +163,8 @@ def _with_lost_assignments(before: ClusterMap, holders: Mapping[int, str], verdi
             assignments[number] = Assignment(holder)
     for number, assignment in assignments.items():
         giver = assignment.handed_over_by
-        if giver and (giver not in living or holders.get(number, "") == assignment.worker):
+        # Without a Lease nobody can tell; with an empty one the giver has let go and the other has not taken it yet.
+        if giver and (giver not in living or holders.get(number) not in (giver, "")):
             assignments[number] = Assignment(assignment.worker)
     return dataclasses.replace(before, assignments=assignments)
 

@@ -118,6 +118,8 @@ class Renewer:
                 hangs = False
                 try:
                     await self.renew()
+                except NotOwnerError:
+                    raise
                 except UnavailableError as error:
                     _logger.warning("lease_not_renewed", lease=self._name, reason=str(error))
             elif not hangs:

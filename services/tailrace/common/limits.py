@@ -73,6 +73,7 @@ MERGED_SOURCES_REMEMBERED_S: Final = 600.0
 # -- file log (design §4) -----------------------------------------------------------------------------------------
 LOG_FILE_BYTES: Final = 64 * MIB  # one preallocated, zeroed file
 LOG_FRAME_MAX_BYTES: Final = 8 * MIB  # payload of one frame
+LOG_FRAMES_IN_FLIGHT_MAX: Final = 2  # of a container in a log that syncs
 LOG_RESERVE_BYTES: Final = 8 * MIB  # kept on a full disk for what gives space back: flush commits, checkpoints
 LOG_PREALLOCATE_RETRY_S: Final = 1.0  # between attempts to prepare the next file while the disk is full
 LOG_ZERO_CHUNK_BYTES: Final = 1 * MIB  # zeros between two syncs, while a file is made in the background
@@ -84,6 +85,8 @@ LOG_INLINE_SYNC_MAX_S: Final = 0.001  # a slower fdatasync (moving average) runs
 
 # -- object log (design §4) ---------------------------------------------------------------------------------------
 LOG_OBJECT_PUTS_MAX: Final = 16  # frames of one log on their way to the store
+LOG_OBJECT_FRAME_TARGET_BYTES: Final = 4 * MIB  # of a frame; with the puts above, no more than may be unacknowledged
+LOG_OBJECT_PART_FRAMES_MAX: Final = 2  # in flight, before one that is not full waits and fills
 LOG_OBJECT_CALL_DEADLINE_S: Final = 10.0  # one request; its outcome is unknown after that
 LOG_OBJECT_RETRY_MIN_S: Final = 0.02
 LOG_OBJECT_RETRY_MAX_S: Final = 2.0
@@ -303,7 +306,7 @@ CLUSTER_OBJECT_RETRY_S: Final = 0.5
 EPOCH_CONFLICTS_MAX: Final = 20  # rivals that win an epoch in a row before a worker gives up for now
 EPOCH_LOCK_PATIENCE_S: Final = 5.0  # for another process that takes an epoch in the same folder
 EPOCH_LOCK_POLL_S: Final = 0.02
-KUBERNETES_CALL_DEADLINE_S: Final = 5.0  # one request to the API server; its outcome is unknown after that
+KUBERNETES_CALL_DEADLINE_S: Final = 2.0  # one request to the API server; its outcome is unknown after that
 KUBERNETES_OBJECT_MAX_BYTES: Final = 1 * MIB  # the API server takes about 1.5 MiB
 KUBERNETES_LIST_MAX: Final = 10_000  # objects of one list
 KUBERNETES_WATCH_S: Final = 300.0  # after which the server ends a watch and another one is begun

@@ -1,0 +1,275 @@
+"""Workers that own containers and do little with them: the real renewals, follower, epochs, object logs, and no data.
+
+For tests of ownership and placement; a whole segment store in their place is the fleet workload's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Collection
+from typing import Any
+
+from sim.process import SimProcess
+from sim.world import SimWorld
+from tailrace.cluster.clustermap import ClusterMap, read_map
+from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint
+from tailrace.cluster.follower import Follower
+from tailrace.cluster.heartbeat import Heart
+from tailrace.cluster.kubernetes import STREAM_CLUSTERS
+from tailrace.cluster.leaseepochs import LeaseEpochs
+from tailrace.cluster.placer import Placer
+from tailrace.cluster.renewal import Renewer
+from tailrace.common.errors import FencedError, NotOwnerError, TailraceError
+from tailrace.log.object import ObjectLog
+
+CLUSTER = "c"
+
+
+class LogHost:
+    """Implements ContainerHost: a container is an open object log to which a frame is appended now and then."""
+
+    def __init__(self, owner: Owner, epochs: LeaseEpochs) -> None:
+        self._owner = owner
+        self._epochs = epochs
+        self._keepers: dict[int, asyncio.Task[None]] = {}
+
+    async def open_container(self, container_id: int) -> None:
+        """See ContainerHost."""
+        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._keepers[container_id] = asyncio.get_running_loop().create_task(self._keep(container_id, opened))
+        await opened
+
+    async def release_container(self, container_id: int) -> None:
+        """See ContainerHost."""
+        keeper = self._keepers.pop(container_id, None)
+        if keeper is not None:
+            keeper.cancel()
+            await asyncio.wait([keeper])
+
+    def owned(self) -> Collection[int]:
+        """See ContainerHost."""
+        return self._keepers.keys()
+
+    async def _keep(self, container_id: int, opened: asyncio.Future[None]) -> None:
+        floor = 0
+        while True:
+            log = ObjectLog(self._owner.store, container_id, max_frame_bytes=1024)
+            try:
+                epoch = await self._epochs.take(container_id, floor)
+                await log.open(epoch, self._owner.entropy.token(16))
+                self._owner.fleet.opened(container_id, epoch, self._owner)
+                if not opened.done():
+                    opened.set_result(None)
+                while True:
+                    await log.append([b"x"])
+                    self._owner.fleet.acknowledged(container_id, epoch, self._owner)
+                    await asyncio.sleep(0.5)
+            except NotOwnerError as error:
+                self._keepers.pop(container_id, None)
+                if not opened.done():
+                    opened.set_exception(error)
+                return
+            except TailraceError as error:
+                floor = error.epoch if isinstance(error, FencedError) else 0
+                if not opened.done():
+                    opened.set_result(None)  # the first attempt has ended
+                await asyncio.sleep(0.1)
+            finally:
+                await log.close()
+                self._owner.fleet.closed(container_id, self._owner)
+
+
+class Owner:
+    """One process of a worker."""
+
+    def __init__(self, fleet: OwnerFleet, name: str, number: int) -> None:
+        world = fleet.world
+        self.fleet = fleet
+        self.name = name
+        self.process: SimProcess = world.process(name)
+        self.api = world.kubernetes.attach(self.process)
+        self.store = world.store.attach(self.process)
+        incarnation = f"{len(fleet.incarnations):x}"
+        fleet.incarnations.append(name)
+        self.entropy = world.entropy(f"{name}-{incarnation}")
+        clock = world.clock()
+        clock.skew_ms = world.random.randrange(-(10**9), 10**9)
+        self.heart = Heart()
+        endpoints = ContainerEndpoints(Endpoint(name, 12345 + number))
+        self.renewer = Renewer(self.api, CLUSTER, name, incarnation, endpoints, clock, self.heart)
+        self.epochs = LeaseEpochs(self.api, CLUSTER, name, incarnation, clock)
+        self.host = LogHost(self, self.epochs)
+        self.follower = Follower(self.api, CLUSTER, name, self.host, self.epochs, self)
+        self.superseded = False
+        self.drained = False
+        self._beating: asyncio.Task[Any] | None = None
+        self.task = self.process.spawn(self._run())
+
+    async def _run(self) -> None:
+        self._beating = asyncio.ensure_future(self.heart.beat())
+        while True:
+            with contextlib.suppress(TailraceError):
+                await self.renewer.register()
+                break
+            await asyncio.sleep(1.0)
+        following = asyncio.ensure_future(self.follower.run())
+        try:
+            await self.renewer.run()
+        except NotOwnerError:
+            self.superseded = True
+            following.cancel()
+            await asyncio.wait([following])
+            self.fleet.world.loop.call_world(0, self.fleet.ended, self)
+
+    def hang(self) -> None:
+        """The loop beats no more."""
+        assert self._beating is not None
+        self._beating.cancel()
+
+    def drain(self) -> asyncio.Task[None]:
+        """Leave gracefully."""
+
+        async def leave() -> None:
+            await self.follower.drain()
+            self.drained = True
+
+        return self.process.spawn(leave())
+
+    # -- Renewals, as far as the follower needs it
+
+    def leave(self) -> None:
+        """See Renewals.leave."""
+        self.renewer.leaving = True
+
+    async def start(self) -> None:
+        """Begun already."""
+
+    async def wait_superseded(self) -> None:
+        """See Renewals.wait_superseded."""
+        await asyncio.wait([self.task])
+
+    async def stop(self) -> None:
+        """Ends with the process."""
+
+
+class SimProber:
+    """Implements Prober: asks the world."""
+
+    def __init__(self, fleet: OwnerFleet) -> None:
+        self._fleet = fleet
+        self.asked: list[str] = []
+
+    async def answers(self, worker: str, endpoints: ContainerEndpoints | None) -> bool:
+        """See Prober.answers."""
+        self.asked.append(worker)
+        await asyncio.sleep(0.01)
+        owner = self._fleet.owners.get(worker)
+        return owner is not None and owner.process.alive and not owner.process.paused
+
+
+class OwnerFleet:
+    """A cluster of such workers, a placer, and what happened to its containers."""
+
+    def __init__(self, world: SimWorld, containers: int, workers: int) -> None:
+        self.world = world
+        self.containers = containers
+        self.incarnations: list[str] = []
+        self.events: list[tuple[float, str, int, str, int]] = []
+        """(time, ``open``, ``ack`` or ``close``, container, worker, epoch)"""
+        self.owners: dict[str, Owner] = {}
+        world.store.slow_max_s = 0.2  # the store is not what is tried here
+        world.kubernetes.core.create(
+            STREAM_CLUSTERS, {"metadata": {"name": CLUSTER}, "spec": {"containers": containers}}
+        )
+        for number in range(workers):
+            self.start(f"w{number}")
+        self.prober = SimProber(self)
+        self.placer_process = world.process("placer")
+        self.decisions: list[str] = []
+        self.start_placer()
+
+    def start(self, name: str) -> Owner:
+        """Start a worker, or start it again."""
+        self.owners[name] = Owner(self, name, len(self.owners))
+        return self.owners[name]
+
+    def ended(self, owner: Owner) -> None:
+        """A process was superseded and ends; whoever runs its worker starts it again."""
+        self.world.crash(owner.process)
+        if self.owners[owner.name] is owner:
+            self.start(owner.name)
+
+    def start_placer(self) -> None:
+        """Start the placer in a process of its own."""
+        self.placer_process = self.world.process("placer")
+        self.prober = SimProber(self)
+        self.placer = Placer(self.world.kubernetes.attach(self.placer_process), CLUSTER, self.prober)
+        self.placer_process.spawn(self.placer.run())
+
+    # -- what happened
+
+    def opened(self, container_id: int, epoch: int, owner: Owner) -> None:
+        """A log was opened."""
+        self.events.append((self.world.loop.time(), "open", container_id, owner.name, epoch))
+
+    def acknowledged(self, container_id: int, epoch: int, owner: Owner) -> None:
+        """A frame was acknowledged."""
+        self.events.append((self.world.loop.time(), "ack", container_id, owner.name, epoch))
+
+    def closed(self, container_id: int, owner: Owner) -> None:
+        """A log was closed."""
+        self.events.append((self.world.loop.time(), "close", container_id, owner.name, 0))
+
+    def opens(self) -> int:
+        """Logs that were opened so far."""
+        return sum(event[1] == "open" for event in self.events)
+
+    def map(self) -> ClusterMap:
+        """The map as it is."""
+        return read_map(self.world.kubernetes.core.get(STREAM_CLUSTERS, CLUSTER))
+
+    def assigned(self) -> dict[int, str]:
+        """Worker by container, as the map has it."""
+        return {number: assignment.worker for number, assignment in sorted(self.map().assignments.items())}
+
+    def served(self, since_s: float) -> dict[int, str]:
+        """Who acknowledged last in each container, since then."""
+        return {number: worker for at, what, number, worker, _ in self.events if what == "ack" and at >= since_s}
+
+    def is_settled(self) -> bool:
+        """Whether every container is served, within the last two seconds, by the worker that the map names."""
+        assigned = self.assigned()
+        served = self.served(self.world.loop.time() - 2.0)
+        done = not any(assignment.handed_over_by for assignment in self.map().assignments.values())
+        return done and len(assigned) == self.containers and assigned == served
+
+    async def settle(self, within_s: float = 120.0) -> float:
+        """Wait until `is_settled`; how long that took."""
+        began_s = self.world.loop.time()
+        while not self.is_settled():
+            if self.world.loop.time() - began_s > within_s:
+                raise AssertionError(
+                    f"not settled after {within_s} s: map {self.map().assignments}, served {self.served(0)}, "
+                    f"owned { {name: sorted(owner.host.owned()) for name, owner in self.owners.items()} }"
+                )
+            await asyncio.sleep(0.25)
+        return self.world.loop.time() - began_s
+
+    def longest_gap_s(self, since_s: float, until_s: float) -> float:
+        """The longest time without an acknowledgement in any container."""
+        gaps = []
+        for number in range(self.containers):
+            times = [at for at, what, its, _, _ in self.events if what == "ack" and its == number]
+            times = [since_s, *(at for at in times if since_s <= at <= until_s), until_s]
+            gaps.extend(b - a for a, b in itertools.pairwise(times))
+        return max(gaps)
+
+    def check(self) -> None:
+        """What must hold whatever happened: each log that is opened has a greater epoch than those before."""
+        greatest: dict[int, int] = {}
+        for at, what, number, worker, epoch in self.events:
+            if what == "open":
+                assert epoch > greatest.get(number, 0), (at, number, worker, epoch)
+                greatest[number] = epoch
