@@ -69,7 +69,7 @@ class ChunkCompaction:
         self._may_work = may_work
         self._seen: dict[int, _Seen] = {}
         self._turns: deque[int] = deque()
-        self._refused: dict[int, None] = {}  # segments with damage, until the container opens again
+        self._refused: dict[int, str] = {}  # segments with damage, until the container opens again
         self._credit = 0.0
         self._credited_at_s = 0.0
         self._credited_bytes = 0
@@ -199,6 +199,5 @@ class ChunkCompaction:
 
     def _refuse(self, segment: Segment, error: CorruptionError) -> None:
         """Whoever reads the place hears of it; nothing is written over it."""
-        self._refused[segment.segment_id] = None
-        self.last_error = str(error)
+        self._refused[segment.segment_id] = str(error)
         _log.error("chunks_not_compacted", segment=segment.name, reason=str(error))

@@ -24,7 +24,7 @@ def tidy_knobs(seed: int) -> dict[tuple[Any, str], Any]:
     return {
         (limits, "SWEEP_FIRST_AFTER_S"): rng.choice([0.1, 2.0, 10.0]),
         (limits, "SWEEP_INTERVAL_S"): rng.choice([0.5, 5.0]),
-        (limits, "SWEEP_ORPHANS_MAX"): rng.choice([1, 10_000]),
+        (limits, "SWEEP_ORPHANS_MAX"): rng.choice([5, 10_000]),
         (limits, "SWEEP_PAGE_OBJECTS"): rng.choice([3, 1000]),
         (limits, "SWEEP_PAUSE_S"): rng.choice([0.01, 0.2]),
         (limits, "COMPACT_TICK_S"): rng.choice([0.02, 1.0]),

@@ -1,0 +1,68 @@
+"""What uploads to a folder leave behind that were cut off: deleted only when no process writes it."""
+
+from __future__ import annotations
+
+import fcntl
+import threading
+from pathlib import Path
+
+import pytest
+
+from tailrace.storage import obstores
+from tailrace.storage.obstores import FolderObjects
+from tailrace.storage.port import UploadParts
+
+
+def parts(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*#*"))
+
+
+async def test_parts_are_listed_by_folder_and_up_to_a_bound(tmp_path: Path) -> None:
+    store = FolderObjects(tmp_path)
+    assert isinstance(store, UploadParts)
+    names = [f"c{container}/{number}#{number}" for container in (1, 12) for number in range(3)]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert await store.list_parts("c1", 10) == names[:3]
+    assert await store.list_parts("c12", 10) == names[3:]
+    assert len(await store.list_parts("c12", 2)) == 2
+    assert await store.list_parts("c7", 10) == []
+    await store.delete_parts([*names[:2], "c1/gone#1"])
+    assert parts(tmp_path) == sorted(names[2:])
+
+
+async def test_a_part_that_somebody_writes_stays(tmp_path: Path) -> None:
+    store = FolderObjects(tmp_path)
+    with (tmp_path / "key#1").open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        await store.delete_parts(["key#1"])
+        assert parts(tmp_path) == ["key#1"]
+    await store.delete_parts(["key#1"])
+    assert parts(tmp_path) == []
+
+
+async def test_an_upload_holds_its_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a put is under way its part survives a sweep, and the object is there in the end."""
+    store = FolderObjects(tmp_path)
+    writing, go_on = threading.Event(), threading.Event()
+    fsync = obstores.os.fsync
+
+    def slow(descriptor: int) -> None:
+        writing.set()
+        go_on.wait()
+        fsync(descriptor)
+
+    monkeypatch.setattr(obstores.os, "fsync", slow)
+    thread = threading.Thread(target=store._put_synced, args=("c1/key", b"data", False))
+    thread.start()
+    try:
+        assert writing.wait(10)
+        (part,) = parts(tmp_path)
+        await store.delete_parts([part])
+        assert parts(tmp_path) == [part]
+    finally:
+        go_on.set()
+        thread.join()
+    assert parts(tmp_path) == []
+    assert await store.get("c1/key") == b"data"
