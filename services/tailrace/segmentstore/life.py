@@ -75,8 +75,8 @@ class ContainerLife:
         self._reason = ""
         self._stop_cause: Exception | None = None
         self._stopped = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._flushes: set[asyncio.Task[None]] = set()  # asked for by callers, who hear how they end
+        self._tasks: dict[asyncio.Task[None], None] = {}  # not sets: they are cancelled in order
+        self._flushes: dict[asyncio.Task[None], None] = {}  # asked for by callers, who hear how they end
         self._loading: dict[tuple[int, bytes], asyncio.Future[None]] = {}
         self._tier2 = Tier2(ports.store, ports.cluster_id, container_id, epoch, ports.entropy)
         self._attributes = AttributeStore(self._tier2)
@@ -216,12 +216,12 @@ class ContainerLife:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._task_done)
         return task
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
             self._stop(error)
@@ -332,7 +332,7 @@ class ContainerLife:
         # A task of the container's own: were a flush to end with its caller between the staging and the commit of an
         # index root, the next flush would write the same range of the index once more.
         flush = asyncio.get_running_loop().create_task(self._flush_and_checkpoint())
-        self._flushes.add(flush)
+        self._flushes[flush] = None
         flush.add_done_callback(self._flush_done)
         await asyncio.wait([flush])
         if flush.cancelled():
@@ -340,7 +340,7 @@ class ContainerLife:
         flush.result()
 
     def _flush_done(self, flush: asyncio.Task[None]) -> None:
-        self._flushes.discard(flush)
+        self._flushes.pop(flush, None)
         if not flush.cancelled():
             flush.exception()  # seen: its caller hears of it, if there still is one
 

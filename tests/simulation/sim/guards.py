@@ -1,7 +1,8 @@
-"""Errors for code under simulation that reaches for real sockets, threads, processes, sleep."""
+"""Errors for code under simulation that reaches for real sockets, threads, processes, sleep; garbage collection."""
 
 from __future__ import annotations
 
+import gc
 import socket
 import subprocess
 import threading
@@ -32,11 +33,15 @@ def real_world_forbidden() -> Iterator[None]:
         (time, "sleep"),
     ]
     saved = [(owner, name, owner.__dict__.get(name), name in owner.__dict__) for owner, name in places]
+    collecting = gc.isenabled()
+    gc.disable()  # the loop collects at certain turns (`sim.loop`)
     for owner, name in places:
         setattr(owner, name, _forbidden(f"{owner.__name__}.{name}"))
     try:
         yield
     finally:
+        if collecting:
+            gc.enable()
         for owner, name, value, own in saved:
             if own:
                 setattr(owner, name, value)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from sim.disk import SimDisk
 from sim.guards import real_world_forbidden
 from sim.kubernetes import SimKubernetes
-from sim.loop import SimLoop
+from sim.loop import SimLoop, SimTask
 from sim.network import SimNetwork
 from sim.ports import SimClock, SimEntropy
 from sim.process import SimProcess
@@ -152,7 +152,8 @@ class SimWorld:
         """End the world. Raises AssertionError when code failed without anybody noticing."""
         for process in list(self.processes):
             self.crash(process)
-        pending = [task for task in asyncio.all_tasks(self.loop) if getattr(task, "process", None) is None]
+        pending = [task for task in asyncio.all_tasks(self.loop) if isinstance(task, SimTask) and task.process is None]
+        pending.sort(key=lambda task: task.number)
         with real_world_forbidden():
             for task in pending:
                 task.cancel()
