@@ -30,20 +30,22 @@ OPTIONS = ("--cache", "128MiB")
 
 
 @pytest.mark.timeout(COURSE_DEADLINE_S)
+@pytest.mark.parametrize("log", ["file", "object"])
 @pytest.mark.parametrize("course", range(COURSES))
-async def test_one_process(tmp_path: Path, course: int, test_seed: int) -> None:
+async def test_one_process(tmp_path: Path, course: int, log: str, test_seed: int) -> None:
     seed = test_seed + course
     print(f"seed {seed}")
-    async with Server(tmp_path, options=OPTIONS) as server:
+    async with Server(tmp_path, options=(*OPTIONS, "--log", log)) as server:
         await kill_again_and_again(server, plan(random.Random(seed), KILLS_PER_COURSE), seed)
 
 
 @pytest.mark.timeout(COURSE_DEADLINE_S)
-async def test_worker_processes(tmp_path: Path, test_seed: int) -> None:
+@pytest.mark.parametrize("log", ["file", "object"])
+async def test_worker_processes(tmp_path: Path, log: str, test_seed: int) -> None:
     kills: list[Kill] = [while_recovering, while_serving, one_worker]
     if FULL:
         kills = [*kills, while_recovering, *kills, between_flush_and_commit]
-    async with Server(tmp_path, options=OPTIONS, workers=2) as server:
+    async with Server(tmp_path, options=(*OPTIONS, "--log", log), workers=2) as server:
         await kill_again_and_again(server, kills, test_seed)
 
 

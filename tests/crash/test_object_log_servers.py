@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,14 +11,21 @@ from pathlib import Path
 import pytest
 
 from harness.history import History
-from harness.kills import STREAM, check, kill_again_and_again, plan, progress
+from harness.kills import (
+    STREAM,
+    between_flush_and_commit,
+    check,
+    kill_again_and_again,
+    progress,
+    while_recovering,
+    while_serving,
+)
 from harness.minio import MinioProcess
 from harness.server import Server, StartFailedError
 from harness.workload import Workload, create_stream
 from tailrace.client import Client
 
 COURSE_DEADLINE_S = 290
-KILLS = 5
 OUTAGE_S = 5.0
 AFTER_TAKEOVER_S = 5.0
 SMALL = ("--cache", "128MiB", "--containers", "2")
@@ -58,7 +64,8 @@ async def written_to(client: Client, seed: int) -> AsyncIterator[Workload]:
 
 @pytest.mark.timeout(COURSE_DEADLINE_S)
 async def test_kills(server: Server, test_seed: int) -> None:
-    await kill_again_and_again(server, plan(random.Random(test_seed), KILLS), test_seed)
+    kills = [while_serving, between_flush_and_commit, while_recovering]
+    await kill_again_and_again(server, kills, test_seed)
 
 
 @pytest.mark.timeout(COURSE_DEADLINE_S)

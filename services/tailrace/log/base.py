@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tailrace.common import limits
+
 
 class SequencedLog:
     """Numbers of the frames of a log that is written, as `DurableLog` shows them."""
@@ -16,6 +18,21 @@ class SequencedLog:
     def max_frame_bytes(self) -> int:
         """Largest payload that one frame may carry."""
         return self._max_frame_bytes
+
+    @property
+    def frame_target_bytes(self) -> int:
+        """See DurableLog.frame_target_bytes."""
+        return min(limits.FRAME_PAYLOAD_TARGET_BYTES, self._max_frame_bytes)
+
+    @property
+    def frames_in_flight_max(self) -> int:
+        """One that is being synced, and one that was written meanwhile."""
+        return limits.LOG_FRAMES_IN_FLIGHT_MAX
+
+    @property
+    def part_frames_in_flight_max(self) -> int:
+        """What is written while a sync runs costs no sync of its own."""
+        return limits.LOG_FRAMES_IN_FLIGHT_MAX
 
     @property
     def next_sequence(self) -> int:

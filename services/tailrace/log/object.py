@@ -101,6 +101,21 @@ class ObjectLog(SequencedLog):
         return self._stored_bytes
 
     @property
+    def frame_target_bytes(self) -> int:
+        """See DurableLog.frame_target_bytes: a request costs as much as some hundred KiB."""
+        return min(limits.LOG_OBJECT_FRAME_TARGET_BYTES, self._max_frame_bytes)
+
+    @property
+    def frames_in_flight_max(self) -> int:
+        """See DurableLog.frames_in_flight_max."""
+        return limits.LOG_OBJECT_PUTS_MAX
+
+    @property
+    def part_frames_in_flight_max(self) -> int:
+        """See DurableLog.part_frames_in_flight_max."""
+        return limits.LOG_OBJECT_PART_FRAMES_MAX
+
+    @property
     def owned_at_s(self) -> float:
         """See DurableLog.owned_at_s: when the last look began that found no later claim."""
         return self._owned_at_s

@@ -66,6 +66,21 @@ class DurableLog(ReadableLog, Protocol):
         """Bytes that the log occupies now."""
         ...
 
+    @property
+    def frame_target_bytes(self) -> int:
+        """Payload with which a frame is best written; larger ones gain nothing."""
+        ...
+
+    @property
+    def frames_in_flight_max(self) -> int:
+        """How many frames it is worth to have appended that are not durable yet; more only wait."""
+        ...
+
+    @property
+    def part_frames_in_flight_max(self) -> int:
+        """With so many in flight, a frame that is not full should rather wait and fill: each costs the same."""
+        ...
+
     async def open(self, epoch: int, nonce: bytes) -> None:
         """Take the log for `epoch` (above every earlier one) and fence earlier owners.
 

@@ -1,7 +1,8 @@
 """The pipeline: operations in strict order, group commit, completion in order (design §3).
 
 Staging is synchronous: an operation is numbered and its record written to the current frame at once. Frames go to the
-log as soon as it has capacity; what arrives meanwhile shares the next frame. When a frame is durable, the operations
+log as soon as it has capacity; what arrives meanwhile shares the next frame. How many frames may be in flight, and how
+many before one that is not full waits and fills, is a property of the log. When a frame is durable, the operations
 that end in it are committed in order. No operation is ever taken back: the pipeline either commits it or the container
 stops.
 """
@@ -27,9 +28,8 @@ if TYPE_CHECKING:
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-_ARENA_BYTES = limits.FRAME_PAYLOAD_TARGET_BYTES
-_FRAMES_IN_FLIGHT_MAX = 2
-_ARENAS_POOLED_MAX = 8
+_ARENA_BYTES = limits.LOG_FRAME_MAX_BYTES
+_ARENAS_POOLED_MAX_BYTES = 8 * limits.MIB
 
 
 class StagedAppend:
@@ -116,11 +116,12 @@ class Pipeline:
         self._next_sequence = next_sequence
         self._commit = commit
         self._lost = lost
+        self._frame_max = min(_ARENA_BYTES, log.frame_target_bytes)
         self._arenas: list[bytearray] = []
         self._frame = self._new_frame()
-        self._frame_max = min(_ARENA_BYTES, log.max_frame_bytes)
         self._queued: deque[Frame] = deque()
         self._writing: deque[tuple[Frame, asyncio.Future[int]]] = deque()
+        self._writing_bytes = 0
         self._unfinished: list[Frame] = []  # durable, and their commit failed halfway
         self._flush_scheduled = False
         self._stopped: Exception | None = None
@@ -254,7 +255,7 @@ class Pipeline:
     # -- frames --------------------------------------------------------------------------------------------------
 
     def _new_frame(self) -> Frame:
-        return Frame(self._arenas.pop() if self._arenas else bytearray(_ARENA_BYTES))
+        return Frame(self._arenas.pop() if self._arenas else bytearray(self._frame_max))
 
     def _close_frame(self, span_start: Frame | None = None) -> None:
         self._frame.span_start = span_start
@@ -266,18 +267,22 @@ class Pipeline:
         self._flush_scheduled = False
         if self._stopped is not None:
             return
-        while len(self._writing) < _FRAMES_IN_FLIGHT_MAX:
+        log = self._log
+        while len(self._writing) < log.frames_in_flight_max:
+            if self._writing_bytes + self._frame_max > limits.LOG_UNACKNOWLEDGED_MAX_BYTES:
+                return
             if self._queued:
                 frame = self._queued.popleft()
-            elif self._frame.used:
+            elif self._frame.used and len(self._writing) < log.part_frames_in_flight_max:
                 frame = self._frame
                 self._frame = self._new_frame()
             else:
                 return
-            frame.sequence = self._log.next_sequence
+            frame.sequence = log.next_sequence
             self.written_bytes += frame.used
             self.unwritten_bytes -= frame.used
-            future = self._log.append([frame.arena[: frame.used]])
+            self._writing_bytes += frame.used
+            future = log.append([frame.arena[: frame.used]])
             self._writing.append((frame, future))
             future.add_done_callback(self._written)
 
@@ -291,6 +296,7 @@ class Pipeline:
                 self._lost(error if isinstance(error, Exception) else ContainerStoppedError(str(error)))
                 return
             self._writing.popleft()
+            self._writing_bytes -= frame.used
             try:
                 self._complete(frame)
             except Exception as failure:
@@ -304,7 +310,7 @@ class Pipeline:
         for item in frame.items:
             self.staged_bytes -= item.size
         self._commit(frame)
-        if not frame.keep_arena and len(self._arenas) < _ARENAS_POOLED_MAX:
+        if not frame.keep_arena and len(self._arenas) * self._frame_max < _ARENAS_POOLED_MAX_BYTES:
             arena = frame.arena.obj
             frame.items.clear()
             self._arenas.append(arena)  # type: ignore[arg-type]  # the object behind a view of ours is a bytearray

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,18 +40,33 @@ class Target:
 
 
 @contextlib.asynccontextmanager
-async def bench_target(controller: str | None, folder: Path | None) -> AsyncIterator[Target]:
-    """The server at `controller`, or an own one over a temporary folder in `folder` that is gone afterwards."""
+async def bench_target(
+    controller: str | None, folder: Path | None, options: Sequence[str] = ()
+) -> AsyncIterator[Target]:
+    """The server at `controller`, or an own one over a temporary folder in `folder` that is gone afterwards.
+
+    ``options`` are more words of the own one's command line.
+    """
     if controller is not None:
         yield Target(controller)
         return
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-", dir=folder) as name:
-        process = ServerProcess(Path(name), ports=_OWN_PORTS)
+        process = ServerProcess(Path(name), ports=_OWN_PORTS, options=options)
         try:
             endpoints = await process.start()
             yield Target(endpoints.controller, endpoints.admin, endpoints.pid, process)
         finally:
             await process.stop()
+
+
+def own_options(log: str, tier2: str, s3_endpoint: str | None) -> list[str]:
+    """Words of an own server's command line: a new folder below `tier2`, if that is given, is its Tier 2."""
+    options = ["--log", log]
+    if tier2:
+        options += ["--tier2", f"{tier2.rstrip('/')}/bench-{os.urandom(8).hex()}"]
+    if s3_endpoint is not None:
+        options += ["--s3-endpoint", s3_endpoint]
+    return options
 
 
 def _cpu_s(pid: int) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -41,6 +41,9 @@ FolderOption = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Where the own server's temporary folder is made.", show_default="the system's"),
 ]
+S3EndpointOption = Annotated[
+    str | None, typer.Option(metavar="URL", help="Endpoint of an S3-compatible object store.", show_default=False)
+]
 SecondsOption = Annotated[float, typer.Option(min=0.1, help="How long each case is measured.")]
 ClientOption = Annotated[
     Client, typer.Option("--client", help="Our client, or the published Java client (4 s + 8 s a case).")
@@ -59,6 +62,14 @@ def ingest(
     window: Annotated[
         int, typer.Option(parser=size, metavar="SIZE", help="Bytes under way at most, 100 B events.")
     ] = "1MiB",  # type: ignore[assignment]  # typer parses defaults too
+    log: Annotated[
+        Literal["file", "object"], typer.Option(help="Logs of the own server: in files, or in objects of --tier2.")
+    ] = "file",
+    tier2: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Tier 2 of the own server; a folder in it stays.", show_default="its folder"),
+    ] = "",
+    s3_endpoint: S3EndpointOption = None,
     json: JsonOption = False,
     plot: PlotOption = None,
 ) -> None:
@@ -67,9 +78,10 @@ def ingest(
     async def work() -> list[Row]:
         from tailrace.cli.bench.ingest import measure_ingest
         from tailrace.cli.bench.java import INGEST_CASES, measure_java
-        from tailrace.cli.bench.target import bench_target
+        from tailrace.cli.bench.target import bench_target, own_options
 
-        async with bench_target(await _server(controller), folder) as target:
+        options = own_options(log, tier2, s3_endpoint)
+        async with bench_target(await _server(controller), folder, options) as target:
             if client is Client.JAVA:
                 return await measure_java(target, INGEST_CASES, _tell)
             return await measure_ingest(
@@ -143,9 +155,7 @@ def durable_log(
     tier2: Annotated[
         str, typer.Option(metavar="URL", help="Measure an object log, too: file:///DIR or s3://BUCKET/PREFIX.")
     ] = "",
-    s3_endpoint: Annotated[
-        str | None, typer.Option(metavar="URL", help="Endpoint of an S3-compatible object store.", show_default=False)
-    ] = None,
+    s3_endpoint: S3EndpointOption = None,
     seconds: SecondsOption = 10.0,
     warm_up: WarmUpOption = 2.0,
     json: JsonOption = False,

@@ -8,6 +8,7 @@ import json
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -64,10 +65,14 @@ def free_or_ephemeral(ports: dict[str, int], host: str = "127.0.0.1") -> dict[st
 
 
 class ServerProcess:
-    """A standalone server over one folder, as a child process; on the usual ports where they are free."""
+    """A standalone server over one folder, as a child process; on the usual ports where they are free.
 
-    def __init__(self, data: Path, *, ports: dict[str, int] | None = None) -> None:
+    ``options`` are more words of its command line.
+    """
+
+    def __init__(self, data: Path, *, ports: dict[str, int] | None = None, options: Sequence[str] = ()) -> None:
         self._data = data
+        self._options = tuple(options)
         self._ready_file = data / "ready.json"
         self._log_file = data / "server.log"
         self._process: asyncio.subprocess.Process | None = None
@@ -93,7 +98,7 @@ class ServerProcess:
             start_of_log = log.tell()
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "tailrace.cli.main", "standalone"),
-                *("--data", str(self._data), "--ready-file", str(self._ready_file), *ports),
+                *("--data", str(self._data), "--ready-file", str(self._ready_file), *ports, *self._options),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
