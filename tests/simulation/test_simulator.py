@@ -365,8 +365,9 @@ def test_the_trace_does_not_depend_on_the_hash_seed(test_seed: int) -> None:
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
             capture_output=True,
             text=True,
-            check=True,
+            check=False,
         )
+        assert done.returncode in (0, 1), done.stderr  # 1: a promise was broken, which others tell
         hashes.add(tuple(line for line in done.stdout.splitlines() if "trace" in line))
     (traces,) = hashes
     assert len(traces) == len(set(traces)) == len(WORKLOADS)
