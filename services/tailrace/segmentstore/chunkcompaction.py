@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -50,13 +50,6 @@ class CompactionHost(Protocol):
         ...
 
 
-class _Seen(NamedTuple):
-    """Where the search in a segment stands: nothing is to be done below `offset`, nor above as of `additions`."""
-
-    offset: int
-    additions: int
-
-
 class ChunkCompaction:
     """Compaction of one container. ``may_work`` says whether this is the time for work that can wait."""
 
@@ -67,7 +60,7 @@ class ChunkCompaction:
         self._tier2 = tier2
         self._slots = slots
         self._may_work = may_work
-        self._seen: dict[int, _Seen] = {}
+        self._cursors: dict[int, int] = {}  # of segments that were not looked through to the end: where to go on
         self._turns: deque[int] = deque()
         self._refused: dict[int, str] = {}  # segments with damage, until the container opens again
         self._credit = 0.0
@@ -122,7 +115,7 @@ class ChunkCompaction:
         segments = self._host.state.segments
         if not self._turns:
             self._turns.extend(segments)
-            self._seen = {segment_id: seen for segment_id, seen in self._seen.items() if segment_id in segments}
+            self._cursors = {segment_id: at for segment_id, at in self._cursors.items() if segment_id in segments}
         for _ in range(min(len(self._turns), limits.COMPACT_LOOK_SEGMENTS)):
             segment = segments.get(self._turns[0])
             if segment is not None and segment.segment_id not in self._refused and (run := self._look(segment)):
@@ -131,20 +124,23 @@ class ChunkCompaction:
         return None
 
     def _look(self, segment: Segment) -> Sequence[ChunkRef]:
+        """Look on where the last look ended, or where references came since: not always at the end of the segment."""
         chunks = segment.chunks
-        seen = self._seen.get(segment.segment_id, _Seen(0, -1))
-        if seen.additions == chunks.additions:
+        cursor = self._cursors.pop(segment.segment_id, None)
+        changed = chunks.take_changed()
+        if changed is not None:  # they may be the end of a run
+            begin = chunks.before(changed, limits.COMPACT_RUN_FORCED)
+            cursor = begin if cursor is None else min(cursor, begin)
+        if cursor is None:
             return ()
-        refs = chunks.following(seen.offset, limits.COMPACT_LOOK_REFS)
+        refs = chunks.following(cursor, limits.COMPACT_LOOK_REFS)
         run = choose(refs)
         if run:
-            return run
-        if len(refs) < limits.COMPACT_LOOK_REFS:
-            self._seen[segment.segment_id] = _Seen(seen.offset, chunks.additions)
-        else:  # the next look goes on here; a run that begins among the last ones is seen whole then
-            begin = refs[-min(limits.COMPACT_RUN_FORCED, len(refs) - 1)].segment_offset
-            self._seen[segment.segment_id] = _Seen(begin, -1)
-        return ()
+            self._cursors[segment.segment_id] = cursor
+        elif len(refs) == limits.COMPACT_LOOK_REFS:  # a run that begins among the last ones is seen whole next time
+            last = refs[-min(limits.COMPACT_RUN_FORCED, len(refs) - 1)]
+            self._cursors[segment.segment_id] = last.segment_offset
+        return run
 
     # -- how -----------------------------------------------------------------------------------------------------
 

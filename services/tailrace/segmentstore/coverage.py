@@ -16,16 +16,13 @@ _offset = attrgetter("segment_offset")
 
 
 class Coverage:
-    """Chunk references of one segment, sorted by segment offset, never overlapping.
+    """Chunk references of one segment, sorted by segment offset, never overlapping."""
 
-    ``additions`` counts how often references were added.
-    """
-
-    __slots__ = ("_refs", "additions")
+    __slots__ = ("_changed_from", "_refs")
 
     def __init__(self, refs: Iterable[ChunkRef] = ()) -> None:
         self._refs: list[ChunkRef] = sorted(refs, key=_offset)
-        self.additions = 0
+        self._changed_from = self._refs[0].segment_offset if self._refs else None
         for left, right in zip(self._refs, self._refs[1:], strict=False):
             if left.end > right.segment_offset:
                 raise ValueError(f"chunk references overlap at {right.segment_offset}")
@@ -50,7 +47,16 @@ class Coverage:
         if ref.length <= 0 or self.overlaps(ref.segment_offset, ref.end):
             raise ValueError(f"chunk reference {ref} is empty or overlaps")
         self._refs.insert(bisect_right(self._refs, ref.segment_offset, key=_offset), ref)
-        self.additions += 1
+        self._changed(ref.segment_offset)
+
+    def _changed(self, offset: int) -> None:
+        if self._changed_from is None or offset < self._changed_from:
+            self._changed_from = offset
+
+    def take_changed(self) -> int | None:
+        """The lowest offset where references were added since the last call; None: nowhere."""
+        offset, self._changed_from = self._changed_from, None
+        return offset
 
     def holds(self, refs: Sequence[ChunkRef]) -> bool:
         """Whether exactly these references are here, one after the other, unchanged."""
@@ -68,8 +74,13 @@ class Coverage:
             return False
         index = bisect_left(self._refs, old[0].segment_offset, key=_offset)
         self._refs[index : index + len(old)] = new
-        self.additions += 1
+        self._changed(new[0].segment_offset)
         return True
+
+    def before(self, offset: int, count: int) -> int:
+        """Where the reference begins that is `count` places before the first one from `offset` on; 0: there is none."""
+        index = bisect_left(self._refs, offset, key=_offset) - count
+        return self._refs[index].segment_offset if index >= 0 else 0
 
     def following(self, offset: int, count: int) -> list[ChunkRef]:
         """The first `count` references that end beyond `offset`."""

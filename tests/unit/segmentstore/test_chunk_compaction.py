@@ -222,13 +222,38 @@ async def test_the_storage_writer_goes_first(world: World, monkeypatch: pytest.M
     for _ in range(limits.UPLOADS_MAX):
         await slots.acquire()
     monkeypatch.setattr(limits, "COMPACT_RUN_MIN", 2)
-    container._compaction._seen.clear()
+    container._compaction._cursors[container.state.by_name[NAME].segment_id] = 0
     await asyncio.sleep(0.1)
     assert len(refs_of(container, NAME)) == 20
     monkeypatch.setattr(limits, "COMPACT_DEFER_MAX_S", 0.0)
     await asyncio.sleep(0.05)
     slots.release()
     await eventually(lambda: len(refs_of(container, NAME)) < 20)
+
+
+@pytest.mark.parametrize("late", [0, 3, 40, 99])
+async def test_chunks_that_come_late_in_the_middle_are_found(
+    world: World, monkeypatch: pytest.MonkeyPatch, late: int
+) -> None:
+    """A merged source may be in Tier 2 before the bytes in front of it are."""
+    monkeypatch.setattr(limits, "COMPACT_LOOK_REFS", 65)
+    container = await world.open()
+    segment = Segment(3, NAME, SegmentKind.STREAM, 0, 0)
+    large = limits.COMPACT_SMALL_MAX_BYTES
+
+    def small(place: int) -> range:
+        return range(place * 2 * large, place * 2 * large + limits.COMPACT_RUN_MIN)
+
+    for place in range(100):  # runs that are one short of being worth it, and a large chunk behind each
+        for offset in small(place)[1:]:
+            segment.chunks.add(ChunkRef("small", 0, offset, 1))
+        segment.chunks.add(ChunkRef("large", 0, small(place)[-1] + 1, large))
+    for _ in range(100):
+        assert not container._compaction._look(segment)
+    segment.chunks.add(ChunkRef("late", 0, small(late)[0], 1))
+    looks = (container._compaction._look(segment) for _ in range(100))
+    run = next(filter(None, looks))
+    assert [ref.segment_offset for ref in run] == list(small(late))
 
 
 # -- readers ---------------------------------------------------------------------------------------------------------

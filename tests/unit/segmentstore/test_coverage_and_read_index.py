@@ -108,6 +108,22 @@ def test_a_replacement_over_another_range_is_refused(old: list[tuple[int, int]],
 def test_references_that_follow_an_offset(ranges: list[tuple[int, int]], offset: int, count: int) -> None:
     coverage, _, _ = build(ranges)
     assert coverage.following(offset, count) == [ref for ref in coverage if ref.end > offset][:count]
+    below = [ref.segment_offset for ref in coverage if ref.segment_offset < offset]
+    assert coverage.before(offset, count) == (below[-count] if len(below) >= count else 0)
+
+
+@given(RANGES, RANGES)
+def test_where_references_were_added(first: list[tuple[int, int]], more: list[tuple[int, int]]) -> None:
+    coverage, _, _ = build(first)
+    assert coverage.take_changed() == min((ref.segment_offset for ref in coverage), default=None)
+    assert coverage.take_changed() is None
+    added = []
+    for start, length in more:
+        if not coverage.overlaps(start, start + length):
+            coverage.add(ChunkRef("more", 0, start, length))
+            added.append(start)
+    assert coverage.take_changed() == min(added, default=None)
+    assert Coverage(coverage).take_changed() == min((ref.segment_offset for ref in coverage), default=None)
 
 
 @given(RANGES, st.integers(0, SPAN), st.integers(1, SPAN))
