@@ -236,7 +236,7 @@ async def test_chunks_that_come_late_in_the_middle_are_found(
     world: World, monkeypatch: pytest.MonkeyPatch, late: int
 ) -> None:
     """A merged source may be in Tier 2 before the bytes in front of it are."""
-    monkeypatch.setattr(limits, "COMPACT_LOOK_REFS", 65)
+    monkeypatch.setattr(limits, "COMPACT_LOOK_REFS", 2 * limits.COMPACT_RUN_FORCED)
     container = await world.open()
     segment = Segment(3, NAME, SegmentKind.STREAM, 0, 0)
     large = limits.COMPACT_SMALL_MAX_BYTES
