@@ -38,23 +38,30 @@ class History:
 class AttributeClient:
     """Owns a segment of many attributes; outlives all crashes."""
 
-    def __init__(self, number: int, rng: random.Random, attributes: int) -> None:
+    def __init__(
+        self, number: int, rng: random.Random, attributes: int, pace_s: float, *, appends: bool = True
+    ) -> None:
         self.random = rng
         self.name = f"scope/attributes{number}/0.#epoch.0"
         self.keys = [bytes([number + 1]) + rng.randbytes(15) for _ in range(attributes)]
+        self.pace_s = pace_s
+        self.appends = appends
         self.histories: dict[bytes, History] = {}
         self.phase = "gone"  # deleted or not created yet; "deleting": nobody knows
         self.life = 0  # of the segment, which is deleted and created again
         self.steps = 0
         self._written = 0
+        self._about_to_change: bytes | None = None
 
     async def live(self, container: Container, operations: int) -> None:
         """Update, while others look."""
         await self._begin(container)
-        looking = [asyncio.create_task(self._look(container)) for _ in range(3)]
+        looking = [asyncio.create_task(self._look(container)) for _ in range(6)]
         try:
             for _ in range(operations):
                 await self._change(container)
+                if self.pace_s and self.random.random() < 0.5:
+                    await asyncio.sleep(self.random.random() * self.pace_s)
                 for look in looking:
                     if look.done():
                         look.result()
@@ -109,19 +116,23 @@ class AttributeClient:
 
     async def _change(self, container: Container) -> None:
         self.steps += 1
-        if self.random.random() < 0.01:
+        if self.random.random() < 0.004:
             await self._again(container)
             return
         few = self.keys[:FEW] if self.random.random() < 0.5 else self.keys
         keys = self.random.sample(few, min(len(few), self.random.choice([1, 1, 3, 10])))
+        kinds = [AttributeUpdateType.REPLACE, AttributeUpdateType.REPLACE_IF_EQUALS, AttributeUpdateType.ACCUMULATE]
+        if self.random.random() < 0.3:  # a writer's old connection writes while its new one asks what is there
+            keys, kinds = keys[:1], kinds[:1]
+            self._about_to_change = keys[0]
+            await asyncio.sleep(self.random.random() * 0.05)
+            self._about_to_change = None
         updates = []
         for key in sorted(keys):
             history = self.histories[key]
             current = history.values[-1]
             self._written += 1
-            kind = self.random.choice(
-                [AttributeUpdateType.REPLACE, AttributeUpdateType.REPLACE_IF_EQUALS, AttributeUpdateType.ACCUMULATE]
-            )
+            kind = self.random.choice(kinds)
             value = self._written
             if kind == AttributeUpdateType.ACCUMULATE:
                 value = self.random.randint(1, 1000)
@@ -132,7 +143,7 @@ class AttributeClient:
         try:
             work = (
                 container.append(self.name, [bytes(self.random.randint(0, 300))], updates)
-                if self.random.random() < 0.5
+                if self.appends and self.random.random() < 0.5
                 else container.update_attributes(self.name, updates)
             )
             await maybe_leave(work, self.random, 0.03)
@@ -149,28 +160,31 @@ class AttributeClient:
     # -- looks
 
     async def _look(self, container: Container) -> None:
-        """Ask for values all the time, in every way there is."""
+        """Ask for values all the time, and for those first that are about to change."""
         while True:
-            there, life, keys = self.exists, self.life, self.random.sample(self.keys[: FEW * 2], 2)
-            before = [self.histories[key].known for key in keys] if there else None
-            try:
-                if self.random.random() < 0.5:
-                    stored = await container.writer_state(self.name, keys[0])
-                    found = {keys[0]: stored}
-                else:
-                    found = await container.get_attributes(self.name, keys)
-                    found = {key: found.get(key, NULL_ATTRIBUTE) for key in keys}
-            except NoSuchSegmentError:
-                require(life != self.life or not (there and self.exists), f"{self.name} is gone")
-                await asyncio.sleep(0.01)
-                continue
-            except UnavailableError:
-                await asyncio.sleep(0.05)
-                continue
-            if life == self.life and before is not None and self.exists:
-                self._judge(keys, before, found)
-            if self.random.random() < 0.3:
-                await asyncio.sleep(self.random.random() * 0.05)
+            keys = self.random.sample(self.keys[: FEW * 2], 2)
+            if self._about_to_change is not None and self.random.random() < 0.5:
+                keys[0] = self._about_to_change
+            await self._ask(container, keys)
+            await asyncio.sleep(self.random.random() ** 2 * 0.05)
+
+    async def _ask(self, container: Container, keys: list[bytes]) -> None:
+        """Ask for values in some way."""
+        there, life = self.exists, self.life
+        before = [self.histories[key].known for key in keys] if there else None
+        try:
+            if self.random.random() < 0.6:
+                found = {keys[0]: await container.writer_state(self.name, keys[0])}
+            else:
+                values = await container.get_attributes(self.name, keys)
+                found = {key: values.get(key, NULL_ATTRIBUTE) for key in keys}
+        except NoSuchSegmentError:
+            require(life != self.life or not (there and self.exists), f"{self.name} is gone")
+            return
+        except UnavailableError:
+            return
+        if life == self.life and before is not None and self.exists:
+            self._judge(keys, before, found)
 
     def _judge(self, keys: list[bytes], before: list[int], found: dict[bytes, int]) -> None:
         for key, first in zip(keys, before, strict=True):

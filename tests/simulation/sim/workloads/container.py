@@ -27,6 +27,7 @@ from tailrace.log.port import DurableLog
 from tailrace.segmentstore import pipeline, storagewriter
 from tailrace.segmentstore.cachemanager import CacheManager
 from tailrace.segmentstore.container import Container, ContainerPorts
+from tailrace.storage.port import ObjectStore
 
 CONTAINER = 2
 FILE_BYTES = 256 * 1024
@@ -144,12 +145,16 @@ class ContainerWorkload:
         """Whether a fault may keep the container from opening."""
         return self.sync_error_chance > 0 or self.swarm.has("disk full")
 
+    def _store(self, process: SimProcess) -> ObjectStore:
+        """The Tier 2 that a process sees."""
+        return self.world.store.attach(process)
+
     def make_container(self, process: SimProcess, epoch: int) -> Container:
         """The container in a process, not yet started."""
         entropy = self.world.entropy(process.name)
         ports = ContainerPorts(
             self._log(process),
-            self.world.store.attach(process),
+            self._store(process),
             CacheManager(BlockCache(self.cache_bytes)),
             self.world.clock(),
             entropy,

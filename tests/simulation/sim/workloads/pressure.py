@@ -6,17 +6,47 @@ What is evicted, throttled, held on to and read again all the time is rare in th
 from __future__ import annotations
 
 import asyncio
+import enum
 import random
+from typing import Any
 
+from sim.process import SimProcess
 from sim.workloads.attributeclient import AttributeClient
 from sim.workloads.container import ContainerWorkload
 from sim.workloads.pressureclients import HoldingReader, LargeEvents
 from sim.workloads.segment_model import SoleClient
 from tailrace.common import limits
-from tailrace.segmentstore import attributestore
+from tailrace.segmentstore import attributestore, pipeline
 from tailrace.segmentstore.container import Container
+from tailrace.storage.port import ObjectStore
 
 CACHE_BYTES = 2 * limits.MIB
+
+
+class Shortage(enum.Enum):
+    """What a seed is short of."""
+
+    MEMORY = "everything is small"
+    ROOM = "more bytes than the cache holds come while Tier 2 is away"
+    FRAMES = "operations take several frames, and owners die between those"
+    ATTRIBUTES = "attributes come and go, and reading them takes long"
+
+
+class SlowReads:
+    """An object store that sometimes takes long to answer reads, whatever it does with writes."""
+
+    def __init__(self, store: ObjectStore, rng: random.Random) -> None:
+        self._store = store
+        self._random = rng
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def get_range(self, key: str, offset: int, length: int) -> bytes:
+        """See ObjectStore.get_range."""
+        if self._random.random() < 0.2:
+            await asyncio.sleep(self._random.random())
+        return await self._store.get_range(key, offset, length)
 
 
 class PressureWorkload(ContainerWorkload):
@@ -24,20 +54,29 @@ class PressureWorkload(ContainerWorkload):
 
     cache_sizes = (CACHE_BYTES,)
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, shortage: Shortage | None = None) -> None:
         super().__init__(seed)
         rng = self.random = random.Random(f"{seed}-pressure-workload")
         self.streams = []
         self.work = rng.randint(5, 40)
-        bulk = rng.choice([30_000, 300_000, 300_000])
+        self.shortage = shortage or rng.choice(list(Shortage))
+        self.crowded = self.shortage is Shortage.ROOM
+        self.inside_operations = self.shortage is Shortage.FRAMES
+        self.thrifty = self.shortage is Shortage.ATTRIBUTES
+        self._dying: asyncio.Future[None] | None = None
+        bulk = 800_000 if self.crowded else 1_000 if self.inside_operations else rng.choice([30_000, 300_000])
         self.sole = [SoleClient(number, rng, bulk) for number in range(rng.randint(1, 3))]
         self.large = [LargeEvents(number, rng) for number in range(rng.randint(0, 2))]
-        self.heavy = [AttributeClient(number, rng, rng.choice([20, 150])) for number in range(rng.randint(0, 2))]
+        pace_s = rng.choice([0.0, 0.1])
+        self.heavy = [
+            AttributeClient(number, rng, rng.choice([20, 150]), pace_s) for number in range(rng.randint(0, 2))
+        ]
         names = [name for client in self.sole for name in client.names] + [each.name for each in self.large]
         self.readers = [HoldingReader(names, rng) for _ in range(rng.randint(0, 3))]
         self.world.store.slow_chance = rng.choice([0.02, 0.3])
         self.world.store.slow_max_s = rng.choice([0.5, 2.0])
-        self.outages = rng.random() < 0.5
+        self.world.disk.slow_sync_chance = rng.choice([0.02, 0.3])
+        self.outages = self.crowded or rng.random() < 0.4
         if self.outages:
             self.store_failure_chance = max(self.store_failure_chance, 0.05)
         self.knobs |= {
@@ -55,11 +94,67 @@ class PressureWorkload(ContainerWorkload):
             (limits, "ALL_CONNECTIONS_IN_FLIGHT_MAX_BYTES"): rng.choice([50_000, 1_000_000]),
             (limits, "STORAGE_RETRY_MAX_S"): 1.0,
         }
+        if self.inside_operations:
+            self.knobs |= {
+                (pipeline, "_ARENA_BYTES"): 1024,
+                (limits, "CHECKPOINT_INTERVAL_OPERATIONS"): 10,
+                (limits, "FLUSH_ATTRIBUTES_THRESHOLD"): 1000,
+                (limits, "FLUSH_ATTRIBUTES_AGED_THRESHOLD"): 1000,
+            }
+        if self.thrifty:
+            self._be_thrifty(rng)
+
+    def _be_thrifty(self, rng: random.Random) -> None:
+        """No attribute stays in memory, index pages hardly ever, and reading them takes long."""
+        self.heavy = [AttributeClient(0, rng, rng.choice([6, 12, 40]), 0.05, appends=False)]
+        self.sole, self.large, self.readers = [], [], []
+        self.work = rng.randint(100, 300)
+        self.outages = False
+        self.world.disk.slow_sync_chance = 0.02
+        self.knobs |= {
+            (limits, "FLUSH_TICK_S"): 0.02,
+            (limits, "FLUSH_ATTRIBUTES_THRESHOLD"): 2,
+            (limits, "ATTRIBUTES_IN_MEMORY_PER_SEGMENT_MAX"): 1,
+            (limits, "ATTRIBUTE_PAGE_MAX_BYTES"): 600,
+            (attributestore, "_PAGES_MAX_BYTES"): 0,
+        }
 
     @property
     def steps(self) -> int:
         """Operations that clients did."""
         return super().steps + sum(client.steps for client in [*self.large, *self.heavy, *self.readers])
+
+    def _store(self, process: SimProcess) -> ObjectStore:
+        store = super()._store(process)
+        return SlowReads(store, self.random) if self.thrifty else store
+
+    async def _incarnation(self) -> None:
+        self._dying = None
+        await super()._incarnation()
+
+    def _crash_point(self, process: SimProcess, operations: int, power: bool) -> asyncio.Future[None]:
+        self._dying = super()._crash_point(process, operations * (5 if self.thrifty else 1), power)
+        return self._dying
+
+    async def _open(self, process: SimProcess) -> Container:
+        container = await super()._open(process)
+        if self.inside_operations:
+            self.world.spawn(self._die_inside_an_operation(process, container))
+        return container
+
+    async def _die_inside_an_operation(self, process: SimProcess, container: Container) -> None:
+        """Kill the owner at some moment when the log ends within an operation."""
+        left = self.random.randint(0, 2)
+        while process.alive and process.name.startswith("store"):
+            last = container._committer.last_frame
+            if last is not None and last.span_start is not None:
+                if not left:
+                    self.world.crash(process, power=True)
+                    if self._dying is not None and not self._dying.done():
+                        self._dying.set_result(None)
+                    return
+                left -= 1
+            await asyncio.sleep(0.0005)
 
     def _clients(self, container: Container) -> list[asyncio.Task[None]]:
         tasks = super()._clients(container)
@@ -96,7 +191,9 @@ class PressureWorkload(ContainerWorkload):
     async def _trouble(self) -> None:
         """Tier 2 does not answer for a while."""
         while self.outages:
-            await asyncio.sleep(self.random.random() * 2)
+            if not self.crowded:
+                await asyncio.sleep(self.random.random() * 2)
             self.world.store.failure_chance = 1.0
-            await asyncio.sleep(self.random.random() * 2)
+            await asyncio.sleep(self.random.random() * (10 if self.crowded else 2))
             self._faults(on=True)
+            await asyncio.sleep(self.random.random() * 2)

@@ -7,7 +7,7 @@ import contextlib
 import random
 
 from sim.violations import Violation, require
-from sim.workloads.leaving import settled
+from sim.workloads.leaving import LeftError, maybe_leave, settled
 from sim.workloads.streams import parse, record
 from tailrace.common.errors import (
     BadAttributeError,
@@ -82,9 +82,12 @@ class LargeEvents:
                 payload = self.random.randbytes(int(self.random.random() ** 2 * 60_000))
                 self.sent.append(record(self.writer_id, done + 1, payload))
             try:
-                await self._write(container, done)
+                await maybe_leave(self._write(container, done), self.random, 0.1)
             except BadAttributeError as error:
                 raise Violation(f"{self.name}: the condition of event {done + 1} failed: {error}") from error
+            except LeftError:
+                done = await self._setup(container)  # as a client that connects again: the answer waits for the rest
+                continue
             except UnavailableError:
                 await settled(container)
                 done = await self._setup(container)

@@ -1,0 +1,138 @@
+"""Planted bugs of the block cache, the read index and their budgets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sim.bugs.registry import bug
+from sim.workloads.pressure import PressureWorkload, Shortage
+from tailrace.kernel import BlockCache, _cache_py
+from tailrace.segmentstore import commits, recovery
+from tailrace.segmentstore.api import ReadResult
+from tailrace.segmentstore.cachemanager import CacheManager
+from tailrace.segmentstore.fields import ChunkRef
+from tailrace.segmentstore.readindex import Entry, ReadIndex
+from tailrace.segmentstore.reads import SegmentReader
+from tailrace.segmentstore.segment import Segment
+
+
+def _crowded(seed: int) -> PressureWorkload:
+    return PressureWorkload(seed, Shortage.ROOM)
+
+
+def _cache_made_by(patch: pytest.MonkeyPatch, kind: Any) -> None:
+    """Let all caches be of a kind that has a bug."""
+    make = CacheManager.__init__
+
+    def init(self: CacheManager, cache: BlockCache) -> None:
+        make(self, kind(cache.max_bytes))
+
+    patch.setattr(CacheManager, "__init__", init)
+
+
+@bug("cache-block-reused-under-view", PressureWorkload, words="changed under a reader")
+def _cache_block_reused_under_view(patch: pytest.MonkeyPatch) -> None:
+    """A read answers with the memory of the cache, and a deletion frees blocks that a view still shows."""
+
+    class Careless(_cache_py.BlockCache):
+        def view(self, address: int) -> _cache_py.CacheView:
+            self._entry(address)
+            buffers, _ = self._collect(address)
+            return _cache_py.CacheView(self, address, buffers, sum(map(len, buffers)))
+
+        def _unpin(self, address: int) -> None:
+            """Nothing was pinned."""
+
+    def read(self: SegmentReader, segment: Segment, entries: list[Entry], offset: int, limit: int) -> ReadResult:
+        entry = entries[0]
+        view = self._cache.pin(entry)
+        self._cache.touch(entry)
+        skip, want = offset - entry.offset, min(limit, entry.end - offset)
+        parts = []
+        for buffer in view.buffers:
+            piece = buffer[skip : skip + want]
+            skip, want = max(skip - len(buffer), 0), want - len(piece)
+            if len(piece):
+                parts.append(piece)
+
+        def release() -> None:
+            for part in parts:
+                part.release()
+            view.release()
+
+        length = sum(map(len, parts))
+        at_end = offset + length >= segment.length
+        return ReadResult(offset, parts, length, at_end, at_end and segment.sealed, release)
+
+    _cache_made_by(patch, Careless)
+    patch.setattr(SegmentReader, "_from_cache", read)
+
+
+@bug("cache-full-at-commit", _crowded)
+def _cache_full_at_commit(patch: pytest.MonkeyPatch) -> None:
+    """An append reserves no blocks: a commit fails when the cache is full."""
+
+    class Unreserved(BlockCache):
+        def insert(self, data: Any, reserved: bool = False) -> int:
+            return super().insert(data, False)
+
+        def append(self, address: int, expected_length: int, data: Any, reserved: bool = False) -> int:
+            return super().append(address, expected_length, data, False)
+
+    _cache_made_by(patch, Unreserved)
+    patch.setattr(CacheManager, "blocks_for", staticmethod(lambda length, pieces=1: 0))
+
+
+@bug("reservation-not-returned", PressureWorkload)
+def _reservation_not_returned(patch: pytest.MonkeyPatch) -> None:
+    """What an append reserved and did not need stays reserved."""
+    patch.setattr(CacheManager, "release", lambda self, blocks: None)
+
+
+@bug("cache-entries-left-by-deletion", PressureWorkload)
+def _cache_entries_left_by_deletion(patch: pytest.MonkeyPatch) -> None:
+    """The cached bytes of a deleted segment are never freed."""
+
+    def drop_all(self: CacheManager, entries: ReadIndex) -> None:
+        entries.clear()
+
+    patch.setattr(CacheManager, "drop_all", drop_all)
+
+
+@bug("evicted-before-tier2-has-all", PressureWorkload)
+def _evicted_before_tier2_has_all(patch: pytest.MonkeyPatch) -> None:
+    """A cache entry may be evicted once Tier 2 holds some of its bytes."""
+
+    def mark(segment: Segment | None, ref: ChunkRef, cache: CacheManager) -> None:
+        if segment is not None:
+            for entry in segment.read_index.between(ref.segment_offset, ref.end):
+                cache.make_evictable(entry)
+
+    patch.setattr(commits, "mark_tiered", mark)
+    patch.setattr(recovery, "mark_tiered", mark)
+
+
+@bug("fetched-into-segment-that-went", PressureWorkload)
+def _fetched_into_segment_that_went(patch: pytest.MonkeyPatch) -> None:
+    """Bytes that were fetched from Tier 2 are kept though their segment was deleted or merged meanwhile."""
+    patch.setattr(SegmentReader, "_still", staticmethod(lambda segment, ref: True))
+
+
+@bug("appended-to-evictable-entry", PressureWorkload)
+def _appended_to_evictable_entry(patch: pytest.MonkeyPatch) -> None:
+    """An entry that Tier 2 holds grows by an append, and is evicted with bytes that only the cache has."""
+    append = CacheManager.append_tail
+
+    def append_tail(self: CacheManager, entries: ReadIndex, offset: int, data: Any, blocks: int) -> int:
+        last = entries.last
+        grows = last is not None and last.evictable and last.address >= 0 and last.end == offset
+        if not grows:
+            return append(self, entries, offset, data, blocks)
+        last.evictable = False
+        left = append(self, entries, offset, data, blocks)
+        last.evictable = True
+        return left
+
+    patch.setattr(CacheManager, "append_tail", append_tail)

@@ -1,0 +1,198 @@
+"""Planted bugs of a container's state: recovery, merges, attributes, references to Tier 2."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import pytest
+
+from sim.bugs.registry import bug
+from sim.workloads.pressure import PressureWorkload, Shortage
+from tailrace.common.errors import CorruptionError
+from tailrace.segmentstore import attributes as index
+from tailrace.segmentstore import checkpoint, oplog
+from tailrace.segmentstore import operations as ops
+from tailrace.segmentstore.api import EVENT_COUNT, NULL_ATTRIBUTE, MergeResult, is_core_attribute
+from tailrace.segmentstore.attributestore import AttributeStore, Buffer, _Pages
+from tailrace.segmentstore.container import Container
+from tailrace.segmentstore.control import SegmentControl
+from tailrace.segmentstore.fields import Attributes
+from tailrace.segmentstore.oplog import Placed
+from tailrace.segmentstore.recovery import Recovery
+from tailrace.segmentstore.segment import Segment
+from tailrace.segmentstore.state import ContainerState
+from tailrace.segmentstore.storagewriter import StorageWriter
+from tailrace.segmentstore.tier2 import Section, Tier2
+
+
+def _small_frames(seed: int) -> PressureWorkload:
+    return PressureWorkload(seed, Shortage.FRAMES)
+
+
+def _thrifty(seed: int) -> PressureWorkload:
+    return PressureWorkload(seed, Shortage.ATTRIBUTES)
+
+
+# -- recovery
+
+
+@bug("torn-checkpoint-as-base", _small_frames)
+def _torn_checkpoint_as_base(patch: pytest.MonkeyPatch) -> None:
+    """A checkpoint whose end never came into the log is taken as base, as far as it goes."""
+    load_whole = Recovery._load_checkpoint
+
+    async def load(self: Recovery) -> int:
+        assembler = oplog.Assembler(ops.OperationType.CHECKPOINT)
+        async for frame in self._log.recover():
+            for _ in assembler.feed(frame.sequence, frame.payload, "log"):
+                pass
+        if len(body := b"".join(assembler._parts)) < 16:
+            return await load_whole(self)
+        torn = ops.decode(ops.OperationType.CHECKPOINT, memoryview(body), "log")
+        assert isinstance(torn, ops.Checkpoint)
+        try:
+            checkpoint.load(self._state, torn.as_of_sequence, torn.body, "log")
+        except CorruptionError:
+            self._state.committed_sequence = torn.as_of_sequence
+            self._state.next_sequence = torn.as_of_sequence + 1
+        return torn.as_of_sequence
+
+    patch.setattr(Recovery, "_load_checkpoint", load)
+
+
+@bug("accumulate-replayed-twice", PressureWorkload)
+def _accumulate_replayed_twice(patch: pytest.MonkeyPatch) -> None:
+    """A recovery adds the final value of a counter to the counter."""
+    apply = Recovery._apply
+
+    def twice(self: Recovery, placed: Placed, place: str) -> None:
+        segment = self._state.segments.get(getattr(placed.operation, "segment_id", -1))
+        before = segment.committed.get(EVENT_COUNT, 0) if segment is not None else 0
+        apply(self, placed, place)
+        if segment is not None and isinstance(placed.operation, ops.Append):
+            segment.set_attributes(placed.sequence, [(EVENT_COUNT, before + segment.core[EVENT_COUNT])])
+
+    patch.setattr(Recovery, "_apply", twice)
+
+
+# -- merges
+
+
+@bug("writer-attribute-dropped-on-merge", PressureWorkload)
+def _writer_attribute_dropped_on_merge(patch: pytest.MonkeyPatch) -> None:
+    """A merge that carries a writer's number takes the bytes and forgets the number."""
+    stage = SegmentControl._stage_merge
+
+    async def forgetful(self: SegmentControl, into: Segment, origin: Segment, values: Attributes) -> MergeResult:
+        return await stage(self, into, origin, [item for item in values if is_core_attribute(item[0])])
+
+    patch.setattr(SegmentControl, "_stage_merge", forgetful)
+
+
+@bug("flush-after-merge-unshifted", PressureWorkload)
+def _flush_after_merge_unshifted(patch: pytest.MonkeyPatch) -> None:
+    """A flush that completes after a merge puts the bytes where they lay in the source."""
+    resolve = ContainerState.resolve
+
+    def unshifted(self: ContainerState, segment_id: int) -> tuple[int, int]:
+        return resolve(self, segment_id)[0], 0
+
+    patch.setattr(ContainerState, "resolve", unshifted)
+
+
+@bug("merge-frees-moved-chunks", PressureWorkload)
+def _merge_frees_moved_chunks(patch: pytest.MonkeyPatch) -> None:
+    """The objects of a merged segment are deleted with it, though its target needs them now."""
+    move = ContainerState._move_bytes
+
+    def freeing(self: ContainerState, source: Segment, target: Segment, shift: int) -> None:
+        self.pending_deletes.update(dict.fromkeys(ref.object_key for ref in source.chunks))
+        move(self, source, target, shift)
+
+    patch.setattr(ContainerState, "_move_bytes", freeing)
+
+
+# -- Tier 2
+
+
+@bug("chunk-names-reused", PressureWorkload)
+def _chunk_names_reused(patch: pytest.MonkeyPatch) -> None:
+    """The key of an object is the name of its segment and the range: the same again after delete and recreate."""
+
+    def key(self: Tier2, kind: str, section: Section, length: int) -> str:
+        name = zlib.crc32(section.segment_name.encode())
+        end = section.start_offset + length
+        return f"{kind}{self._container_id}/{name:016x}/{section.start_offset:016x}-{end:016x}-00000001-{0:012x}"
+
+    patch.setattr(Tier2, "_key", key)
+
+
+# -- attributes
+
+
+@bug("prefetch-over-newer-value", _thrifty, words="it can be")
+def _prefetch_over_newer_value(patch: pytest.MonkeyPatch) -> None:
+    """An attribute that was fetched is applied though a newer value was evicted meanwhile."""
+
+    async def load(self: AttributeStore, segment: Segment, attribute_ids: Sequence[bytes]) -> None:
+        wanted = sorted({key for key in attribute_ids if key not in segment.latest})
+        found: dict[bytes, int] = {}
+        while wanted and segment.index.root_length:
+            root = segment.index
+            try:
+                found = await index.get_many(self._state(segment), wanted, self._reader(segment))
+                break
+            except CorruptionError:
+                if segment.index is root:
+                    raise
+        for key in wanted:
+            if key not in segment.latest:
+                segment.latest[key] = segment.committed[key] = found.get(key, NULL_ATTRIBUTE)
+
+    patch.setattr(AttributeStore, "load", load)
+
+
+@bug("attributes-evicted-before-root-committed", PressureWorkload)
+def _attributes_evicted_before_root_committed(patch: pytest.MonkeyPatch) -> None:
+    """Attributes leave memory when their pages are written, before the root of those is committed."""
+
+    async def flush(self: StorageWriter, segment: Segment) -> None:
+        update = await self._attributes.build_update(segment)
+        if update is not None:
+            segment.dirty.settle_items(update.items)
+            AttributeStore.evict(segment)
+            await self._host.commit_control(update.operation)
+
+    patch.setattr(StorageWriter, "_flush_attributes", flush)
+
+
+@bug("index-pages-cached-by-name", PressureWorkload)
+def _index_pages_cached_by_name(patch: pytest.MonkeyPatch) -> None:
+    """Index pages are kept by the name of their segment, which another one may have by now."""
+
+    async def read(self: _Pages, offset: int, length: int) -> Buffer:
+        key = (zlib.crc32(self._segment.name.encode()), offset)
+        page = self._cache.get(key)
+        if page is not None and len(page) == length:
+            return page
+        ref = self._segment.index_pages.find(offset)
+        if ref is None or ref.end < offset + length:
+            raise CorruptionError(f"{self.place} at {offset}", "no object holds this page")
+        page = await self._tier2.read_exact(ref, offset, length)
+        self._cache.put(key, page)
+        return page
+
+    patch.setattr(_Pages, "read", read)
+
+
+@bug("setup-answered-from-staged-state", PressureWorkload)
+def _setup_answered_from_staged_state(patch: pytest.MonkeyPatch) -> None:
+    """A writer that comes again is told the number of an event that is staged and may yet be lost."""
+    answer = Container.writer_state
+
+    async def hasty(self: Container, segment: str, writer_id: bytes) -> int:
+        staged = self._staged(segment).latest.get(writer_id)
+        return await answer(self, segment, writer_id) if staged is None else staged
+
+    patch.setattr(Container, "writer_state", hasty)
