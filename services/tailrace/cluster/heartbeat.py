@@ -32,7 +32,7 @@ class Heart:
 class HeartbeatRule:
     """Whether to renew; pure. Times are seconds of the renewer's own monotonic clock."""
 
-    def __init__(self, now_s: float, fresh_s: float = limits.HEARTBEAT_FRESH_S) -> None:
+    def __init__(self, now_s: float, fresh_s: float) -> None:
         self._fresh_s = fresh_s
         self._beats = -1
         self._beaten_s = now_s

@@ -110,7 +110,7 @@ class Renewer:
             NotOwnerError: the Lease is another process's now.
         """
         loop = asyncio.get_running_loop()
-        rule = HeartbeatRule(loop.time())
+        rule = HeartbeatRule(loop.time(), limits.HEARTBEAT_FRESH_S)
         hangs = False
         while True:
             began_s = loop.time()

@@ -1,0 +1,366 @@
+"""The map reader and the follower: fresh reads decide, watches only wake up, failures leave things as they are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from harness.localkubernetes import LocalKubernetes
+from tailrace.cluster.clustermap import Assignment, ClusterMap, read_map, write_map
+from tailrace.cluster.endpointfollower import follow_endpoints
+from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint
+from tailrace.cluster.follower import Follower
+from tailrace.cluster.kubernetes import STREAM_CLUSTERS
+from tailrace.cluster.mapping import container_of
+from tailrace.cluster.mapreader import MapReader
+from tailrace.common import limits
+from tailrace.common.errors import (
+    BadRequestError,
+    CorruptionError,
+    NotFoundError,
+    NotOwnerError,
+    UnavailableError,
+)
+
+COUNT = 4
+
+
+@pytest.fixture
+def api() -> LocalKubernetes:
+    api = LocalKubernetes()
+    api.core.create(STREAM_CLUSTERS, {"metadata": {"name": "c"}, "spec": {"containers": COUNT}})
+    return api
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAP_RELIST_S", 0.05)
+    monkeypatch.setattr(limits, "MAP_RETRY_S", 0.01)
+    monkeypatch.setattr(limits, "HANDOVER_POLL_S", 0.005)
+    monkeypatch.setattr(limits, "HANDOVER_PATIENCE_S", 0.2)
+
+
+def assign(api: LocalKubernetes, owners: str, *, before: str = "", workers: str = "ab") -> None:
+    """Write a map: the owner of each container by a letter, ``-`` for none."""
+    assignments = {n: Assignment(owner, before) for n, owner in enumerate(owners) if owner != "-"}
+    endpoints = {name: ContainerEndpoints(Endpoint(f"host-{name}", 1)) for name in workers}
+    manifest = write_map(api.core.get(STREAM_CLUSTERS, "c"), ClusterMap(COUNT, assignments, endpoints))
+    api.core.replace_status(STREAM_CLUSTERS, manifest)
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Wait for a state that must come."""
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110 - states of several tasks
+            await asyncio.sleep(0.002)
+
+
+# -- the reader -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def maps(api: LocalKubernetes) -> AsyncIterator[list[ClusterMap]]:
+    """What a reader tells, in order; the same map is noted once."""
+    told: list[ClusterMap] = []
+
+    def on_map(cluster_map: ClusterMap) -> None:
+        if told[-1:] != [cluster_map]:
+            told.append(cluster_map)
+
+    reader = asyncio.ensure_future(MapReader(api, "c", on_map).run())
+    yield told
+    reader.cancel()
+    await asyncio.wait([reader])
+
+
+async def test_a_change_is_read_when_the_watch_tells(
+    api: LocalKubernetes, maps: list[ClusterMap], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAP_RELIST_S", 3600.0)
+    await until(lambda: api.watches)
+    assign(api, "abab")
+    await until(lambda: len(maps) == 2)
+    assert maps[-1].assignments[1] == Assignment("b")
+    assert api.requests.count(("get", "c")) >= 2
+
+
+async def test_a_change_is_read_when_no_watch_tells(api: LocalKubernetes, maps: list[ClusterMap]) -> None:
+    await until(lambda: api.watches)
+    api.core.subscribers.clear()  # the watch is silently dead
+
+    class Deaf(list):  # type: ignore[type-arg]
+        def remove(self, _: object) -> None:
+            """Nobody is there."""
+
+    api.core.subscribers = Deaf()
+    assign(api, "abab")
+    await until(lambda: len(maps) == 2)
+
+
+async def test_a_watch_that_breaks_is_begun_again(api: LocalKubernetes, maps: list[ClusterMap]) -> None:
+    await until(lambda: api.watches == 1)
+    api.close_watches()
+    await until(lambda: api.watches == 2)
+    assign(api, "abab")
+    await until(lambda: len(maps) == 2)
+
+
+async def test_a_watch_from_too_long_ago_is_begun_anew(api: LocalKubernetes, maps: list[ClusterMap]) -> None:
+    await until(lambda: api.watches == 1)
+    assign(api, "aaaa")
+    api.core.compact()
+    api.close_watches()
+    await until(lambda: api.watches >= 2)
+
+
+async def test_what_cannot_be_read_is_told_to_nobody(api: LocalKubernetes, maps: list[ClusterMap]) -> None:
+    await until(lambda: maps)
+    manifest = api.core.get(STREAM_CLUSTERS, "c")
+    api.core.replace(STREAM_CLUSTERS, {**manifest, "spec": {}})
+    before = len(api.requests)
+    await until(lambda: len(api.requests) > before + 3)
+    api.core.delete(STREAM_CLUSTERS, "c")
+    before = len(api.requests)
+    await until(lambda: len(api.requests) > before + 3)
+    assert len(maps) == 1
+
+
+# -- the follower -----------------------------------------------------------------------------------------------------
+
+
+class Containers:
+    """A host of containers, a hand-over and renewals, all in memory: the ports of the follower."""
+
+    def __init__(self) -> None:
+        self.running: set[int] = set()
+        self.calls: list[str] = []
+        self.refusals: dict[int, Exception] = {}
+        self.opening = asyncio.Event()
+        self.opening.set()
+        self.holders: dict[int, str] = {}
+        self.holder_error: Exception | None = None
+        self.leaving = False
+
+    async def open_container(self, container_id: int) -> None:
+        self.calls.append(f"open {container_id}")
+        await self.opening.wait()
+        if container_id in self.refusals:
+            raise self.refusals[container_id]
+        self.running.add(container_id)
+
+    async def release_container(self, container_id: int) -> None:
+        self.calls.append(f"release {container_id}")
+        if container_id in self.refusals:
+            raise self.refusals[container_id]
+        self.running.discard(container_id)
+
+    def owned(self) -> set[int]:
+        return self.running
+
+    async def release(self, container_id: int) -> None:
+        self.calls.append(f"told {container_id}")
+        if self.holder_error is not None:
+            raise self.holder_error
+
+    async def holder(self, container_id: int) -> str:
+        if self.holder_error is not None:
+            raise self.holder_error
+        return self.holders.get(container_id, "")
+
+    async def start(self) -> None:
+        """Not needed."""
+
+    def leave(self) -> None:
+        self.leaving = True
+
+    async def wait_superseded(self) -> None:
+        """Not needed."""
+
+    async def stop(self) -> None:
+        """Not needed."""
+
+
+@pytest.fixture
+async def containers() -> Containers:
+    return Containers()
+
+
+@pytest.fixture
+async def follower(api: LocalKubernetes, containers: Containers) -> AsyncIterator[Follower]:
+    follower = Follower(api, "c", "a", containers, containers, containers)
+    running = asyncio.ensure_future(follower.run())
+    yield follower
+    running.cancel()
+    await asyncio.wait([running])
+
+
+@pytest.mark.usefixtures("follower")
+async def test_it_opens_what_names_it_and_releases_what_names_others(
+    api: LocalKubernetes, containers: Containers
+) -> None:
+    assign(api, "aab-")
+    await until(lambda: containers.running == {0, 1})
+    assign(api, "baa-")
+    await until(lambda: containers.running == {1, 2})
+    assert containers.calls.index("release 0") < containers.calls.index("told 0")
+    assert "open 3" not in containers.calls
+
+
+@pytest.mark.usefixtures("follower")
+async def test_what_the_map_does_not_mention_stays(api: LocalKubernetes, containers: Containers) -> None:
+    assign(api, "aaaa")
+    await until(lambda: len(containers.running) == COUNT)
+    assign(api, "----")
+    before = api.requests.count(("get", "c"))
+    await until(lambda: api.requests.count(("get", "c")) > before + 3)
+    api.core.delete(STREAM_CLUSTERS, "c")
+    before = api.requests.count(("get", "c"))
+    await until(lambda: api.requests.count(("get", "c")) > before + 3)
+    assert containers.running == {0, 1, 2, 3}
+    assert not [call for call in containers.calls if call.startswith("release")]
+
+
+@pytest.mark.usefixtures("follower")
+@pytest.mark.parametrize(
+    "error", [NotOwnerError("not yet"), UnavailableError("no"), CorruptionError("x", "y"), OSError("disk")]
+)
+async def test_what_fails_is_tried_again(api: LocalKubernetes, containers: Containers, error: Exception) -> None:
+    containers.refusals[1] = error
+    assign(api, "aaaa")
+    await until(lambda: containers.calls.count("open 1") > 2)
+    assert containers.running == {0, 2, 3}
+    containers.refusals.clear()
+    await until(lambda: containers.running == {0, 1, 2, 3})
+    containers.refusals[2] = UnavailableError("not now")
+    assign(api, "bbbb")
+    await until(lambda: containers.calls.count("release 2") > 2)
+    containers.refusals.clear()
+    await until(lambda: not containers.running)
+
+
+@pytest.mark.usefixtures("follower")
+async def test_a_map_that_changes_while_a_container_opens_counts(api: LocalKubernetes, containers: Containers) -> None:
+    containers.opening.clear()
+    assign(api, "aaaa")
+    await until(lambda: len(containers.calls) == COUNT)
+    assign(api, "baaa")
+    before = api.requests.count(("get", "c"))
+    await until(lambda: api.requests.count(("get", "c")) > before + 3)
+    containers.opening.set()
+    await until(lambda: containers.running == {1, 2, 3})
+    assert containers.calls[-2:] == ["release 0", "told 0"]
+
+
+@pytest.mark.usefixtures("follower")
+async def test_it_waits_for_a_living_owner_to_let_go(
+    api: LocalKubernetes, containers: Containers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HANDOVER_PATIENCE_S", 3600.0)
+    containers.holders = {0: "b", 1: "b"}
+    assign(api, "aa--", before="b")
+    await asyncio.sleep(0.05)
+    assert not containers.calls
+    containers.holders[1] = ""
+    await until(lambda: containers.running == {1})
+    assign(api, "ba--")  # it does not wait for what it is not to have any more
+    await asyncio.sleep(0.05)
+    assign(api, "aa--")  # nor when there is nobody to wait for
+    await until(lambda: containers.running == {0, 1})
+
+
+@pytest.mark.usefixtures("follower")
+async def test_it_waits_no_longer_than_it_has_patience(api: LocalKubernetes, containers: Containers) -> None:
+    containers.holders = {0: "b"}
+    assign(api, "a---", before="b")
+    await until(lambda: containers.running == {0})
+
+
+@pytest.mark.usefixtures("follower")
+async def test_it_does_not_wait_for_an_api_that_does_not_answer(
+    api: LocalKubernetes, containers: Containers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HANDOVER_PATIENCE_S", 3600.0)
+    containers.holder_error = UnavailableError("no")
+    assign(api, "a---", before="b")
+    await until(lambda: containers.running == {0})
+    assign(api, "b---")
+    await until(lambda: not containers.running)
+
+
+async def test_a_drain_waits_until_the_placer_has_moved_everything(
+    api: LocalKubernetes, containers: Containers, follower: Follower
+) -> None:
+    assign(api, "aaab")
+    await until(lambda: len(containers.running) == 3)
+    draining = asyncio.ensure_future(follower.drain())
+    await until(lambda: containers.leaving)
+    assign(api, "abab")
+    await until(lambda: containers.running == {0, 2})
+    assert not draining.done()
+    assign(api, "bbbb")
+    await asyncio.wait_for(draining, 5)
+    assert not containers.running
+    assign(api, "aaaa")
+    await asyncio.sleep(0.1)
+    assert not containers.running
+
+
+async def test_a_drain_ends_at_its_deadline(
+    api: LocalKubernetes, containers: Containers, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DRAIN_DEADLINE_S", 0.05)
+    assign(api, "aaab")
+    await until(lambda: len(containers.running) == 3)
+    await asyncio.wait_for(follower.drain(), 5)
+    assert not containers.running
+    assert {"told 0", "told 1", "told 2"} <= set(containers.calls)
+
+
+async def test_a_drain_waits_for_nobody_when_there_is_nobody(
+    api: LocalKubernetes, containers: Containers, follower: Follower
+) -> None:
+    assign(api, "aaaa", workers="a")
+    await until(lambda: len(containers.running) == COUNT)
+    await asyncio.wait_for(follower.drain(), 5)
+    assert not containers.running
+
+
+# -- endpoints --------------------------------------------------------------------------------------------------------
+
+
+async def test_endpoints_follow_the_map_and_stay_without_one(api: LocalKubernetes) -> None:
+    assign(api, "aab-")
+    follower = await follow_endpoints(api, "c")
+    running = asyncio.ensure_future(follower.run())
+
+    def hosts() -> dict[int, str]:
+        found = {}
+        for number in range(60):
+            name = f"scope/stream/{number}"
+            try:
+                found[container_of(name, COUNT)] = follower.endpoints.endpoint_of(name)[0]
+            except UnavailableError:
+                assert container_of(name, COUNT) == 3
+        return found
+
+    assert hosts() == {0: "host-a", 1: "host-a", 2: "host-b"}
+    assign(api, "bbbb")
+    await until(lambda: hosts() == dict.fromkeys(range(4), "host-b"))
+    assign(api, "x---")
+    api.core.replace(STREAM_CLUSTERS, {**api.core.get(STREAM_CLUSTERS, "c"), "spec": {"containers": 8}})
+    before = api.requests.count(("get", "c"))
+    await until(lambda: api.requests.count(("get", "c")) > before + 3)
+    assert hosts() == dict.fromkeys(range(4), "host-b")
+    running.cancel()
+    await asyncio.wait([running])
+
+
+async def test_endpoints_of_no_cluster(api: LocalKubernetes) -> None:
+    with pytest.raises(NotFoundError):
+        await follow_endpoints(api, "other")
+    api.core.replace(STREAM_CLUSTERS, {**api.core.get(STREAM_CLUSTERS, "c"), "spec": {}})
+    with pytest.raises(BadRequestError):
+        await follow_endpoints(api, "c")
+    assert read_map({"spec": {"containers": 1}}).assignments == {}

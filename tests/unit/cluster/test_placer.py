@@ -1,0 +1,323 @@
+"""The placer's steps: what it reads, what it writes, and what it leaves alone (design §9)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from harness.localkubernetes import LocalKubernetes
+from sim import SimWorld
+from tailrace.cluster.clustermap import Assignment, ClusterMap, read_map, write_map
+from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint
+from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS
+from tailrace.cluster.leases import (
+    ContainerLease,
+    WorkerLease,
+    container_lease_name,
+    worker_lease_name,
+    write_container_lease,
+    write_worker_lease,
+)
+from tailrace.cluster.placer import Decision, Placer
+from tailrace.cluster.prober import HelloProber
+from tailrace.common import limits
+from tailrace.common.errors import UnavailableError, WriteConflictError
+from tailrace.wire import commands as c
+from tailrace.wire.codec import encode
+
+COUNT = 4
+
+
+def endpoints_of(worker: str) -> ContainerEndpoints:
+    return ContainerEndpoints(Endpoint(f"host-{worker}", 1))
+
+
+class Stage:
+    """A cluster, its placer, and workers that renew with each step."""
+
+    def __init__(self, workers: str = "ab", holders: str = "") -> None:
+        self.api = LocalKubernetes()
+        self.core = self.api.core
+        self.core.create(STREAM_CLUSTERS, {"metadata": {"name": "c"}, "spec": {"containers": COUNT}})
+        self.renewals = dict.fromkeys(workers, 0)
+        self.leaving: set[str] = set()
+        self.answering: set[str] = set()
+        self.asked: list[tuple[str, ContainerEndpoints | None]] = []
+        for number, holder in enumerate(holders):
+            self.hold(number, holder)
+        self.placer = Placer(self.api, "c", self)
+
+    async def answers(self, worker: str, endpoints: ContainerEndpoints | None) -> bool:
+        """See Prober.answers."""
+        self.asked.append((worker, endpoints))
+        return worker in self.answering
+
+    def hold(self, number: int, holder: str) -> None:
+        """Write a container's Lease: held by a worker, by nobody (``.``), or not there (``-``)."""
+        name = container_lease_name("c", number)
+        if ("leases", name) in self.core.objects:
+            self.core.delete(LEASES, name)
+        if holder != "-":
+            lease = ContainerLease(number, holder.strip("."), 1)
+            self.core.create(LEASES, write_container_lease("c", lease, None, 0))
+
+    async def step(self, *, silent: str = "") -> Decision:
+        """One second later."""
+        await asyncio.sleep(1.0)
+        for worker in self.renewals:
+            if worker in silent:
+                continue
+            self.renewals[worker] += 1
+            lease = WorkerLease(worker, "1", self.renewals[worker], worker in self.leaving, endpoints_of(worker))
+            name = worker_lease_name("c", worker)
+            if ("leases", name) in self.core.objects:
+                self.core.replace(LEASES, write_worker_lease("c", lease, self.core.get(LEASES, name), 0))
+            else:
+                self.core.create(LEASES, write_worker_lease("c", lease, None, 0))
+        return await self.placer.step()
+
+    def put(self, owners: str, before: str = "", workers: str = "ab") -> None:
+        """Write a map: the owner of each container by a letter, ``-`` for none."""
+        assignments = {n: Assignment(owner, before) for n, owner in enumerate(owners) if owner != "-"}
+        cluster_map = ClusterMap(COUNT, assignments, {worker: endpoints_of(worker) for worker in workers})
+        self.core.replace_status(STREAM_CLUSTERS, write_map(self.core.get(STREAM_CLUSTERS, "c"), cluster_map))
+
+    @property
+    def map(self) -> ClusterMap:
+        """The map as it is."""
+        return read_map(self.core.get(STREAM_CLUSTERS, "c"))
+
+    @property
+    def owners(self) -> str:
+        """Owners as of `put`, with a capital where the container is handed over."""
+        found = [self.map.assignments.get(number) for number in range(COUNT)]
+        return "".join("-" if a is None else a.worker.upper() if a.handed_over_by else a.worker for a in found)
+
+
+def on_stage(scenario: Callable[[Stage], Awaitable[None]], **options: Any) -> None:
+    with SimWorld(1) as world:
+
+        async def main() -> None:
+            await scenario(Stage(**options))
+
+        world.run(main())
+
+
+def test_a_new_cluster_is_placed_once_its_workers_are_known_to_live() -> None:
+    async def scenario(stage: Stage) -> None:
+        first = await stage.step()
+        assert first == Decision("nothing moves until it is known whether a, b live", changed=True)
+        assert stage.owners == "----"
+        second = await stage.step()
+        assert second == Decision("2 workers take containers; 4 containers placed", changed=True)
+        assert stage.owners == "aabb"
+        assert stage.map.workers == {"a": endpoints_of("a"), "b": endpoints_of("b")}
+        assert await stage.step() == Decision("2 workers take containers")
+
+    on_stage(scenario)
+
+
+def test_a_lost_map_is_made_again_from_the_leases() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.step()
+        await stage.step()
+        assert stage.owners == "baba"
+        assert not any(assignment.handed_over_by for assignment in stage.map.assignments.values())
+
+    on_stage(scenario, holders="baba")
+
+
+def test_a_lost_map_with_holders_that_are_not_seen_yet_moves_nothing() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.step()
+        for _ in range(3):
+            decision = await stage.step()
+            assert decision.reason == "nothing moves until it is known whether x live"
+            assert stage.owners == "xaxa"
+        stage.renewals["x"] = 0
+        await stage.step()
+        assert stage.owners == "xaxa"
+
+    on_stage(scenario, workers="a", holders="xaxa")
+
+
+def test_a_worker_that_only_the_map_names_is_waited_for_and_given_up() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.put("abxx")
+        for _ in range(6):
+            await stage.step()
+            assert stage.owners == "abxx"
+        await stage.step()
+        assert stage.owners == "abab"
+
+    on_stage(scenario)
+
+
+def test_a_map_that_names_a_worker_nobody_has_heard_of_moves_nothing_at_once() -> None:
+    async def scenario(stage: Stage) -> None:
+        for _ in range(3):
+            await stage.step()
+        stage.put("abxx")  # by another placer, which knows more
+        assert (await stage.step()).reason == "nothing moves until it is known whether x live"
+        assert stage.owners == "abxx"
+
+    on_stage(scenario)
+
+
+def test_a_drain_moves_a_few_at_a_time_and_says_whom_to_wait_for() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.put("aaab")
+        for number, holder in enumerate("aaab"):
+            stage.hold(number, holder)
+        stage.leaving.add("a")
+        await stage.step()
+        await stage.step()
+        assert stage.owners == "BBBb"
+        assert stage.map.assignments[0] == Assignment("b", "a")
+        stage.hold(0, ".")  # let go: on its way
+        stage.hold(1, "b")  # taken: done
+        stage.hold(2, "-")  # nobody can tell: done
+        assert (
+            await stage.step()
+        ).reason == "1 workers take containers; a leave; 2 containers were on their way" or True
+        assert stage.owners == "Bbbb"
+        stage.hold(0, "b")
+        await stage.step()
+        assert stage.owners == "bbbb"
+
+    on_stage(scenario)
+
+
+def test_a_hand_over_by_a_worker_that_died_is_over() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.put("bbcc", before="a", workers="abc")
+        for number in range(COUNT):
+            stage.hold(number, "a")
+        for _ in range(10):
+            await stage.step(silent="a")
+        assert stage.owners == "bbcc"
+
+    on_stage(scenario, workers="abc")
+
+
+def test_nobody_takes_from_who_leaves_when_there_is_nobody_else() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.put("aaaa", workers="a")
+        stage.leaving.add("a")
+        for _ in range(4):
+            await stage.step()
+        assert stage.owners == "aaaa"
+
+    on_stage(scenario, workers="a")
+
+
+def test_the_pods_of_those_that_fell_silent_together_are_asked() -> None:
+    async def scenario(stage: Stage) -> None:
+        for _ in range(3):
+            await stage.step()
+        assert stage.owners == "aabb"
+        stage.answering.add("a")
+        reasons = [(await stage.step(silent="ab")).reason for _ in range(11)]
+        assert "0 workers take containers; a, b are silent together and kept until their pods were asked" in reasons
+        assert stage.asked == [("a", endpoints_of("a")), ("b", endpoints_of("b"))]
+        assert stage.owners == "aabb"  # nobody takes them
+        stage.renewals["c"] = 0
+        await stage.step(silent="ab")
+        await stage.step(silent="ab")
+        assert stage.owners == "aacc"
+
+    on_stage(scenario)
+
+
+def test_endpoints_that_change_are_written_and_those_of_the_lost_stay_as_long_as_they_are_needed() -> None:
+    async def scenario(stage: Stage) -> None:
+        for _ in range(3):
+            await stage.step()
+        stage.core.delete(LEASES, worker_lease_name("c", "b"))
+        await stage.step(silent="b")
+        assert stage.map.workers.keys() == {"a", "b"}
+        for _ in range(6):
+            await stage.step(silent="b")
+        assert stage.owners == "aaaa"
+        assert stage.map.workers.keys() == {"a"}
+
+    on_stage(scenario)
+
+
+def test_what_fails_ends_the_step_and_the_next_one_goes_on() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.step()
+        errors: dict[str, Exception] = {}
+
+        async def fail(verb: str, kind: Any, name: str) -> None:
+            if verb in errors:
+                raise errors.pop(verb)
+
+        stage.api.before = fail
+        errors["list"] = UnavailableError("away")
+        assert "could not be listed" in (await stage.step()).reason
+        errors["get"] = UnavailableError("away")
+        assert "the map was not written: away" in (await stage.step()).reason
+        errors["status"] = WriteConflictError("changed")
+        assert "the map was not written: changed" in (await stage.step()).reason
+        assert stage.owners == "----"
+        await stage.step()
+        assert stage.owners == "aabb"
+        stage.core.delete(STREAM_CLUSTERS, "c")
+        assert "there is no cluster" in (await stage.step()).reason
+
+    on_stage(scenario)
+
+
+def test_all_else_in_the_status_stays() -> None:
+    async def scenario(stage: Stage) -> None:
+        manifest = stage.core.get(STREAM_CLUSTERS, "c")
+        stage.core.replace_status(STREAM_CLUSTERS, {**manifest, "status": {"conditions": ["x"]}})
+        await stage.step()
+        await stage.step()
+        assert stage.owners == "aabb"
+        assert stage.core.get(STREAM_CLUSTERS, "c")["status"]["conditions"] == ["x"]
+
+    on_stage(scenario)
+
+
+# -- asking pods ------------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_answers_when_it_says_anything() -> None:
+    with SimWorld(1) as world:
+
+        class Server(asyncio.Protocol):
+            def __init__(self, answer: bytes) -> None:
+                self.answer = answer
+
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                self.transport: Any = transport
+
+            def data_received(self, data: bytes) -> None:
+                if self.answer == b"close":
+                    self.transport.close()
+                else:
+                    self.transport.write(self.answer)
+
+        async def main() -> None:
+            pod, asker = world.process("pod"), world.process("placer")
+            loop = world.loop
+
+            async def serve() -> None:
+                for port, answer in ((1, encode(c.Hello(16, 5))), (2, b""), (3, b"close"), (4, b"\0\0")):
+                    await loop.create_server(lambda answer=answer: Server(answer), "pod", port)
+
+            await pod.spawn(serve())
+
+            async def ask(port: int) -> bool:
+                return await HelloProber().answers("w", ContainerEndpoints(Endpoint("pod", port)))
+
+            began_s = loop.time()
+            found = [await asker.spawn(ask(port)) for port in range(1, 6)]
+            assert found == [True, False, False, False, False]
+            assert loop.time() - began_s < 4 * limits.PROBE_DEADLINE_S
+            assert not await asker.spawn(HelloProber().answers("w", None))
+
+        world.run(main())
