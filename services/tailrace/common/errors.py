@@ -40,6 +40,7 @@ Every error knows how it looks on each interface (design §"How we build", wire 
         ├── WrongHostError
         │   └── NotOwnerError
         ├── ContainerStoppedError
+        │   └── OutcomeUnknownError
         ├── ConnectionLostError
         ├── TokenExpiredError
         ├── DeadlineError
@@ -331,7 +332,16 @@ class NotOwnerError(WrongHostError):
 class ContainerStoppedError(UnavailableError):
     """The container stopped; its reason is in the message."""
 
-    wire_code = 50
+    wire_code: ClassVar[int | None] = 50
+
+
+class OutcomeUnknownError(ContainerStoppedError):
+    """The container stopped while the operation was on its way to the log: it may turn out to be applied.
+
+    Not answered WrongHost, which says that nothing was done: the connection is closed, and clients look what is there.
+    """
+
+    wire_code = None
 
 
 class ConnectionLostError(UnavailableError):

@@ -14,6 +14,7 @@ from tailrace.common.errors import (
     DataError,
     FencedError,
     NoSuchSegmentError,
+    OutcomeUnknownError,
     OverloadedError,
     TailraceError,
 )
@@ -192,7 +193,7 @@ class ContainerLife:
             for item in self._pipeline.stop(cause):
                 if isinstance(item, StagedAppend):
                     self._cache.release(item.blocks)
-                    item.request.failed(item.request, self._stopped_error())
+                    item.request.failed(item.request, OutcomeUnknownError(str(self._stopped_error())))
         self._committer.stop(self._stopped_error())
         self._owner.stop()
         for segment in self.state.segments.values():

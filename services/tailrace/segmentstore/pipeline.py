@@ -14,7 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING, TypeAlias
 
 from tailrace.common import limits
-from tailrace.common.errors import ContainerStoppedError, TailraceError
+from tailrace.common.errors import ContainerStoppedError, OutcomeUnknownError, TailraceError
 from tailrace.segmentstore import operations as ops
 from tailrace.segmentstore import oplog
 
@@ -339,7 +339,7 @@ class Pipeline:
         self._queued.clear()
         for item in items:
             if isinstance(item, StagedControl) and not item.future.done():
-                item.future.set_exception(ContainerStoppedError(f"the container stopped: {stopped}"))
+                item.future.set_exception(OutcomeUnknownError(f"the container stopped: {stopped}"))
                 item.future.exception()  # a caller that went away must not make the loop complain
         if self._room is not None and not self._room.done():
             self._room.set_result(None)

@@ -200,3 +200,34 @@ async def test_appends_under_way_of_a_fenced_owner_are_sent_away_and_never_ackno
     info = await owner.client.call(REQUESTS["info"])
     assert isinstance(info, c.StreamSegmentInfo)
     assert info.write_offset == 0
+
+
+CHANGES: dict[str, c.Command] = {
+    "table update": c.UpdateTableEntries(7, TABLE, "", [c.TableEntry(b"key", b"value", c.NOT_EXISTS)], -1),
+    "attribute": c.UpdateSegmentAttribute(7, SEGMENT, WRITER, 1, NULL_ATTRIBUTE, ""),
+    "create": c.CreateSegment(7, SEGMENT + "1", 0, 0, ""),
+    "seal": c.SealSegment(7, SEGMENT, ""),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+async def test_a_change_that_may_have_been_made_is_never_answered_as_if_it_was_not(
+    no_looks: None,
+    first: Owner,
+    second: Callable[[], Awaitable[Owner]],
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever is told WrongHost makes the change again, and takes what it finds there for somebody else's."""
+    await second()
+    first.client.send(CHANGES[name])
+    await first.client.expect_end()
+
+
+@pytest.mark.parametrize("name", CHANGES)
+async def test_a_change_that_was_made_is_answered_so_by_an_owner_that_was_replaced_since(
+    no_looks: None, first: Owner, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "OWNER_SEEN_MAX_S", -1.0)
+    reply = await first.client.call(CHANGES[name])
+    assert not isinstance(reply, c.WrongHost)

@@ -8,7 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tailrace.common import limits
-from tailrace.common.errors import BadAttributeError, BadOffsetError, DiskFullError, ProtocolError, TailraceError
+from tailrace.common.errors import (
+    BadAttributeError,
+    BadOffsetError,
+    DiskFullError,
+    OutcomeUnknownError,
+    ProtocolError,
+    TailraceError,
+    WrongHostError,
+)
 from tailrace.segmentstore.api import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
 from tailrace.segmentstore.server.context import scope_of
 from tailrace.segmentstore.server.replies import Failure, failure_reply
@@ -220,6 +228,9 @@ class AppendProcessor:
             self._outbox.reply(c.InvalidEventNumber(writer.writer_id, request.request_id, "", number))
             self._fail(f"event number {number} does not follow the stored one: {error}")
             return
+        if isinstance(error, OutcomeUnknownError):
+            # The answer to its next setup tells the writer what was stored.
+            error = WrongHostError(str(error))
         reply = None
         if isinstance(error, TailraceError):
             # For a sealed segment the offset carries the failed event number, for others it stays -1 (wire §3.6).

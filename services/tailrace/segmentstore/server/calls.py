@@ -46,6 +46,7 @@ class Handler:
     the commands that name a container. ``waits`` marks a request without a deadline, which may wait for as long as its
     connection lasts and is cancelled with it. ``reply_bytes`` says how large the reply to a command may become, for
     those whose reply is large. ``copies`` is how often what the request holds is in memory while it is served.
+    ``changes`` marks a request whose success is a change that is in the log.
     """
 
     function: HandlerFunction
@@ -54,3 +55,4 @@ class Handler:
     waits: bool = False
     reply_bytes: Callable[[Any], int] | None = None
     copies: int = 1
+    changes: bool = False

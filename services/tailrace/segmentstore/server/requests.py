@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tailrace.common import limits, names
 from tailrace.common.auth import AccessLevel
-from tailrace.common.errors import DiskFullError, NoSuchSegmentError, ProtocolError, TailraceError
+from tailrace.common.errors import DiskFullError, NoSuchSegmentError, OutcomeUnknownError, ProtocolError, TailraceError
 from tailrace.segmentstore.server import segments, tables
 from tailrace.segmentstore.server.calls import Call, Handler, Reply
 from tailrace.segmentstore.server.context import scope_of
@@ -138,7 +138,18 @@ class RequestProcessor:
         """The handler's reply. Nothing is answered, nor refused, by an owner that may be stale (design §9)."""
         if (handler.waits or handler.reply_bytes is not None) and not call.container.may_answer():
             await call.container.wait_owner()  # before it holds what it read
-        return await _as_owner(call.container, handler.function(call, command))
+        if not handler.changes:
+            return await _as_owner(call.container, handler.function(call, command))
+        try:
+            reply = await handler.function(call, command)
+        except OutcomeUnknownError:
+            raise
+        except TailraceError:
+            await _confirmed(call.container)
+            raise
+        if isinstance(reply, c.SegmentAttributeUpdated) and not reply.success:
+            await _confirmed(call.container)
+        return reply  # of a change: the look that acknowledged it is enough
 
     def _call(self, command: Any, segment: str, handler: Handler) -> Call:
         """Authorize, account, and find the container. Raises what they raise."""
@@ -210,13 +221,16 @@ async def _writer_state(container: SegmentContainer, segment: str, writer_id: by
 
 
 async def _as_owner(container: SegmentContainer, work: Awaitable[_T]) -> _T:
-    """The outcome of a request to a container, once it is sure that the container has no other owner."""
+    """What a container answers or refuses, once it is sure that it has no other owner."""
     try:
         outcome = await work
     except TailraceError:
-        if not container.may_answer():
-            await container.wait_owner()
+        await _confirmed(container)
         raise
+    await _confirmed(container)
+    return outcome
+
+
+async def _confirmed(container: SegmentContainer) -> None:
     if not container.may_answer():
         await container.wait_owner()
-    return outcome

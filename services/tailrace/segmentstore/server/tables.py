@@ -122,11 +122,11 @@ def _page_bytes(_: Command) -> int:
 
 
 HANDLERS: Final[dict[type[Command], Handler]] = {
-    c.CreateTableSegment: Handler(create_table),
-    c.DeleteTableSegment: Handler(delete_table),
+    c.CreateTableSegment: Handler(create_table, changes=True),
+    c.DeleteTableSegment: Handler(delete_table, changes=True),
     c.GetTableSegmentInfo: Handler(get_table_info),
-    c.UpdateTableEntries: Handler(update_entries, copies=3),  # entries, their records, the log's frames
-    c.RemoveTableKeys: Handler(remove_keys),
+    c.UpdateTableEntries: Handler(update_entries, copies=3, changes=True),  # entries, their records, the log's frames
+    c.RemoveTableKeys: Handler(remove_keys, changes=True),
     c.ReadTable: Handler(read_table, reply_bytes=_read_bytes),
     c.ReadTableKeys: Handler(read_keys, reply_bytes=_page_bytes),
     c.ReadTableEntries: Handler(read_entries, reply_bytes=_page_bytes),
