@@ -19,7 +19,7 @@ if __name__ == "__main__":
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from sim import report
+from sim import document, report
 from sim.bugs import BUGS
 from sim.bugs.registry import SECONDS_MAX, SEEDS_MAX, Hunted, hunt, of_day
 from sim.catalogue import WORKLOADS
@@ -32,6 +32,9 @@ UNKNOWN_NAME = 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     options = _parser().parse_args(arguments)
+    if options.document_bugs:
+        document.PAGE.write_text(document.with_bugs(document.PAGE.read_text(), BUGS))
+        return 0
     if options.bug is not None or options.bugs_of is not None:
         return _bugs(options)
     names = [options.workload] if options.workload else list(WORKLOADS)
@@ -52,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=1, help="processes that share the seeds")
     parser.add_argument("--bug", help="hunt this planted bug; list: print their names; all: hunt all of them")
     parser.add_argument("--bugs-of", type=datetime.date.fromisoformat, help="hunt the two planted bugs of a day")
+    parser.add_argument("--document-bugs", action="store_true", help="write the planted bugs into docs/simulation.md")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 
