@@ -101,7 +101,7 @@ def _cache_entries_left_by_deletion(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CacheManager, "drop_all", drop_all)
 
 
-@bug("evicted-before-tier2-has-all", PressureWorkload)
+@bug("evicted-before-tier2-has-all", _crowded)
 def _evicted_before_tier2_has_all(patch: pytest.MonkeyPatch) -> None:
     """A cache entry may be evicted once Tier 2 holds some of its bytes."""
 

@@ -63,10 +63,12 @@ class PressureWorkload(ContainerWorkload):
         self.crowded = self.shortage is Shortage.ROOM
         self.inside_operations = self.shortage is Shortage.FRAMES
         self.thrifty = self.shortage is Shortage.ATTRIBUTES
+        self.cut_after_return_chance = rng.choice([0.0, 0.3])
+        self._owner: SimProcess | None = None
         self._dying: asyncio.Future[None] | None = None
         bulk = 800_000 if self.crowded else 1_000 if self.inside_operations else rng.choice([30_000, 300_000])
         self.sole = [SoleClient(number, rng, bulk) for number in range(rng.randint(1, 3))]
-        self.large = [LargeEvents(number, rng) for number in range(rng.randint(0, 2))]
+        self.large = [LargeEvents(number, rng, self._came_back) for number in range(rng.randint(0, 2))]
         pace_s = rng.choice([0.0, 0.1])
         self.heavy = [
             AttributeClient(number, rng, rng.choice([20, 150]), pace_s) for number in range(rng.randint(0, 2))
@@ -136,8 +138,22 @@ class PressureWorkload(ContainerWorkload):
         self._dying = super()._crash_point(process, operations * (5 if self.thrifty else 1), power)
         return self._dying
 
+    def _came_back(self) -> None:
+        """A client went away and was told what is there: the power may fail at once."""
+        process = self._owner
+        if process is not None and self.random.random() < self.cut_after_return_chance:
+            self.world.loop.call_world(self.random.random() * 0.01, self._cut_power, process)
+
+    def _cut_power(self, process: SimProcess) -> None:
+        if not process.alive or not process.name.startswith("store"):
+            return
+        self.world.crash(process, power=True)
+        if self._dying is not None and not self._dying.done():
+            self._dying.set_result(None)
+
     async def _open(self, process: SimProcess) -> Container:
         container = await super()._open(process)
+        self._owner = process
         if self.inside_operations:
             self.world.spawn(self._die_inside_an_operation(process, container))
         return container
@@ -149,9 +165,7 @@ class PressureWorkload(ContainerWorkload):
             last = container._committer.last_frame
             if last is not None and last.span_start is not None:
                 if not left:
-                    self.world.crash(process, power=True)
-                    if self._dying is not None and not self._dying.done():
-                        self._dying.set_result(None)
+                    self._cut_power(process)
                     return
                 left -= 1
             await asyncio.sleep(0.0005)

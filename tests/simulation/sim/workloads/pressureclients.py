@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections.abc import Callable
 
 from sim.violations import Violation, require
 from sim.workloads.leaving import LeftError, maybe_leave, settled
@@ -64,8 +65,10 @@ class HoldingReader:
 class LargeEvents:
     """An exactly-once writer of large events: transient segments, each merged with the writer's number (wire §5)."""
 
-    def __init__(self, number: int, rng: random.Random) -> None:
+    def __init__(self, number: int, rng: random.Random, came_back: Callable[[], None]) -> None:
         self.random = rng
+        self.came_back = came_back
+        self.leave_chance = rng.choice([0.1, 0.5])
         self.name = f"scope/large{number}/0.#epoch.0"
         self.writer_id = rng.randbytes(16)
         self.sent: list[bytes] = []
@@ -82,11 +85,12 @@ class LargeEvents:
                 payload = self.random.randbytes(int(self.random.random() ** 2 * 60_000))
                 self.sent.append(record(self.writer_id, done + 1, payload))
             try:
-                await maybe_leave(self._write(container, done), self.random, 0.1)
+                await maybe_leave(self._write(container, done), self.random, self.leave_chance)
             except BadAttributeError as error:
                 raise Violation(f"{self.name}: the condition of event {done + 1} failed: {error}") from error
             except LeftError:
                 done = await self._setup(container)  # as a client that connects again: the answer waits for the rest
+                self.came_back()
                 continue
             except UnavailableError:
                 await settled(container)
