@@ -127,7 +127,7 @@ class ServerWorkload:
             self.world,
             disk=True,
             store=True,
-            processes=["server"],
+            processes=["server", "clients"],
             clocks=["server", "clients"],
             connections=[("clients", "server")],
             longest_s=15.0,
