@@ -11,6 +11,7 @@ from sim.workloads.log import LogWorkload
 from sim.workloads.objectcontainer import ObjectContainerWorkload
 from sim.workloads.objectlog import ObjectLogWorkload
 from sim.workloads.server import ServerWorkload
+from sim.workloads.snapshots import SnapshotWorkload
 from sim.workloads.tables import TablesWorkload
 from sim.workloads.tier2 import Tier2Workload
 from sim.world import SimWorld
@@ -35,6 +36,7 @@ WORKLOADS: dict[str, Callable[[int], Workload]] = {
     "objectcontainer": ObjectContainerWorkload,
     "container": ContainerWorkload,
     "tier2": Tier2Workload,
+    "snapshots": SnapshotWorkload,
     "tables": TablesWorkload,
     "server": ServerWorkload,
     "cluster": ClusterWorkload,

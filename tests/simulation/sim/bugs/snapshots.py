@@ -1,0 +1,88 @@
+"""Planted bugs of the snapshots in Tier 2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from sim.bugs.registry import bug
+from sim.workloads.snapshots import SnapshotWorkload
+from tailrace.common import limits
+from tailrace.segmentstore import checkpoint, snapshotter
+from tailrace.segmentstore import operations as ops
+from tailrace.segmentstore.fields import ChunkRef
+from tailrace.segmentstore.snapshotter import Snapshots, TailRun
+
+
+def _sweeping(seed: int) -> SnapshotWorkload:
+    """Snapshots early in an owner's life, and sweeps of the next owner before it has taken one."""
+    workload = SnapshotWorkload(seed)
+    workload.zombie_chance = workload.store_failure_chance = workload.store_loss_chance = 0.0
+    workload.idle_max_s = 60.0
+    workload.knobs |= {
+        (limits, "FLUSH_INTERVAL_S"): 5.0,
+        (limits, "SNAPSHOT_FIRST_S"): 15.0,
+        (limits, "SNAPSHOT_INTERVAL_S"): 300.0,
+        (limits, "SWEEP_FIRST_AFTER_S"): 0.1,
+        (limits, "SWEEP_INTERVAL_S"): 0.5,
+    }
+    return workload
+
+
+@bug("snapshot-needs-deleted-objects", SnapshotWorkload)
+def _snapshot_needs_deleted_objects(patch: pytest.MonkeyPatch) -> None:
+    """Objects are deleted a while after nothing references them, although the newest snapshot still does."""
+
+    def may_delete(self: Snapshots, key: str) -> bool:
+        return True
+
+    patch.setattr(Snapshots, "may_delete", may_delete)
+
+
+@bug("snapshot-lacks-unflushed-bytes", SnapshotWorkload)
+def _snapshot_lacks_unflushed_bytes(patch: pytest.MonkeyPatch) -> None:
+    """A snapshot does not bring along the bytes that are in the log alone."""
+
+    def nothing(*_: object) -> list[TailRun]:
+        return []
+
+    patch.setattr(snapshotter, "capture", nothing)
+
+
+@bug("snapshot-bytes-swept-as-orphans", _sweeping)
+def _snapshot_bytes_swept_as_orphans(patch: pytest.MonkeyPatch) -> None:
+    """The objects that are written for a snapshot are in no list of the container: a later owner sweeps them."""
+    write = Snapshots._write_tail
+
+    async def unlisted(self: Snapshots, runs: Sequence[TailRun]) -> list[tuple[int, ChunkRef]]:
+        host = self._host
+
+        class Silent:
+            state = host.state
+            epoch = host.epoch
+            confirm_owner = host.confirm_owner
+
+            async def commit_control(self, operation: ops.ControlOperation) -> None:
+                """Says nothing."""
+
+        self._host = Silent()
+        try:
+            return await write(self, runs)
+        finally:
+            self._host = host
+
+    patch.setattr(Snapshots, "_write_tail", unlisted)
+
+
+@bug("snapshot-of-two-moments", SnapshotWorkload)
+def _snapshot_of_two_moments(patch: pytest.MonkeyPatch) -> None:
+    """The metadata of a snapshot is taken after its bytes were written, when there are more."""
+
+    async def store(self: Snapshots, sequence: int, body: bytes, tail: Any) -> None:
+        later = self._host.state.committed_sequence
+        await original(self, later, checkpoint.encode(self._host.state), tail)
+
+    original = Snapshots._store
+    patch.setattr(Snapshots, "_store", store)
