@@ -33,6 +33,7 @@ from tailrace.common.errors import (
     NoSuchSegmentError,
     SegmentExistsError,
     SegmentSealedError,
+    TableKeyBadVersionError,
     TableKeyNotExistsError,
     TailraceError,
     TokenExpiredError,
@@ -312,28 +313,44 @@ class SegmentClient:
 
         Raises:
             TableKeyBadVersionError, TableKeyNotExistsError: a condition failed, nothing was changed. BadRequestError.
+            UnavailableError: also when an attempt without an answer may have been applied, and others wrote after it.
         """
+        doubtful = False
 
         async def recover(_: Exception) -> c.TableEntriesUpdated | None:
+            nonlocal doubtful
             found = await self.table_get(name, [entry.key for entry in entries])
             if any(mine is None or mine.value != entry.value for mine, entry in zip(found, entries, strict=True)):
+                doubtful = True
                 return None
             return c.TableEntriesUpdated(0, [entry.version for entry in found if entry is not None])
 
-        reply = await self._call(
-            name, lambda token: c.UpdateTableEntries(0, name, token, list(entries)), c.TableEntriesUpdated, recover
-        )
+        try:
+            reply = await self._call(
+                name, lambda token: c.UpdateTableEntries(0, name, token, list(entries)), c.TableEntriesUpdated, recover
+            )
+        except (TableKeyBadVersionError, TableKeyNotExistsError) as error:
+            if doubtful:
+                raise UnavailableError(f"whether a lost update was applied is unknown: {error}") from error
+            raise
         return reply.versions
 
     async def table_remove(self, name: str, keys: Sequence[tuple[bytes, int]]) -> None:
-        """Remove keys atomically, each under its version. Raises TableKeyBadVersionError, TableKeyNotExistsError."""
+        """Remove keys atomically, each under its version. Raises as `table_update`."""
         wanted = [TableKey(key, version) for key, version in keys]
-        await self._call(
-            name,
-            lambda token: c.RemoveTableKeys(0, name, token, wanted),
-            c.TableKeysRemoved,
-            _when(TableKeyNotExistsError, c.TableKeysRemoved(0, name)),
-        )
+        doubtful = False
+
+        async def recover(error: Exception) -> c.TableKeysRemoved | None:
+            nonlocal doubtful
+            doubtful = not isinstance(error, TableKeyNotExistsError)
+            return None if doubtful else c.TableKeysRemoved(0, name)
+
+        try:
+            await self._call(name, lambda token: c.RemoveTableKeys(0, name, token, wanted), c.TableKeysRemoved, recover)
+        except TableKeyBadVersionError as error:
+            if doubtful:
+                raise UnavailableError(f"whether a lost removal was applied is unknown: {error}") from error
+            raise
 
     async def table_get(self, name: str, keys: Sequence[bytes]) -> list[TableEntry | None]:
         """Entries in the order of the keys; None for a missing one."""

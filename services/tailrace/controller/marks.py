@@ -56,9 +56,11 @@ class MarkManager:
             stored = now.get(WriterMark, item)
             if stored is not None and timestamp < stored.timestamp:
                 return Change(NoteResult.INVALID_TIME)
+            if stored is not None and (stored.timestamp, stored.position) == (timestamp, position):
+                return Change(NoteResult.SUCCESS)  # by an attempt of this call whose answer was lost
             if stored != before:
                 return Change(NoteResult.INVALID_POSITION)  # the same writer notes twice at a time
-            puts: dict[bytes, Record] = {item: mark}
+            puts: dict[bytes, Record] = {item: mark, key.root: current}
             if writer not in current.writers:
                 if len(current.writers) >= limits.WRITER_MARKS_PER_STREAM_MAX:
                     raise OverloadedError(f"stream {key} has {limits.WRITER_MARKS_PER_STREAM_MAX} writers already")

@@ -187,9 +187,13 @@ class ScopeRecord(msgspec.Struct, frozen=True):
 
 
 class ScopeStreamEntry(msgspec.Struct, frozen=True):
-    """A stream in its scope's table; repeats the tags so that lists by tag need no other table."""
+    """A stream in its scope's table; repeats the tags so that lists by tag need no other table.
+
+    ``incarnation`` is that of the stream listed; entries of older versions say 0.
+    """
 
     tags: tuple[str, ...] = ()
+    incarnation: int = 0
 
 
 class ReaderGroupRecord(msgspec.Struct, frozen=True):
@@ -213,7 +217,11 @@ class ReaderGroupRecord(msgspec.Struct, frozen=True):
 
 
 class TableRecord(msgspec.Struct, frozen=True):
-    """A key-value table (naming §5). ``intent``: "create" or "delete" while that is going on."""
+    """A key-value table (naming §5). ``intent``: "create" or "delete" while that is going on.
+
+    ``epoch`` is that of its segments' names: random, so that of a table created again under the same name they are
+    others, and whoever still deletes the old ones does no harm. Tables of older versions have 0.
+    """
 
     nonce: bytes
     partitions: int
@@ -222,6 +230,7 @@ class TableRecord(msgspec.Struct, frozen=True):
     rollover_size_bytes: int
     created_ms: int
     intent: str = ""
+    epoch: int = 0
 
 
 class PendingRecord(msgspec.Struct, frozen=True):

@@ -104,13 +104,15 @@ class ScopeStore:
         """Remove an empty scope that is marked; done already is fine.
 
         Raises:
-            NotEmptyError: something is in it.
+            NotEmptyError: something is in it. WriteConflictError: another controller changed its record.
         """
-        record = await self._read(scope)
-        if record is not None and record.nonce == nonce:
+        found = (await self._metadata.get(SCOPES_TABLE, [scope.encode()]))[0]
+        record = None if found is None else decode(ScopeRecord, found.value, f"{SCOPES_TABLE}[{scope}]")
+        if found is not None and record is not None and record.nonce == nonce:
             if not await self.is_empty(scope, record):
                 raise NotEmptyError(f"scope {scope} is not empty")
-            await self._metadata.remove(SCOPES_TABLE, [(scope.encode(), UNCONDITIONAL)])
+            # under its version: another controller may be done with it, and the scope may have been created again
+            await self._metadata.remove(SCOPES_TABLE, [(scope.encode(), found.version)])
         await self._metadata.delete_table(scope_table(scope, nonce))
 
     async def is_empty(self, scope: str, record: ScopeRecord) -> bool:
@@ -149,17 +151,44 @@ class ScopeStore:
             await self.remove(scope, name)
             raise NoSuchScopeError(f"scope {scope} is being deleted")
 
+    async def entry(self, scope: str, name: str, kind: type[R]) -> tuple[ScopeRecord, R | None, int]:
+        """The scope, the entry of that name, and the version to write it under. Raises NoSuchScopeError."""
+        owner = await self.require_existing(scope)
+        found = await self._get(scope, owner, name.encode())
+        if found is None:
+            return owner, None, NOT_EXISTS
+        return owner, decode(kind, found.value, f"scope {scope}[{name}]"), found.version
+
+    async def put_entry(self, scope: str, owner: ScopeRecord, name: str, record: Record, version: int) -> int:
+        """Write an entry under the version read; returns the new one. Raises WriteConflictError."""
+        entry = Put(name.encode(), encode(record), version)
+        return (await self._metadata.put(scope_table(scope, owner.nonce), [entry]))[0]
+
+    async def remove_entry(self, scope: str, nonce: bytes, name: str, version: int) -> bool:
+        """Remove an entry under the version read; False when it has another one. A scope that is gone is fine."""
+        try:
+            await self._metadata.remove(scope_table(scope, nonce), [(name.encode(), version)])
+        except WriteConflictError:
+            return False
+        except NoSuchSegmentError:
+            return True
+        return True
+
+    async def remove_exactly(self, scope: str, name: str, record: Record) -> None:
+        """Take something off the list if its entry is that record; anything else of the name stays."""
+        try:
+            owner, found, version = await self.entry(scope, name, type(record))
+        except NoSuchScopeError:
+            return
+        if found == record:
+            await self.remove_entry(scope, owner.nonce, name, version)
+
     async def require_existing(self, scope: str) -> ScopeRecord:
         """The record of a scope, also while it is being deleted. Raises NoSuchScopeError."""
         record = await self._read(scope)
         if record is None:
             raise NoSuchScopeError(f"scope {scope} does not exist")
         return record
-
-    async def replace(self, scope: str, name: str, record: Record) -> None:
-        """Overwrite a listed thing's entry."""
-        owner = await self.require_existing(scope)
-        await self._put(scope, owner, Put(name.encode(), encode(record), UNCONDITIONAL))
 
     async def remove(self, scope: str, name: str) -> None:
         """Take something off the list; missing is fine."""

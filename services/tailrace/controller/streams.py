@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tailrace.common.errors import (
     BadRequestError,
     NoSuchScopeError,
+    NoSuchStreamError,
     StreamNotSealedError,
     StreamSealedError,
     WorkflowBusyError,
@@ -89,8 +90,10 @@ class StreamManager:
             NoSuchStreamError, StreamSealedError, WorkflowBusyError (another update is going on).
         """
         intent_id = self._context.new_id()
+        incarnation = (await self.load(key)).incarnation
 
         def decide(root: StreamRecord) -> StreamRecord:
+            _refuse_other(root, key, incarnation)
             _refuse_sealed(root, key)
             if isinstance(root.intent, UpdateIntent):
                 raise WorkflowBusyError(f"stream {key} is being updated")
@@ -136,33 +139,49 @@ class StreamManager:
             if offset > length:
                 raise BadRequestError(f"cut has offset {offset} for segment {identifier}, which is {length} long")
 
-    async def seal(self, key: StreamKey) -> None:
-        """Seal: open transactions are aborted first. Sealed already is fine. Raises NoSuchStreamError."""
+    async def seal(self, key: StreamKey, incarnation: int | None = None) -> None:
+        """Seal: open transactions are aborted first. Sealed already is fine. Raises NoSuchStreamError.
+
+        With `incarnation` that stream of the name alone, else the one that there is now.
+        """
         intent_id = self._context.new_id()
+        meant = (await self.load(key)).incarnation if incarnation is None else incarnation
 
         def decide(root: StreamRecord) -> StreamRecord:
             return sealing(root, intent_id)
 
+        def is_done(root: StreamRecord) -> bool:
+            _refuse_other(root, key, meant)
+            return _sealed_already(root)
+
         async with self._driver.enlisted(key):
             while True:
-                root, waits_for = await self._decide(key, decide, _sealed_already, scale_is_waiting)
+                root, waits_for = await self._decide(key, decide, is_done, scale_is_waiting)
                 if waits_for is None:
                     break
                 await self._driver.wait(key, waits_for)
         if isinstance(root.intent, SealIntent):
             await self._driver.wait(key, root.intent.intent_id)
 
-    async def delete(self, key: StreamKey) -> None:
-        """Delete a sealed stream with its mark stream. Raises NoSuchStreamError, StreamNotSealedError."""
+    async def delete(self, key: StreamKey, incarnation: int | None = None) -> None:
+        """Delete a sealed stream with its mark stream. Raises NoSuchStreamError, StreamNotSealedError.
+
+        With `incarnation` that stream of the name alone, else the one that there is now.
+        """
         intent_id = self._context.new_id()
+        meant = (await self.load(key)).incarnation if incarnation is None else incarnation
 
         def decide(root: StreamRecord) -> StreamRecord:
             if root.state is not StreamState.SEALED:
                 raise StreamNotSealedError(f"stream {key} is not sealed")
             return deleting(root, intent_id)
 
+        def is_done(root: StreamRecord) -> bool:
+            _refuse_other(root, key, meant)
+            return isinstance(root.intent, DeleteIntent)
+
         async with self._driver.enlisted(key):
-            root, waits_for = await self._decide(key, decide, lambda now: isinstance(now.intent, DeleteIntent))
+            root, waits_for = await self._decide(key, decide, is_done)
         busy_with = waits_for or (root.intent.intent_id if root.intent is not None else None)
         if busy_with is not None:
             await self._driver.wait(key, busy_with)
@@ -235,6 +254,12 @@ class StreamManager:
 def _refuse_sealed(root: StreamRecord, key: StreamKey) -> None:
     if root.state in _SEALED:
         raise StreamSealedError(f"stream {key} is sealed")
+
+
+def _refuse_other(root: StreamRecord, key: StreamKey, incarnation: int) -> None:
+    """A call that is late must not change a stream that was created under the same name since it was made."""
+    if root.incarnation != incarnation:
+        raise NoSuchStreamError(f"the stream {key} that was meant does not exist any more")
 
 
 def _sealed_already(root: StreamRecord) -> bool:

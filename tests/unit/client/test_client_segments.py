@@ -27,6 +27,7 @@ from tailrace.common.errors import (
     TableKeyBadVersionError,
     TableKeyNotExistsError,
     TableNotEmptyError,
+    UnavailableError,
     UnsupportedError,
 )
 from tailrace.wire import commands as c
@@ -166,10 +167,21 @@ async def test_a_conditional_table_update_is_recognised_as_its_own(store: Any, c
     assert await client.table_update(NAME, [entry]) == [40]
 
 
-async def test_a_conditional_table_update_of_somebody_else_is_not(store: Any, client: SegmentClient) -> None:
+async def test_a_table_update_that_others_wrote_after_may_have_been_applied(store: Any, client: SegmentClient) -> None:
+    """Its answer was lost; that the condition fails now may be the trace of its own success."""
     store.cut(c.UpdateTableEntries)
     store.answer(c.UpdateTableEntries, lambda i: c.TableKeyBadVersion(i, NAME, ""))
     store.answer(c.ReadTable, lambda i: c.TableRead(i, NAME, [TableEntry(b"key", b"theirs", 40)]))
+    with pytest.raises(UnavailableError, match="unknown"):
+        await client.table_update(NAME, [TableEntry(b"key", b"mine", -1)])
+    store.cut(c.RemoveTableKeys)
+    store.answer(c.RemoveTableKeys, lambda i: c.TableKeyBadVersion(i, NAME, ""))
+    with pytest.raises(UnavailableError, match="unknown"):
+        await client.table_remove(NAME, [(b"key", 7)])
+
+
+async def test_a_condition_that_fails_at_the_first_attempt_is_told_so(store: Any, client: SegmentClient) -> None:
+    store.answer(c.UpdateTableEntries, lambda i: c.TableKeyBadVersion(i, NAME, ""))
     with pytest.raises(TableKeyBadVersionError):
         await client.table_update(NAME, [TableEntry(b"key", b"mine", -1)])
 

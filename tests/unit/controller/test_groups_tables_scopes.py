@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tailrace.common.errors import BadRequestError, NotAllowedError
-from tailrace.common.names import segment_id
+from tailrace.common.names import qualified_segment_name, segment_id
 from tailrace.rpc import controller_pb2 as pb
 
 GROUP_ID = "11111111-2222-3333-4444-555555555555"
@@ -148,22 +148,25 @@ async def test_life_of_a_table(api: Any, world: Any) -> None:
     assert (await api.call("createKeyValueTable", table())).status == status.SUCCESS
     assert (await api.call("createKeyValueTable", table())).status == status.TABLE_EXISTS
     assert (await api.call("createKeyValueTable", table(kvtName="a b"))).status == status.INVALID_TABLE_NAME
-    assert world.segments.names("scope/table_kvtable") == [
-        "scope/table_kvtable/0.#epoch.0",
-        "scope/table_kvtable/1.#epoch.0",
-    ]
-    assert world.segments.segments["scope/table_kvtable/0.#epoch.0"].key_length == 7
+    names = world.segments.names("scope/table_kvtable")
+    assert [name.partition(".")[0] for name in names] == ["scope/table_kvtable/0", "scope/table_kvtable/1"]
+    assert world.segments.segments[names[0]].key_length == 7
     assert (await api.call("getKeyValueTableConfiguration", TABLE)).config == table()
     ranges = (await api.call("getCurrentSegmentsKeyValueTable", TABLE)).segmentRanges
     assert [(r.segmentId.streamInfo.stream, r.minKey, r.maxKey) for r in ranges] == [
         ("table", 0.0, 0.5),
         ("table", 0.5, 1.0),
     ]
+    own = [qualified_segment_name("scope", "table_kvtable", r.segmentId.segmentId) for r in ranges]
+    assert own == names
     scope = pb.KVTablesInScopeRequest(scope=pb.ScopeInfo(scope="scope"))
     assert [item.kvtName for item in (await api.call("listKeyValueTablesInScope", scope)).kvtables] == ["table"]
     assert (await api.call("deleteKeyValueTable", TABLE)).status == pb.DeleteKVTableStatus.SUCCESS
     assert (await api.call("deleteKeyValueTable", TABLE)).status == pb.DeleteKVTableStatus.TABLE_NOT_FOUND
     assert not world.segments.names("scope/")
+    assert (await api.call("createKeyValueTable", table())).status == status.SUCCESS
+    assert not set(world.segments.names("scope/table_kvtable")) & set(names), "names of deleted segments come again"
+    assert (await api.call("deleteKeyValueTable", TABLE)).status == pb.DeleteKVTableStatus.SUCCESS
     found = await api.call("getKeyValueTableConfiguration", TABLE)
     assert found.status == pb.KeyValueTableConfigResponse.TABLE_NOT_FOUND
 

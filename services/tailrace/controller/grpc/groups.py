@@ -12,6 +12,7 @@ from tailrace.common.errors import (
     NoSuchReaderGroupError,
     NoSuchScopeError,
     NoSuchStreamError,
+    WriteConflictError,
 )
 from tailrace.common.names import check_entity_name
 from tailrace.common.ports import new_uuid
@@ -143,8 +144,12 @@ class ReaderGroupService:
                 raise _CutRefusedError(status.SUBSCRIBER_NOT_FOUND)
             if stored.generation != request.generation:
                 raise _CutRefusedError(status.GENERATION_MISMATCH)
-            if behind or stored != before:
+            if stored.cut == cut:
+                return found  # published already, by an attempt of this call whose answer was lost
+            if behind:
                 raise _CutRefusedError(status.STREAM_CUT_NOT_VALID)
+            if stored != before:
+                raise WriteConflictError(f"{request.subscriber} published another cut at the same time")
             return {**found, request.subscriber: Subscriber(stored.group_id, stored.generation, cut)}
 
         await edit_subscribers(self._core.context, key, edit)

@@ -32,13 +32,15 @@ class TableService:
             check_entity_name("key-value table", request.kvtName)
         except InvalidNameError:
             return answer(status=answer.INVALID_TABLE_NAME)
+        nonce = self._core.context.new_id()
         record = TableRecord(
-            nonce=self._core.context.new_id(),
+            nonce=nonce,
             partitions=request.partitionCount,
             primary_key_length=request.primaryKeyLength,
             secondary_key_length=request.secondaryKeyLength,
             rollover_size_bytes=request.rolloverSizeBytes,
             created_ms=self._core.context.clock.now_ms(),
+            epoch=int.from_bytes(nonce[:4], "big") >> 1,  # a positive 32-bit number
         )
         try:
             created = await self._tables.create(request.scope, request.kvtName, record)

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 from tailrace.controller.epochs import epoch_span, segments_of, wholly_before, without_future
 from tailrace.controller.model import StreamState
 from tailrace.controller.policies import ranges_for_policy
-from tailrace.controller.records import Intent, ScopeStreamEntry, StreamRecord, TruncateIntent
-from tailrace.controller.scopes import STREAMS
 from tailrace.controller.store import Change, Snapshot, StreamKey
 from tailrace.controller.transitions import finished, scaling
+from tailrace.controller.workflows import listing
 from tailrace.controller.workflows.context import segment_name, segment_names
 from tailrace.controller.workflows.scale import record_sealed, seal_segments
 
 if TYPE_CHECKING:
+    from tailrace.controller.records import Intent, StreamRecord, TruncateIntent
     from tailrace.controller.workflows.context import WorkflowContext
 
 
 async def update(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
     """Bring tags and segments in line with the configuration; go on as a scale when it asks for other segments."""
-    await context.scopes.replace(key.scope, STREAMS + key.stream, ScopeStreamEntry(root.config.tags))
+    await listing.add(context, key, root)
     epoch = await context.store.active_epoch(key, root)
     await context.segments.update_policy(segment_names(key, epoch.segments), root.config)
     ranges = ranges_for_policy(root.config.scaling, epoch)

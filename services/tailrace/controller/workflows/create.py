@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace.common import names
-from tailrace.common.errors import NoSuchScopeError
+from tailrace.common.errors import NoSuchScopeError, WriteConflictError
 from tailrace.controller.epochs import first_epoch
 from tailrace.controller.model import ScalingPolicy, StreamConfig, StreamState
-from tailrace.controller.records import CreateIntent, Record, ScopeStreamEntry, StreamRecord
-from tailrace.controller.scopes import STREAMS
+from tailrace.controller.records import CreateIntent, Record, StreamRecord
 from tailrace.controller.store import Change, Snapshot, StreamKey
 from tailrace.controller.transitions import created, finished, first_segment_number, tombstone
+from tailrace.controller.workflows import listing
 from tailrace.controller.workflows.context import segment_names
 
 if TYPE_CHECKING:
+    from types import EllipsisType
+
     from tailrace.controller.workflows.context import WorkflowContext
 
 MARK_CONFIG = StreamConfig(ScalingPolicy())
@@ -27,13 +29,20 @@ def mark_of(key: StreamKey) -> StreamKey | None:
     return StreamKey(key.scope, names.MARK_PREFIX + key.stream)
 
 
-async def begin_create(context: WorkflowContext, key: StreamKey, config: StreamConfig) -> tuple[bool, StreamRecord]:
-    """Persist the intent to create; (whether it is ours, the root that is there now)."""
+async def begin_create(
+    context: WorkflowContext, key: StreamKey, config: StreamConfig, before: StreamRecord | EllipsisType | None = ...
+) -> tuple[bool, StreamRecord]:
+    """Persist the intent to create; (whether it is ours, the root that is there now).
+
+    With `before`, only in the place of that root. Raises WriteConflictError.
+    """
     intent_id = context.new_id()
 
     def decide(root: StreamRecord | None, _: Snapshot) -> Change[tuple[bool, StreamRecord]]:
         if root is not None and root.state is not StreamState.DELETED:
             return Change((False, root))
+        if before is not ... and before != root:
+            raise WriteConflictError(f"stream {key} was created and deleted meanwhile")
         fresh = created(root, config, context.clock.now_ms(), intent_id)
         epoch = first_epoch(config.scaling.min_segments, first_segment_number(fresh), fresh.created_ms)
         puts: dict[bytes, Record] = {key.root: fresh, key.epoch(fresh.incarnation, 0): epoch}
@@ -45,23 +54,30 @@ async def begin_create(context: WorkflowContext, key: StreamKey, config: StreamC
 async def create(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
     """Bring a stream in CREATING to ACTIVE; or back to nothing when its scope went away before it was listed."""
     try:
-        await context.scopes.add(key.scope, STREAMS + key.stream, ScopeStreamEntry(root.config.tags))
+        await listing.add(context, key, root)
     except NoSuchScopeError:
         await _give_up(context, key, root)
         return
     epoch = await context.store.epoch(key, root, 0)
     await context.segments.create(segment_names(key, epoch.segments), root.config)
+    if await listing.is_gone(context, key, root):
+        await context.segments.delete(segment_names(key, epoch.segments))  # made too late: nobody will know of them
+        return
     mark = mark_of(key)
     if mark is not None:
-        await _create_mark(context, mark)
+        await _create_mark(context, key, root, mark)
     await _finish(context, key, root, StreamState.ACTIVE)
 
 
-async def _create_mark(context: WorkflowContext, mark: StreamKey) -> None:
+async def _create_mark(context: WorkflowContext, key: StreamKey, root: StreamRecord, mark: StreamKey) -> None:
     """The mark stream is created and deleted by its stream's workflow, with the same steps."""
-    _, root = await begin_create(context, mark, MARK_CONFIG)
-    if isinstance(root.intent, CreateIntent):
-        await create(context, mark, root)
+    before = await context.store.load(mark)
+    await listing.require_current(context, key, root)
+    if before is None or before.state is StreamState.DELETED:
+        await begin_create(context, mark, MARK_CONFIG, before)
+    begun = await context.store.load(mark)
+    if begun is not None and isinstance(begun.intent, CreateIntent):
+        await create(context, mark, begun)
 
 
 async def _finish(context: WorkflowContext, key: StreamKey, root: StreamRecord, state: StreamState) -> None:
@@ -74,10 +90,10 @@ async def _finish(context: WorkflowContext, key: StreamKey, root: StreamRecord, 
 
 
 async def _give_up(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
-    def decide(current: StreamRecord | None, _: Snapshot) -> Change[None]:
+    def decide(current: StreamRecord | None, _: Snapshot) -> Change[bool]:
         if current is None or current.intent != root.intent:
-            return Change(None)
-        return Change(None, {key.root: tombstone(current)})
+            return Change(False)
+        return Change(True, {key.root: tombstone(current)})
 
-    await context.store.change(key, (), decide)
-    await context.store.remove(key, [key.epoch(root.incarnation, 0)])
+    if await context.store.change(key, (), decide):
+        await context.store.remove(key, [key.epoch(root.incarnation, 0)])

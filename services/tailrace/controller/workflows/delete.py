@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace.common import limits
+from tailrace.common.errors import WriteConflictError
 from tailrace.controller.epochs import segments_of
 from tailrace.controller.model import Epoch, StreamState
 from tailrace.controller.records import CompletedChunk, DeleteIntent, StreamRecord
-from tailrace.controller.scopes import STREAMS
 from tailrace.controller.store import Change, Snapshot, StreamKey
 from tailrace.controller.transitions import deleting, tombstone
+from tailrace.controller.workflows import listing
 from tailrace.controller.workflows.context import segment_names
 from tailrace.controller.workflows.create import mark_of
 
@@ -23,8 +24,10 @@ async def delete(context: WorkflowContext, key: StreamKey, root: StreamRecord) -
     await _delete_segments(context, key, root)
     mark = mark_of(key)
     if mark is not None:
-        await delete_mark(context, mark)
-    await context.scopes.remove(key.scope, STREAMS + key.stream)
+        before = await context.store.load(mark)
+        await listing.require_current(context, key, root)
+        await delete_mark(context, mark, before)
+    await listing.remove(context, key, root)
     await _remove_records(context, key, root)
 
     def decide(current: StreamRecord | None, _: Snapshot) -> Change[None]:
@@ -45,13 +48,15 @@ async def _delete_segments(context: WorkflowContext, key: StreamKey, root: Strea
         await context.segments.delete(segment_names(key, segments_of(found).values()))
 
 
-async def delete_mark(context: WorkflowContext, mark: StreamKey) -> None:
-    """Delete a mark stream, sealed or not; it has no life of its own."""
+async def delete_mark(context: WorkflowContext, mark: StreamKey, before: StreamRecord | None) -> None:
+    """Delete a mark stream, sealed or not, if it is the one of `before`; it has no life of its own."""
     intent_id = context.new_id()
 
     def decide(current: StreamRecord | None, _: Snapshot) -> Change[StreamRecord | None]:
         if current is None or current.state is StreamState.DELETED:
             return Change(None)
+        if before is None or current.incarnation != before.incarnation:
+            raise WriteConflictError(f"stream {mark} was created again")
         if isinstance(current.intent, DeleteIntent):
             return Change(current)
         root = deleting(current, intent_id)
@@ -65,9 +70,8 @@ async def delete_mark(context: WorkflowContext, mark: StreamKey) -> None:
 async def _remove_records(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
     """Everything but the root. The root names all of it, so a run that was cut short is repeated in full."""
     epochs = range(root.active_epoch + 2)
-    gone = [key.subscribers]
-    gone += [key.writer(writer) for writer in root.writers]
-    gone += [key.sealed(root.incarnation, epoch) for epoch in epochs]
+    await _remove_shared(context, key, root)
+    gone = [key.sealed(root.incarnation, epoch) for epoch in epochs]
     for chunk in completed_chunks(root):
         item = key.completed(root.incarnation, chunk)
         found = (await context.store.read(key, [item])).get(CompletedChunk, item)
@@ -76,6 +80,20 @@ async def _remove_records(context: WorkflowContext, key: StreamKey, root: Stream
             gone.append(item)
     await context.store.remove(key, gone)
     await context.store.remove(key, [key.epoch(root.incarnation, epoch) for epoch in epochs])
+
+
+async def _remove_shared(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
+    """Records whose keys a stream of the same name has, too: only as they are while this one is being deleted."""
+    shared = [key.subscribers, *(key.writer(writer) for writer in root.writers)]
+    for start in range(0, len(shared), limits.EPOCHS_PER_READ_MAX):
+        part = shared[start : start + limits.EPOCHS_PER_READ_MAX]
+        snapshot = await context.store.read(key, [key.root, *part])
+        now = snapshot.get(StreamRecord, key.root)
+        if now is None or now.intent != root.intent:
+            raise WriteConflictError(f"stream {key} was deleted by another controller")
+        found = [(item, stored.version) for item in part if (stored := snapshot.stored[item]) is not None]
+        if found:
+            await context.store.metadata.remove(key.table, found)
 
 
 def completed_chunks(root: StreamRecord) -> range:

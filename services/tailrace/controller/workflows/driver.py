@@ -19,6 +19,7 @@ from tailrace.common.errors import DeadlineError, OverloadedError, TailraceError
 from tailrace.controller.metadata import PENDING_TABLE
 from tailrace.controller.ports import UNCONDITIONAL, Put
 from tailrace.controller.records import PendingRecord, StreamRecord, decode, encode
+from tailrace.controller.segments import gather_bounded
 from tailrace.controller.store import StreamKey
 from tailrace.controller.workflows import steps
 from tailrace.controller.workflows.transactions import expire
@@ -40,6 +41,7 @@ class _Worker:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     holds: int = 0
     pending_version: int | None = None
+    pending_s: float = 0.0
     enlisting: asyncio.Lock = field(default_factory=asyncio.Lock)
     deadlines_s: dict[bytes, float] = field(default_factory=dict)
     waiters: list[tuple[bytes, asyncio.Future[None]]] = field(default_factory=list)
@@ -64,16 +66,22 @@ class StreamDriver:
     async def start(self) -> None:
         """Take up what was left behind."""
         metadata = self._context.store.metadata
+        pending: list[_Worker] = []
         token = b""
         while True:
             entries, token = await metadata.entries(PENDING_TABLE, limits.METADATA_TABLE_PAGE_ENTRIES, token)
             if not entries:
-                return
+                break
             for entry in entries:
                 record = decode(PendingRecord, entry.value, f"{PENDING_TABLE}[{entry.key!r}]")
                 if record.what == _STREAM:
-                    worker = self._worker(StreamKey(record.scope, record.name))
-                    worker.pending_version = entry.version
+                    pending.append(self._worker(StreamKey(record.scope, record.name)))
+        await gather_bounded(pending, self._take_over)
+
+    async def _take_over(self, worker: _Worker) -> None:
+        """Mark the stream as pending for this controller: who marked it before may still be there, and unmark it."""
+        async with worker.enlisting:
+            await self._enlist(worker)
 
     async def close(self) -> None:
         """Stop every task; what they were doing is taken up by the next controller."""
@@ -97,7 +105,7 @@ class StreamDriver:
         worker.holds += 1
         try:
             async with worker.enlisting:
-                if worker.pending_version is None:
+                if worker.pending_version is None or self._is_old(worker):
                     await self._enlist(worker)
             yield
         finally:
@@ -142,7 +150,13 @@ class StreamDriver:
     async def _enlist(self, worker: _Worker) -> None:
         record = PendingRecord(_STREAM, worker.key.scope, worker.key.stream)
         entry = Put(_pending_key(worker.key), encode(record), UNCONDITIONAL)
+        now_s = asyncio.get_running_loop().time()
         worker.pending_version = (await self._context.store.metadata.put(PENDING_TABLE, [entry]))[0]
+        worker.pending_s = now_s
+
+    def _is_old(self, worker: _Worker) -> bool:
+        """Whether another controller may have taken the mark over, and removed it after a while without work."""
+        return asyncio.get_running_loop().time() > worker.pending_s + self._context.config.idle_s / 2
 
     async def _run(self, worker: _Worker) -> None:
         while True:
@@ -158,7 +172,7 @@ class StreamDriver:
                 async with asyncio.timeout(self._context.config.idle_s if pause_s is None else pause_s):
                     await worker.wake.wait()
             except TimeoutError:
-                if idle and await self._retire(worker):
+                if idle and await self._is_still_idle(worker) and await self._retire(worker):
                     return
 
     async def _attempt(self, worker: _Worker) -> float | None:
@@ -219,6 +233,16 @@ class StreamDriver:
             exc_info=not isinstance(error, TailraceError | TimeoutError),
         )
         return pause_s
+
+    async def _is_still_idle(self, worker: _Worker) -> bool:
+        """Whether nothing is left to do, whoever may have brought something meanwhile."""
+        try:
+            async with asyncio.timeout(limits.WORKFLOW_STEP_DEADLINE_S):
+                root = await self._context.store.load(worker.key)
+        except (TailraceError, TimeoutError) as error:
+            _LOG.warning("idle stream could not be looked at", stream=str(worker.key), error=str(error))
+            return False
+        return root is None or root.is_idle
 
     async def _retire(self, worker: _Worker) -> bool:
         """End an idle task. Whoever enlists meanwhile keeps it, and another controller's mark stays."""

@@ -13,6 +13,7 @@ from tailrace.common.errors import (
     NoSuchReaderGroupError,
     NoSuchScopeError,
     NoSuchStreamError,
+    WriteConflictError,
 )
 from tailrace.controller.model import RetentionKind, ScalingPolicy, StreamConfig
 from tailrace.controller.records import ReaderGroupRecord
@@ -50,10 +51,14 @@ class ReaderGroupManager:
         self._streams = streams
         entities.register(READER_GROUP, self._step)
 
-    async def load(self, scope: str, group: str) -> ReaderGroupRecord:
-        """The stored configuration. Raises NoSuchReaderGroupError."""
+    async def load(self, scope: str, group: str, *, leaving: bool = False) -> ReaderGroupRecord:
+        """The stored configuration; with `leaving` also before the group is there and while it goes.
+
+        Raises:
+            NoSuchReaderGroupError.
+        """
         record = await self._scopes.get(scope, READER_GROUPS + group, ReaderGroupRecord)
-        if record is None or record.intent in ("create", "delete"):
+        if record is None or (record.intent in ("create", "delete") and not leaving):
             raise NoSuchReaderGroupError(f"reader group {scope}/{group} does not exist")
         return record
 
@@ -112,12 +117,11 @@ class ReaderGroupManager:
         Raises:
             NoSuchReaderGroupError: there is no such group, or it has another id.
         """
-        if await self._scopes.get(scope, READER_GROUPS + group, ReaderGroupRecord) is None:
-            raise NoSuchReaderGroupError(f"reader group {scope}/{group} does not exist")
+        meant = group_id or (await self.load(scope, group, leaving=True)).group_id
 
         def decide(snapshot: Snapshot, key: bytes) -> Change[None]:
             stored = snapshot.get(ReaderGroupRecord, key)
-            if stored is None or (group_id is not None and stored.group_id != group_id):
+            if stored is None or stored.group_id != meant:
                 raise NoSuchReaderGroupError(f"reader group {scope}/{group} does not exist")
             if stored.intent == "delete":
                 return Change(None)
@@ -144,13 +148,27 @@ class ReaderGroupManager:
             except NoSuchScopeError:
                 await self._remove(scope, group, record)
                 return
+            await self._require_current(scope, group, record)
         subscriber = f"{scope}/{group}"
         if record.retention is not RetentionKind.NONE:
             for key in streams_of(record):
                 await subscribe(self._context, key, subscriber, record.group_id, record.generation)
+                await self._take_back_if_deleted(scope, group, key, record)
         for name in record.unsubscribe:
-            await unsubscribe(self._context, StreamKey(*name.split("/", 1)), subscriber)
+            await unsubscribe(self._context, StreamKey(*name.split("/", 1)), subscriber, record.group_id)
         await self._finish(scope, group, record)
+
+    async def _require_current(self, scope: str, group: str, record: ReaderGroupRecord) -> None:
+        """Another controller may have finished this step, and more, while this one stood still."""
+        if await self._scopes.get(scope, READER_GROUPS + group, ReaderGroupRecord) != record:
+            raise WriteConflictError(f"reader group {scope}/{group} was changed by another controller")
+
+    async def _take_back_if_deleted(self, scope: str, group: str, key: StreamKey, record: ReaderGroupRecord) -> None:
+        """A group that was deleted before it was subscribed here must not hold back retention for ever."""
+        now = await self._scopes.get(scope, READER_GROUPS + group, ReaderGroupRecord)
+        if now is None or now.group_id != record.group_id:
+            await unsubscribe(self._context, key, f"{scope}/{group}", record.group_id)
+            raise WriteConflictError(f"reader group {scope}/{group} was deleted by another controller")
 
     async def _finish(self, scope: str, group: str, record: ReaderGroupRecord) -> None:
         def decide(snapshot: Snapshot, key: bytes) -> Change[None]:
@@ -163,9 +181,11 @@ class ReaderGroupManager:
     async def _remove(self, scope: str, group: str, record: ReaderGroupRecord) -> None:
         left = [*streams_of(record), *(StreamKey(*name.split("/", 1)) for name in record.unsubscribe)]
         for key in left:
-            await unsubscribe(self._context, key, f"{scope}/{group}")
+            await unsubscribe(self._context, key, f"{scope}/{group}", record.group_id)
         state = state_stream(scope, group)
         with contextlib.suppress(NoSuchStreamError):  # deleted by an earlier run
-            await self._streams.seal(state)
-            await self._streams.delete(state)
-        await self._scopes.remove(scope, READER_GROUPS + group)
+            incarnation = (await self._streams.load(state)).incarnation
+            await self._require_current(scope, group, record)  # so this state is that group's, not a later one's
+            await self._streams.seal(state, incarnation)
+            await self._streams.delete(state, incarnation)
+        await self._scopes.remove_exactly(scope, READER_GROUPS + group, record)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from tailrace.common import names
-from tailrace.common.errors import NoSuchReaderGroupError, NoSuchStreamError, NotAllowedError, NotEmptyError
+from tailrace.common.errors import (
+    NoSuchReaderGroupError,
+    NoSuchStreamError,
+    NotAllowedError,
+    NotEmptyError,
+    WriteConflictError,
+)
 from tailrace.controller.records import CreateIntent
 from tailrace.controller.scopes import READER_GROUPS, STREAMS, TABLES
 from tailrace.controller.store import StreamKey
@@ -67,7 +74,7 @@ class ScopeManager:
         nonce = bytes.fromhex(nonce_hex)
         record = await self._scopes.deletion(scope)
         if record is not None and record.nonce == nonce and record.recursive:
-            await self._empty(scope)
+            await self._empty(scope, nonce)
         try:
             await self._scopes.delete(scope, nonce)
         except NotEmptyError:
@@ -75,29 +82,43 @@ class ScopeManager:
                 raise  # something that was being created is listed now
             await self._scopes.unmark(scope)
 
-    async def _empty(self, scope: str) -> None:
+    async def _empty(self, scope: str, nonce: bytes) -> None:
         for group in await self._scopes.list_all(scope, READER_GROUPS):
-            try:
-                await self._groups.delete(scope, group, None)
-            except NoSuchReaderGroupError:
-                continue
+            with contextlib.suppress(NoSuchReaderGroupError):
+                group_id = (await self._groups.load(scope, group, leaving=True)).group_id
+                await self._require_deleting(scope, nonce)
+                await self._groups.delete(scope, group, group_id)
         for stream in await self._scopes.list_all(scope, STREAMS):
             if not stream.startswith(names.MARK_PREFIX):
-                await self._delete_stream(StreamKey(scope, stream))
+                await self._delete_stream(StreamKey(scope, stream), nonce)
         for stream in await self._scopes.list_all(scope, STREAMS):
-            await delete_mark(self._context, StreamKey(scope, stream))  # one that lost its stream
+            mark = StreamKey(scope, stream)  # one that lost its stream
+            before = await self._context.store.load(mark)
+            await self._require_deleting(scope, nonce)
+            await delete_mark(self._context, mark, before)
         for table in await self._scopes.list_all(scope, TABLES):
-            try:
-                await self._tables.delete(scope, table)
-            except NoSuchTableError:
-                continue
+            with contextlib.suppress(NoSuchTableError):
+                record = await self._tables.load(scope, table, leaving=True)
+                await self._require_deleting(scope, nonce)
+                await self._tables.delete(scope, table, record.nonce)
 
-    async def _delete_stream(self, key: StreamKey) -> None:
+    async def _delete_stream(self, key: StreamKey, nonce: bytes) -> None:
         root = await self._context.store.load(key)
-        if root is not None and isinstance(root.intent, CreateIntent):
-            await self._driver.wait(key, root.intent.intent_id)
-        try:
-            await self._streams.seal(key)
-            await self._streams.delete(key)
-        except NoSuchStreamError:
+        if root is None:
             return
+        await self._require_deleting(key.scope, nonce)
+        if isinstance(root.intent, CreateIntent):
+            await self._driver.wait(key, root.intent.intent_id)
+        with contextlib.suppress(NoSuchStreamError):
+            await self._streams.seal(key, root.incarnation)
+            await self._streams.delete(key, root.incarnation)
+
+    async def _require_deleting(self, scope: str, nonce: bytes) -> None:
+        """What was read of something in the scope before this belongs to the scope that is deleted.
+
+        Another controller may have finished the deletion, and the scope may have been created again, with other things
+        of the same names in it.
+        """
+        record = await self._scopes.deletion(scope)
+        if record is None or record.nonce != nonce:
+            raise WriteConflictError(f"scope {scope} was deleted by another controller")

@@ -37,9 +37,13 @@ async def subscribe(context: WorkflowContext, key: StreamKey, name: str, group_i
     await _edit_if_there(context, key, edit)
 
 
-async def unsubscribe(context: WorkflowContext, key: StreamKey, name: str) -> None:
-    """Take a group off; missing is fine."""
-    await _edit_if_there(context, key, lambda found: {other: value for other, value in found.items() if other != name})
+async def unsubscribe(context: WorkflowContext, key: StreamKey, name: str, group_id: str) -> None:
+    """Take a group of that id off; missing, or another group of its name, is fine."""
+
+    def edit(found: dict[str, Subscriber]) -> dict[str, Subscriber]:
+        return {other: own for other, own in found.items() if other != name or own.group_id != group_id}
+
+    await _edit_if_there(context, key, edit)
 
 
 async def _edit_if_there(
@@ -57,10 +61,13 @@ async def edit_subscribers(
     """Change the subscribers as `edit` says. Raises NoSuchStreamError, and whatever `edit` raises."""
 
     def decide(root: StreamRecord | None, snapshot: Snapshot) -> Change[None]:
-        require(root, key)
+        known = require(root, key)
         record = snapshot.get(SubscribersRecord, key.subscribers)
         before = record.subscribers if record is not None else {}
         after = dict(sorted(edit(before).items()))
-        return Change(None, {} if after == before else {key.subscribers: SubscribersRecord(after)})
+        if after == before:
+            return Change(None)
+        # under the root's version, too: else one that is just being deleted would leave its subscribers to the next
+        return Change(None, {key.root: known, key.subscribers: SubscribersRecord(after)})
 
     await context.store.change(key, [key.subscribers], decide)

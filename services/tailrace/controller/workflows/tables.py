@@ -26,7 +26,7 @@ class NoSuchTableError(NotFoundError):
 def partitions(record: TableRecord) -> list[StreamSegment]:
     """The table's segments in key order."""
     return [
-        StreamSegment(names.segment_id(number, 0), low, high)
+        StreamSegment(names.segment_id(number, record.epoch), low, high)
         for number, (low, high) in enumerate(equal_ranges(record.partitions))
     ]
 
@@ -61,10 +61,14 @@ class TableManager:
         self._entities = entities
         entities.register(TABLE, self._step)
 
-    async def load(self, scope: str, table: str) -> TableRecord:
-        """The table's record. Raises NoSuchTableError."""
+    async def load(self, scope: str, table: str, *, leaving: bool = False) -> TableRecord:
+        """The table's record; with `leaving` also before the table is there and while it goes.
+
+        Raises:
+            NoSuchTableError.
+        """
         record = await self._scopes.get(scope, TABLES + table, TableRecord)
-        if record is None or record.intent:
+        if record is None or (record.intent and not leaving):
             raise NoSuchTableError(f"key-value table {scope}/{table} does not exist")
         return record
 
@@ -86,14 +90,13 @@ class TableManager:
             raise NoSuchScopeError(f"scope {scope} is being deleted")
         return fresh and stored.nonce == record.nonce
 
-    async def delete(self, scope: str, table: str) -> None:
-        """Delete with everything in it. Raises NoSuchTableError."""
-        if await self._scopes.get(scope, TABLES + table, TableRecord) is None:
-            raise NoSuchTableError(f"key-value table {scope}/{table} does not exist")
+    async def delete(self, scope: str, table: str, nonce: bytes | None = None) -> None:
+        """Delete with everything in it, with `nonce` that table of the name alone. Raises NoSuchTableError."""
+        meant = nonce or (await self.load(scope, table, leaving=True)).nonce
 
         def decide(snapshot: Snapshot, key: bytes) -> Change[None]:
             stored = snapshot.get(TableRecord, key)
-            if stored is None:
+            if stored is None or stored.nonce != meant:
                 raise NoSuchTableError(f"key-value table {scope}/{table} does not exist")
             return Change(None, {key: msgspec.structs.replace(stored, intent="delete")})
 
@@ -109,7 +112,7 @@ class TableManager:
         segments = partition_names(scope, table, record)
         if record.intent == "delete":
             await self._context.segments.delete_tables(segments)
-            await self._scopes.remove(scope, TABLES + table)
+            await self._scopes.remove_exactly(scope, TABLES + table, record)
             return
         await self._context.segments.create_tables(segments, record.primary_key_length + record.secondary_key_length)
 

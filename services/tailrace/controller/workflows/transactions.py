@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tailrace.common import limits, names
-from tailrace.common.errors import IllegalStateError
+from tailrace.common.errors import IllegalStateError, WriteConflictError
 from tailrace.controller.epochs import transaction_segments
 from tailrace.controller.records import (
     CompletedChunk,
@@ -167,7 +167,9 @@ def completed_puts(
     while rest:
         item = key.completed(root.incarnation, following // size)
         room = size - following % size
-        before = snapshot.get(CompletedChunk, item) if item in snapshot.stored else None
+        if item not in snapshot.stored:
+            raise WriteConflictError("another controller completed transactions at the same time")
+        before = snapshot.get(CompletedChunk, item)
         kept = before.transactions[: following % size] if before is not None else ()
         puts[item] = CompletedChunk((*kept, *rest[:room]))
         following += len(rest[:room])
@@ -190,7 +192,7 @@ async def forget_completed(context: WorkflowContext, key: StreamKey, root: Strea
         await context.store.remove(key, [item])
 
     def decide(now: StreamRecord | None, _: Snapshot) -> Change[None]:
-        if now is None or now.completed_first != root.completed_first:
+        if now is None or (now.incarnation, now.completed_first) != (root.incarnation, root.completed_first):
             return Change(None)
         first = chunks[1] * limits.COMPLETED_TRANSACTIONS_PER_CHUNK
         return Change(None, {key.root: msgspec.structs.replace(now, completed_first=first)})

@@ -1,0 +1,301 @@
+"""A controller that stood still goes on with a workflow that another one has finished: it touches nothing newer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tailrace.controller.metadata import PENDING_TABLE
+from tailrace.rpc import controller_pb2 as pb
+
+SCOPE = pb.ScopeInfo(scope="scope")
+TABLE = pb.KeyValueTableInfo(scope="scope", kvtName="table")
+CALLS_MAX = 60
+
+
+class Stall:
+    """Holds a controller at its n-th call to a store, before the call has its effect, until it is let go."""
+
+    def __init__(self, at_call: int) -> None:
+        self._at_call = at_call
+        self._calls = -1
+        self.reached = asyncio.Event()
+        self.go = asyncio.Event()
+
+    def begin(self) -> None:
+        """Count from now on."""
+        self._calls = 0
+
+    def wrap(self, target: Any) -> Any:
+        """The store with the stall in front of it."""
+        return _Stalling(target, self)
+
+    async def at(self) -> None:
+        """One call."""
+        if self._calls < 0:
+            return
+        self._calls += 1
+        if self._calls >= self._at_call:
+            self.reached.set()
+            await self.go.wait()
+
+
+class _Stalling:
+    def __init__(self, target: Any, stall: Stall) -> None:
+        self._target = target
+        self._stall = stall
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._target, name)
+
+        async def call(*args: Any, **keywords: Any) -> Any:
+            await asyncio.sleep(0)
+            await self._stall.at()
+            return await method(*args, **keywords)
+
+        return call
+
+
+class Twins:
+    """A controller that stands still at some call of `act`, and one that takes its place meanwhile."""
+
+    def __init__(self, world: Any, make_api: Any) -> None:
+        self._world = world
+        self._make_api = make_api
+
+    async def stand_still(self, at_call: int, prepare: Any, act: Any) -> tuple[Any, Stall, asyncio.Task[Any]] | None:
+        """(the successor, the stall, what the zombie is doing); None when `act` makes fewer calls."""
+        stall = Stall(at_call)
+        zombie = self._make_api(await self._world.start(stall, seed=1))
+        await prepare(zombie)
+        stall.begin()
+        doing = asyncio.ensure_future(act(zombie))
+        reached = asyncio.ensure_future(stall.reached.wait())
+        await asyncio.wait([doing, reached], return_when=asyncio.FIRST_COMPLETED)
+        reached.cancel()
+        if not stall.reached.is_set():
+            await doing
+            return None
+        return self._make_api(await self._world.start(seed=2)), stall, doing
+
+    @staticmethod
+    async def wake(stall: Stall, doing: asyncio.Task[Any]) -> None:
+        """Let the zombie go on until it has nothing to do any more."""
+        stall.go.set()
+        await asyncio.gather(doing, return_exceptions=True)
+        await asyncio.sleep(0.1)
+
+
+@pytest.fixture
+def twins(world: Any, make_api: Any) -> Twins:
+    """See `Twins`."""
+    return Twins(world, make_api)
+
+
+def group(**fields: Any) -> pb.ReaderGroupConfiguration:
+    """A group that subscribes to the stream."""
+    cuts = [pb.StreamCut(streamInfo=pb.StreamInfo(scope="scope", stream="stream"))]
+    return pb.ReaderGroupConfiguration(
+        scope="scope",
+        readerGroupName="group",
+        retentionType=1,
+        startingStreamCuts=cuts,
+        endingStreamCuts=cuts,
+        **fields,
+    )
+
+
+async def listed(api: Any) -> list[str]:
+    """Streams of the scope, internal ones too."""
+    found = await api.call("listStreamsInScope", pb.StreamsInScopeRequest(scope=SCOPE))
+    return sorted(info.stream for info in found.streams)
+
+
+async def sealed(api: Any) -> None:
+    """A stream that can be deleted."""
+    await api.setup(2, tags=pb.Tags(tag=["old"]))
+    await api.call("sealStream", api.info)
+
+
+@pytest.mark.parametrize("at_call", range(1, CALLS_MAX))
+async def test_a_late_deletion_leaves_the_stream_alone_that_was_created_again(
+    at_call: int, twins: Twins, world: Any
+) -> None:
+    begun = await twins.stand_still(at_call, sealed, lambda api: api.call("deleteStream", api.info))
+    if begun is None:
+        return
+    api, stall, doing = begun
+    await api.call("deleteStream", api.info)
+    await api.call("createStream", api.config(2, tags=pb.Tags(tag=["new"])))
+    await api.call("createReaderGroup", group())
+    note = pb.TimestampFromWriter(
+        writer="writer", timestamp=7, position=pb.StreamCut(streamInfo=api.info, cut={(await api.current())[0]: 0})
+    )
+    await api.call("noteTimestampFromWriter", note)
+    await twins.wake(stall, doing)
+    assert await listed(api) == ["_MARK_RGgroup", "_MARKstream", "_RGgroup", "stream"]
+    assert list((await api.call("listSubscribers", api.info)).subscribers) == ["scope/group"]
+    assert (await api.call("removeWriter", pb.RemoveWriterRequest(writer="writer", stream=api.info))).result == 0
+    assert (await api.call("getStreamConfiguration", api.info)).tags.tag == ["new"]
+    segments = world.segments.names("scope/_MARKstream")
+    assert len(segments) == 1, "the new stream has lost its mark stream"
+
+
+@pytest.mark.parametrize("at_call", range(1, CALLS_MAX))
+async def test_a_late_creation_leaves_nothing_of_a_stream_that_was_deleted(
+    at_call: int, twins: Twins, world: Any
+) -> None:
+    async def prepare(api: Any) -> None:
+        await api.call("createScope", SCOPE)
+
+    begun = await twins.stand_still(at_call, prepare, lambda api: api.call("createStream", api.config(2)))
+    if begun is None:
+        return
+    api, stall, doing = begun
+    await api.call("createStream", api.config(2))
+    await api.call("sealStream", api.info)
+    await api.call("deleteStream", api.info)
+    doing.cancel()  # the caller went away; the workflow goes on
+    await twins.wake(stall, doing)
+    if not (await api.call("checkStreamExists", api.info)).exists:  # else it was created by the late call itself
+        assert await listed(api) == []
+        assert world.segments.names("scope/") == []
+        assert (await api.call("deleteScope", SCOPE)).status == pb.DeleteScopeStatus.SUCCESS
+
+
+@pytest.mark.parametrize("at_call", range(1, CALLS_MAX))
+async def test_a_late_update_brings_no_old_tags_back(at_call: int, twins: Twins) -> None:
+    async def prepare(api: Any) -> None:
+        await api.setup(1, tags=pb.Tags(tag=["a"]))
+
+    def update(api: Any, tag: str) -> Any:
+        return api.call("updateStream", api.config(1, tags=pb.Tags(tag=[tag])))
+
+    begun = await twins.stand_still(at_call, prepare, lambda api: update(api, "b"))
+    if begun is None:
+        return
+    api, stall, doing = begun
+    await update(api, "c")
+    await twins.wake(stall, doing)
+    tag = (await api.call("getStreamConfiguration", api.info)).tags.tag[0]
+    for asked in "abc":
+        request = pb.StreamsInScopeWithTagRequest(scope=SCOPE, tag=asked)
+        found = (await api.call("listStreamsInScopeForTag", request)).streams
+        assert bool(found) == (asked == tag), f"the stream has tag {tag}, and is listed for {asked}: {found}"
+
+
+@pytest.mark.parametrize("at_call", range(1, CALLS_MAX))
+async def test_a_late_deletion_leaves_the_group_alone_that_was_created_again(at_call: int, twins: Twins) -> None:
+    async def prepare(api: Any) -> None:
+        await api.setup(1)
+        await api.call("createReaderGroup", group())
+
+    def delete(api: Any) -> Any:
+        info = pb.ReaderGroupInfo(scope="scope", readerGroup="group")
+        return api.call("deleteReaderGroup", info)
+
+    begun = await twins.stand_still(at_call, prepare, delete)
+    if begun is None:
+        return
+    api, stall, doing = begun
+    await delete(api)
+    await api.call("createReaderGroup", group())
+    doing.cancel()
+    await twins.wake(stall, doing)
+    config = await api.call("getReaderGroupConfig", pb.ReaderGroupInfo(scope="scope", readerGroup="group"))
+    assert config.status == pb.ReaderGroupConfigResponse.SUCCESS
+    assert "_RGgroup" in await listed(api)
+    state = pb.StreamInfo(scope="scope", stream="_RGgroup")
+    assert (await api.call("getCurrentSegments", state)).segmentRanges, "the new group's state is sealed"
+    assert list((await api.call("listSubscribers", api.info)).subscribers) == ["scope/group"]
+
+
+@pytest.mark.parametrize("at_call", range(1, 40))
+async def test_a_late_deletion_leaves_the_table_alone_that_was_created_again(
+    at_call: int, twins: Twins, world: Any
+) -> None:
+    config = pb.KeyValueTableConfig(scope="scope", kvtName="table", partitionCount=2, primaryKeyLength=4)
+
+    async def prepare(api: Any) -> None:
+        await api.call("createScope", SCOPE)
+        await api.call("createKeyValueTable", config)
+
+    begun = await twins.stand_still(at_call, prepare, lambda api: api.call("deleteKeyValueTable", TABLE))
+    if begun is None:
+        return
+    api, stall, doing = begun
+    await api.call("deleteKeyValueTable", TABLE)
+    await api.call("createKeyValueTable", config)
+    before = world.segments.names("scope/table_kvtable/")
+    doing.cancel()
+    await twins.wake(stall, doing)
+    if (await api.call("getKeyValueTableConfiguration", TABLE)).status == pb.KeyValueTableConfigResponse.SUCCESS:
+        assert world.segments.names("scope/table_kvtable/") == before
+    else:
+        raise AssertionError("the new table is gone")
+
+
+@pytest.mark.parametrize("at_call", range(1, 120))
+async def test_a_late_deletion_leaves_the_scope_alone_that_was_created_again(
+    at_call: int, twins: Twins, world: Any
+) -> None:
+    table = pb.KeyValueTableConfig(scope="scope", kvtName="table", partitionCount=1, primaryKeyLength=4)
+
+    async def fill(api: Any) -> None:
+        await api.setup(1)
+        await api.call("createReaderGroup", group())
+        await api.call("createKeyValueTable", table)
+
+    begun = await twins.stand_still(at_call, fill, lambda api: api.call("deleteScopeRecursive", SCOPE))
+    if begun is None:
+        return
+    api, stall, doing = begun
+    await api.call("deleteScopeRecursive", SCOPE)
+    await fill(api)
+    before = world.segments.names("scope/")
+    doing.cancel()
+    await twins.wake(stall, doing)
+    assert await listed(api) == ["_MARK_RGgroup", "_MARKstream", "_RGgroup", "stream"]
+    assert world.segments.names("scope/") == before
+
+
+async def test_a_stream_stays_pending_while_one_of_two_controllers_counts_on_it(
+    world: Any, make_api: Any, make_crash: Any, wait_until: Any
+) -> None:
+    """One of them removes the mark that both know, after a while without work; then the other one dies at work."""
+    first = make_api(await world.start(seed=1, idle_s=0.1))
+    await first.setup(1)
+    begun = await first.begin()
+    crash = make_crash()
+    second = make_api(await world.start(crash, seed=2, idle_s=0.1))
+    await first.abort(begun.txnId)
+    await first.until_state(begun.txnId, pb.TxnState.ABORTED)
+
+    async def is_idle() -> bool:
+        return bool(first.controller.active_streams == 0)
+
+    await wait_until(is_idle)  # the first one has removed what it knows of
+    opened = await second.begin()
+    crash.crashed = True
+    await second.controller.close()
+    pending = world.metadata.dump()[PENDING_TABLE]
+    assert b"stream/scope/stream" in pending, "nobody will ever end the lease of the transaction"
+    assert opened.txnId
+
+
+async def test_the_same_cut_and_time_told_twice_at_a_time_are_taken(world: Any, make_api: Any, make_crash: Any) -> None:
+    """A call whose answer was lost is made again while the first attempt goes on."""
+    api = make_api(await world.start(make_crash()))  # which never comes, but calls to the store take their time
+    await api.setup(1)
+    stored = (await api.call("createReaderGroup", group())).config
+    cut = pb.StreamCut(streamInfo=api.info, cut={0: 0})
+    publish = pb.SubscriberStreamCut(
+        subscriber="scope/group", readerGroupId=stored.readerGroupId, generation=stored.generation, streamCut=cut
+    )
+    note = pb.TimestampFromWriter(writer="writer", timestamp=1, position=cut)
+    published = await asyncio.gather(*(api.call("updateSubscriberStreamCut", publish) for _ in range(2)))
+    assert [answer.status for answer in published] == [pb.UpdateSubscriberStatus.SUCCESS] * 2
+    noted = await asyncio.gather(*(api.call("noteTimestampFromWriter", note) for _ in range(2)))
+    assert [answer.result for answer in noted] == [pb.TimestampResponse.SUCCESS] * 2
