@@ -1,0 +1,312 @@
+"""Clients of one stream: writers, transactions, scales, a reader group whose checkpoints truncate the stream."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from sim.violations import Violation, require
+from sim.workloads.clusterledger import Ledger, Sent, check_cut, check_epochs
+from tailrace.client.asyncclient import Client
+from tailrace.client.groupstate.records import Position
+from tailrace.client.groupstate.records import RetentionType as GroupRetention
+from tailrace.client.model import PingStatus, StreamName, TransactionState
+from tailrace.client.reader import EventReader
+from tailrace.client.readergroup import group_config
+from tailrace.client.transactions import Transaction, TransactionalWriter
+from tailrace.client.writer import EventWriter
+from tailrace.common.errors import (
+    AlreadyExistsError,
+    IllegalStateError,
+    NotFoundError,
+    OverloadedError,
+    SegmentTruncatedError,
+    UnavailableError,
+    WriteConflictError,
+)
+from tailrace.common.names import parse_segment_name
+
+T = TypeVar("T")
+
+GROUP = "group"
+LEASE_MS = 12_000
+
+
+async def persist(call: Callable[[], Awaitable[T]]) -> T:
+    """Ask until there is an answer, as users do."""
+    while True:
+        try:
+            return await call()
+        except UnavailableError:
+            await asyncio.sleep(0.5)
+
+
+async def stored_pieces(client: Client, stream: StreamName) -> list[list[bytes]]:
+    """What the stream holds from its head to its tail, segment by segment, those of older epochs first."""
+    slices = await persist(lambda: client.slices(stream))
+    pieces = []
+    for piece in sorted(slices, key=lambda piece: parse_segment_name(piece.segment).identifier):
+        events: list[bytes] = []
+        async for part in client.read_slice(piece):
+            events += part
+        pieces.append(events)
+    return pieces
+
+
+async def all_epochs(client: Client, stream: StreamName) -> list[Any]:
+    """The segments of every epoch that the stream has had."""
+    epochs: list[Any] = []
+    with contextlib.suppress(NotFoundError):
+        while True:
+            epochs.append(await persist(lambda: client.context.controller.epoch_segments(stream, len(epochs))))
+    return epochs
+
+
+class Transactor:
+    """Runs transactions on a stream and remembers what it was told of each."""
+
+    def __init__(self, client: Client, stream: StreamName, ledger: Ledger, keys: list[str], rng: random.Random) -> None:
+        self._client = client
+        self._stream = stream
+        self._ledger = ledger
+        self._keys = keys
+        self._random = rng
+        self.known: list[tuple[Transaction, Sent]] = []
+
+    async def rounds(self, count: int) -> None:
+        """Some at a time: opened together, decided one after the other in any order."""
+        rng = self._random
+        async with self._client.transactional_writer(self._stream, lease_ms=LEASE_MS) as transactions:
+            for _ in range(count):
+                await asyncio.sleep(rng.random() * 3)
+                opened = [await self.open(transactions) for _ in range(rng.choice([1, 2, 4]))]
+                mine = [item for item in opened if item is not None]
+                rng.shuffle(mine)
+                for transaction, sent in mine:
+                    await self._end(transaction, sent)
+                for transaction, sent in mine:
+                    if sent.committed:
+                        await persist(lambda waiting=transaction: waiting.wait_until_visible(60))  # type: ignore[misc]
+
+    async def open(self, transactions: TransactionalWriter) -> tuple[Transaction, Sent] | None:
+        """Begin one and write its events; None while a scale waits for transactions to end."""
+        rng = self._random
+        try:
+            transaction = await persist(transactions.begin)
+        except WriteConflictError:
+            return None
+        keys = rng.choices(self._keys, k=rng.choice([1, 2, 6, 20]))
+        sent = self._ledger.transaction(len(self._ledger.transactions), keys, rng.choice([0, 20]))
+        self.known.append((transaction, sent))
+        with contextlib.suppress(IllegalStateError):  # the lease is over
+            for key, event in sent.events:
+                transaction.write_event(event, key)
+            if rng.random() < 0.5:
+                await transaction.flush()
+        return transaction, sent
+
+    async def _end(self, transaction: Transaction, sent: Sent) -> None:
+        kind = self._random.random()
+        if kind < 0.7:
+            await self.commit(transaction, sent)
+        elif kind < 0.9:
+            await self.abort(transaction, sent)
+        else:
+            transaction.stop_pinging()  # its owner died; the lease ends it
+            sent.committed = await self.decided(transaction, sent)
+            require(not sent.committed, f"{sent.name} is committed, and nobody asked for it")
+        if self._random.random() < 0.5:
+            await self.change_mind(transaction, sent)
+
+    async def commit(self, transaction: Transaction, sent: Sent) -> None:
+        """Commit; what came of it is known after that."""
+        loop = asyncio.get_running_loop()
+        sent.asked_s = loop.time()
+        try:
+            await transaction.commit()
+            sent.committed = True
+        except (IllegalStateError, UnavailableError):  # its lease was over, or nobody answered
+            sent.committed = await self.decided(transaction, sent)
+        if sent.committed:
+            sent.told_s = loop.time()
+
+    async def abort(self, transaction: Transaction, sent: Sent) -> None:
+        """Abort; what came of it is known after that."""
+        try:
+            await transaction.abort()
+            sent.committed = False
+        except (IllegalStateError, UnavailableError):
+            sent.committed = await self.decided(transaction, sent)
+        require(not sent.committed, f"{sent.name} is committed, and it was to be aborted")
+
+    async def decided(self, transaction: Transaction, sent: Sent) -> bool:
+        """Wait until it is no longer open: whether it was committed."""
+        state = await persist(transaction.state)
+        while state is TransactionState.OPEN:
+            await asyncio.sleep(1)
+            state = await persist(transaction.state)
+        require(state is not TransactionState.UNKNOWN, f"{sent.name} is forgotten")
+        return state in (TransactionState.COMMITTING, TransactionState.COMMITTED)
+
+    async def change_mind(self, transaction: Transaction, sent: Sent) -> None:
+        """What is decided stays: late calls change nothing, and say so (I6)."""
+        controller, identity = self._client.context.controller, transaction.transaction_id
+        ping = await persist(lambda: controller.ping_transaction(self._stream, identity, LEASE_MS))
+        wanted = PingStatus.COMMITTED if sent.committed else PingStatus.ABORTED
+        require(ping is wanted, f"a late ping of {sent.name}, committed = {sent.committed}, was answered {ping.name}")
+        late = controller.abort_transaction if sent.committed else controller.commit_transaction
+        try:
+            await persist(lambda: late(self._stream, identity))
+        except IllegalStateError:
+            return
+        raise Violation(f"{sent.name} ended with committed = {sent.committed}, and the opposite was accepted later")
+
+    async def check_answers(self) -> None:
+        """The answer stays the same for ever."""
+        for transaction, sent in self.known:
+            state = await persist(transaction.state)
+            ended = state in (TransactionState.COMMITTED, TransactionState.ABORTED)
+            require(ended, f"{sent.name} is {state.name} after all that time")
+            told = sent.committed
+            require(told in (None, state is TransactionState.COMMITTED), f"{sent.name} was {told}, is {state.name} now")
+            sent.committed = state is TransactionState.COMMITTED
+
+
+class StreamClients:
+    """Everything that goes on in the main stream of a seed."""
+
+    def __init__(self, stream: StreamName, rng: random.Random) -> None:
+        self.random = rng
+        self.stream = stream
+        self.ledger = Ledger(stream.stream)
+        self.keys = [f"key{number}" for number in range(rng.randint(1, 8))]
+        self.turns = rng.choice([5, 30, 80])
+        self.pause_s = rng.choice([0.02, 0.2, 1.0])
+        self.scales = rng.choice([0, 1, 2, 4])
+        self.rounds = rng.choice([0, 1, 3])
+        self.transactors = rng.choice([1, 1, 2])
+        self.truncations = rng.choice([0, 0, 1, 3])
+        self.readers = rng.randint(1, 3)
+        self.checkpoint_ms = rng.choice([500, 3000])
+        self.retention = rng.choice([GroupRetention.NONE, GroupRetention.MANUAL])
+        self.writing = True
+        self.read: list[bytes] = []
+        self.cuts: list[dict[int, int]] = []
+        self.steps = 0
+
+    async def live(self, client: Client) -> None:
+        """Until everything was written and read."""
+        groups = client.reader_groups(self.stream.scope)
+        config = group_config({self.stream: None}, automatic_checkpoint_ms=self.checkpoint_ms, retention=self.retention)
+        await persist(lambda: groups.create(GROUP, config))
+        reading = [asyncio.create_task(self._read(client, f"reader{number}")) for number in range(self.readers)]
+        transactors = [
+            Transactor(client, self.stream, self.ledger, self.keys, self.random) for _ in range(self.transactors)
+        ]
+        async with client.writer(self.stream) as writer:
+            await asyncio.gather(
+                self._write(writer),
+                self._scale(client),
+                self._truncate(client),
+                *(transactor.rounds(self.rounds) for transactor in transactors),
+            )
+        self.writing = False
+        await asyncio.gather(*reading)
+        for transactor in transactors:
+            await transactor.check_answers()
+
+    async def check(self, client: Client) -> None:
+        """Nothing lost, nothing twice, everything in order; cuts and epochs cover the key space."""
+        self.ledger.check_stored(await stored_pieces(client, self.stream))
+        self.ledger.check_read(self.read)
+        ranges = check_epochs(await all_epochs(client, self.stream))
+        for cut in self.cuts:
+            check_cut(cut, ranges, "a checkpoint")
+        head = await persist(lambda: client.context.controller.head_segments(self.stream))
+        check_cut(head, ranges, "the head of the stream")
+
+    # -- what they do
+
+    async def _write(self, writer: EventWriter) -> None:
+        rng = self.random
+        for _ in range(self.turns):
+            key = rng.choice(self.keys)
+            batch = [self.ledger.event(key, rng.choice([0, 10, 300])) for _ in range(rng.choice([1, 1, 3, 30]))]
+            await writer.ready()
+            writer.write_events(batch, key)
+            self.steps += len(batch)
+            await asyncio.sleep(rng.random() ** 4 * self.pause_s)
+
+    async def _scale(self, client: Client) -> None:
+        for _ in range(self.scales):
+            await asyncio.sleep(self.random.random() * 6)
+            # refused: another scale runs; unavailable: it goes on
+            with contextlib.suppress(WriteConflictError, IllegalStateError, UnavailableError):
+                await client.streams.scale_to(self.stream, self.random.randint(1, 4), deadline_s=120)
+
+    async def _truncate(self, client: Client) -> None:
+        """Drop what the group has read: everything before a cut that it published."""
+        rng = self.random
+        for number in range(self.truncations):
+            await asyncio.sleep(rng.random() * 6)
+            group = await persist(lambda: client.reader_groups(self.stream.scope).open(GROUP))
+            try:
+                checkpoint = await group.checkpoint(f"cut{number}", deadline_s=60)
+            except (IllegalStateError, UnavailableError):
+                continue  # too many are under way, or one that did not end in time
+            cut = checkpoint.cuts[str(self.stream)]
+            self.cuts.append(dict(cut.positions))
+            self.ledger.released.update(self.read)
+            if self.retention is not GroupRetention.NONE:
+                await persist(lambda: group.publish_cuts({self.stream: cut}))  # noqa: B023
+            with contextlib.suppress(UnavailableError):
+                await client.streams.truncate_stream(self.stream, cut)
+
+    # -- readers
+
+    async def _read(self, client: Client, name: str) -> None:
+        """Read until everything was read; now and then die and be declared offline, or leave and come again."""
+        idle = 0
+        while self.writing or idle < 60:
+            reader = client.reader(self.stream.scope, GROUP, name)
+            try:
+                await persist(reader.start)
+            except AlreadyExistsError:
+                await self._offline(client, name, None)  # joined, and the answer was lost
+                continue
+            for _ in range(self.random.randint(3, 300)):
+                count = await self._read_batch(reader)
+                idle = 0 if count else idle + 1
+                if not self.writing and idle >= 60:
+                    break
+            if self.random.random() < 0.5:
+                await persist(reader.close)
+            else:
+                position = reader.position
+                await self._vanish(reader)
+                await self._offline(client, name, position)
+
+    async def _read_batch(self, reader: EventReader) -> int:
+        try:
+            batch = await persist(lambda: reader.read_batch(self.random.choice([1, 10, 1000]), 500))
+        except SegmentTruncatedError as error:
+            raise Violation(f"events were dropped that a reader had not read: {error}") from error
+        if batch is None:
+            return 0
+        self.read += batch.events
+        self.steps += 1
+        return len(batch.events)
+
+    @staticmethod
+    async def _vanish(reader: Any) -> None:
+        """What is left of a reader whose process died: nothing but its place in the group."""
+        for segment in list(reader._inputs):
+            await reader._drop_input(segment)
+
+    async def _offline(self, client: Client, name: str, position: Position | None) -> None:
+        with contextlib.suppress(OverloadedError):
+            group = await persist(lambda: client.reader_groups(self.stream.scope).open(GROUP))
+            await persist(lambda: group.reader_offline(name, position))

@@ -1,0 +1,305 @@
+"""The processes of the cluster workload: one segment store, and controllers that crash, stand still and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+from sim.process import SimProcess
+from sim.world import SimWorld
+from tailrace.client.pool import ConnectionPool
+from tailrace.client.segments import SegmentClient
+from tailrace.client.transport import error_of_status
+from tailrace.client.types import Endpoint
+from tailrace.cluster.endpoints import ContainerEndpoints, EndpointMap
+from tailrace.common import limits
+from tailrace.common.budgets import Budgets
+from tailrace.common.errors import ConnectionLostError, TailraceError, UnavailableError
+from tailrace.controller.app import Controller
+from tailrace.controller.metadata import TableMetadataStore
+from tailrace.controller.workflows.context import ControllerConfig
+from tailrace.log.file import FileLog
+from tailrace.segmentstore.server.budgets import InFlightBudget
+from tailrace.segmentstore.server.listener import SegmentStoreServer
+from tailrace.segmentstore.worker import Worker, WorkerPorts
+
+CONTAINERS = 2
+STORE = Endpoint("127.0.0.1", 12345)
+CLUSTER_ID = b"simulated-clustr"
+LOG_FILE_BYTES = 1024 * 1024
+CACHE_BYTES = 16 * limits.MIB
+
+STEPS = (None, "create_segment", "seal_segment", "truncate_segment", "delete_segment", "merge_batch", "put", "remove")
+"""Calls to the store at which a controller may be struck; None: any."""
+
+
+class StoreNode:
+    """One incarnation of the segment store."""
+
+    def __init__(self, world: SimWorld, epochs: dict[int, int]) -> None:
+        self.process: SimProcess = world.process("server")
+        self._world = world
+        self._epochs = epochs
+
+    async def _next_epoch(self, container_id: int, floor: int) -> int:
+        self._epochs[container_id] = max(self._epochs.get(container_id, 0), floor) + 1
+        return self._epochs[container_id]
+
+    def _open_log(self, container_id: int) -> FileLog:
+        disk = self._world.disk.attach(self.process)
+        return FileLog(
+            disk,
+            f"/data/log/{container_id}",
+            container_id,
+            file_bytes=LOG_FILE_BYTES,
+            max_frame_bytes=256 * 1024,
+            reserve_bytes=0,
+        )
+
+    async def serve(self) -> None:
+        """Recover and listen."""
+        clock, entropy = self._world.clock(), self._world.entropy(self.process.name)
+        store = self._world.store.attach(self.process)
+        budgets = Budgets(CACHE_BYTES, 8 * limits.MIB, 4 * limits.MIB, limits.MIB, limits.MIB, limits.MIB)
+        ports = WorkerPorts(store, self._open_log, self._next_epoch, clock, entropy, CLUSTER_ID)
+        worker = Worker(CONTAINERS, range(CONTAINERS), budgets, ports)
+        await worker.start()
+        server = SegmentStoreServer(worker, InFlightBudget(budgets.in_flight_bytes), clock, entropy)
+        await server.start(STORE.host, STORE.port)
+
+
+class CallGate:
+    """What can happen to a controller at its calls to the store: struck at one of them; calls and answers get lost."""
+
+    def __init__(self, world: SimWorld, rng: random.Random, lost_chance: float) -> None:
+        self._world = world
+        self._random = rng
+        self.lost_chance = lost_chance
+        self._step: str | None = None
+        self._left = -1
+        self._after_effect = False
+        self._strike: Callable[[], None] = lambda: None
+        self.struck: asyncio.Future[None] = world.loop.create_future()
+
+    def arm(self, step: str | None, calls: int, *, after_effect: bool, strike: Callable[[], None]) -> None:
+        """Strike at the n-th call of that name from now on, before it leaves or after it had its effect."""
+        self._step, self._left, self._after_effect, self._strike = step, calls, after_effect, strike
+        self.struck = self._world.loop.create_future()
+
+    def disarm(self) -> None:
+        """Strike no more."""
+        self._left = -1
+
+    def wrap(self, target: Any) -> Any:
+        """The store with the gate in front of it."""
+        return _Gated(target, self)
+
+    async def make(self, name: str, call: Callable[[], Any]) -> Any:
+        """One call, as far as it gets."""
+        due = self._is_due(name)
+        if due and not self._after_effect:
+            await self._hit()
+        lost = self._random.random()
+        if lost < self.lost_chance:
+            raise ConnectionLostError("the call was lost")
+        result = await call()
+        if due and self._after_effect:
+            await self._hit()
+        if lost > 1 - self.lost_chance:
+            raise ConnectionLostError("the answer was lost")
+        return result
+
+    def _is_due(self, name: str) -> bool:
+        if self._left < 0 or self._step not in (None, name):
+            return False
+        self._left -= 1
+        return self._left < 0
+
+    async def _hit(self) -> None:
+        self._world.loop.call_world(0, self._strike)
+        self._world.loop.call_world(0, _resolve, self.struck)
+        await asyncio.sleep(0.001)  # a dead process never gets here, one that stands still gets here late
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class _Gated:
+    def __init__(self, target: Any, gate: CallGate) -> None:
+        self._target = target
+        self._gate = gate
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._target, name)
+
+        async def call(*args: Any, **keywords: Any) -> Any:
+            return await self._gate.make(name, lambda: method(*args, **keywords))
+
+        return call
+
+
+class ControllerNode:
+    """One incarnation of a controller: a process of its own, without any state."""
+
+    def __init__(self, world: SimWorld, rng: random.Random, config: ControllerConfig, lost_chance: float) -> None:
+        self.process: SimProcess = world.process("controller")
+        self.given_up: asyncio.Future[None] = world.loop.create_future()
+        """Done when clients stop to wait for its answers."""
+        self.gate = CallGate(world, rng, lost_chance)
+        self.controller: Controller | None = None
+        self._world = world
+        self._config = config
+
+    async def serve(self) -> None:
+        """Answer calls at once; take up what was left behind as soon as the store can be reached."""
+        clock, entropy = self._world.clock(), self._world.entropy(self.process.name)
+
+        async def locate(_: str) -> Endpoint:
+            return STORE
+
+        segments = SegmentClient(ConnectionPool(), locate, entropy=entropy)
+        endpoints = EndpointMap(CONTAINERS, {i: ContainerEndpoints(STORE) for i in range(CONTAINERS)})
+        metadata = self.gate.wrap(TableMetadataStore(segments))
+        self.controller = Controller(metadata, self.gate.wrap(segments), endpoints, clock, entropy, self._config)
+        self.controller.start_when_possible()
+
+    def give_up(self) -> None:
+        """Connections to it end."""
+        _resolve(self.given_up)
+
+
+class Controllers:
+    """The controllers: one that is believed to live, and now and then an earlier one that still does."""
+
+    def __init__(self, world: SimWorld, rng: random.Random) -> None:
+        self._world = world
+        self._random = rng
+        self.current: ControllerNode | None = None
+        self.zombies: list[ControllerNode] = []
+        self.lost_call_chance = rng.choice([0.0, 0.0, 0.01])
+        self.config = ControllerConfig(
+            idle_s=rng.choice([0.5, 10.0]), blocking_deadline_s=rng.choice([20.0, limits.RPC_BLOCKING_DEADLINE_S])
+        )
+
+    async def start(self) -> None:
+        """Start one and send clients to it."""
+        node = ControllerNode(self._world, self._random, self.config, self.lost_call_chance)
+        await node.process.spawn(node.serve())
+        self.current = node
+
+    async def until_ready(self) -> None:
+        """Until calls can be answered for the first time."""
+        ready = False
+        while not ready:
+            await asyncio.sleep(0.01)
+            controller = self.current.controller if self.current is not None else None
+            ready = controller is not None and controller.ready
+
+    def kill(self, node: ControllerNode) -> None:
+        """End a controller at once."""
+        if node.process.alive:
+            self._world.crash(node.process)
+        node.give_up()
+        if node in self.zombies:
+            self.zombies.remove(node)
+        if self.current is node:
+            self.current = None
+
+    def any_alive(self) -> ControllerNode | None:
+        """Where a client's call goes: mostly to the current one."""
+        known = [node for node in self.zombies if not node.process.paused]
+        if known and self._random.random() < 0.3:
+            return self._random.choice(known)
+        return self.current
+
+    async def trouble(self) -> None:
+        """Crash them, let them stand still and be replaced, until cancelled."""
+        rng = self._random
+        while True:
+            await asyncio.sleep(rng.random() ** 2 * 6)
+            if self.current is None:
+                await self.start()
+            elif rng.random() < 0.55:
+                await self._crash(self.current)
+            else:
+                await self._replace(self.current)
+
+    async def _crash(self, node: ControllerNode) -> None:
+        await self._strike(node, lambda: self.kill(node))
+        self.kill(node)
+        await asyncio.sleep(self._random.random() ** 2 * 3)
+        await self.start()
+
+    async def _replace(self, node: ControllerNode) -> None:
+        """It stands still and is believed dead; later it goes on, for some time beside its successor."""
+        pause_s = self._random.random() ** 2 * 60
+        await self._strike(node, lambda: self._world.pause(node.process, pause_s))
+        if not node.process.paused:
+            self._world.pause(node.process, pause_s)
+        await asyncio.sleep(self._random.random() * min(pause_s, 5))
+        node.give_up()
+        self.zombies.append(node)
+        await self.start()
+        await asyncio.sleep(self._random.random() * 1.5 * pause_s + self._random.random() * 10)
+        self.kill(node)
+
+    async def _strike(self, node: ControllerNode, strike: Callable[[], None]) -> None:
+        rng = self._random
+        step = rng.choice(STEPS)
+        calls = int(rng.random() ** 2 * (60 if step is None else 6))
+        node.gate.arm(step, calls, after_effect=rng.random() < 0.5, strike=strike)
+        await asyncio.wait([node.gate.struck], timeout=rng.random() ** 2 * 15)
+        node.gate.disarm()
+
+    async def calm(self) -> None:
+        """One controller, and no trouble any more."""
+        for node in list(self.zombies):
+            self.kill(node)
+        if self.current is None:
+            await self.start()
+        self.lost_call_chance = 0.0
+        assert self.current is not None
+        self.current.gate.disarm()
+        self.current.gate.lost_chance = 0.0
+
+
+async def _cancel(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+
+
+class SimControllerTransport:
+    """Calls a controller; answers may be lost."""
+
+    def __init__(self, controllers: Controllers, rng: random.Random, lost_answers: float) -> None:
+        self._controllers = controllers
+        self._random = rng
+        self._lost_answers = lost_answers
+
+    async def call(self, method: str, request: Any, reply: type[Any], deadline_s: float) -> Any:
+        """See ControllerTransport."""
+        rng = self._random
+        await asyncio.sleep(rng.random() * 0.002)
+        node = self._controllers.any_alive()
+        if node is None or node.controller is None or not node.process.alive:
+            raise UnavailableError("the controller does not answer")
+        task: asyncio.Task[Any] = node.process.spawn(node.controller.services.call(method, request))
+        waiting: set[asyncio.Future[Any]] = {task, node.given_up}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done() or task.cancelled() or rng.random() < self._lost_answers:
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            if node.process.alive:
+                node.process.spawn(_cancel(task))  # it learns that nobody waits for the answer, as soon as it can
+            raise UnavailableError("the controller's answer was lost")
+        try:
+            answer = task.result()
+        except TailraceError as error:
+            raise error_of_status(error.grpc_code, str(error), "controller") from error
+        assert isinstance(answer, reply)
+        return answer
+
+    async def close(self) -> None:
+        """See ControllerTransport."""
