@@ -79,7 +79,9 @@ class ContainerLife:
         self._tasks: dict[asyncio.Task[None], None] = {}  # not sets: they are cancelled in order
         self._flushes: dict[asyncio.Task[None], None] = {}  # asked for by callers, who hear how they end
         self._loading: dict[tuple[int, bytes], asyncio.Future[None]] = {}
-        self._tier2 = Tier2(ports.store, ports.cluster_id, container_id, epoch, ports.entropy)
+        self._tier2 = Tier2(
+            ports.store, ports.cluster_id, container_id, epoch, ports.entropy, confirm_owner=self._confirm_or_stop
+        )
         self._attributes = AttributeStore(self._tier2)
         self._reader = SegmentReader(ports.cache, ports.log, self._tier2, self._spawn)
         self._writer = StorageWriter(self, self._reader, self._attributes, self._tier2, ports.upload_slots)
@@ -312,6 +314,14 @@ class ContainerLife:
     def snapshot_sequence(self) -> int:
         """The operation that this owner's newest snapshot stands for; -1: it has none."""
         return self._snapshots.sequence
+
+    async def _confirm_or_stop(self) -> None:
+        """`confirm_owner` for whoever misses what a later owner may have deleted; with one, nothing goes on here."""
+        try:
+            await self.confirm_owner()
+        except FencedError as error:
+            self._stop(error)
+            raise
 
     async def take_snapshot(self) -> bool:
         """Store a snapshot in Tier 2 now; errors and result as of `Snapshots.take`."""

@@ -144,7 +144,7 @@ class SegmentReader:
             except NotFoundError as error:
                 # The references may have changed since: look once more (design §5).
                 if attempt or segment.chunks.find(offset) == ref:
-                    raise CorruptionError(f"object {ref.object_key}", "it is referenced and does not exist") from error
+                    raise await self._tier2.missing(ref) from error
                 continue
             self.fetches += 1
             data = b"".join(blocks)

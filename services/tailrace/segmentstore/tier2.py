@@ -13,7 +13,7 @@ from tailrace.storage import chunks
 from tailrace.storage.port import UploadParts
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from tailrace.common.ports import Entropy
     from tailrace.storage.port import ObjectInfo, ObjectStore
@@ -56,8 +56,18 @@ class Section:
 class Tier2:
     """One container's view of the object store. Keys: ``c<container>/<segment id>/<start>-<end>-<epoch>-<nonce>``."""
 
-    def __init__(self, store: ObjectStore, cluster_id: bytes, container_id: int, epoch: int, entropy: Entropy) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        cluster_id: bytes,
+        container_id: int,
+        epoch: int,
+        entropy: Entropy,
+        *,
+        confirm_owner: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self._store = store
+        self._confirm_owner = confirm_owner
         self._cluster_id = cluster_id
         self._container_id = container_id
         self._epoch = epoch
@@ -114,13 +124,27 @@ class Tier2:
         return ref.segment_offset + first, chunks.decode_blocks(ref.object_key, position, raw)
 
     async def read_exact(self, ref: ChunkRef, offset: int, length: int) -> bytes:
-        """Exactly [offset, offset + length) of a segment, within one reference. A missing object is corruption."""
+        """Exactly [offset, offset + length) of a segment, within one reference.
+
+        Raises:
+            CorruptionError: of a damaged object, and of a missing one as `missing` does.
+        """
         try:
             start, blocks = await self.read(ref, offset, length)
         except NotFoundError as error:
-            raise CorruptionError(f"object {ref.object_key}", "it is referenced and does not exist") from error
+            raise await self.missing(ref) from error
         data = b"".join(blocks)
         return data[offset - start : offset - start + length]
+
+    async def missing(self, ref: ChunkRef) -> CorruptionError:
+        """What it means that the object of a reference that this owner has does not exist.
+
+        Raises:
+            FencedError: a later owner may have let it go. UnavailableError: it cannot be told whether there is one.
+        """
+        if self._confirm_owner is not None:
+            await self._confirm_owner()
+        return CorruptionError(f"object {ref.object_key}", "it is referenced and does not exist")
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Delete objects."""

@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tailrace.common import limits
-from tailrace.common.errors import CorruptionError
+from tailrace.common.errors import CorruptionError, FencedError
 from tailrace.segmentstore import operations as ops
-from tailrace.segmentstore.api import SegmentKind
+from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType, SegmentKind
+from tailrace.segmentstore.attributestore import PageCache
 from tailrace.segmentstore.container import Container
 from tailrace.segmentstore.fields import ChunkRef
 from tailrace.segmentstore.segment import Segment
@@ -298,3 +299,34 @@ async def test_an_object_that_is_referenced_and_gone_is_corruption(world: World)
     with pytest.raises(CorruptionError, match=gone):
         await container.read_exact(NAME, 0, segment.length)
     assert await container.read_exact(NAME, 0, 100) == bytes([0]) * 100
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("what", ["bytes", "attributes"])
+async def test_what_a_later_owner_deleted_is_no_corruption(world: World, what: str) -> None:
+    """An owner that does not know of its successor misses objects that the successor let go: it is fenced, no more."""
+    zombie = await world.open()
+    await zombie.create_segment(NAME)
+    ids = [bytes([number]) * 16 for number in range(1, 9)]
+    await zombie.append(NAME, [b"x" * 100], [AttributeUpdate(key, AttributeUpdateType.REPLACE, 1) for key in ids])
+    await zombie.flush_to_storage()
+    segment = zombie.state.by_name[NAME]
+    flush = await zombie._attributes.build_update(segment)
+    assert flush is not None
+    await zombie.commit_control(flush.operation)
+    segment.dirty.settle_items(flush.items)
+    successor = await world.open()
+    await world.objects.delete([info.key async for info in world.objects.list("") if not info.key.startswith("s7/")])
+    zombie._cache.drop_all(segment.read_index)
+    zombie._attributes._pages = PageCache(limits.MIB)
+    segment.eviction_generation += 1
+    segment.committed.clear()
+    with pytest.raises(FencedError):
+        if what == "bytes":
+            await zombie.read_exact(NAME, 0, 100)
+        else:
+            await zombie.get_attributes(NAME, ids)
+    assert isinstance(await zombie.wait_stopped(), FencedError)
+    with pytest.raises(CorruptionError):
+        successor._cache.drop_all(successor.state.by_name[NAME].read_index)
+        await successor.read_exact(NAME, 0, 100)

@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from sim.process import SimProcess
+from sim.violations import require
 from sim.workloads.objectcontainer import ObjectContainerWorkload
 from sim.workloads.segment_model import Outcome, SoleClient, State
 from tailrace.common import limits
-from tailrace.common.errors import UnavailableError
+from tailrace.common.errors import DataError, UnavailableError
 from tailrace.segmentstore.container import Container
 
 PAUSE_MAX_S = 150.0
@@ -51,6 +52,7 @@ class Tier2Workload(ObjectContainerWorkload):
         super().__init__(seed)
         rng = self.random
         self.zombies: list[SimProcess] = []
+        self.owners: list[Container] = []
         self.zombie_chance = rng.choice([0.3, 0.8])
         self.idle_max_s = rng.choice([5.0, 60.0])
         self.work = rng.randint(5, 30)
@@ -93,8 +95,16 @@ class Tier2Workload(ObjectContainerWorkload):
         await self._drive(container)
         await asyncio.sleep(self.random.random() * self.idle_max_s)
 
+    async def _open(self, process: SimProcess) -> Container:
+        container = await super()._open(process)
+        self.owners.append(container)
+        return container
+
     async def _calm(self, process: SimProcess) -> None:
         await super()._calm(process)
+        for owner in self.owners:
+            cause = owner._stop_cause
+            require(not isinstance(cause, DataError), f"epoch {owner.epoch} takes what others did for damage: {cause}")
         zombies, self.zombies = self.zombies, []
         for zombie in zombies:
             if zombie.alive:
