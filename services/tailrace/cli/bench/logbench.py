@@ -46,6 +46,7 @@ LOADS: Final = (
     LogLoad("4 KiB, one at a time", SMALL_FRAME_BYTES, 1),
     LogLoad("64 KiB, 32 under way", 64 * limits.KIB, 32),
     LogLoad("1 MiB, 16 under way", limits.MIB, 16),
+    LogLoad("4 MiB, 12 under way", 4 * limits.MIB, 12),
 )
 
 
