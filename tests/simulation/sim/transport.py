@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 RECEIVE_BUFFER_BYTES = 128 * 1024
 SEND_HIGH_WATER_BYTES = 64 * 1024
+WINDOW_MIN_BYTES = 32 * 1024
+"""A receiver with less room than that, and than what is there to be sent, is sent nothing."""
 REBOOT_MAX_S = 30.0
 """A machine that died answers again after that time at most: that it knows of no such connection."""
 _TOLD_LATER = frozenset({"connection_made", "connection_lost", "pause_writing", "resume_writing"})
@@ -222,6 +224,8 @@ class SimTransport(asyncio.Transport):
             self._reset(ConnectionResetError(104, "Connection reset by peer"))
             return
         room = RECEIVE_BUFFER_BYTES - len(other._incoming) - self._under_way
+        if room < min(len(self._outgoing), WINDOW_MIN_BYTES):
+            room = 0  # else one small segment after the other would take the place of another, for ever
         if self._outgoing and room > 0:
             size = min(len(self._outgoing), room, self._network.segment_bytes())
             segment = bytes(memoryview(self._outgoing)[:size])
