@@ -305,10 +305,8 @@ class ContainerLife:
         return self._snapshots.may_delete(object_key)
 
     async def confirm_owner(self) -> None:
-        """Raise FencedError when the log has a later owner; a log that is locked for its owner has none."""
-        confirm = getattr(self._log, "confirm_owner", None)
-        if confirm is not None:
-            await confirm()
+        """See DurableLog.confirm_owner."""
+        await self._log.confirm_owner()
 
     @property
     def snapshot_sequence(self) -> int:
