@@ -70,9 +70,13 @@ class FileStock:
         return self._file_bytes * len(self._ready) + sum(file.length_bytes for file in self._retired)
 
     def take(self) -> tuple[str, DiskFile] | None:
-        """Path and handle of a ready file; another one is prepared from now on unless there is one."""
+        """Path and handle of a ready file; another one is prepared from now on unless there is one.
+
+        Those who wait for several files ask again: what they wanted is forgotten with it.
+        """
         self._wanted = 1
         self._wake.set()
+        self.announce()
         return self._ready.popleft() if self._ready else None
 
     def want(self, files: int) -> None:

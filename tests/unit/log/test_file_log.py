@@ -115,6 +115,21 @@ def test_a_full_disk_refuses_before_staging_and_recovers_by_itself() -> None:
     simulated(main)
 
 
+def test_who_waits_for_several_files_still_gets_them_when_one_is_taken_meanwhile() -> None:
+    async def main(world: SimWorld, log: FileLog) -> None:
+        async with asyncio.timeout(60):
+            for files in range(2, 30):
+                length_bytes = files * 128 * KIB
+                more_space = log.check_space(length_bytes, length_bytes // (16 * KIB))
+                appended = log.append([bytes(12 * KIB)])  # some of these take a file at once
+                while more_space is not None:
+                    await more_space
+                    more_space = log.check_space(length_bytes, length_bytes // (16 * KIB))
+                await appended
+
+    simulated(main)
+
+
 def test_a_truncation_makes_room_on_a_full_disk() -> None:
     async def main(world: SimWorld, log: FileLog) -> None:
         await asyncio.sleep(1)

@@ -27,15 +27,20 @@ def check_replayed(before: ContainerState, after: ContainerState) -> None:
     """Compare the state of an owner that ended with that of the next one, if the latter found nothing newer."""
     if after.committed_sequence != before.committed_sequence + 1:  # its RECOVERED record
         return
-    require(sorted(after.segments) == sorted(before.segments), "replay came to other segments")
+    check_same_state(before, after, "replay")
+
+
+def check_same_state(before: ContainerState, after: ContainerState, who: str) -> None:
+    """Compare two states as far as their log and Tier 2 determine them; ``who`` came to the second one."""
+    require(sorted(after.segments) == sorted(before.segments), f"{who} came to other segments")
     for segment_id, committed in sorted(before.segments.items()):
         replayed = after.segments[segment_id]
         wanted, found = _view(committed), _view(replayed)
         for what, value in wanted.items():
-            require(found[what] == value, f"{committed.name}: {what} {found[what]} after replay, {value} before")
+            require(found[what] == value, f"{committed.name}: {what} {found[what]} after {who}, {value} before")
         for key, value in committed.committed.items():
             if key in committed.dirty:
                 kept = key in replayed.dirty and replayed.committed.get(key) == value
-                require(kept, f"{committed.name}: attribute {key.hex()} is not {value} after replay")
-    require(after.object_uses == before.object_uses, "replay came to other uses of objects")
-    require(sorted(after.pending_deletes) == sorted(before.pending_deletes), "replay came to other objects to delete")
+                require(kept, f"{committed.name}: attribute {key.hex()} is not {value} after {who}")
+    require(after.object_uses == before.object_uses, f"{who} came to other uses of objects")
+    require(sorted(after.pending_deletes) == sorted(before.pending_deletes), f"{who} came to other objects to delete")
