@@ -321,12 +321,10 @@ async def test_what_a_later_owner_deleted_is_no_corruption(world: World, what: s
     zombie._attributes._pages = PageCache(limits.MIB)
     segment.eviction_generation += 1
     segment.committed.clear()
+    ask = zombie.read_exact(NAME, 0, 100) if what == "bytes" else zombie.get_attributes(NAME, ids)
     with pytest.raises(FencedError):
-        if what == "bytes":
-            await zombie.read_exact(NAME, 0, 100)
-        else:
-            await zombie.get_attributes(NAME, ids)
+        await ask
     assert isinstance(await zombie.wait_stopped(), FencedError)
+    successor._cache.drop_all(successor.state.by_name[NAME].read_index)
     with pytest.raises(CorruptionError):
-        successor._cache.drop_all(successor.state.by_name[NAME].read_index)
         await successor.read_exact(NAME, 0, 100)
