@@ -17,7 +17,7 @@ def test_on_disk_and_in_a_store(cli, tmp_path: Path) -> None:
     assert set(content) == {"benchmark", "machine", "rows"}
     assert content["benchmark"] == "log"
     assert {row["system"] for row in content["rows"]} == {"tailrace file log", "tailrace object log"}
-    assert len({row["case"] for row in content["rows"]}) == 3
+    assert len({row["case"] for row in content["rows"]}) == 4
     assert all(row["value"] > 0 for row in content["rows"] if row["metric"] in ("frames", "payload", "p50"))
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [], "nothing is left behind"
 
