@@ -1,6 +1,18 @@
 """Every planted bug; importing the package fills ``BUGS``."""
 
-from sim.bugs import cache, client, container, containerstate, log, objectlog, snapshots, tables, tier2
+from sim.bugs import cache, client, container, containerstate, log, objectlog, recovery, snapshots, tables, tier2
 from sim.bugs.registry import BUGS
 
-__all__ = ["BUGS", "cache", "client", "container", "containerstate", "log", "objectlog", "snapshots", "tables", "tier2"]
+__all__ = [
+    "BUGS",
+    "cache",
+    "client",
+    "container",
+    "containerstate",
+    "log",
+    "objectlog",
+    "recovery",
+    "snapshots",
+    "tables",
+    "tier2",
+]
