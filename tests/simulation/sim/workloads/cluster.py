@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 from sim.knobs import silent_logs, turned
+from sim.swarm import Swarm
 from sim.violations import Violation, require
 from sim.workloads.clusterclients import GROUP, StreamClients, persist
 from sim.workloads.clusterlives import StreamLives, TableLives
@@ -35,7 +36,14 @@ class ClusterWorkload:
         self.segments = rng.randint(1, 4)
         self.crashes = rng.randint(0, 3)
         self.controller_faults = rng.random() < 0.8
-        self.network_faults = rng.random() < 0.4
+        self.swarm = Swarm(
+            self.world,
+            store=True,
+            processes=["server", "clients"],
+            clocks=["server", "controller", "clients"],
+            connections=[("clients", "server"), ("controller", "server")],
+            longest_s=20.0,
+        )
         self.main = StreamClients(STREAM, rng)
         self.lives = StreamLives(AGAIN, rng)
         self.tables = TableLives(SCOPE, rng)
@@ -76,7 +84,8 @@ class ClusterWorkload:
         await self.controllers.start()
         await self.controllers.until_ready()
         work = clients.spawn(self._clients())
-        troubles = [asyncio.create_task(self._disturb())]
+        self.swarm.begin()
+        troubles = [asyncio.create_task(self.swarm.trouble())]
         if self.controller_faults:
             troubles.append(asyncio.create_task(self.controllers.trouble()))
         for _ in range(self.crashes):
@@ -90,22 +99,10 @@ class ClusterWorkload:
         for trouble in troubles:
             trouble.cancel()
         await asyncio.wait(troubles)
-        self.world.network.heal()
+        self.swarm.end()
         await self.controllers.calm()
         async with asyncio.timeout(CALM_DEADLINE_S):
             await work
-
-    async def _disturb(self) -> None:
-        """Break connections, and cut processes off for a while."""
-        rng = self.random
-        while self.network_faults:
-            await asyncio.sleep(rng.random() ** 2 * 3)
-            if rng.random() < 0.9:
-                self.world.network.reset_some(0.5)
-            else:
-                self.world.network.cut(rng.choice(["clients", "controller"]), "server")
-                await asyncio.sleep(rng.random() ** 3 * 60)
-                self.world.network.heal()
 
     async def _start_store(self) -> None:
         self.store = StoreNode(self.world, self.epochs)
@@ -135,7 +132,7 @@ class ClusterWorkload:
 
     async def _clients(self) -> None:
         transport = SimControllerTransport(self.controllers, self.random, self.lost_answers)
-        client = Client(transport, clock=self.world.clock(), entropy=self.world.entropy("clients"))
+        client = Client(transport, clock=self.world.clock("clients"), entropy=self.world.entropy("clients"))
         await persist(lambda: client.streams.create_scope(SCOPE))
         config = StreamConfig(ScalingPolicy.fixed(self.segments))
         await persist(lambda: client.streams.create_stream(STREAM, config))

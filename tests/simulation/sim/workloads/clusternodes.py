@@ -60,7 +60,7 @@ class StoreNode:
 
     async def serve(self) -> None:
         """Recover and listen."""
-        clock, entropy = self._world.clock(), self._world.entropy(self.process.name)
+        clock, entropy = self._world.clock("server"), self._world.entropy(self.process.name)
         store = self._world.store.attach(self.process)
         budgets = Budgets(CACHE_BYTES, 8 * limits.MIB, 4 * limits.MIB, limits.MIB, limits.MIB, limits.MIB)
         ports = WorkerPorts(store, self._open_log, self._next_epoch, clock, entropy, CLUSTER_ID)
@@ -156,7 +156,7 @@ class ControllerNode:
 
     async def serve(self) -> None:
         """Answer calls at once; take up what was left behind as soon as the store can be reached."""
-        clock, entropy = self._world.clock(), self._world.entropy(self.process.name)
+        clock, entropy = self._world.clock("controller"), self._world.entropy(self.process.name)
 
         async def locate(_: str) -> Endpoint:
             return STORE
