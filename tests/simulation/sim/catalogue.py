@@ -10,6 +10,8 @@ from sim.workloads.container import ContainerWorkload
 from sim.workloads.log import LogWorkload
 from sim.workloads.objectcontainer import ObjectContainerWorkload
 from sim.workloads.objectlog import ObjectLogWorkload
+from sim.workloads.pressure import PressureWorkload
+from sim.workloads.recoverysweep import RecoverySweep
 from sim.workloads.server import ServerWorkload
 from sim.workloads.snapshots import SnapshotWorkload
 from sim.workloads.tables import TablesWorkload
@@ -37,6 +39,8 @@ WORKLOADS: dict[str, Callable[[int], Workload]] = {
     "container": ContainerWorkload,
     "tier2": Tier2Workload,
     "snapshots": SnapshotWorkload,
+    "pressure": PressureWorkload,
+    "recovery": RecoverySweep,
     "tables": TablesWorkload,
     "server": ServerWorkload,
     "cluster": ClusterWorkload,
