@@ -47,6 +47,21 @@ def test_ingest_against_a_running_server(cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(240)
+def test_ingest_over_an_object_log(cli, tmp_path: Path) -> None:
+    folder, objects = tmp_path / "folder", tmp_path / "objects"
+    folder.mkdir()
+    options = ("--log", "object", "--tier2", f"file://{objects}")
+    ended = cli.run("bench", "ingest", *SHORT, *options, "--folder", str(folder), "--json")
+    assert ended.returncode == 0, ended.stderr
+    rows = checked("ingest", ended.stdout)
+    assert all(row["value"] > 0 for row in rows if row["metric"] == "events")
+    assert names_in(folder) == []
+    assert list(objects.glob("bench-*/log/*/claims/*")), "its logs were there"
+    line = cli.fails("bench", "ingest", "--controller", cli.endpoints.controller, *SHORT, *options)
+    assert line == "tailrace: --log, --tier2 and --s3-endpoint are for a server of the benchmark's own"
+
+
+@pytest.mark.timeout(240)
 def test_read_with_a_server_of_its_own(cli, tmp_path: Path) -> None:
     ended = cli.run("bench", "read", *SHORT, "--rate", "2000", "--catch-up", "5MB", "--folder", str(tmp_path), "--json")
     assert ended.returncode == 0, ended.stderr

@@ -48,6 +48,8 @@ async def bench_target(
     ``options`` are more words of the own one's command line.
     """
     if controller is not None:
+        if options:
+            raise BadRequestError("--log, --tier2 and --s3-endpoint are for a server of the benchmark's own")
         yield Target(controller)
         return
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-", dir=folder) as name:
@@ -61,7 +63,7 @@ async def bench_target(
 
 def own_options(log: str, tier2: str, s3_endpoint: str | None) -> list[str]:
     """Words of an own server's command line: a new folder below `tier2`, if that is given, is its Tier 2."""
-    options = ["--log", log]
+    options = ["--log", log] if log != "file" else []
     if tier2:
         options += ["--tier2", f"{tier2.rstrip('/')}/bench-{os.urandom(8).hex()}"]
     if s3_endpoint is not None:
