@@ -7,6 +7,7 @@ from typing import Protocol
 
 from sim.workloads.cluster import ClusterWorkload
 from sim.workloads.container import ContainerWorkload
+from sim.workloads.fleet import FleetWorkload
 from sim.workloads.log import LogWorkload
 from sim.workloads.objectcontainer import ObjectContainerWorkload
 from sim.workloads.objectlog import ObjectLogWorkload
@@ -44,4 +45,5 @@ WORKLOADS: dict[str, Callable[[int], Workload]] = {
     "tables": TablesWorkload,
     "server": ServerWorkload,
     "cluster": ClusterWorkload,
+    "fleet": FleetWorkload,
 }

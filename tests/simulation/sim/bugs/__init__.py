@@ -1,6 +1,6 @@
 """Every planted bug; importing the package fills ``BUGS``."""
 
-from sim.bugs import cache, client, container, containerstate, log, objectlog, recovery, snapshots, tables, tier2
+from sim.bugs import cache, client, container, containerstate, fleet, log, objectlog, recovery, snapshots, tables, tier2
 from sim.bugs.registry import BUGS
 
 __all__ = [

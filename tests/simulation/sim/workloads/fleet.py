@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from sim.knobs import silent_logs, turned
 from sim.kubernetes import SimKubernetes
 from sim.process import SimProcess
 from sim.violations import require
-from sim.workloads.fleetclients import Clients, Observer
+from sim.workloads.fleetclients import Clients
 from sim.workloads.fleetfaults import Nemesis
 from sim.workloads.fleetledger import Owners
 from sim.workloads.fleetnodes import ControllerLink, ControllerNode, OperatorNode, StoreNode, stream_cluster
+from sim.workloads.fleetobserver import Observer
 from sim.world import SimWorld
 from tailrace.client import Client
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS
@@ -27,9 +29,9 @@ CALM_DEADLINE_S = 600.0
 
 
 class FleetWorkload:
-    """One seed."""
+    """One seed. ``faults`` are the kinds of them that there may be; none: the seed chooses."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, faults: Sequence[str] = ()) -> None:
         rng = self.random = random.Random(f"{seed}-fleet-workload")
         self.world = SimWorld(seed)
         self.world.store.slow_chance = rng.choice([0.0, 0.02])
@@ -42,7 +44,7 @@ class FleetWorkload:
         self.store_count = rng.randint(2, 3)
         self.controller_count = rng.randint(1, 2)
         self.writers, self.users = rng.randint(1, 2), rng.randint(0, 2)
-        self.segments = rng.randint(1, 3)
+        self.segments = rng.randint(2, 4)
         self.clients: Clients | None = None
         self.knobs: dict[tuple[Any, str], Any] = {
             (limits, "METADATA_BUCKETS"): 2,
@@ -50,7 +52,7 @@ class FleetWorkload:
             (limits, "FLUSH_THRESHOLD_BYTES"): rng.choice([3_000, 100_000]),
             (limits, "FLUSH_INTERVAL_S"): rng.choice([0.5, 30.0]),
         }
-        self.nemesis = Nemesis(self, rng)
+        self.nemesis = Nemesis(self, rng, faults)
 
     @property
     def steps(self) -> int:
@@ -131,8 +133,7 @@ class FleetWorkload:
         def well_since_s() -> float:
             return self.nemesis.well_since_s(self.stores[number].name)
 
-        entropy = self.world.entropy(f"observer {number}")
-        return Observer(clients, self.stores[number].endpoint, self.random, entropy, well_since_s)
+        return Observer(clients, self.stores[number].endpoint, self.random, well_since_s)
 
     def _check(self, clients: Clients, watching: list[asyncio.Task[None]]) -> None:
         self.owners.check()

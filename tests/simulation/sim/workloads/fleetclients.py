@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable
 
 from harness.history import Event, History, encode
 from sim.violations import require
@@ -16,28 +15,21 @@ from tailrace.client.batch import SegmentReader, SegmentSlice, read_slice
 from tailrace.client.control.tables import TableConfig
 from tailrace.client.hashing import key_position
 from tailrace.client.model import ScalingPolicy, SegmentRange, StreamConfig, owner_of
-from tailrace.client.pool import ConnectionPool
-from tailrace.client.segments import SegmentClient
 from tailrace.client.tables import KeyValueTable, TableKeyParts
-from tailrace.client.types import NOT_EXISTS, Endpoint
+from tailrace.client.types import NOT_EXISTS
 from tailrace.common.errors import (
-    DeadlineError,
-    NoSuchSegmentError,
-    SegmentTruncatedError,
     TableKeyBadVersionError,
     TableKeyNotExistsError,
     TailraceError,
 )
 from tailrace.common.names import TABLE_SUFFIX
-from tailrace.common.ports import Entropy
 
-STREAM = StreamName("scope", "stream")
-TABLE = "table"
+SCOPE = "scope"
 EVENT_HEADER_BYTES = 8
 KEY_BYTES = 4
 PATIENCE_S = 8.0
-WAITING_S = 20.0
-NEWS_MAX_S = 15.0
+WAITING_S = 10.0
+NEWS_MAX_S = 8.0
 """So long may a reader wait at the tail of an owner that has a successor and can reach everything."""
 
 
@@ -53,6 +45,9 @@ class Clients:
         self.history = History()
         self.growth = Growth()
         self.tables: dict[str, KeyHistory] = {f"k{number:03}": KeyHistory() for number in range(keys)}
+        # Their names decide which containers they are in.
+        self.stream = StreamName(SCOPE, f"stream{rng.randrange(1000)}")
+        self.table = f"table{rng.randrange(1000)}"
         self.segments: list[SegmentRange] = []
         self.tail: defaultdict[str, list[bytes]] = defaultdict(list)
         self.table_segment = ""
@@ -70,19 +65,19 @@ class Clients:
     async def create(self) -> None:
         """Make a stream and a table."""
         controller, config = self.client.context.controller, StreamConfig(scaling=ScalingPolicy.fixed(self._count))
-        await patiently(lambda: self.client.streams.create_scope(STREAM.scope))
-        await patiently(lambda: self.client.streams.create_stream(STREAM, config))
-        await patiently(lambda: controller.create_table(STREAM.scope, TABLE, TableConfig(1, KEY_BYTES)))
-        self.segments = await patiently(lambda: controller.current_segments(STREAM))
-        partitions = await patiently(lambda: controller.table_segments(STREAM.scope, TABLE))
-        self.table_segment = StreamName(STREAM.scope, TABLE + TABLE_SUFFIX).segment(partitions[0].identifier)
+        await patiently(lambda: self.client.streams.create_scope(SCOPE))
+        await patiently(lambda: self.client.streams.create_stream(self.stream, config))
+        await patiently(lambda: controller.create_table(SCOPE, self.table, TableConfig(1, KEY_BYTES)))
+        self.segments = await patiently(lambda: controller.current_segments(self.stream))
+        partitions = await patiently(lambda: controller.table_segments(SCOPE, self.table))
+        self.table_segment = StreamName(SCOPE, self.table + TABLE_SUFFIX).segment(partitions[0].identifier)
 
     def start(self, writers: int, users: int) -> None:
         """Begin to work."""
         spawn = asyncio.get_running_loop().create_task
         self._tasks += [spawn(self._write(f"w{number}")) for number in range(writers)]
         self._tasks += [spawn(self._count_up(f"u{number}")) for number in range(users)]
-        self._readers += [spawn(self._follow(STREAM.segment(item.identifier))) for item in self.segments]
+        self._readers += [spawn(self._follow(self.stream.segment(item.identifier))) for item in self.segments]
 
     def check_alive(self) -> None:
         """Fails when one of them ended early."""
@@ -108,7 +103,7 @@ class Clients:
         rng = random.Random(f"{self._random.random()} {name}")
         pause_s = rng.choice([0.05, 0.3, 1.0])
         generation = 0
-        writer = await patiently(lambda: self.client.writer(STREAM).start())
+        writer = await patiently(lambda: self.client.writer(self.stream).start())
         while not self._stopping:
             key = f"{name}.{generation}.{rng.randrange(2)}"
             await writer.ready()
@@ -117,14 +112,14 @@ class Clients:
             if rng.random() < 0.01:
                 await writer.abandon()
                 generation += 1
-                writer = await patiently(lambda: self.client.writer(STREAM).start())
+                writer = await patiently(lambda: self.client.writer(self.stream).start())
         await writer.close()
 
     def _write_some(self, writer: EventWriter, key: str, rng: random.Random) -> None:
         numbers = self.history.write(key, rng.choice((1, 1, 3, 10)))
         length = rng.choice((20, 100, 3000))
         events = [encode(Event(key, number, ""), length) for number in numbers]
-        segment = STREAM.segment(owner_of(self.segments, key_position(key)).identifier)
+        segment = self.stream.segment(owner_of(self.segments, key_position(key)).identifier)
         size = sum(len(event) + EVENT_HEADER_BYTES for event in events)
 
         def told(done: asyncio.Future[None]) -> None:
@@ -154,7 +149,7 @@ class Clients:
     async def check_events(self) -> None:
         """Compare a full read with what writers were told and with what readers at the tail saw."""
         stored = []
-        for name in sorted(STREAM.segment(item.identifier) for item in self.segments):
+        for name in sorted(self.stream.segment(item.identifier) for item in self.segments):
             length = (await self.client.context.segments.segment_info(name)).length
             pieces = read_slice(self.client.context, SegmentSlice(name, 0, length))
             events = [event async for piece in pieces for event in piece]
@@ -169,7 +164,7 @@ class Clients:
     async def _count_up(self, name: str) -> None:
         """Count in a table's keys by conditional updates."""
         rng = random.Random(f"{self._random.random()} {name}")
-        table = await patiently(lambda: self.client.table(STREAM.scope, TABLE).start())
+        table = await patiently(lambda: self.client.table(SCOPE, self.table).start())
         number = 0
         while not self._stopping:
             number += 1
@@ -200,93 +195,8 @@ class Clients:
 
     async def check_tables(self) -> None:
         """Compare what the table holds with what its users were told."""
-        async with self.client.table(STREAM.scope, TABLE) as table:
+        async with self.client.table(SCOPE, self.table) as table:
             for key, history in self.tables.items():
                 found = await table.get(TableKeyParts(key.encode()))
                 value, version = (None, NOT_EXISTS) if found is None else (found.value, found.version)
                 history.check(f"key {key}", value, version)
-
-
-class Observer:
-    """Asks one worker, whether it owns anything or not, and holds it to its answers.
-
-    ``well_since_s`` tells since when nothing was wrong with it and around it.
-    """
-
-    def __init__(
-        self,
-        clients: Clients,
-        endpoint: Endpoint,
-        rng: random.Random,
-        entropy: Entropy,
-        well_since_s: Callable[[], float],
-    ) -> None:
-        self._clients = clients
-        self._name = endpoint.host
-        self._random = rng
-        self._well_since_s = well_since_s
-        self.answers = 0
-
-        async def locate(_: str) -> Endpoint:
-            return endpoint
-
-        self._segments = SegmentClient(ConnectionPool(), locate, entropy=entropy, deadline_s=PATIENCE_S)
-
-    async def ask(self) -> None:
-        """Ask for ever."""
-        await self._go_on([self._ask_length, self._ask_tail, self._ask_table])
-
-    async def wait(self) -> None:
-        """Wait at tails for ever."""
-        await self._go_on([self._wait_at_tail])
-
-    async def _go_on(self, questions: list[Callable[[str], Awaitable[None]]]) -> None:
-        names = [STREAM.segment(item.identifier) for item in self._clients.segments]
-        while True:
-            await asyncio.sleep(self._random.random() * 0.5)
-            try:
-                await self._random.choice(questions)(self._random.choice(names))
-                self.answers += 1
-            except (TailraceError, TimeoutError):
-                continue
-
-    async def _ask_length(self, segment: str) -> None:
-        asked_at_s = _now_s()
-        try:
-            length = (await self._segments.segment_info(segment)).length
-        except NoSuchSegmentError:
-            length = 0
-        self._clients.growth.check_seen(segment, asked_at_s, length, self._name)
-
-    async def _ask_tail(self, segment: str) -> None:
-        growth, asked_at_s = self._clients.growth, _now_s()
-        offset = growth.at(segment, asked_at_s - 10)
-        try:
-            found = await self._segments.read(segment, offset, 1 << 20, timeout_s=PATIENCE_S / 2)
-        except (NoSuchSegmentError, SegmentTruncatedError) as error:
-            require(not offset, f"{self._name} answers {error!r} to a read at {offset} of {segment}")
-            return
-        if found.at_tail:
-            growth.check_seen(segment, asked_at_s, offset + len(found.data), self._name)
-
-    async def _wait_at_tail(self, segment: str) -> None:
-        """Whoever waits at the tail of an owner that has a successor must hear of it, in order to ask elsewhere."""
-        growth = self._clients.growth
-        offset = growth.at(segment, _now_s())
-        try:
-            await self._segments.read(segment, offset, 100, timeout_s=WAITING_S)
-        except DeadlineError:
-            now_s = _now_s()
-            if now_s - self._well_since_s() > NEWS_MAX_S:
-                there = growth.at(segment, now_s - NEWS_MAX_S)
-                require(there <= offset, f"{self._name} lets a reader at {offset} of {segment} wait, {there} are there")
-
-    async def _ask_table(self, _: str) -> None:
-        key = self._random.choice(list(self._clients.tables))
-        asked_at_s = _now_s()
-        try:
-            found = (await self._segments.table_get(self._clients.table_segment, [key.encode()]))[0]
-        except NoSuchSegmentError:
-            found = None
-        count = 0 if found is None else int(found.value.split(b":")[0])
-        self._clients.growth.check_seen(f"key {key}", asked_at_s, count, self._name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS
@@ -12,35 +12,42 @@ from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS
 if TYPE_CHECKING:
     from sim.workloads.fleet import FleetWorkload
 
-Fault = Callable[[], Awaitable[None]]
+KINDS = (
+    "crash",
+    "crash_at_request",
+    "pause",
+    "pause",
+    "away_from_objects",
+    "away_from_kubernetes",
+    "away_from_kubernetes",
+    "away_from_kubernetes",
+    "isolated",
+    "isolated",
+    "away_from_clients",
+    "away_from_controllers",
+    "no_kubernetes",
+    "no_objects",
+    "unsure_objects",
+    "wipe",
+    "resets",
+    "drain",
+    "controller",
+    "operator",
+)
+"""Faults by name; some are more likely than others."""
 LONG_S = 40.0
 """Longer than any lease."""
+HALF_OPEN_MAX_S = 45.0
+"""After a crash somebody may wait so long for an answer of who is dead."""
 
 
 class Nemesis:
     """Injects faults, one after the other and at the same time; afterwards `heal` leaves none behind."""
 
-    def __init__(self, fleet: FleetWorkload, rng: random.Random) -> None:
+    def __init__(self, fleet: FleetWorkload, rng: random.Random, chosen: Sequence[str] = ()) -> None:
         self._fleet = fleet
         self._random = rng
-        kinds: list[Fault] = [
-            self._crash,
-            self._crash_at_request,
-            *[self._pause] * 2,
-            self._away_from_objects,
-            *[self._away_from_kubernetes] * 3,
-            self._away_from_clients,
-            self._away_from_controllers,
-            self._no_kubernetes,
-            self._no_objects,
-            self._unsure_objects,
-            self._wipe,
-            self._resets,
-            self._drain,
-            self._controller,
-            self._operator,
-        ]
-        self.kinds = rng.sample(kinds, rng.randint(1, 6))
+        self.kinds = chosen or rng.sample(KINDS, rng.randint(1, 6))
         self.rounds = rng.randint(1, 6)
         self._hurt_until_s: dict[str, float] = {}
         fleet.world.network.lost_answer_chance = rng.choice([0.0, 0.0, 0.002])
@@ -59,7 +66,7 @@ class Nemesis:
         under_way: list[asyncio.Task[None]] = []
         for _ in range(self.rounds):
             await asyncio.sleep(self._random.random() * 5)
-            under_way.append(asyncio.ensure_future(self._random.choice(self.kinds)()))
+            under_way.append(asyncio.ensure_future(getattr(self, f"_{self._random.choice(self.kinds)}")()))
         for task in under_way:
             await task
         self._fleet.kubernetes.heal()
@@ -74,7 +81,7 @@ class Nemesis:
         self._hurt_until_s[name] = max(until_s, self._hurt_until_s.get(name, 0.0))
 
     def _span_s(self, longest_s: float = LONG_S) -> float:
-        return self._random.random() ** 2 * longest_s
+        return self._random.random() ** 1.5 * longest_s
 
     def _store(self) -> int:
         return self._random.randrange(self._fleet.store_count)
@@ -83,6 +90,7 @@ class Nemesis:
 
     async def _crash(self) -> None:
         number = self._store()
+        self._hurt(self._fleet.stores[number].name, HALF_OPEN_MAX_S)
         self._fleet.world.crash(self._fleet.stores[number].process)
         await asyncio.sleep(self._random.choice([0.0, self._span_s()]))
         await self._fleet.restart_store(number)
@@ -90,6 +98,7 @@ class Nemesis:
     async def _crash_at_request(self) -> None:
         number = self._store()
         process = self._fleet.stores[number].process
+        self._hurt(self._fleet.stores[number].name, HALF_OPEN_MAX_S + 10)
         dead = self._fleet.world.crash_at_store_request(process, int(self._random.random() ** 2 * 200))
         await asyncio.wait([dead], timeout=10)
         if process.alive:
@@ -121,6 +130,9 @@ class Nemesis:
     async def _drain(self) -> None:
         number = self._store()
         node = self._fleet.stores[number]
+        self._hurt(node.name, HALF_OPEN_MAX_S + 70)
+        if not node.process.alive:
+            return
         leaving = node.process.spawn(node.drain())
         await asyncio.wait([leaving], timeout=self._span_s(70))
         await self._fleet.restart_store(number)
@@ -138,6 +150,17 @@ class Nemesis:
         span_s = self._span_s()
         self._fleet.kubernetes.cut_off(self._fleet.stores[self._store()].process, span_s)
         await asyncio.sleep(span_s)
+
+    async def _isolated(self) -> None:
+        """A worker whose place is taken, and that nobody tells; who is connected to it stays so."""
+        span_s, network, node = self._span_s(), self._fleet.world.network, self._fleet.stores[self._store()]
+        self._fleet.kubernetes.cut_off(node.process, span_s)
+        others = ["clients", *(controller.name for controller in self._fleet.controllers.values())]
+        for other in others:
+            network.cut(node.name, other)
+        await asyncio.sleep(span_s)
+        for other in others:
+            network.join(node.name, other)
 
     async def _away_from_clients(self) -> None:
         await self._apart("clients")

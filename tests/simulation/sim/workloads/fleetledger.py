@@ -31,26 +31,28 @@ class Owners:
 
     def __init__(self) -> None:
         self._broken: list[str] = []
-        self.memory = 0
-        """How often whatever hands epochs out lost its memory."""
+        self._memory = 0
         self.openings: defaultdict[int, list[Opening]] = defaultdict(list)
         self._taken: defaultdict[int, dict[int, str]] = defaultdict(dict)
         self._last_frame: defaultdict[int, dict[int, int]] = defaultdict(dict)
 
-    def took(self, container: int, floor: int, epoch: int, owner: str, asked_in: int) -> None:
-        """Somebody was given an epoch that was asked for in that `memory`: it must be new, and above the floor."""
+    def known(self, container: int) -> tuple[int, int]:
+        """What an epoch that is asked for now must be above, and how often that was forgotten."""
+        return max(self._taken[container], default=0), self._memory
+
+    def took(self, container: int, floor: int, epoch: int, owner: str, known: tuple[int, int]) -> None:
+        """Somebody was given an epoch: nobody has it, and it is above the floor and what was `known` before."""
         self._require(epoch > floor, f"{owner} got epoch {epoch} of container {container}, it must be above {floor}")
-        if asked_in != self.memory:
+        greatest, memory = known
+        if memory != self._memory:
             return
-        greatest = max(self._taken[container], default=0)
-        self._taken[container][epoch] = owner
-        self._require(
-            epoch > greatest, f"{owner} got epoch {epoch} of container {container}, where {greatest} was taken before"
-        )
+        self._require(epoch > greatest, f"{owner} got epoch {epoch} of container {container} after {greatest}")
+        other = self._taken[container].setdefault(epoch, owner)
+        self._require(other is owner, f"{owner} got epoch {epoch} of container {container}, which {other} has")
 
     def forget_epochs(self) -> None:
         """Whatever hands epochs out lost its memory: it may begin anew, and only the logs know better."""
-        self.memory += 1
+        self._memory += 1
         self._taken.clear()
 
     def opened(self, container: int, epoch: int, next_sequence: int, owner: str) -> None:

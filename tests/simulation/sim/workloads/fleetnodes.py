@@ -163,9 +163,9 @@ class StoreNode:
         epochs = LeaseEpochs(self._api, CLUSTER, self.name, self.process.name, clock)
 
         async def next_epoch(container: int, floor: int) -> int:
-            memory = self._owners.memory
+            known = self._owners.known(container)
             epoch = await epochs.take(container, floor)
-            self._owners.took(container, floor, epoch, self.process.name, memory)
+            self._owners.took(container, floor, epoch, self.process.name, known)
             return epoch
 
         ports = WorkerPorts(self.store, self._open_log, next_epoch, clock, entropy, CLUSTER_ID)
