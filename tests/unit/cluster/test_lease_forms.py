@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,40 +64,6 @@ def test_worker_leases(first: WorkerLease, second: WorkerLease) -> None:
     assert read_worker_lease(write_worker_lease("c", second, manifest, 1)) == second
 
 
-def test_the_form_that_other_programs_see() -> None:
-    lease = WorkerLease("store-0-1", "ab12", 3, True, ContainerEndpoints(Endpoint("10.0.0.1", 12345)))
-    assert write_worker_lease("orange", lease, None, 1_700_000_000_123) == {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "metadata": {
-            "name": "orange.worker.store-0-1",
-            "labels": {"tailrace.io/cluster": "orange", "tailrace.io/role": "worker"},
-            "annotations": {
-                "tailrace.io/incarnation": "ab12",
-                "tailrace.io/renewal": "3",
-                "tailrace.io/leaving": "true",
-                "tailrace.io/internal-endpoint": "10.0.0.1:12345",
-            },
-        },
-        "spec": {
-            "holderIdentity": "store-0-1",
-            "leaseDurationSeconds": 5,
-            "acquireTime": "2023-11-14T22:13:20.123000Z",
-            "renewTime": "2023-11-14T22:13:20.123000Z",
-        },
-    }
-    container = write_container_lease("orange", ContainerLease(7, "store-0-1", 42), None, 1_700_000_000_123)
-    assert container["metadata"] == {
-        "name": "orange.container.7",
-        "labels": {"tailrace.io/cluster": "orange", "tailrace.io/role": "container"},
-        "annotations": {"tailrace.io/container": "7", "tailrace.io/epoch": "42"},
-    }
-    assert container["spec"]["holderIdentity"] == "store-0-1"
-    assert container["spec"]["leaseTransitions"] == 42
-    assert container_lease_name("orange", 7) == "orange.container.7"
-    assert worker_lease_name("orange", "w") == "orange.worker.w"
-
-
 def test_times_are_those_of_the_api() -> None:
     assert micro_time(0) == "1970-01-01T00:00:00.000000Z"
 
@@ -130,19 +99,9 @@ def test_maps(assignments: dict[int, Assignment], workers: dict[str, ContainerEn
     assert manifest["status"] == {"conditions": [1]}
 
 
-def test_the_form_of_the_map_that_other_programs_see() -> None:
-    cluster_map = ClusterMap(
-        4,
-        {1: Assignment("b", "a"), 0: Assignment("a")},
-        {"a": ContainerEndpoints(Endpoint("h", 1), Endpoint("x", 2)), "b": ContainerEndpoints(Endpoint("h", 3))},
-    )
-    assert write_map({"spec": {"containers": 4}}, cluster_map)["status"] == {
-        "containers": [{"id": 0, "worker": "a"}, {"id": 1, "worker": "b", "handedOverBy": "a"}],
-        "workers": [
-            {"name": "a", "internal": "h:1", "external": "x:2"},
-            {"name": "b", "internal": "h:3"},
-        ],
-    }
+def test_names() -> None:
+    assert container_lease_name("orange", 7) == "orange.container.7"
+    assert worker_lease_name("orange", "w") == "orange.worker.w"
 
 
 @given(junk, junk, st.lists(st.dictionaries(st.sampled_from(["id", "worker", "name", "internal"]), junk), max_size=3))
@@ -156,3 +115,24 @@ def test_a_damaged_map_is_a_lost_one(status: Any, containers: Any, items: Any) -
 def test_a_cluster_without_a_number_of_containers(count: object) -> None:
     with pytest.raises(BadRequestError, match=r"spec\.containers"):
         read_map({"spec": {"containers": count}})
+
+
+def documented(name: str) -> Any:
+    """The JSON of that name in docs/formats/ownership.md."""
+    text = (Path(__file__).resolve().parents[3] / "docs" / "formats" / "ownership.md").read_text()
+    found = re.search(rf"```json {name}\n(.*?)```", text, re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def test_the_forms_of_the_documentation() -> None:
+    at_ms = 1_700_000_000_123
+    container = ContainerLease(7, "store-0-1", 42)
+    assert write_container_lease("orange", container, None, at_ms) == documented("container-lease")
+    assert read_container_lease(documented("container-lease")) == container
+    worker = WorkerLease("store-0-1", "ab12", 3, True, ContainerEndpoints(Endpoint("10.0.0.1", 12345)))
+    assert write_worker_lease("orange", worker, None, at_ms) == documented("worker-lease")
+    assert read_worker_lease(documented("worker-lease")) == worker
+    cluster_map = read_map({"spec": {"containers": 4}, "status": documented("map")})
+    assert write_map({"spec": {"containers": 4}}, cluster_map)["status"] == documented("map")
+    assert cluster_map.assignments == {0: Assignment("a"), 1: Assignment("b", "a")}
