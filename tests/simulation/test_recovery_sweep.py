@@ -9,8 +9,8 @@ from sim.workloads.recoverysweep import RecoverySweep
 
 @pytest.mark.timeout(300)
 def test_death_at_every_step_of_a_recovery(test_profile: str, test_seed: int) -> None:
-    step, seeds = (1, 20) if test_profile == "full" else (3, 5)
-    sweeps = [RecoverySweep(seed, step) for seed in range(test_seed, test_seed + seeds)]
+    deaths_max, seeds = (1000, 20) if test_profile == "full" else (60, 5)
+    sweeps = [RecoverySweep(seed, deaths_max) for seed in range(test_seed, test_seed + seeds)]
     for sweep in sweeps:
         sweep.run()
     assert sum(sweep.steps for sweep in sweeps) > 5 * seeds

@@ -27,13 +27,13 @@ HISTORY = 3
 
 
 class RecoverySweep:
-    """One seed: a history, and recoveries of copies of what it left, which die at every ``step``-th operation."""
+    """One seed: a history, and recoveries of copies of what it left; so many die, each at another operation."""
 
-    def __init__(self, seed: int, step: int = 5) -> None:
+    def __init__(self, seed: int, deaths_max: int = 12) -> None:
         self.random = random.Random(f"{seed}-recovery-sweep")
         self.workload = self.random.choice([ContainerWorkload, ObjectContainerWorkload])(seed)
         self.world = self.workload.world
-        self._step = step
+        self._deaths_max = deaths_max
         self.steps = 0
         """Recoveries that died."""
 
@@ -43,13 +43,15 @@ class RecoverySweep:
             world.run(self._main())
 
     async def _main(self) -> None:
-        workload, step = self.workload, self._step
+        workload = self.workload
         for _ in range(HISTORY):
             await workload._incarnation()
         before = workload._last
         workload.watch.ended()
         await asyncio.sleep(10)  # what is under way arrives
-        wanted = await self._recover(copied(workload.world), workload.epoch + 1)
+        world = copied(workload.world)
+        wanted = await self._recover(world, workload.epoch + 1)
+        step = 1 + (world.disk.operations + world.store.operations) // self._deaths_max
         for operations in range(self.random.randrange(step), OPERATIONS_MAX, step):
             world = copied(workload.world, operations)
             if not await self._dies_at(world, operations):
