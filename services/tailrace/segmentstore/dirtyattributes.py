@@ -24,11 +24,12 @@ class DirtyBatch(NamedTuple):
 class DirtyAttributes:
     """Attribute → number of the operation that updated it last, oldest update first, and the same in byte order."""
 
-    __slots__ = ("_ordered", "_sequences")
+    __slots__ = ("_new", "_ordered", "_sequences")
 
     def __init__(self) -> None:
         self._sequences: dict[bytes, int] = {}
         self._ordered: SortedList[bytes] = SortedList()
+        self._new: list[bytes] = []  # to be put in order all at once, when somebody asks for the order
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -42,7 +43,7 @@ class DirtyAttributes:
         if key in sequences:
             del sequences[key]  # and to the end, so that the order is that of the updates
         else:
-            self._ordered.add(key)
+            self._new.append(key)
         sequences[key] = sequence
 
     def oldest(self, count: int) -> DirtyBatch:
@@ -66,11 +67,20 @@ class DirtyAttributes:
         sequences = self._sequences
         self._remove([key for key, sequence in items if sequences.get(key) == sequence])
 
+    def _in_order(self) -> SortedList[bytes]:
+        if self._new:
+            self._ordered.update(self._new)
+            self._new.clear()
+        return self._ordered
+
     def _remove(self, keys: list[bytes]) -> None:
+        if not keys:
+            return
+        ordered = self._in_order()
         for key in keys:
             del self._sequences[key]
-            self._ordered.remove(key)
+            ordered.remove(key)
 
     def between(self, from_key: bytes, to_key: bytes, limit: int) -> list[bytes]:
         """The first `limit` attributes in [from_key, to_key], in byte order."""
-        return list(islice(self._ordered.irange(from_key, to_key), limit))
+        return list(islice(self._in_order().irange(from_key, to_key), limit))

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 FORMAT_VERSION: Final = 1
 
 _VALUE: Final = struct.Struct(">q")
+_USUAL_KEY_BYTES: Final = 16
+_ATTRIBUTE: Final = struct.Struct(f">H{_USUAL_KEY_BYTES}sq")  # one with a key of the usual length
 _APPEND: Final = struct.Struct(">BqqIIH")  # version, segment id, offset, data length, data CRC32C, attribute count
 
 
@@ -318,6 +320,9 @@ ControlOperation: TypeAlias = (
 Operation: TypeAlias = ControlOperation | Append
 
 
+_new_append: Final = tuple.__new__  # half the time that Append(...) takes
+
+
 def append_body_max(length: int, attribute_count: int) -> int:
     """Most bytes of an append's body."""
     return _APPEND.size + length + attribute_count * (10 + limits.ATTRIBUTE_KEY_MAX_BYTES)
@@ -341,7 +346,8 @@ def decode(kind: int, body: Buffer, place: str) -> Operation:
         CorruptionError: the body is not one; `place` names it. FormatVersionError: it is of a newer format.
     """
     if kind == OperationType.APPEND:
-        return _decode_append(body, place)
+        view = memoryview(body)
+        return decode_append(view, 0, len(view), place)
     reader = Reader(body, place)
     decoder = _DECODERS.get(kind)
     if decoder is None:
@@ -352,8 +358,31 @@ def decode(kind: int, body: Buffer, place: str) -> Operation:
     return operation
 
 
-def _decode_append(body: Buffer, place: str) -> Append:
-    """An append, without a reader: most of a log is appends, and recovery waits for each of them."""
+def decode_append(payload: memoryview, start: int, end: int, place: str) -> Append:
+    """An append whose body is payload[start:end], without a reader: recovery waits for each. Errors of `decode`."""
+    try:
+        version, segment_id, offset, length, crc, count = _APPEND.unpack_from(payload, start)
+        position = start + _APPEND.size
+        attributes = []
+        for _ in range(count):
+            key_length, key, value = _ATTRIBUTE.unpack_from(payload, position)
+            if key_length == _USUAL_KEY_BYTES:
+                position += _ATTRIBUTE.size
+            else:
+                key_end = position + 2 + key_length
+                key = bytes(payload[position + 2 : key_end])
+                (value,) = _VALUE.unpack_from(payload, key_end)
+                position = key_end + 8
+            attributes.append((key, value))
+    except struct.error as error:
+        return _decode_odd_append(payload[start:end], place, error)
+    if version > FORMAT_VERSION or position + length != end:
+        return _decode_odd_append(payload[start:end], place, None)
+    return _new_append(Append, (segment_id, offset, crc, attributes, payload[position:end]))
+
+
+def _decode_odd_append(body: Buffer, place: str, cause: struct.error | None) -> Append:
+    """One that ends near the end of the payload with short keys, or that is damaged."""
     view = memoryview(body)
     if not view or view[0] > FORMAT_VERSION:
         Reader(view, place).version(FORMAT_VERSION)
@@ -369,7 +398,7 @@ def _decode_append(body: Buffer, place: str) -> Append:
     except struct.error as error:
         raise CorruptionError(place, "record of an append is cut off") from error
     if position + length != len(view):
-        raise CorruptionError(place, f"{len(view) - position} bytes where an append has {length}")
+        raise CorruptionError(place, f"{len(view) - position} bytes where an append has {length}") from cause
     return Append(segment_id, offset, crc, attributes, view[position:])
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tailrace.log.port import ReadableLog
     from tailrace.segmentstore.cachemanager import CacheManager
     from tailrace.segmentstore.fields import ChunkRef
-    from tailrace.segmentstore.readindex import LogPlaces
+    from tailrace.segmentstore.readindex import LogPlaces, ReadIndex
     from tailrace.segmentstore.state import ContainerState
 
 
@@ -40,6 +40,19 @@ class _EarlyAppend:
         return _EarlyAppend(self.offset + shift, self.length, self.crc, self.begin_frame, self.places)
 
 
+class _Run:
+    """Appends to one segment that follow each other, in one frame."""
+
+    __slots__ = ("length", "offset", "pieces", "places", "segment")
+
+    def __init__(self, segment: Segment, offset: int) -> None:
+        self.segment = segment
+        self.offset = offset
+        self.length = 0
+        self.pieces: list[memoryview] = []
+        self.places: list[LogPlaces] = []
+
+
 class Recovery:
     """Replays one container's log into a fresh state."""
 
@@ -50,6 +63,7 @@ class Recovery:
         # A quarter of the cache stays free, so that the container can serve and flush at once.
         self._spare_blocks = cache.cache.max_bytes // (4 * BLOCK_BYTES)
         self._early: dict[int, list[_EarlyAppend]] = {}
+        self._runs: dict[int, _Run] = {}
         self.operations = 0
 
     async def run(self) -> None:
@@ -75,13 +89,17 @@ class Recovery:
                 raise DataLossError(f"{place}: frame {last_sequence + 1} is missing")
             last_sequence = frame.sequence
             for placed in assembler.feed(frame.sequence, frame.payload, place):
-                expected = self._check_order(placed, expected, place)
+                if placed.sequence != expected:
+                    self._check_order(placed, expected, place)
+                expected = placed.sequence + 1
+                self.operations += 1
                 if placed.sequence <= as_of:
                     self._early_operation(placed.operation, placed.places)
                     continue
                 if self._early:
                     self._settle_early()
                 self._apply(placed, place)
+            self._insert_runs()  # payloads are valid until the next step
         self._settle_early()
 
     async def _load_checkpoint(self) -> int:
@@ -98,16 +116,14 @@ class Recovery:
         checkpoint.load(self._state, found.as_of_sequence, found.body, place)
         return found.as_of_sequence
 
-    def _check_order(self, placed: oplog.Placed, expected: int, place: str) -> int:
-        if expected < 0:
-            if placed.sequence > self._state.next_sequence:
-                raise DataLossError(
-                    f"{place}: begins with operation {placed.sequence}, {self._state.next_sequence} is missing"
-                )
-        elif placed.sequence != expected:
+    def _check_order(self, placed: oplog.Placed, expected: int, place: str) -> None:
+        """The first operation of the log need not be the expected one, as long as none is missing."""
+        if expected >= 0:
             raise CorruptionError(place, f"operation {placed.sequence} where {expected} should be")
-        self.operations += 1
-        return placed.sequence + 1
+        if placed.sequence > self._state.next_sequence:
+            raise DataLossError(
+                f"{place}: begins with operation {placed.sequence}, {self._state.next_sequence} is missing"
+            )
 
     # -- before the checkpoint -----------------------------------------------------------------------------------
 
@@ -148,10 +164,11 @@ class Recovery:
 
     def _apply(self, placed: oplog.Placed, place: str) -> None:
         state, operation = self._state, placed.operation
-        if isinstance(operation, ops.Append):
+        if type(operation) is ops.Append:
             state.apply(placed.sequence, operation, place)
             self._append_data(operation, placed.places)
             return
+        self._insert_runs()
         before = {segment_id: state.segments.get(segment_id) for segment_id in _affected(operation)}
         state.apply(placed.sequence, operation, place)
         if isinstance(operation, ops.Merge):
@@ -172,16 +189,45 @@ class Recovery:
                 mark_tiered(state.segments.get(resolved), ref.shifted(shift), self._cache)
 
     def _append_data(self, operation: ops.Append, places: LogPlaces) -> None:
-        length = len(operation.data)
+        """Note the bytes; those of one segment and one frame come into the cache together."""
+        segment_id, offset, crc, _, data = operation
+        length = len(data)
         if not length:
             return
-        cache, segment = self._cache, self._state.segments[operation.segment_id]
-        segment.add_pending(PendingAppend(operation.offset, length, operation.crc, places[0][0]))
+        run = self._runs.get(segment_id)
+        if run is None:
+            run = self._runs[segment_id] = _Run(self._state.segments[segment_id], offset)
+        run.pieces.append(data)
+        run.places.append(places)
+        run.length += length
+        segment = run.segment
+        segment.pending.append(PendingAppend(offset, length, crc, places[0][0]))
+        segment.pending_bytes += length
+
+    def _insert_runs(self) -> None:
+        """Bring the noted bytes into the cache; what has no room there stays in the log."""
+        if not self._runs:
+            return
+        cache = self._cache
+        for run in self._runs.values():
+            index, offset, blocks = run.segment.read_index, run.offset, cache.blocks_for(run.length)
+            if cache.cache.available_blocks > blocks + self._spare_blocks and cache.reserve(blocks):
+                data = run.pieces[0] if len(run.pieces) == 1 else b"".join(run.pieces)
+                cache.release(cache.append_tail(index, offset, data, blocks))
+                continue
+            for piece, places in zip(run.pieces, run.places, strict=True):
+                self._insert(index, offset, piece, places)
+                offset += len(piece)
+        self._runs.clear()
+
+    def _insert(self, index: ReadIndex, offset: int, data: memoryview, places: LogPlaces) -> None:
+        """One append into the cache, as long as there is room."""
+        cache, length = self._cache, len(data)
         blocks = cache.blocks_for(length)
         if cache.cache.available_blocks > blocks + self._spare_blocks and cache.reserve(blocks):
-            cache.release(cache.append_tail(segment.read_index, operation.offset, operation.data, blocks))
+            cache.release(cache.append_tail(index, offset, data, blocks))
         else:
-            cache.add_log_places(segment.read_index, operation.offset, length, _data_places(places, length))
+            cache.add_log_places(index, offset, length, _data_places(places, length))
 
 
 def missing_bytes(state: ContainerState) -> Iterator[tuple[Segment, int, int]]:

@@ -115,13 +115,13 @@ class Segment:
 
     def set_attributes(self, sequence: int, values: Attributes) -> None:
         """Commit final attribute values."""
-        committed, dirty = self.committed, self.dirty
+        committed, core, put = self.committed, self.core, self.dirty.put
         for key, value in values:
             committed[key] = value
-            if is_core_attribute(key):
-                self.core[key] = value
+            if key in core or is_core_attribute(key):
+                core[key] = value
             else:
-                dirty.put(key, sequence)
+                put(key, sequence)
 
     def add_pending(self, append: PendingAppend) -> None:
         """Remember an append that Tier 2 does not hold."""

@@ -63,7 +63,10 @@ class ContainerState:
         if sequence <= self.committed_sequence:
             raise CorruptionError(place, f"operation {sequence} after operation {self.committed_sequence}")
         try:
-            self._dispatch(sequence, operation)
+            if type(operation) is ops.Append:  # most of a log
+                self._append(sequence, operation)
+            else:
+                self._dispatch(sequence, operation)
         except (KeyError, ValueError) as error:
             raise CorruptionError(
                 place, f"operation {sequence} ({operation.TYPE.name}) does not fit: {error}"

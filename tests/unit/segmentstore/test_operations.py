@@ -145,3 +145,24 @@ def test_the_vectors_of_the_documentation() -> None:
     }
     assert {name: bytes.fromhex(value) for name, value in vectors.items()} == expected
     assert struct.calcsize(">BBHIq") == oplog.RECORD.size
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([0, 1, 15, 16, 17, 256]), st.integers(-(2**63), 2**63 - 1)), max_size=4),
+    st.binary(max_size=40),
+    st.binary(max_size=40),
+    st.integers(0, 400),
+)
+def test_an_append_is_decoded_wherever_it_stands(
+    attributes: list[tuple[int, int]], data: bytes, behind: bytes, cut: int
+) -> None:
+    """Keys are of any length; what is cut off is damage, whatever comes behind it."""
+    values = [(bytes([number]) * length, value) for number, (length, value) in enumerate(attributes)]
+    body = ops.append_header(7, 100, len(data), 5, values) + data
+    payload = memoryview(b"before" + body + behind)
+    append = ops.decode_append(payload, 6, 6 + len(body), "place")
+    assert append == ops.Append(7, 100, 5, values, memoryview(data))
+    assert append == ops.decode(ops.OperationType.APPEND, body, "place")
+    if 0 < cut <= len(body):
+        with pytest.raises(CorruptionError, match="place"):
+            ops.decode_append(payload, 6, 6 + len(body) - cut, "place")
