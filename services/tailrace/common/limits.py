@@ -118,6 +118,7 @@ FLUSH_ATTRIBUTES_AGED_THRESHOLD: Final = 200  # flushed once they are FLUSH_INTE
 FLUSH_ATTRIBUTES_BATCH_MAX: Final = 1000  # attributes of one flush
 FLUSH_ATTRIBUTES_SCATTERED_BATCH_MAX: Final = 256  # when each may rewrite a page of its own
 UPLOADS_MAX: Final = 4  # objects that one process writes to Tier 2 at a time
+UPLOADS_UNCERTAIN_MAX: Final = 1000  # failed ones, whose objects are deleted in case they are there
 FLUSH_RUNS_PER_PASS_MAX: Final = 8  # objects of one segment in one pass of the storage writer
 DELETE_DELAY_S: Final = 120.0  # longer than the longest Tier-2 read
 STORAGE_CALL_DEADLINE_S: Final = 30.0

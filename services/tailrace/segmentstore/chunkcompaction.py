@@ -156,8 +156,8 @@ class ChunkCompaction:
                 return
             if not self._holds(segment, refs):
                 return  # truncated, merged or deleted meanwhile: there is nothing to swap any more
+            self._credit -= len(data)  # also for what fails: it may have been written
             written = await self._tier2.write([Section(segment_id, name, start, data)])
-            self._credit -= len(data)
             self.written_bytes += len(data)
         await self._host.commit_control(ops.SwapChunks(segment_id, refs, [ref for _, ref in written]))
         self.replaced_refs += len(refs)

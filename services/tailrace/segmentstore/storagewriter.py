@@ -209,7 +209,7 @@ class StorageWriter:
                     except Exception as error:
                         failed = failed or error
                 if refs:
-                    await self._host.commit_control(ops.AddChunks(refs))
+                    await self._host.commit_control(ops.AddChunks(refs, self._tier2.take_uncertain()))
                     self.flushes += 1
         finally:
             for upload in uploads:

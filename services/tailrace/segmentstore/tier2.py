@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tailrace.common import limits
-from tailrace.common.errors import CorruptionError, NotFoundError
+from tailrace.common.errors import CorruptionError, NotFoundError, UnavailableError
 from tailrace.segmentstore.fields import ChunkRef
 from tailrace.storage import chunks
 from tailrace.storage.port import UploadParts
@@ -73,6 +73,7 @@ class Tier2:
         self._epoch = epoch
         self._entropy = entropy
         self._reads = asyncio.Semaphore(limits.STORAGE_READS_MAX)
+        self._uncertain: dict[str, None] = {}
         self.bytes_written = 0
         self.objects_written = 0
 
@@ -105,10 +106,25 @@ class Tier2:
             parts, data_position, position = chunks.encode_section(key, position, header, section.data)
             buffers.extend(parts)
             refs.append((section.segment_id, ChunkRef(key, data_position, section.start_offset, len(section.data))))
-        await self._store.put(key, buffers)
+        try:
+            await self._store.put(key, buffers)
+        except UnavailableError:
+            self._remember_uncertain(key)
+            raise
         self.bytes_written += position
         self.objects_written += 1
         return refs
+
+    def _remember_uncertain(self, key: str) -> None:
+        self._uncertain[key] = None
+        if len(self._uncertain) > limits.UPLOADS_UNCERTAIN_MAX:
+            del self._uncertain[next(iter(self._uncertain))]  # the next owner's sweep finds it
+
+    def take_uncertain(self) -> list[str]:
+        """Keys whose write failed since the last call: there may be an object that nothing will ever reference."""
+        keys = list(self._uncertain)
+        self._uncertain.clear()
+        return keys
 
     async def read(self, ref: ChunkRef, offset: int, length: int) -> tuple[int, list[memoryview]]:
         """Verified blocks around [offset, offset + length) of a segment, all within one reference.

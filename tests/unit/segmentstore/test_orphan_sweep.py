@@ -155,6 +155,34 @@ async def test_a_delete_that_fails_is_repeated_by_the_next_sweep(world: World, m
     assert await there(world) == needed
 
 
+async def test_an_upload_that_failed_and_took_effect_goes_with_the_next_flush(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner need not end for that. What it references stays."""
+    monkeypatch.setattr(limits, "STORAGE_RETRY_MIN_S", 3600.0)
+    monkeypatch.setattr(limits, "FLUSH_TICK_S", 0.01)
+    container = await world.open()
+    await container.create_segment(NAME)
+    await container.append(NAME, [b"x" * 1000])
+    put = world.objects.put
+
+    async def lost(key: str, data: list[bytes], **options: bool) -> None:
+        await put(key, data, **options)
+        raise UnavailableError("the answer is lost")
+
+    monkeypatch.setattr(world.objects, "put", lost)
+    with pytest.raises(UnavailableError):
+        await container.flush_to_storage()
+    (left,) = await there(world)
+    monkeypatch.setattr(world.objects, "put", put)
+    await container.flush_to_storage()
+    assert left in container.state.pending_deletes
+    await container.take_snapshot()
+    await eventually(lambda: not container.state.pending_deletes)
+    assert await there(world) == set(container.state.object_uses)
+    assert await container.read_exact(NAME, 0, 1000) == b"x" * 1000
+
+
 def test_the_barrier_of_another_owner_is_corruption() -> None:
     state = ContainerState(7)
     state.apply(1, ops.Recovered(3, 1))
