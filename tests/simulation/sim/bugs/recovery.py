@@ -1,14 +1,18 @@
-"""Planted bugs that only show when a recovery dies itself."""
+"""Planted bugs that show when a recovery dies itself, or when an owner lives on beside its successor."""
 
 from __future__ import annotations
+
+import asyncio
 
 import pytest
 
 from sim.bugs.registry import bug
 from sim.workloads.recoverysweep import RecoverySweep
+from sim.workloads.tier2 import Tier2Workload
 from tailrace.common import limits
 from tailrace.log.disk import DiskFile
 from tailrace.log.file import FileLog
+from tailrace.log.object import ObjectLog
 
 
 @bug("recovery-empties-what-it-rewrites", RecoverySweep)
@@ -25,3 +29,13 @@ def _recovery_empties_what_it_rewrites(patch: pytest.MonkeyPatch) -> None:
             offset += len(piece)
 
     patch.setattr(FileLog, "_rewrite", rewrite)
+
+
+@bug("container-commits-after-successor", Tier2Workload, words="its successor began")
+def _container_commits_after_successor(patch: pytest.MonkeyPatch) -> None:
+    """The log of a container takes the present owner for the only one: it never looks at later claims."""
+
+    async def look(self: ObjectLog) -> None:
+        self._owned_at_s = asyncio.get_running_loop().time()
+
+    patch.setattr(ObjectLog, "_look", look)

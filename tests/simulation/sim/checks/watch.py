@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from sim.checks.fencing import Fencing
 from sim.checks.memory import check_cache, check_container, check_idle, check_returned
 from sim.checks.monotonic import Monotonic
 from sim.loop import SimLoop
@@ -17,13 +18,14 @@ LARGEST_APPEND_BYTES = 2 * limits.MIB
 
 
 class ContainerWatch:
-    """Budgets (I12) and what may only grow (I5) of one container over all its owners."""
+    """Budgets (I12), what may only grow (I5) and fencing (I7) of one container over all its owners."""
 
     def __init__(self, loop: SimLoop, cache_bytes: int) -> None:
         self._cache_bytes = cache_bytes
         self._owner: Container | None = None
         self._turns = 0
         self._monotonic = Monotonic()
+        self._fencing = Fencing()
         pass_time = loop._pass_time
 
         def pass_and_look(timeout: float) -> None:
@@ -42,10 +44,12 @@ class ContainerWatch:
     def follow(self, owner: Container) -> None:
         """A new owner has recovered."""
         self._owner = owner
+        self._fencing.opened(owner)
         self.look()
 
     def look(self) -> None:
         """Raises Violation."""
+        self._fencing.look()
         owner = self._owner
         if owner is None:
             return

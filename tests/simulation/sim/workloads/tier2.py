@@ -11,6 +11,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from sim.checks.fencing import disturb
 from sim.process import SimProcess
 from sim.violations import require
 from sim.workloads.objectcontainer import ObjectContainerWorkload
@@ -53,6 +54,7 @@ class Tier2Workload(ObjectContainerWorkload):
         rng = self.random
         self.zombies: list[SimProcess] = []
         self.owners: list[Container] = []
+        self.processes: dict[SimProcess, Container] = {}
         self.zombie_chance = rng.choice([0.3, 0.8])
         self.idle_max_s = rng.choice([5.0, 60.0])
         self.work = rng.randint(5, 30)
@@ -97,6 +99,10 @@ class Tier2Workload(ObjectContainerWorkload):
 
     async def _open(self, process: SimProcess) -> Container:
         container = await super()._open(process)
+        for zombie in self.zombies:
+            if zombie.alive and zombie in self.processes:
+                zombie.spawn(disturb(self.processes[zombie], self.random))
+        self.processes[process] = container
         self.owners.append(container)
         return container
 
