@@ -26,6 +26,7 @@ class Budgets:
     index_page_bytes: int
     receive_buffer_bytes: int = _RECEIVE_BYTES
     process_bytes: int = _PROCESS_BYTES
+    log_put_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
@@ -34,6 +35,7 @@ class Budgets:
             self.cache_bytes
             + self.receive_buffer_bytes
             + self.in_flight_bytes  # in log frames
+            + self.log_put_bytes
             + self.send_buffer_bytes
             + self.upload_bytes
             + self.index_page_bytes
@@ -42,10 +44,12 @@ class Budgets:
 
     def lines(self) -> list[tuple[str, int]]:
         """Name and bytes of each budget, for the start message and `tailrace inspect`."""
+        puts = [("frames on their way to the object store", self.log_put_bytes)] if self.log_put_bytes else []
         return [
             ("cache", self.cache_bytes),
             ("in flight, all connections", self.in_flight_bytes),
             ("in flight, one connection", self.connection_in_flight_bytes),
+            *puts,
             ("receive buffers", self.receive_buffer_bytes),
             ("send buffers", self.send_buffer_bytes),
             ("uploads to Tier 2", self.upload_bytes),
@@ -55,8 +59,8 @@ class Budgets:
         ]
 
 
-def budgets_for(cache_bytes: int, containers: int) -> Budgets:
-    """Budgets of a worker with a cache of that size.
+def budgets_for(cache_bytes: int, containers: int, *, object_logs: bool = False) -> Budgets:
+    """Budgets of a worker with a cache of that size. With object logs the frames in flight have a copy each.
 
     Raises:
         StartError: the cache is too small to hold what is in flight.
@@ -71,6 +75,7 @@ def budgets_for(cache_bytes: int, containers: int) -> Budgets:
         send_buffer_bytes=limits.SEND_BUFFERS_MAX_BYTES,
         upload_bytes=limits.UPLOADS_MAX * 2 * limits.FLUSH_OBJECT_MAX_BYTES,  # some stores take a copy
         index_page_bytes=containers * limits.ATTRIBUTE_PAGES_CACHED_MAX_BYTES,
+        log_put_bytes=limits.ALL_CONNECTIONS_IN_FLIGHT_MAX_BYTES if object_logs else 0,
     )
 
 

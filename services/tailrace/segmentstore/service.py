@@ -43,7 +43,7 @@ class StoreSpec:
     @property
     def budgets(self) -> Budgets:
         """Budgets of the process. Raises StartError when the cache is too small."""
-        return budgets_for(self.cache_bytes, len(self.owned))
+        return budgets_for(self.cache_bytes, len(self.owned), object_logs=self.log == "object")
 
 
 class StoreService:

@@ -83,6 +83,18 @@ def test_budgets_that_do_not_fit_are_refused_with_both_numbers() -> None:
         check_fits(budgets, GIB, workers=2)
 
 
+def test_the_copies_of_frames_on_their_way_to_a_store_are_counted() -> None:
+    files, objects = budgets_for(GIB, 4), budgets_for(GIB, 4, object_logs=True)
+    copies = objects.total_bytes - files.total_bytes
+    assert copies == limits.ALL_CONNECTIONS_IN_FLIGHT_MAX_BYTES
+    assert dict(objects.lines())["frames on their way to the object store"] == copies
+    for budgets in (files, objects):
+        *parts, (name, total) = budgets.lines()
+        assert name == "total"
+        # One connection's share is part of all connections'.
+        assert sum(size for name, size in parts if name != "in flight, one connection") == total
+
+
 def test_a_cache_that_is_too_small() -> None:
     with pytest.raises(StartError, match="too small"):
         budgets_for(limits.CACHE_MIN_BYTES - 1, 4)
