@@ -15,6 +15,7 @@ from tailrace.log.file import FileLog
 from tailrace.log.object import ObjectLog
 from tailrace.log.objectkeys import LogKeys
 from tailrace.log.probe import probe_conditions
+from tailrace.segmentstore.snapshot import folder, parse_key
 from tailrace.segmentstore.tier2 import OBJECT_KINDS, epoch_of_key
 
 if TYPE_CHECKING:
@@ -146,10 +147,13 @@ class ObjectLogs:
 
 
 async def _epoch_of_objects(store: ObjectStore, container_id: int) -> int:
-    """An epoch of the container that wrote to Tier 2; 0: none did.
+    """An epoch of the container that wrote to Tier 2, that of its newest snapshot if it has one; 0: none did.
 
     The second witness of a log that is gone, for folders whose epochs are gone too.
     """
+    names = [parse_key(info.key) async for info in store.list(folder(container_id))]
+    if epochs := [name[1].epoch for name in names if name is not None]:
+        return max(epochs)
     for kind in OBJECT_KINDS:
         async for info in store.list(f"{kind}{container_id}"):
             return epoch_of_key(info.key)
