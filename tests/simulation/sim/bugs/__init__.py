@@ -9,6 +9,7 @@ __all__ = [
     "client",
     "container",
     "containerstate",
+    "fleet",
     "log",
     "objectlog",
     "recovery",

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from sim.bugs.registry import bug
+from sim.ports import EPOCH_MS
 from sim.workloads.fleet import FleetWorkload
+from tailrace.cluster.failure import FailureDetector, Renewal
+from tailrace.cluster.kubernetes import LEASES, Manifest
+from tailrace.cluster.leaseepochs import LeaseEpochs
+from tailrace.cluster.leases import (
+    WORKER_ROLE,
+    ContainerLease,
+    WorkerLease,
+    labels_of,
+    micro_time,
+    read_worker_lease,
+    write_container_lease,
+)
+from tailrace.cluster.placer import Placer
+from tailrace.common import limits
 from tailrace.log.object import ObjectLog
 from tailrace.segmentstore.ownerwatch import OwnerWatch
 
 
 def _zombies(seed: int) -> FleetWorkload:
     """Owners that do not hear that they are none any more."""
-    return FleetWorkload(seed, ["isolated", "isolated", "pause"])
+    workload = FleetWorkload(seed, ["isolated", "isolated", "pause"])
+    workload.writers = workload.users = 2
+    return workload
 
 
 async def _never(self: OwnerWatch) -> None:
@@ -37,3 +57,89 @@ def _acknowledge_after_the_claim(patch: pytest.MonkeyPatch) -> None:
         self._looking = False
 
     patch.setattr(ObjectLog, "_acknowledge_stored", acknowledge_stored)
+
+
+def _rivals(seed: int) -> FleetWorkload:
+    """Workers that lose containers and get them back."""
+    return FleetWorkload(seed, ["away_from_kubernetes", "isolated", "pause", "crash"])
+
+
+def _late_writes(seed: int) -> FleetWorkload:
+    """Workers that take many epochs, over an API whose writes may come late."""
+    workload = FleetWorkload(seed, ["crash"])
+    workload.nemesis.rounds = 8
+    workload.kubernetes.late_chance = 0.3
+    workload.kubernetes.late_max_s = 15.0
+    return workload
+
+
+@bug("epoch-of-lease-reused", _late_writes, words="got epoch")
+def _epoch_of_lease_reused(patch: pytest.MonkeyPatch) -> None:
+    """An epoch is written to the container's Lease whatever is there by now: the compare-and-swap is gone."""
+
+    async def write(self: LeaseEpochs, lease: ContainerLease, found: Manifest | None) -> None:
+        """Overwrites."""
+        attached: Any = self._api
+        manifest = write_container_lease(self._cluster, lease, found, self._clock.now_ms())
+
+        def effect() -> None:
+            objects, key = attached._api.core, (LEASES.plural, manifest["metadata"]["name"])
+            if key not in objects.objects:
+                objects.create(LEASES, manifest)
+                return
+            there = objects.objects[key]["metadata"]
+            manifest["metadata"].update(uid=there["uid"], resourceVersion=there["resourceVersion"])
+            objects.replace(LEASES, manifest)
+
+        await attached._request("patch leases", effect, writes=True)
+
+    patch.setattr(LeaseEpochs, "_write", write)
+
+
+@bug("floor-of-the-log-ignored", lambda seed: FleetWorkload(seed, ["wipe", "crash", "pause"]), words="must be above")
+def _floor_of_the_log_ignored(patch: pytest.MonkeyPatch) -> None:
+    """A container's Lease that was lost begins at 1 again, whatever the log says."""
+    take = LeaseEpochs.take
+    patch.setattr(LeaseEpochs, "take", lambda self, container_id, floor=0: take(self, container_id))
+
+
+@bug("fenced-owner-takes-back", _rivals, words="takes container")
+def _fenced_owner_takes_back(patch: pytest.MonkeyPatch) -> None:
+    """A fenced worker opens the container again without a look whether it is to have it."""
+
+    async def check_named(self: LeaseEpochs, container_id: int) -> None:
+        """Trusts the map of before."""
+
+    patch.setattr(LeaseEpochs, "_check_named", check_named)
+
+
+def _calm(seed: int) -> FleetWorkload:
+    """Nothing that happens is a reason to move a container."""
+    return FleetWorkload(seed, ["workers_away_from_kubernetes", "no_kubernetes", "resets", "operator"])
+
+
+@bug("lapse-by-lease-timestamps", _calm, words="containers")
+def _lapse_by_lease_timestamps(patch: pytest.MonkeyPatch) -> None:
+    """A worker is given up when the time in its Lease is old by the observer's clock."""
+
+    async def look(self: Placer) -> dict[str, WorkerLease]:
+        """Compares clocks of two machines."""
+        listing = await self._api.list(LEASES, labels_of(self._cluster, WORKER_ROLE))
+        leases = {lease.worker: lease for item in listing.items if (lease := read_worker_lease(item)) is not None}
+        loop = asyncio.get_running_loop()
+        renewals = {lease.worker: Renewal(lease.incarnation, lease.renewal) for lease in leases.values()}
+        self._detector.look(loop.time(), renewals, self._named)
+        oldest = micro_time(EPOCH_MS + int((loop.time() - limits.WORKER_LEASE_LAPSE_S) * 1000))
+        for item in listing.items:
+            lease = read_worker_lease(item)
+            if lease is not None and item["spec"]["renewTime"] < oldest:
+                self._detector._workers[lease.worker].dead = True
+        return leases
+
+    patch.setattr(Placer, "_look", look)
+
+
+@bug("lapsed-together-given-up", _calm, words="without a cause")
+def _lapsed_together_given_up(patch: pytest.MonkeyPatch) -> None:
+    """Workers that lapse are given up at once, also when most of them lapse together."""
+    patch.setattr(FailureDetector, "_hold", lambda self, lapsed, now_s: None)

@@ -14,18 +14,21 @@ from typing import Any
 from sim.knobs import silent_logs, turned
 from sim.kubernetes import SimKubernetes
 from sim.process import SimProcess
-from sim.violations import require
+from sim.violations import Violation, require
 from sim.workloads.fleetclients import Clients
 from sim.workloads.fleetfaults import Nemesis
 from sim.workloads.fleetledger import Owners
 from sim.workloads.fleetnodes import ControllerLink, ControllerNode, OperatorNode, StoreNode, stream_cluster
 from sim.workloads.fleetobserver import Observer
+from sim.workloads.fleetplacement import MapHistory
 from sim.world import SimWorld
 from tailrace.client import Client
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS
 from tailrace.common import limits
 
 CALM_DEADLINE_S = 600.0
+PLACED_DEADLINE_S = 120.0
+"""From the last fault until every worker has its share."""
 
 
 class FleetWorkload:
@@ -38,6 +41,7 @@ class FleetWorkload:
         self.world.store.late_max_s = 5.0
         self.kubernetes = SimKubernetes(self.world.loop, seed)
         self.owners = Owners()
+        self.maps = MapHistory(self.kubernetes)
         self.stores: dict[int, StoreNode] = {}
         self.controllers: dict[int, ControllerNode] = {}
         self.operator: OperatorNode | None = None
@@ -85,7 +89,7 @@ class FleetWorkload:
         before = self.stores.get(number)
         if before is not None and before.process.alive:
             self.world.crash(before.process)
-        node = self.stores[number] = StoreNode(self.world, self.kubernetes, number, self.owners)
+        node = self.stores[number] = StoreNode(self.world, self.kubernetes, number, self.owners, self.maps.named)
         serving = node.process.spawn(node.serve())
         serving.add_done_callback(lambda done: done.cancelled() or done.result())
 
@@ -113,6 +117,7 @@ class FleetWorkload:
         client = Client(link, clock=world.clock(), entropy=world.entropy("clients"))
         clients = self.clients = Clients(client, self.random, self.segments, keys=2)
         await clients.create()
+        settled_at_s = await self._settled()
         clients.start(self.writers, self.users)
         watcher = world.process("observer")
         observers = [self._observer(clients, number) for number in self.stores]
@@ -122,12 +127,31 @@ class FleetWorkload:
             await asyncio.wait([nemesis, *watching], timeout=1, return_when=asyncio.FIRST_COMPLETED)
             self._check(clients, watching)
         nemesis.result()
-        async with asyncio.timeout(CALM_DEADLINE_S):
-            await clients.stop()
-            self._check(clients, watching)
-            await clients.check_events()
-            await clients.check_tables()
+        if self.nemesis.harmless:
+            self.maps.check_stood_still(settled_at_s)
+        await self._settled()
+        try:
+            async with asyncio.timeout(CALM_DEADLINE_S):
+                await self._end(clients, watching)
+        except TimeoutError:
+            self.owners.check()
+            raise Violation(f"clients did not come to an end within {CALM_DEADLINE_S:g} s without faults") from None
         await client.close()
+
+    async def _end(self, clients: Clients, watching: list[asyncio.Task[None]]) -> None:
+        """Whatever was written is there, and everybody has seen it."""
+        await clients.stop()
+        self._check(clients, watching)
+        await clients.check_events()
+        await clients.check_tables()
+
+    async def _settled(self) -> float:
+        """Wait until the containers are spread evenly; returns since when they are."""
+        ends_at_s = self.world.loop.time() + PLACED_DEADLINE_S
+        while not self.maps.is_even([node.name for node in self.stores.values()]):
+            require(self.world.loop.time() < ends_at_s, f"containers are not spread evenly: {self.maps.now}")
+            await asyncio.sleep(0.5)
+        return self.world.loop.time()
 
     def _observer(self, clients: Clients, number: int) -> Observer:
         def well_since_s() -> float:

@@ -12,7 +12,23 @@ from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS
 if TYPE_CHECKING:
     from sim.workloads.fleet import FleetWorkload
 
+HARMLESS = frozenset(
+    {
+        "no_kubernetes",
+        "workers_away_from_kubernetes",
+        "no_objects",
+        "unsure_objects",
+        "resets",
+        "away_from_clients",
+        "away_from_controllers",
+        "away_from_objects",
+        "controller",
+        "operator",
+    }
+)
+"""What is no reason to move a container."""
 KINDS = (
+    "workers_away_from_kubernetes",
     "crash",
     "crash_at_request",
     "pause",
@@ -48,6 +64,7 @@ class Nemesis:
         self._fleet = fleet
         self._random = rng
         self.kinds = chosen or rng.sample(KINDS, rng.randint(1, 6))
+        self.harmless = HARMLESS.issuperset(self.kinds)
         self.rounds = rng.randint(1, 6)
         self._hurt_until_s: dict[str, float] = {}
         fleet.world.network.lost_answer_chance = rng.choice([0.0, 0.0, 0.002])
@@ -55,6 +72,10 @@ class Nemesis:
         fleet.kubernetes.late_watch_chance = rng.choice([0.0, 0.0, 0.3])
         fleet.kubernetes.dead_watch_chance = rng.choice([0.0, 0.0, 0.3])
         fleet.kubernetes.closed_watch_chance = rng.choice([0.0, 0.0, 0.5])
+        for number in range(fleet.store_count):  # nobody may compare a time of another machine with its own
+            fleet.world.jump_clock(f"store{number}", rng.choice([0, 0, rng.randint(-60_000, 60_000)]))
+        if self.harmless:
+            return
         fleet.kubernetes.error_chance = rng.choice([0.0, 0.0, 0.05])
         fleet.kubernetes.lost_reply_chance = rng.choice([0.0, 0.0, 0.1])
         fleet.kubernetes.own_conflict_chance = rng.choice([0.0, 0.0, 0.1])
@@ -186,6 +207,13 @@ class Nemesis:
     async def _no_kubernetes(self) -> None:
         span_s = self._span_s()
         self._fleet.kubernetes.outage(span_s)
+        await asyncio.sleep(span_s)
+
+    async def _workers_away_from_kubernetes(self) -> None:
+        """All at once, and the operator sees that none of them renews its Lease."""
+        span_s = self._span_s(30)
+        for node in self._fleet.stores.values():
+            self._fleet.kubernetes.cut_off(node.process, span_s)
         await asyncio.sleep(span_s)
 
     async def _no_objects(self) -> None:

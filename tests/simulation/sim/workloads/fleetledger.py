@@ -40,6 +40,10 @@ class Owners:
         """What an epoch that is asked for now must be above, and how often that was forgotten."""
         return max(self._taken[container], default=0), self._memory
 
+    def unnamed(self, container: int, owner: str) -> None:
+        """Somebody was given an epoch of a container that no map gave to it meanwhile."""
+        self._require(False, f"{owner} takes container {container}, which the map has given to others")
+
     def took(self, container: int, floor: int, epoch: int, owner: str, known: tuple[int, int]) -> None:
         """Somebody was given an epoch: nobody has it, and it is above the floor and what was `known` before."""
         self._require(epoch > floor, f"{owner} got epoch {epoch} of container {container}, it must be above {floor}")

@@ -140,7 +140,14 @@ class TaskRenewals:
 class StoreNode:
     """One incarnation of a segment store worker: with all that it has on Kubernetes."""
 
-    def __init__(self, world: SimWorld, kubernetes: SimKubernetes, number: int, owners: Owners) -> None:
+    def __init__(
+        self,
+        world: SimWorld,
+        kubernetes: SimKubernetes,
+        number: int,
+        owners: Owners,
+        named: Callable[[int, str, float], bool],
+    ) -> None:
         self.name = f"store{number}"
         self.number = number
         self.endpoint = Endpoint(self.name, STORE_PORT)
@@ -149,10 +156,10 @@ class StoreNode:
         self.worker: Worker | None = None
         self.follower: Follower | None = None
         self.in_flight = InFlightBudget(BUDGETS.in_flight_bytes)
-        self.epochs_given_up = 0
         self._api = kubernetes.attach(self.process)
         self._world = world
         self._owners = owners
+        self._named = named
 
     def _open_log(self, container: int) -> ObjectLog:
         return WatchedLog(self.store, container, self.process.name, self._owners)
@@ -163,9 +170,11 @@ class StoreNode:
         epochs = LeaseEpochs(self._api, CLUSTER, self.name, self.process.name, clock)
 
         async def next_epoch(container: int, floor: int) -> int:
-            known = self._owners.known(container)
+            known, asked_at_s = self._owners.known(container), self._world.loop.time()
             epoch = await epochs.take(container, floor)
             self._owners.took(container, floor, epoch, self.process.name, known)
+            if not self._named(container, self.name, asked_at_s):
+                self._owners.unnamed(container, self.process.name)
             return epoch
 
         ports = WorkerPorts(self.store, self._open_log, next_epoch, clock, entropy, CLUSTER_ID)
