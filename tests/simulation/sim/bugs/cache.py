@@ -8,6 +8,7 @@ import pytest
 
 from sim.bugs.registry import bug
 from sim.workloads.pressure import PressureWorkload, Shortage
+from sim.workloads.server import ServerWorkload
 from tailrace.kernel import BlockCache, _cache_py
 from tailrace.segmentstore import commits, recovery
 from tailrace.segmentstore.api import ReadResult
@@ -16,6 +17,7 @@ from tailrace.segmentstore.fields import ChunkRef
 from tailrace.segmentstore.readindex import Entry, ReadIndex
 from tailrace.segmentstore.reads import SegmentReader
 from tailrace.segmentstore.segment import Segment
+from tailrace.segmentstore.server.budgets import ConnectionBudget
 
 
 def _crowded(seed: int) -> PressureWorkload:
@@ -136,3 +138,21 @@ def _appended_to_evictable_entry(patch: pytest.MonkeyPatch) -> None:
         return left
 
     patch.setattr(CacheManager, "append_tail", append_tail)
+
+
+@bug("budget-kept-by-gone-connections", ServerWorkload, words="stay in flight")
+def _budget_kept_by_gone_connections(patch: pytest.MonkeyPatch) -> None:
+    """What a connection has in flight when it goes is never given back."""
+    close, release = ConnectionBudget.close, ConnectionBudget.release
+    gone: dict[int, ConnectionBudget] = {}
+
+    def forget(self: ConnectionBudget) -> None:
+        gone[id(self)] = self
+        close(self)
+
+    def give_back(self: ConnectionBudget, length_bytes: int) -> None:
+        if id(self) not in gone:
+            release(self, length_bytes)
+
+    patch.setattr(ConnectionBudget, "close", forget)
+    patch.setattr(ConnectionBudget, "release", give_back)

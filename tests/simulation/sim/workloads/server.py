@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 
 from harness.history import History, Outcome
 from harness.workload import Workload, create_stream, read_from_head
+from sim.checks.serverwatch import ServerWatch
 from sim.knobs import silent_logs, turned
 from sim.process import SimProcess
 from sim.swarm import Swarm
@@ -114,6 +115,7 @@ class ServerWorkload:
         self.server: SimProcess | None = None
         self.controller: Controller | None = None
         self.worker: Worker | None = None
+        self.watch = ServerWatch(self.world.loop, CONTAINERS)
         self.history = History()
         self.epochs: Counter[int] = Counter()
         self.power_cuts = rng.random() < 0.7
@@ -204,6 +206,7 @@ class ServerWorkload:
         await self.worker.start()
         store = SegmentStoreServer(self.worker, InFlightBudget(BUDGETS.in_flight_bytes), clock, entropy)
         await store.start("127.0.0.1", PORT)
+        self.watch.follow(self.worker, store)
 
         async def locate(segment: str) -> StoreEndpoint:
             return StoreEndpoint("127.0.0.1", PORT)
@@ -218,6 +221,7 @@ class ServerWorkload:
     def _kill(self, *, power: bool) -> None:
         assert self.server is not None
         server, self.controller = self.server, None
+        self.watch.ended()
         self.world.crash(server, power=power)
         self.link.server_died(server)
 
@@ -281,6 +285,9 @@ class ServerWorkload:
                     require(self._faulty(), f"the server did not start: {starting.exception()!r}")
                 self._kill(power=power)
             await self._start_server()
+        for _ in range(rng.randint(0, 8)):  # what the last server holds for connections that break must come back
+            await asyncio.sleep(rng.random() * 0.5)
+            self.world.network.reset_some(self.reset_chance)
         swarming.cancel()
         self._faults(on=False)
 
@@ -290,6 +297,7 @@ class ServerWorkload:
         flushing = self.server.spawn(self._flush(self.worker))
         await asyncio.wait([flushing])
         flushing.result()
+        await self.watch.idle()
         self._kill(power=True)
         await self._start_server()
 
