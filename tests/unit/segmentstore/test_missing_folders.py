@@ -99,7 +99,7 @@ async def test_a_log_folder_and_all_epochs_are_missing(data: Path) -> None:
     """Then the objects in Tier 2 are the witness."""
     shutil.rmtree(data / "log" / "1")
     shutil.rmtree(data / "epochs")
-    await refused(data, f"log folder {data}/log/1 is empty or missing, but had one of epoch 1")
+    await refused(data, f"log folder {data}/log/1 is empty or missing, but had one of epoch 2")
 
 
 async def test_all_logs_are_missing(data: Path) -> None:
