@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,13 +19,24 @@ from sim.violations import Violation, require
 from sim.workloads.fleetclients import Clients
 from sim.workloads.fleetfaults import Nemesis
 from sim.workloads.fleetledger import Owners
-from sim.workloads.fleetnodes import ControllerLink, ControllerNode, OperatorNode, StoreNode, stream_cluster
+from sim.workloads.fleetnodes import (
+    CLUSTER_ID,
+    CONTAINERS,
+    ControllerLink,
+    ControllerNode,
+    OperatorNode,
+    StoreNode,
+    stream_cluster,
+)
 from sim.workloads.fleetobserver import Observer
 from sim.workloads.fleetplacement import MapHistory
 from sim.world import SimWorld
 from tailrace.client import Client
-from tailrace.cluster.kubernetes import STREAM_CLUSTERS
+from tailrace.cluster.datafolder import Manifest
+from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS
 from tailrace.common import limits
+from tailrace.segmentstore.verify.folder import _StoreLogs, _Verification
+from tailrace.segmentstore.verify.readstore import ReadStore
 
 CALM_DEADLINE_S = 600.0
 PLACED_DEADLINE_S = 120.0
@@ -56,6 +68,7 @@ class FleetWorkload:
             (limits, "FLUSH_THRESHOLD_BYTES"): rng.choice([3_000, 100_000]),
             (limits, "FLUSH_INTERVAL_S"): rng.choice([0.5, 30.0]),
         }
+        self.begins_anew = rng.random() < 0.3
         self.nemesis = Nemesis(self, rng, faults)
 
     @property
@@ -70,19 +83,52 @@ class FleetWorkload:
             self.owners.check()
             require(not world.store.overwritten, f"objects were overwritten: {world.store.overwritten}")
 
-    async def _main(self) -> None:
+    async def _start(self) -> None:
         self.kubernetes.core.create(STREAM_CLUSTERS, stream_cluster())
         for number in range(self.store_count):
             await self.restart_store(number)
         await self.restart_operator()
         for number in range(self.controller_count):
             await self.restart_controller(number)
+
+    async def _main(self) -> None:
+        await self._start()
         process = self.world.process("clients")
         course = process.spawn(self._clients(process))
         await asyncio.wait([course])
         course.result()
+        self._crash_everything()
+        await asyncio.sleep(self.world.store.late_max_s)  # what was on its way to the store arrives
+        await self._verify()
+
+    async def _verify(self) -> None:
+        """Prove logs and Tier 2, as ``tailrace inspect verify`` does for a cluster that is stopped."""
+        process = self.world.process("verification")
+        store = ReadStore(self.world.store.attach(process))
+        manifest = Manifest(str(uuid.UUID(bytes=CLUSTER_ID)), CONTAINERS, "", "object")
+        work = _Verification(manifest, store, _StoreLogs(store), self.world.entropy("verification"), lambda *_: None)
+        verifying = process.spawn(work.run())
+        await asyncio.wait([verifying])
+        report = verifying.result()
+        require(report.healthy, f"{report.problem_count} problems at the end: {[str(one) for one in report.problems]}")
 
     # -- processes
+
+    def _crash_everything(self) -> None:
+        for node in (*self.stores.values(), *self.controllers.values(), self.operator):
+            if node is not None and node.process.alive:
+                self.world.crash(node.process)
+        for controller in self.controllers.values():
+            if not controller.dead.done():
+                controller.dead.set_result(None)
+
+    async def _begin_anew(self) -> None:
+        """Everything in Kubernetes is lost, and all processes with it; somebody applies the resource once more."""
+        self._crash_everything()
+        self.kubernetes.wipe_all(LEASES)
+        self.kubernetes.wipe_all(STREAM_CLUSTERS)
+        self.owners.forget_epochs()
+        await self._start()
 
     async def restart_store(self, number: int) -> None:
         """Start a segment store worker in the place of the one that is there."""
@@ -96,7 +142,7 @@ class FleetWorkload:
     async def restart_controller(self, number: int) -> None:
         """Start a controller in the place of the one that is there."""
         before = self.controllers.get(number)
-        if before is not None:
+        if before is not None and before.process.alive:
             self.world.crash(before.process)
             before.dead.set_result(None)
         node = self.controllers[number] = ControllerNode(self.world, self.kubernetes, number)
@@ -104,7 +150,7 @@ class FleetWorkload:
 
     async def restart_operator(self) -> None:
         """Start the operator, in the place of the one that is there."""
-        if self.operator is not None:
+        if self.operator is not None and self.operator.process.alive:
             self.world.crash(self.operator.process)
         self.operator = OperatorNode(self.world, self.kubernetes)
         self.operator.process.spawn(self.operator.serve())
@@ -144,6 +190,11 @@ class FleetWorkload:
         self._check(clients, watching)
         await clients.check_events()
         await clients.check_tables()
+        if self.begins_anew:
+            await self.world.spawn(self._begin_anew())
+            await self._settled()
+            await clients.check_events()
+            await clients.check_tables()
 
     async def _settled(self) -> float:
         """Wait until the containers are spread evenly; returns since when they are."""
