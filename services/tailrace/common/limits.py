@@ -87,6 +87,7 @@ LOG_INLINE_SYNC_MAX_S: Final = 0.001  # a slower fdatasync (moving average) runs
 LOG_OBJECT_PUTS_MAX: Final = 16  # frames of one log on their way to the store
 LOG_OBJECT_FRAME_TARGET_BYTES: Final = 4 * MIB  # of a frame; with the puts above, no more than may be unacknowledged
 LOG_OBJECT_PART_FRAMES_MAX: Final = 2  # in flight, before one that is not full waits and fills
+LOG_OBJECT_CHECKPOINT_FRAMES: Final = 4096  # between checkpoints: opening costs a request for each
 LOG_OBJECT_CALL_DEADLINE_S: Final = 10.0  # one request; its outcome is unknown after that
 LOG_OBJECT_RETRY_MIN_S: Final = 0.02
 LOG_OBJECT_RETRY_MAX_S: Final = 2.0

@@ -35,6 +35,11 @@ class SequencedLog:
         return limits.LOG_FRAMES_IN_FLIGHT_MAX
 
     @property
+    def frames_per_checkpoint(self) -> int:
+        """They are scanned in one go: their bytes and their operations count."""
+        return limits.CHECKPOINT_INTERVAL_OPERATIONS
+
+    @property
     def next_sequence(self) -> int:
         """Address that the next appended frame will get."""
         return self._next_sequence

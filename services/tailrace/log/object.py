@@ -116,6 +116,11 @@ class ObjectLog(SequencedLog):
         return limits.LOG_OBJECT_PART_FRAMES_MAX
 
     @property
+    def frames_per_checkpoint(self) -> int:
+        """See DurableLog.frames_per_checkpoint: opening asks the store for each."""
+        return limits.LOG_OBJECT_CHECKPOINT_FRAMES
+
+    @property
     def owned_at_s(self) -> float:
         """See DurableLog.owned_at_s: when the last look began that found no later claim."""
         return self._owned_at_s

@@ -81,6 +81,11 @@ class DurableLog(ReadableLog, Protocol):
         """With so many in flight, a frame that is not full should rather wait and fill: each costs the same."""
         ...
 
+    @property
+    def frames_per_checkpoint(self) -> int:
+        """With more frames since the last checkpoint, recovery takes long because of their number alone."""
+        ...
+
     async def open(self, epoch: int, nonce: bytes) -> None:
         """Take the log for `epoch` (above every earlier one) and fence earlier owners.
 

@@ -39,6 +39,7 @@ class Checkpointer:
         self._space = space
         self._bytes = 0
         self._operations = 0
+        self._frames = log.log_start
         self._body_bytes = 0
         self._keep_from = 0
         self._running = False
@@ -69,12 +70,13 @@ class Checkpointer:
         return (
             self._pipeline.written_bytes - self._bytes >= interval_bytes
             or self._pipeline.operations - self._operations >= limits.CHECKPOINT_INTERVAL_OPERATIONS
+            or self._log.next_sequence - self._frames >= self._log.frames_per_checkpoint
         )
 
     async def _run(self, force: bool) -> None:
         if not await self._room(self._body_bytes, force):
             return
-        written, count = self._pipeline.written_bytes, self._pipeline.operations
+        written, count, frames = self._pipeline.written_bytes, self._pipeline.operations, self._log.next_sequence
         self._state.forget_merged(self._clock.now_ms() - int(limits.MERGED_SOURCES_REMEMBERED_S * 1000))
         last = self._committer.last_frame
         keep_from = 0
@@ -85,7 +87,7 @@ class Checkpointer:
         if not await self._room(len(body), force):
             return
         future = self._pipeline.stage_control(ops.Checkpoint(as_of, body))
-        self._bytes, self._operations = written, count
+        self._bytes, self._operations, self._frames = written, count, frames
         await future
         self._keep_from = keep_from
         await self._truncate_log()

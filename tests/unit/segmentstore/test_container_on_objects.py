@@ -1,0 +1,42 @@
+"""A container whose log is in an object store."""
+
+from __future__ import annotations
+
+import pytest
+
+from tailrace.common import limits
+from tailrace.common.realports import SystemClock, SystemEntropy
+from tailrace.kernel import BlockCache
+from tailrace.log.object import ObjectLog
+from tailrace.segmentstore.cachemanager import CacheManager
+from tailrace.segmentstore.container import Container, ContainerPorts
+
+from .conftest import Objects, eventually
+
+NAME = "scope/stream/0.#epoch.0"
+
+
+async def opened(objects: Objects, epoch: int) -> tuple[Container, ObjectLog]:
+    log = ObjectLog(objects, 7)
+    cache = CacheManager(BlockCache(32 << 20))
+    container = Container(7, epoch, ContainerPorts(log, objects, cache, SystemClock(), SystemEntropy(), b"c" * 16))
+    await container.start(b"nonce-of-16-byte")
+    return container, log
+
+
+async def test_many_small_frames_lead_to_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening costs a request for each frame, so their number is bounded, whatever their bytes are."""
+    monkeypatch.setattr(limits, "LOG_OBJECT_CHECKPOINT_FRAMES", 50)
+    monkeypatch.setattr(limits, "FLUSH_INTERVAL_S", 0.01)
+    monkeypatch.setattr(limits, "FLUSH_TICK_S", 0.01)
+    objects = Objects()
+    container, log = await opened(objects, 1)
+    await container.create_segment(NAME)
+    for number in range(300):
+        await container.append(NAME, [b"%03d" % number])
+    await eventually(lambda: log.next_sequence - log.log_start < 150)
+    await container.close()
+    container, log = await opened(objects, 2)
+    assert await container.read_exact(NAME, 0, 900) == b"".join(b"%03d" % number for number in range(300))
+    await container.close()
+    await objects.close()
