@@ -161,7 +161,7 @@ class ContainerLife:
                 reason = str(error) or f"it takes longer than {limits.CONTAINER_LEAVE_DEADLINE_S:g} s"
                 _logger.warning("container_not_flushed", container=self._id, reason=reason)
         if self._phase == "running" and not self._writer.last_error:
-            await self._snapshots.take_last()
+            await self._snapshots.take_last(self._barrier)
         self._stop(ContainerStoppedError(f"container {self._id} was closed"))
         if self._tasks or self._flushes:
             await asyncio.wait([*self._tasks, *self._flushes])

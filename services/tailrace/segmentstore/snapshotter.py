@@ -23,7 +23,7 @@ from tailrace.segmentstore.snapshot import Snapshot, SnapshotName, folder, parse
 from tailrace.segmentstore.tier2 import Section
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from tailrace.common.ports import Clock, Entropy
     from tailrace.kernel import CacheView
@@ -133,14 +133,18 @@ class Snapshots:
         except UnavailableError as error:
             _logger.info("snapshots_not_listed", container=self._host.state.container_id, reason=str(error))
 
-    async def take_last(self) -> None:
-        """`take` for a container that is closed: within a bound, and what fails is told and left."""
+    async def take_last(self, barrier: Callable[[], Awaitable[None]]) -> None:
+        """`take` for a container that is closed: within a bound, and what fails is told and left.
+
+        ``barrier`` waits until everything staged is committed: it is acknowledged, and so must be in it.
+        """
         try:
             async with asyncio.timeout(limits.SNAPSHOT_LEAVE_DEADLINE_S):
+                await barrier()
                 await self.take()
         except (TailraceError, OSError, TimeoutError) as error:
             reason = str(error) or f"it takes longer than {limits.SNAPSHOT_LEAVE_DEADLINE_S:g} s"
-            _logger.info("last_snapshot_not_stored", container=self._host.state.container_id, reason=reason)
+            _logger.warning("last_snapshot_not_stored", container=self._host.state.container_id, reason=reason)
 
     async def _names(self) -> list[SnapshotName]:
         """The names of the snapshots that are there, the newest one last."""

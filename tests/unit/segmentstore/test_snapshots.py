@@ -312,3 +312,15 @@ async def test_flipped_bytes_of_the_cache_never_come_into_one(world: World) -> N
     with pytest.raises(CorruptionError, match="differ from those that were written"):
         await container.take_snapshot()
     assert not await names(world)
+
+
+async def test_the_last_one_has_what_is_acknowledged_while_the_container_closes(world: World) -> None:
+    world.log_delay_s = 0.05
+    container = await world.open()
+    await container.create_segment(A)
+    append = asyncio.create_task(container.append(A, [b"staged when the end came"]))
+    await asyncio.sleep(0)
+    assert container._pipeline.next_sequence - 1 > container.state.committed_sequence
+    await container.close()
+    await append
+    assert await stored(world, (await newest(world))[1], A) == b"staged when the end came"
