@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -29,15 +28,11 @@ def run(scenario: Scenario, *, seed: int = 1, containers: int = 6, workers: int 
     return world
 
 
-def sizes(fleet: OwnerFleet) -> list[int]:
-    return sorted(Counter(fleet.assigned().values()).values())
-
-
 def test_containers_spread_evenly() -> None:
     async def scenario(fleet: OwnerFleet) -> None:
         await asyncio.sleep(30)
         await fleet.settle()
-        assert sizes(fleet) == [2, 2, 2]
+        assert fleet.sizes() == [2, 2, 2]
         before = fleet.opens()
         await asyncio.sleep(300)
         assert fleet.opens() == before
@@ -53,7 +48,7 @@ def test_a_crash_is_over_in_less_than_ten_seconds() -> None:
         fleet.world.crash(fleet.owners["w1"].process)
         await asyncio.sleep(20)
         await fleet.settle()
-        assert sizes(fleet) == [3, 3]
+        assert fleet.sizes() == [3, 3]
         moved = [number for number, worker in fleet.assigned().items() if before[number] != worker]
         assert [before[number] for number in moved] == ["w1", "w1"]
         assert fleet.longest_gap_s(began_s, fleet.world.loop.time()) < 10
@@ -83,7 +78,7 @@ def test_a_drain_hands_over_one_after_the_other_and_is_short() -> None:
         await fleet.owners["w1"].drain()
         assert not fleet.owners["w1"].host.owned()
         await fleet.settle()
-        assert sizes(fleet) == [3, 3]
+        assert fleet.sizes() == [3, 3]
         assert fleet.longest_gap_s(began_s, fleet.world.loop.time()) < 3
         # Nobody was fenced: each log was closed by the one before it was opened by the next.
         events = [event[1:4] for event in fleet.events[epochs:] if event[1] != "ack"]
@@ -140,7 +135,7 @@ def test_most_workers_may_die_at_once() -> None:
             fleet.world.crash(fleet.owners[name].process)
         await asyncio.sleep(10)
         assert await fleet.settle() < 20
-        assert sizes(fleet) == [6]
+        assert fleet.sizes() == [6]
 
     run(scenario)
 
@@ -160,7 +155,7 @@ def test_what_is_wiped_comes_back_and_nothing_moves(what: str) -> None:
         if what != "everything but the cluster":
             assert fleet.assigned() == before
             assert fleet.opens() == opens
-        assert sizes(fleet) == [2, 2, 2]
+        assert fleet.sizes() == [2, 2, 2]
 
     for seed in range(2):
         run(scenario, seed=seed)
@@ -189,10 +184,10 @@ def test_a_zombie_is_fenced_and_comes_back_as_a_worker() -> None:
         fleet.world.pause(fleet.owners["w1"].process, 60)
         await asyncio.sleep(30)
         assert await fleet.settle() < 5
-        assert sizes(fleet) == [3, 3]
+        assert fleet.sizes() == [3, 3]
         await asyncio.sleep(60)
         await fleet.settle()
-        assert sizes(fleet) == [2, 2, 2]
+        assert fleet.sizes() == [2, 2, 2]
 
     run(scenario)
 
@@ -239,7 +234,7 @@ def test_another_placer_takes_over_and_nothing_moves() -> None:
         fleet.world.crash(fleet.owners["w2"].process)
         await asyncio.sleep(20)
         await fleet.settle()
-        assert sizes(fleet) == [3, 3]
+        assert fleet.sizes() == [3, 3]
 
     run(scenario)
 
@@ -263,63 +258,3 @@ def test_controllers_send_clients_to_the_owners() -> None:
         assert {follower.endpoints.endpoint_of(f"scope/stream/{number}")[0] for number in range(100)} == hosts
 
     run(scenario)
-
-
-FAULTS = (
-    "throttled_chance", "error_chance", "error_after_effect_chance", "lost_reply_chance", "own_conflict_chance",
-    "late_chance", "slow_chance", "stale_list_chance", "dead_watch_chance", "late_watch_chance", "closed_watch_chance",
-    "gone_watch_chance",
-)  # fmt: skip
-
-
-async def trouble(fleet: OwnerFleet) -> None:
-    """One bad thing."""
-    world = fleet.world
-    name = world.random.choice(sorted(fleet.owners))
-    owner = fleet.owners[name]
-    what = world.random.randrange(8)
-    if what == 0:
-        world.kubernetes.outage(world.random.random() * 30)
-    elif what == 1:
-        world.kubernetes.cut_off(owner.process, world.random.random() * 30)
-    elif what == 2:
-        world.kubernetes.wipe_status(STREAM_CLUSTERS, CLUSTER)
-    elif what == 3:
-        world.kubernetes.wipe_all(LEASES)
-    elif what == 4:
-        world.pause(owner.process, world.random.random() * 30)
-    elif what == 5:
-        world.crash(fleet.placer_process)
-        await asyncio.sleep(world.random.random() * 10)
-        fleet.start_placer()
-    elif what == 6:
-        if owner.process.alive:
-            world.crash(owner.process)
-        await asyncio.sleep(world.random.random() * 15)
-        fleet.start(name)
-    else:
-        fleet.start(name)  # the other one of that name goes on for a while
-
-
-def test_whatever_happens_it_settles_and_no_epoch_is_opened_twice() -> None:
-    faults: Counter[str] = Counter()
-
-    async def scenario(fleet: OwnerFleet) -> None:
-        world = fleet.world
-        for chance in FAULTS:
-            if world.random.random() < 0.5:
-                setattr(world.kubernetes, chance, world.random.random() * 0.2)
-        for _ in range(world.random.randrange(2, 8)):
-            await trouble(fleet)
-            await asyncio.sleep(world.random.random() * 20)
-        world.kubernetes.heal()
-        await asyncio.sleep(40)
-        await fleet.settle()
-        assert sizes(fleet) == [2, 2, 2]
-        opens = fleet.opens()
-        await asyncio.sleep(60)
-        assert fleet.opens() == opens
-
-    for seed in range(100, 108):
-        faults.update(run(scenario, seed=seed).faults())
-    assert len(faults) > 8

@@ -11,6 +11,7 @@ from sim.workloads.fleet import FleetWorkload
 from sim.workloads.log import LogWorkload
 from sim.workloads.objectcontainer import ObjectContainerWorkload
 from sim.workloads.objectlog import ObjectLogWorkload
+from sim.workloads.ownership import OwnershipWorkload
 from sim.workloads.pressure import PressureWorkload
 from sim.workloads.recoverysweep import RecoverySweep
 from sim.workloads.server import ServerWorkload
@@ -46,4 +47,5 @@ WORKLOADS: dict[str, Callable[[int], Workload]] = {
     "server": ServerWorkload,
     "cluster": ClusterWorkload,
     "fleet": FleetWorkload,
+    "ownership": OwnershipWorkload,
 }

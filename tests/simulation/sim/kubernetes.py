@@ -9,7 +9,6 @@ after the answer, old lists, watches that are late, die silently, are closed or 
 from __future__ import annotations
 
 import asyncio
-import copy
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
@@ -33,6 +32,13 @@ Objects = Mapping[tuple[str, str], Manifest]
 """By plural of the kind, and name."""
 
 
+def copied(value: Any) -> Any:
+    """A copy of what JSON can hold."""
+    if isinstance(value, dict):
+        return {name: copied(item) for name, item in value.items()}
+    return [copied(item) for item in value] if isinstance(value, list) else value
+
+
 class KubernetesCore:
     """The objects of one namespace. Every change has a version of its own, which is the version of the object, too."""
 
@@ -47,14 +53,14 @@ class KubernetesCore:
 
     def get(self, kind: Kind, name: str) -> Manifest:
         """See KubernetesApi.get."""
-        return copy.deepcopy(self._object(kind, name))
+        return copied(self._object(kind, name))
 
     def create(self, kind: Kind, manifest: Manifest) -> Manifest:
         """See KubernetesApi.create."""
         name = manifest["metadata"]["name"]
         if (kind.plural, name) in self.objects:
             raise AlreadyExistsError(f"{kind.plural} {name} exists already")
-        stored = copy.deepcopy(manifest)
+        stored = copied(manifest)
         if kind.status_apart:
             stored.pop("status", None)
         self._uids += 1
@@ -64,22 +70,22 @@ class KubernetesCore:
     def replace(self, kind: Kind, manifest: Manifest) -> Manifest:
         """See KubernetesApi.replace."""
         found = self._compare(kind, manifest)
-        stored = copy.deepcopy(manifest)
+        stored = copied(manifest)
         if kind.status_apart:
             stored.pop("status", None)
             if "status" in found:
-                stored["status"] = copy.deepcopy(found["status"])
+                stored["status"] = copied(found["status"])
         return self._changed(kind, found, stored)
 
     def replace_status(self, kind: Kind, manifest: Manifest) -> Manifest:
         """See KubernetesApi.replace_status."""
         found = self._compare(kind, manifest)
-        stored = {**copy.deepcopy(found), "status": copy.deepcopy(manifest.get("status", {}))}
+        stored = {**copied(found), "status": copied(manifest.get("status", {}))}
         return self._changed(kind, found, stored)
 
     def delete(self, kind: Kind, name: str) -> None:
         """Delete an object. Raises NotFoundError."""
-        gone = copy.deepcopy(self._object(kind, name))
+        gone = copied(self._object(kind, name))
         del self.objects[kind.plural, name]
         self._note(kind, "DELETED", gone)
 
@@ -118,18 +124,18 @@ class KubernetesCore:
 
     def _changed(self, kind: Kind, found: Manifest, stored: Manifest) -> Manifest:
         if stored == found:
-            return copy.deepcopy(found)  # no change, no version
+            return copied(found)  # no change, no version
         return self._store(kind, "MODIFIED", stored)
 
     def _store(self, kind: Kind, change: str, stored: Manifest) -> Manifest:
         self.objects[kind.plural, stored["metadata"]["name"]] = stored
         self._note(kind, change, stored)
-        return copy.deepcopy(stored)
+        return copied(stored)
 
     def _note(self, kind: Kind, change: str, manifest: Manifest) -> None:
         self.version += 1
         manifest["metadata"]["resourceVersion"] = str(self.version)
-        event = WatchEvent(change, copy.deepcopy(manifest))
+        event = WatchEvent(change, copied(manifest))
         self.changes.append((self.version, kind.plural, event))
         if len(self.changes) > HISTORY_MAX:
             self.compact(HISTORY_MAX // 2)
@@ -142,7 +148,7 @@ def listing(
 ) -> Listing:
     """The objects of a kind with the labels, by name."""
     found = (objects[key] for key in sorted(objects) if key[0] == kind.plural)
-    items = tuple(copy.deepcopy(item) for item in found if carries(item, labels))
+    items = tuple(copied(item) for item in found if carries(item, labels))
     return Listing(items, str(version))
 
 
@@ -380,7 +386,7 @@ class AttachedKubernetes:
     async def _write(
         self, verb: str, kind: Kind, manifest: Manifest, effect: Callable[[Kind, Manifest], Manifest]
     ) -> Manifest:
-        sent = copy.deepcopy(manifest)
+        sent = copied(manifest)
         what = f"{verb} {kind.plural} {sent['metadata']['name']}"
         stored: Manifest = await self._request(what, lambda: effect(kind, sent), writes=True)
         return stored
@@ -464,7 +470,7 @@ class _Watch:
     def _deliver(self) -> None:
         event = self._pending.pop(0)  # in order, whichever timer comes first
         if not self._dead:
-            self._queue.put_nowait(WatchEvent(event.kind, copy.deepcopy(event.manifest)))
+            self._queue.put_nowait(WatchEvent(event.kind, copied(event.manifest)))
 
     def _close(self) -> None:
         self.end()

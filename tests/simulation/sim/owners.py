@@ -8,17 +8,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
 from sim.process import SimProcess
+from sim.violations import require
 from sim.world import SimWorld
 from tailrace.cluster.clustermap import ClusterMap, read_map
 from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint
 from tailrace.cluster.follower import Follower
 from tailrace.cluster.heartbeat import Heart
-from tailrace.cluster.kubernetes import STREAM_CLUSTERS
+from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, WatchEvent
 from tailrace.cluster.leaseepochs import LeaseEpochs
+from tailrace.cluster.leases import read_container_lease
 from tailrace.cluster.placer import Placer
 from tailrace.cluster.renewal import Renewer
 from tailrace.common.errors import FencedError, NotOwnerError, TailraceError
@@ -45,6 +48,7 @@ class LogHost:
         """See ContainerHost."""
         keeper = self._keepers.pop(container_id, None)
         if keeper is not None:
+            await asyncio.sleep(self._owner.entropy.uniform())  # a flush
             keeper.cancel()
             await asyncio.wait([keeper])
 
@@ -56,10 +60,14 @@ class LogHost:
         floor = 0
         while True:
             log = ObjectLog(self._owner.store, container_id, max_frame_bytes=1024)
+            is_open = False
             try:
+                asked_s = asyncio.get_running_loop().time()
                 epoch = await self._epochs.take(container_id, floor)
+                self._owner.fleet.took(container_id, epoch, self._owner, asked_s)
                 await log.open(epoch, self._owner.entropy.token(16))
                 self._owner.fleet.opened(container_id, epoch, self._owner)
+                is_open = True
                 if not opened.done():
                     opened.set_result(None)
                 while True:
@@ -78,7 +86,8 @@ class LogHost:
                 await asyncio.sleep(0.1)
             finally:
                 await log.close()
-                self._owner.fleet.closed(container_id, self._owner)
+                if is_open:
+                    self._owner.fleet.closed(container_id, self._owner)
 
 
 class Owner:
@@ -179,6 +188,13 @@ class OwnerFleet:
         self.events: list[tuple[float, str, int, str, int]] = []
         """(time, ``open``, ``ack`` or ``close``, container, worker, epoch)"""
         self.owners: dict[str, Owner] = {}
+        self.failures: list[str] = []
+        """Promises that were broken, as they were seen."""
+        self._stored: dict[tuple[int, int], set[str]] = {}
+        """By container and epoch: the Leases, by uid, that ever had that epoch."""
+        self._returned: Counter[tuple[int, int]] = Counter()
+        self._maps: list[tuple[float, dict[int, str]]] = [(0.0, {})]
+        world.kubernetes.core.subscribers.append(self._on_change)
         world.store.slow_max_s = 0.2  # the store is not what is tried here
         world.kubernetes.core.create(
             STREAM_CLUSTERS, {"metadata": {"name": CLUSTER}, "spec": {"containers": containers}}
@@ -210,6 +226,29 @@ class OwnerFleet:
 
     # -- what happened
 
+    def _on_change(self, plural: str, event: WatchEvent) -> None:
+        if plural == LEASES.plural:
+            lease = read_container_lease(event.manifest)
+            if lease is not None:
+                uids = self._stored.setdefault((lease.container_id, lease.epoch), set())
+                uids.add(event.manifest["metadata"]["uid"])
+        else:
+            assignments = {} if event.kind == "DELETED" else read_map(event.manifest).assignments
+            now_s = self.world.loop.time()
+            self._maps.append((now_s, {number: assignment.worker for number, assignment in assignments.items()}))
+
+    def took(self, container_id: int, epoch: int, owner: Owner, asked_s: float) -> None:
+        """An epoch was returned to an owner that asked for it then."""
+        key = container_id, epoch
+        self._returned[key] += 1
+        if self._returned[key] > len(self._stored.get(key, ())):
+            self.failures.append(
+                f"epoch {epoch} of container {container_id} was handed out without being stored, or twice"
+            )
+        since = max(index for index, (at, _) in enumerate(self._maps) if at <= asked_s)
+        if owner.name not in {owners.get(container_id) for _, owners in self._maps[since:]}:
+            self.failures.append(f"{owner.name} got an epoch of container {container_id} without being named for it")
+
     def opened(self, container_id: int, epoch: int, owner: Owner) -> None:
         """A log was opened."""
         self.events.append((self.world.loop.time(), "open", container_id, owner.name, epoch))
@@ -236,7 +275,13 @@ class OwnerFleet:
 
     def served(self, since_s: float) -> dict[int, str]:
         """Who acknowledged last in each container, since then."""
-        return {number: worker for at, what, number, worker, _ in self.events if what == "ack" and at >= since_s}
+        found: dict[int, str] = {}
+        for at, what, number, worker, _ in reversed(self.events):
+            if at < since_s:
+                break
+            if what == "ack":
+                found.setdefault(number, worker)
+        return found
 
     def is_settled(self) -> bool:
         """Whether every container is served, within the last two seconds, by the worker that the map names."""
@@ -249,11 +294,12 @@ class OwnerFleet:
         """Wait until `is_settled`; how long that took."""
         began_s = self.world.loop.time()
         while not self.is_settled():
-            if self.world.loop.time() - began_s > within_s:
-                raise AssertionError(
-                    f"not settled after {within_s} s: map {self.map().assignments}, served {self.served(0)}, "
-                    f"owned { {name: sorted(owner.host.owned()) for name, owner in self.owners.items()} }"
-                )
+            require(
+                self.world.loop.time() - began_s <= within_s,
+                f"every container is served by whom the map names within {within_s} s: map {self.map().assignments}, "
+                f"served {self.served(0)}, "
+                f"owned { {name: sorted(owner.host.owned()) for name, owner in self.owners.items()} }",
+            )
             await asyncio.sleep(0.25)
         return self.world.loop.time() - began_s
 
@@ -267,9 +313,17 @@ class OwnerFleet:
         return max(gaps)
 
     def check(self) -> None:
-        """What must hold whatever happened: each log that is opened has a greater epoch than those before."""
+        """What must hold whatever happened."""
+        require(not self.failures, "; ".join(self.failures))
         greatest: dict[int, int] = {}
         for at, what, number, worker, epoch in self.events:
             if what == "open":
-                assert epoch > greatest.get(number, 0), (at, number, worker, epoch)
+                promise = (
+                    f"a log is opened with a greater epoch than before: {worker} opened {number} with {epoch} at {at}"
+                )
+                require(epoch > greatest.get(number, 0), promise)
                 greatest[number] = epoch
+
+    def sizes(self) -> list[int]:
+        """How many containers the workers that have some are to have, in order."""
+        return sorted(Counter(self.assigned().values()).values())

@@ -1,6 +1,19 @@
 """Every planted bug; importing the package fills ``BUGS``."""
 
-from sim.bugs import cache, client, container, containerstate, fleet, log, objectlog, recovery, snapshots, tables, tier2
+from sim.bugs import (
+    cache,
+    client,
+    container,
+    containerstate,
+    fleet,
+    log,
+    objectlog,
+    ownership,
+    recovery,
+    snapshots,
+    tables,
+    tier2,
+)
 from sim.bugs.registry import BUGS
 
 __all__ = [
@@ -12,6 +25,7 @@ __all__ = [
     "fleet",
     "log",
     "objectlog",
+    "ownership",
     "recovery",
     "snapshots",
     "tables",
