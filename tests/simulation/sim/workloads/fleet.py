@@ -197,12 +197,19 @@ class FleetWorkload:
             await clients.check_tables()
 
     async def _settled(self) -> float:
-        """Wait until the containers are spread evenly; returns since when they are."""
+        """Wait until the containers are spread evenly and run there; returns since when they are spread."""
         ends_at_s = self.world.loop.time() + PLACED_DEADLINE_S
         while not self.maps.is_even([node.name for node in self.stores.values()]):
             require(self.world.loop.time() < ends_at_s, f"containers are not spread evenly: {self.maps.now}")
             await asyncio.sleep(0.5)
-        return self.world.loop.time()
+        spread_at_s = self.world.loop.time()
+        while missing := [number for number, name in self.maps.now.items() if not self._store(name).runs(number)]:
+            require(self.world.loop.time() < ends_at_s, f"containers {missing} of {self.maps.now} are not served")
+            await asyncio.sleep(0.5)
+        return spread_at_s
+
+    def _store(self, name: str) -> StoreNode:
+        return next(node for node in self.stores.values() if node.name == name)
 
     def _observer(self, clients: Clients, number: int) -> Observer:
         def well_since_s() -> float:
@@ -212,6 +219,8 @@ class FleetWorkload:
 
     def _check(self, clients: Clients, watching: list[asyncio.Task[None]]) -> None:
         self.owners.check()
+        for node in self.stores.values():
+            node.check_memory()
         clients.check_alive()
         for task in watching:
             if task.done():

@@ -9,9 +9,11 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
+from sim.checks.memory import check_container
 from sim.kubernetes import SimKubernetes
 from sim.process import SimProcess
 from sim.store import AttachedStore, SimObjectStore
+from sim.violations import require
 from sim.workloads.fleetledger import Owners
 from sim.world import SimWorld
 from tailrace.client.connection import connect
@@ -33,6 +35,7 @@ from tailrace.common.budgets import Budgets
 from tailrace.common.errors import DeadlineError, NotOwnerError, TailraceError, UnavailableError
 from tailrace.controller.app import Controller
 from tailrace.controller.metadata import TableMetadataStore
+from tailrace.kernel import BLOCK_BYTES
 from tailrace.log.object import ObjectLog
 from tailrace.log.port import Buffer
 from tailrace.segmentstore.server.budgets import InFlightBudget
@@ -197,6 +200,24 @@ class StoreNode:
         await asyncio.wait([beating, following])
         await server.close()
         await self.worker.close()
+
+    def runs(self, container: int) -> bool:
+        """Whether the container is open here."""
+        worker = self.worker
+        return worker is not None and any(found.container_id == container for found in worker.containers())
+
+    def check_memory(self) -> None:
+        """Raise Violation when a budget is exceeded."""
+        if self.worker is None or not self.process.alive:
+            return
+        cache = self.worker.cache.cache.snapshot()
+        used = cache.metadata_bytes + cache.total_blocks * BLOCK_BYTES
+        require(used <= BUDGETS.cache_bytes, f"a cache of {BUDGETS.cache_bytes} bytes takes {used}")
+        outstanding, bound = self.in_flight.outstanding_bytes, 2 * self.in_flight.max_bytes
+        bound += limits.CONNECTION_IN_FLIGHT_MAX_BYTES
+        require(0 <= outstanding <= bound, f"{outstanding} bytes are in flight, the bound is {bound}")
+        for container in self.worker.containers():
+            check_container(container, limits.WRITER_BLOCK_MAX_BYTES, limits.ATTRIBUTE_PAGES_CACHED_MAX_BYTES)
 
     async def drain(self) -> None:
         """Hand everything over."""
