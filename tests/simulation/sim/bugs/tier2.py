@@ -41,6 +41,7 @@ def _idle_zombies(seed: int) -> Tier2Workload:
     """Owners that nobody asks for anything any more, and that so never hear of their successors."""
     workload = Tier2Workload(seed)
     workload.zombie_chance = 1.0
+    workload.asked_chance = 0.0
     workload.idle_max_s = 60.0
     workload.store_failure_chance = workload.store_loss_chance = 0.0
     workload.knobs |= {

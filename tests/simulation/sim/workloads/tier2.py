@@ -57,6 +57,8 @@ class Tier2Workload(ObjectContainerWorkload):
         self.processes: dict[SimProcess, Container] = {}
         self.zombie_chance = rng.choice([0.3, 0.8])
         self.idle_max_s = rng.choice([5.0, 60.0])
+        self.asked_chance = 0.7
+        """Of a zombie at each opening: clients that do not know better go on asking it."""
         self.work = rng.randint(5, 30)
         self.sole += [SlowClient(number, rng) for number in range(10, 10 + rng.randint(0, 2))]
         self.knobs |= {
@@ -100,7 +102,7 @@ class Tier2Workload(ObjectContainerWorkload):
     async def _open(self, process: SimProcess) -> Container:
         container = await super()._open(process)
         for zombie in self.zombies:
-            if zombie.alive and zombie in self.processes:
+            if zombie.alive and zombie in self.processes and self.random.random() < self.asked_chance:
                 zombie.spawn(disturb(self.processes[zombie], self.random))
         self.processes[process] = container
         self.owners.append(container)
