@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.storage import obstores
-from tailrace.storage.obstores import FolderObjects
+from tailrace.storage.obstores import FolderObjects, open_object_store
 from tailrace.storage.port import UploadParts
 
 
@@ -66,3 +66,14 @@ async def test_an_upload_holds_its_part(tmp_path: Path, monkeypatch: pytest.Monk
         thread.join()
     assert parts(tmp_path) == []
     assert await store.get("c1/key") == b"data"
+
+
+@pytest.mark.parametrize("kind", ["folder", "memory"])
+async def test_a_container_lists_its_own_objects(tmp_path: Path, kind: str) -> None:
+    """A prefix is a whole number of path parts, with and without its slash."""
+    store = FolderObjects(tmp_path) if kind == "folder" else open_object_store("memory://")
+    for key in ("c1/a/x", "c12/a/x", "a1/a/x", "c1/b/y"):
+        await store.put(key, [b"data"])
+    for prefix in ("c1/", "c1"):
+        assert sorted([info.key async for info in store.list(prefix)]) == ["c1/a/x", "c1/b/y"]
+    assert [info.key async for info in store.list("c7/")] == []
