@@ -7,6 +7,7 @@ from tailrace.common import limits
 from tailrace.kernel import BLOCK_BYTES, BlockCache, blocks_needed
 from tailrace.segmentstore.container import Container
 from tailrace.segmentstore.state import ContainerState
+from tailrace.segmentstore.tables.cache import EntryCache
 
 OWN_OPERATIONS_MAX_BYTES = 2 * limits.MIB
 """Checkpoints and commits of flushes of the simulated containers: they are bounded in number, not refused."""
@@ -47,6 +48,13 @@ def check_container(container: Container, largest_append_bytes: int, page_cache_
     require(waiting <= limits.LOG_UNACKNOWLEDGED_MAX_BYTES, f"{waiting} bytes of the log wait for acknowledgement")
     pages = container._attributes.cached_page_bytes
     require(pages <= page_cache_bytes, f"{pages} bytes of index pages, the bound is {page_cache_bytes}")
+
+
+def check_entries(entries: EntryCache, allowed_bytes: int) -> None:
+    """Hot entries of tables: what is counted is what is there, and within the bound."""
+    there = sum(record.length + limits.TABLE_ENTRY_CACHE_OVERHEAD_BYTES for record in entries._records.values())
+    require(entries.used_bytes == there, f"the entry cache counts {entries.used_bytes} bytes, it holds {there}")
+    require(there <= allowed_bytes, f"the entry cache holds {there} bytes of {allowed_bytes}")
 
 
 def check_idle(container: Container) -> None:

@@ -67,7 +67,8 @@ def check_same_contents(wanted: Contents, found: Contents, who: str) -> None:
     for name, (start, whole) in wanted.items():
         other_start, other = found[name]
         require(start == other_start, f"{name}: {who} begins at {other_start}, not {start}")
-        require(whole == other, f"{name}: {who} finds other bytes: {_first_difference(start, whole, other)}")
+        if whole != other:
+            raise Violation(f"{name}: {who} finds other bytes: {_first_difference(start, whole, other)}")
 
 
 def _first_difference(start: int, wanted: bytes, found: bytes) -> str:

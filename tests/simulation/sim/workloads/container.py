@@ -180,6 +180,11 @@ class ContainerWorkload:
             require(self._may_stay_closed(), f"the container did not open without a fault: {error}")
             return
         await self._drive(container)
+        if self.random.random() < 0.2:
+            try:
+                await self._check_places(container, flushed=False)
+            except UnavailableError as error:
+                self._judge(error)
         if self.random.random() < 0.3:
             try:
                 await container.close(flush=self.random.random() < 0.5)
@@ -214,7 +219,7 @@ class ContainerWorkload:
         await self._check_clients(container)
         await come_to_order(container, self.world.store)
         self._check_objects(container)
-        await self._check_places(container)
+        await self._check_places(container, flushed=True)
         await container.close()
         self.watch.closed()
 
@@ -233,11 +238,11 @@ class ContainerWorkload:
         for stream in self.streams:
             await stream.check(container)
 
-    async def _check_places(self, container: Container) -> None:
+    async def _check_places(self, container: Container, *, flushed: bool) -> None:
         """While nobody changes anything: cache, Tier 2, and another owner's recovery of the log hold the same bytes."""
         await self.watch.idle()
         known = await contents(container)
-        check_tiers(container, self.world.store, known, flushed=True)
+        check_tiers(container, self.world.store, known, flushed=flushed)
         other = copy.copy(self)
         other.world = copied(self.world)
         process = other.world.process("copy")

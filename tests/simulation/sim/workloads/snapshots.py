@@ -85,8 +85,8 @@ class SnapshotWorkload(Tier2Workload):
         await super()._incarnation()
         self.look(whole=True)
 
-    async def _check_places(self, container: Container) -> None:
-        await super()._check_places(container)
+    async def _check_places(self, container: Container, *, flushed: bool) -> None:
+        await super()._check_places(container, flushed=flushed)
         self._final = await contents(container)
 
     async def _calm(self, process: SimProcess) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
+from sim.checks.memory import check_entries
 from sim.process import SimProcess
 from sim.violations import require
 from sim.workloads.container import CALM_DEADLINE_S, ContainerWorkload
@@ -72,6 +73,7 @@ class TablesWorkload(ContainerWorkload):
                 require(self._may_stay_closed(), f"the container did not open without a fault: {error}")
                 return
             await self._use(container, TableService(container, entries, hash_function=self.hash_function))
+            check_entries(entries, self.entry_cache_bytes)
             try:
                 await container.close(flush=self.random.random() < 0.3)
             except UnavailableError as error:
@@ -111,7 +113,7 @@ class TablesWorkload(ContainerWorkload):
             for table, writers in self.writers.items():
                 await self._check(service, table, writers)
             self._check_objects(container)
-            await self._check_places(container)
+            await self._check_places(container, flushed=True)
             await container.close()
             self.watch.closed()
 
