@@ -175,7 +175,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class AddChunks:
-    """Ranges of segments are in Tier 2; `orphans` are objects that may be there and that nothing will ever reference."""
+    """Ranges of segments are in Tier 2; `orphans` are objects that may exist and that nothing will ever need."""
 
     TYPE: ClassVar = OperationType.ADD_CHUNKS
     refs: Sequence[tuple[int, ChunkRef]]
