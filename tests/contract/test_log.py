@@ -197,6 +197,7 @@ async def test_an_owner_knows_since_when_it_was_surely_the_owner(place: Place) -
     else:
         assert log.owned_at_s == float("inf"), "nobody else can open it"
     await log.close()
+    assert log.owned_at_s == float("-inf")
     with pytest.raises(UnavailableError):
         await log.confirm_owner()
 

@@ -191,6 +191,10 @@ class ObjectLog(SequencedLog):
         except FencedError as error:
             self._fail(error)
             raise
+        except DataError as error:
+            self._fail(error)
+            assert self._failure is not None
+            raise self._failure from error
 
     async def _raise_if_fenced(self, error: DataError) -> None:
         """A later owner deletes what it does not need: what a fenced one misses is no loss."""
@@ -308,6 +312,7 @@ class ObjectLog(SequencedLog):
 
     def _fail(self, error: Exception) -> None:
         """Stop for good; whatever is not acknowledged never will be by this owner."""
+        self._owned_at_s = float("-inf")
         if self._failure is None:
             if isinstance(error, FencedError):
                 self._failure = error

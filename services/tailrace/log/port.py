@@ -102,7 +102,8 @@ class DurableLog(ReadableLog, Protocol):
 
     @property
     def owned_at_s(self) -> float:
-        """Loop time at which there was surely no later owner; infinite when there can be none while this one is open.
+        """Loop time at which there was surely no later owner; infinite when there can be none while this one is open,
+        and minus infinity once the log has ended.
 
         Answers of an owner may be as far behind what others have acknowledged since as this lies back (design §9).
         """

@@ -81,5 +81,8 @@ class OwnerWatch:
                 await self._log.confirm_owner()
         except FencedError as error:
             self._lost(error)
-        except (UnavailableError, TimeoutError):
-            await asyncio.sleep(limits.OWNER_LOOK_RETRY_S)  # whoever waits begins another one
+        except (UnavailableError, TimeoutError) as error:
+            if self._log.owned_at_s == float("-inf"):
+                self._lost(error)  # the log has ended, for whatever reason
+            else:
+                await asyncio.sleep(limits.OWNER_LOOK_RETRY_S)  # whoever waits begins another one

@@ -195,6 +195,18 @@ async def test_an_error_of_the_look_is_no_acknowledgement(store: GateStore) -> N
     await log.close()
 
 
+async def test_a_claim_that_cannot_be_read_ends_the_log(store: GateStore) -> None:
+    log = await opened(store, 1)
+    store.objects[KEYS.claim(2)] = b"nonsense"
+    for _ in range(2):
+        with pytest.raises(UnavailableError, match="this is no claim"):
+            await log.confirm_owner()
+    assert log.owned_at_s == float("-inf")
+    with pytest.raises(UnavailableError):
+        await log.append([b"x"])
+    await log.close()
+
+
 async def test_the_owner_that_looks_knows_since_when(store: GateStore) -> None:
     log = await opened(store, 1)
     loop = asyncio.get_running_loop()

@@ -171,6 +171,17 @@ async def test_an_owner_that_cannot_look_sends_reads_away_and_keeps_the_containe
     assert isinstance(await first.client.call(REQUESTS["info"]), c.StreamSegmentInfo)
 
 
+async def test_a_claim_that_cannot_be_read_stops_the_container(
+    first: Owner, memory: obstore.store.MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await obstore.put_async(memory, f"log/0/claims/{2:020d}", b"nonsense")
+    monkeypatch.setattr(limits, "OWNER_SEEN_MAX_S", 0.0)
+    assert isinstance(await first.client.call(REQUESTS["info"]), c.WrongHost)
+    (status,) = first.worker.status()
+    assert status.state == "stopped"
+    assert "this is no claim" in status.reason
+
+
 async def test_looks_go_on_while_a_container_is_used_and_end_when_it_is_idle(
     first: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
