@@ -60,7 +60,8 @@ class _Worker:
     """A renewal was seen since the (re)connection."""
     dead: bool = False
     asked_s: float | None = None
-    past: list[str] = field(default_factory=list)
+    past: dict[str, int] = field(default_factory=dict)
+    """Incarnations before the present one, with the last renewal that was seen of each."""
 
 
 class FailureDetector:
@@ -162,11 +163,14 @@ def _is_newer(known: _Worker, renewal: Renewal) -> bool:
         return True
     if renewal.incarnation == known.renewal.incarnation:
         return renewal.number > known.renewal.number
-    return renewal.incarnation not in known.past
+    return renewal.number > known.past.get(renewal.incarnation, -1)
 
 
 def _hear(known: _Worker, renewal: Renewal, now_s: float, *, confirmed: bool) -> None:
     if known.renewal is not None and known.renewal.incarnation != renewal.incarnation:
-        known.past = [*known.past, known.renewal.incarnation][-_PAST_MAX:]
+        known.past.pop(known.renewal.incarnation, None)
+        known.past[known.renewal.incarnation] = known.renewal.number
+        while len(known.past) > _PAST_MAX:
+            del known.past[next(iter(known.past))]
     known.renewal, known.heard_s, known.looks = renewal, now_s, 0
     known.confirmed, known.dead, known.asked_s = confirmed, False, None

@@ -179,6 +179,18 @@ def test_an_old_list_is_no_renewal(fleet: Fleet) -> None:
     assert fleet.verdict.dead == ("a",)
 
 
+def test_a_process_of_before_that_renews_again_lives(fleet: Fleet) -> None:
+    """Two processes of one worker, of which the older one has the Lease in the end."""
+    fleet.renewals["a"] = Renewal("j", 1)
+    assert "a" in fleet.look().alive
+    fleet.renewals["a"] = Renewal("i", 10)
+    fleet.silent.add("a")
+    assert "a" in fleet.look().alive
+    fleet.silent.clear()
+    for _ in range(20):
+        assert "a" in fleet.look().alive
+
+
 def test_a_worker_without_a_lease_lapses_too() -> None:
     fleet = Fleet("abc")
     for _ in range(5):

@@ -115,9 +115,9 @@ class FleetWorkload:
     # -- processes
 
     def _crash_everything(self) -> None:
-        for node in (*self.stores.values(), *self.controllers.values(), self.operator):
-            if node is not None and node.process.alive:
-                self.world.crash(node.process)
+        for process in list(self.world.processes):
+            if not process.name.startswith(("clients", "observer")):
+                self.world.crash(process)
         for controller in self.controllers.values():
             if not controller.dead.done():
                 controller.dead.set_result(None)
@@ -135,9 +135,30 @@ class FleetWorkload:
         before = self.stores.get(number)
         if before is not None and before.process.alive:
             self.world.crash(before.process)
+        self._start_store(number)
+
+    def supplant_store(self, number: int) -> None:
+        """Start a worker in the place of one that goes on, as when its machine only seems to be lost."""
+        self.stores[number].lose_address()
+        self._start_store(number)
+
+    def _start_store(self, number: int) -> None:
         node = self.stores[number] = StoreNode(self.world, self.kubernetes, number, self.owners, self.maps.named)
         serving = node.process.spawn(node.serve())
-        serving.add_done_callback(lambda done: done.cancelled() or done.result())
+        serving.add_done_callback(lambda done: self._ended(node, done))
+
+    def _ended(self, node: StoreNode, done: asyncio.Task[None]) -> None:
+        """A worker that another process took the place of has ended by itself: Kubernetes starts it again."""
+        if done.cancelled():
+            return
+        done.result()
+        self.world.loop.call_world(0, self._start_again, node)
+
+    def _start_again(self, node: StoreNode) -> None:
+        if node.process.alive:
+            self.world.crash(node.process)
+            if self.stores[node.number] is node:
+                self._start_store(node.number)
 
     async def restart_controller(self, number: int) -> None:
         """Start a controller in the place of the one that is there."""

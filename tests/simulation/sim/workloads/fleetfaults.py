@@ -28,6 +28,7 @@ HARMLESS = frozenset(
 )
 """What is no reason to move a container."""
 KINDS = (
+    "supplant",
     "workers_away_from_kubernetes",
     "crash",
     "crash_at_request",
@@ -131,6 +132,19 @@ class Nemesis:
         span_s, node = self._span_s(), self._fleet.stores[self._store()]
         self._hurt(node.name, span_s)
         self._fleet.world.pause(node.process, span_s)
+        await asyncio.sleep(span_s)
+
+    async def _supplant(self) -> None:
+        """Two processes that believe to be the same worker."""
+        number = self._store()
+        before = self._fleet.stores[number]
+        self._hurt(before.name, LONG_S)
+        span_s = self._span_s()
+        if self._random.random() < 0.5:
+            self._fleet.world.pause(before.process, span_s)
+        else:
+            self._fleet.kubernetes.cut_off(before.process, span_s)
+        self._fleet.supplant_store(number)
         await asyncio.sleep(span_s)
 
     async def _controller(self) -> None:

@@ -158,6 +158,7 @@ class StoreNode:
         self.store = CutStore(world.store, self.process)
         self.worker: Worker | None = None
         self.follower: Follower | None = None
+        self.server: SegmentStoreServer | None = None
         self.in_flight = InFlightBudget(BUDGETS.in_flight_bytes)
         self._api = kubernetes.attach(self.process)
         self._world = world
@@ -183,7 +184,7 @@ class StoreNode:
         ports = WorkerPorts(self.store, self._open_log, next_epoch, clock, entropy, CLUSTER_ID)
         self.worker = Worker(CONTAINERS, (), BUDGETS, ports)
         await self.worker.start()
-        server = SegmentStoreServer(self.worker, self.in_flight, clock, entropy)
+        server = self.server = SegmentStoreServer(self.worker, self.in_flight, clock, entropy)
         await server.start(self.endpoint.host, self.endpoint.port)
         heart = Heart()
         beating = asyncio.get_running_loop().create_task(heart.beat())
@@ -200,6 +201,12 @@ class StoreNode:
         await asyncio.wait([beating, following])
         await server.close()
         await self.worker.close()
+
+    def lose_address(self) -> None:
+        """Who connects from now on reaches whoever listens next; who is connected stays so."""
+        listener: Any = self.server._server if self.server is not None else None
+        if listener is not None:
+            self._world.network.unlisten(listener)
 
     def runs(self, container: int) -> bool:
         """Whether the container is open here."""
