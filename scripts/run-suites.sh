@@ -52,7 +52,7 @@ by_bugs() {
     local started=$SECONDS result=passed chosen=(--bugs-of "$(date -u +%F)")
     [ "$profile" = full ] && chosen=(--bug all)
     echo "== planted bugs ($profile)"
-    "$python" tests/simulation/run.py "${chosen[@]}" || { result="FAILED ($?)"; status=1; }
+    "$python" tests/simulation/run.py "${chosen[@]}" --jobs "$(nproc)" || { result="FAILED ($?)"; status=1; }
     note "planted bugs" "$started" "$result"
 }
 

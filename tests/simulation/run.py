@@ -9,7 +9,6 @@ import argparse
 import contextlib
 import datetime
 import sys
-import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -21,8 +20,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from sim import document, report
 from sim.bugs import BUGS
-from sim.bugs.registry import SECONDS_MAX, SEEDS_MAX, Hunted, hunt, of_day
+from sim.bugs.registry import SECONDS_MAX, SEEDS_MAX, hunt, of_day
 from sim.catalogue import WORKLOADS
+from sim.hunting import hunt_all
 from sim.seeds import SeedRun, Totals, run_many, run_seed
 
 SECONDS_WITHOUT_LIMITS = 60.0
@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, help="run this seed alone, with tracebacks")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--workload", help="this workload alone")
-    parser.add_argument("--jobs", type=int, default=1, help="processes that share the seeds")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that share the work")
     parser.add_argument("--bug", help="hunt this planted bug; list: print their names; all: hunt all of them")
     parser.add_argument("--bugs-of", type=datetime.date.fromisoformat, help="hunt the two planted bugs of a day")
     parser.add_argument("--document-bugs", action="store_true", help="write the planted bugs into docs/simulation.md")
@@ -158,26 +158,19 @@ def _bugs(options: argparse.Namespace) -> int:
         return UNKNOWN_NAME
     if options.seed is not None:
         return _replay_bug(names[0], options.seed)
-    hunts = [_hunt(name, options) for name in names]
+    hunts = hunt_all(
+        names,
+        options.first,
+        options.seeds or SEEDS_MAX,
+        options.seconds or SECONDS_MAX,
+        options.jobs,
+        lambda hunted: None if options.json else print(report.hunted_line(hunted), flush=True),
+    )
     if options.json:
         print(report.bugs_json(hunts))
     elif len(hunts) > 1:
         report.console().print(report.bugs_table(hunts))
     return 0 if all(hunted.found for hunted in hunts) else 1
-
-
-def _hunt(name: str, options: argparse.Namespace) -> Hunted:
-    """One bug; an error that is not what finds it ends its hunt without success, and the others go on."""
-    try:
-        hunted = hunt(
-            BUGS[name], first=options.first, seeds=options.seeds or SEEDS_MAX, seconds=options.seconds or SECONDS_MAX
-        )
-    except Exception as error:
-        traceback.print_exc()
-        hunted = Hunted(name, 0, 0.0, None, f"the hunt failed: {type(error).__name__}: {error}")
-    if not options.json:
-        print(report.hunted_line(hunted), flush=True)
-    return hunted
 
 
 def _replay_bug(name: str, seed: int) -> int:

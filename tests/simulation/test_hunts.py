@@ -14,6 +14,7 @@ from sim import document
 from sim.bugs import BUGS
 from sim.bugs.registry import PlantedBug, bug, hunt, of_day
 from sim.catalogue import WORKLOADS
+from sim.hunting import hunt_all
 from sim.violations import Violation, require
 from sim.workloads.log import LogWorkload
 
@@ -36,6 +37,7 @@ HAZARDS = {
     "a prefetched attribute over a newer evicted one": "prefetch-over-newer-value",
     "SetupAppend answered from staged state": "setup-answered-from-staged-state",
     "a table copy over a newer value": "table-copy-over-newer",
+    "a stale owner that answers reads": "stale-owner-reads",
 }
 """What can go wrong by the design, and the name under which it is planted."""
 
@@ -124,6 +126,23 @@ def test_names_of_bugs(name: str, words: str) -> None:
     with pytest.raises(ValueError, match="no docstring"):
         bug("a-bug", LogWorkload)(lambda patch: None)
     assert before == BUGS
+
+
+def test_hunts_of_several_processes() -> None:
+    told: list[str] = []
+    names = ["damage-served", "acknowledge-before-fsync", "directory-not-synced"]
+    hunts = hunt_all(names, 0, 50, 60.0, 2, lambda hunted: told.append(hunted.name))
+    assert [hunted.name for hunted in hunts] == names
+    assert all(hunted.found for hunted in hunts)
+    assert sorted(told) == sorted(names)
+
+
+def test_a_hunt_that_fails_is_no_find(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(BUGS, "a-bug", PlantedBug("a-bug", "", BrokenLog, changes_nothing, ARITHMETIC))
+    (hunted,) = hunt_all(["a-bug"], 0, 5, 60.0, 1, lambda hunted: None)
+    assert not hunted.found
+    assert "three is no number" in hunted.said
+    assert "Traceback" in capsys.readouterr().err
 
 
 def test_each_bug_has_its_turn() -> None:
