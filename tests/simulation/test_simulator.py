@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import itertools
 import os
 import socket
 import subprocess
 import sys
 import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -214,6 +217,36 @@ async def _tick(world: SimWorld, ticks: list[float]) -> None:
     while True:
         ticks.append(world.loop.time())
         await asyncio.sleep(1)
+
+
+def test_generators_of_a_dead_process_are_left_alone() -> None:
+    with SimWorld(6) as world:
+        ended: list[str] = []
+
+        async def numbers() -> AsyncIterator[int]:
+            try:
+                while True:
+                    await asyncio.sleep(1)
+                    yield 1
+            finally:
+                await asyncio.sleep(1)
+                ended.append("closed")
+
+        async def read() -> None:
+            async with contextlib.aclosing(numbers()) as source:
+                async for _ in source:
+                    pass
+
+        async def main() -> None:
+            process = world.process("reader")
+            process.spawn(read())
+            await asyncio.sleep(2.5)
+            world.crash(process)
+            gc.collect()
+            await asyncio.sleep(10)
+
+        world.run(main())
+        assert not ended
 
 
 def test_a_paused_process_stands_still_and_goes_on_late() -> None:

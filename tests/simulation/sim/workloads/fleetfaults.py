@@ -103,7 +103,7 @@ class Nemesis:
         self._hurt_until_s[name] = max(until_s, self._hurt_until_s.get(name, 0.0))
 
     def _span_s(self, longest_s: float = LONG_S) -> float:
-        return self._random.random() ** 1.5 * longest_s
+        return float(self._random.random() ** 1.5 * longest_s)
 
     def _store(self) -> int:
         return self._random.randrange(self._fleet.store_count)
