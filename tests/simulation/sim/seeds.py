@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 
 from sim.catalogue import WORKLOADS
+from sim.knobs import silent_logs
 from sim.loop import STARTED_S
 
 
@@ -72,7 +73,8 @@ def run_seed(name: str, seed: int, verbose: bool = False) -> SeedRun:
     workload = WORKLOADS[name](seed)
     failure = ""
     try:
-        workload.run()
+        with silent_logs():
+            workload.run()
     except (Exception, asyncio.CancelledError) as error:
         failure = f"{type(error).__name__}: {error}"
         if verbose:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from sim.knobs import silent_logs
 from sim.violations import Violation
 from tailrace.common.errors import DataError
 
@@ -121,7 +122,7 @@ def hunt(
 def _noticed(planted: PlantedBug, seed: int, verbose: bool) -> str | None:
     """What a seed says about the bug, if it notices it."""
     try:
-        with pytest.MonkeyPatch.context() as patch:
+        with pytest.MonkeyPatch.context() as patch, silent_logs():
             planted.plant(patch)
             planted.workload(seed).run()
     except planted.found_by as violation:
@@ -137,7 +138,8 @@ def _noticed(planted: PlantedBug, seed: int, verbose: bool) -> str | None:
 def _is_kept(planted: PlantedBug, seed: int) -> bool:
     """Whether a seed keeps every promise when the bug is not in."""
     try:
-        planted.workload(seed).run()
+        with silent_logs():
+            planted.workload(seed).run()
     except planted.found_by:
         return False
     return True
