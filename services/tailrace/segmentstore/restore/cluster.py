@@ -129,6 +129,7 @@ class _Restore:
             self._logs.append(log)
             if result.epoch:
                 take_epoch(self._path, found.container, result.epoch - 1)
+                note_opened(self._path, found.container, result.epoch)
             return result
         result, state = await newest_state(self._store, self._cluster_id, found)
         if state is not None:
