@@ -81,12 +81,14 @@ class Transactor:
         rng = self._random
         async with self._client.transactional_writer(self._stream, lease_ms=LEASE_MS) as transactions:
             for _ in range(count):
-                await asyncio.sleep(rng.random() * 3)
-                opened = [await self.open(transactions) for _ in range(rng.choice([1, 2, 4]))]
+                await asyncio.sleep(rng.random() ** 2 * 3)
+                opened = [await self.open(transactions) for _ in range(rng.choice([1, 3, 6]))]
                 mine = [item for item in opened if item is not None]
                 rng.shuffle(mine)
                 for transaction, sent in mine:
                     await self._end(transaction, sent)
+                for transaction, sent in rng.sample(mine, len(mine) // 2):
+                    await self.change_mind(transaction, sent)
                 for transaction, sent in mine:
                     if sent.committed:
                         await persist(lambda waiting=transaction: waiting.wait_until_visible(60))  # type: ignore[misc]
@@ -98,7 +100,7 @@ class Transactor:
             transaction = await persist(transactions.begin)
         except WriteConflictError:
             return None
-        keys = rng.choices(self._keys, k=rng.choice([1, 2, 6, 20]))
+        keys = rng.choices(self._keys, k=rng.choice([1, 2, 4, 12]))
         sent = self._ledger.transaction(len(self._ledger.transactions), keys, rng.choice([0, 20]))
         self.known.append((transaction, sent))
         with contextlib.suppress(IllegalStateError):  # the lease is over
@@ -118,8 +120,6 @@ class Transactor:
             transaction.stop_pinging()  # its owner died; the lease ends it
             sent.committed = await self.decided(transaction, sent)
             require(not sent.committed, f"{sent.name} is committed, and nobody asked for it")
-        if self._random.random() < 0.5:
-            await self.change_mind(transaction, sent)
 
     async def commit(self, transaction: Transaction, sent: Sent) -> None:
         """Commit; what came of it is known after that."""
@@ -183,14 +183,14 @@ class StreamClients:
         self.stream = stream
         self.ledger = Ledger(stream.stream)
         self.keys = [f"key{number}" for number in range(rng.randint(1, 8))]
-        self.turns = rng.choice([5, 30, 80])
-        self.pause_s = rng.choice([0.02, 0.2, 1.0])
-        self.scales = rng.choice([0, 1, 2, 4])
-        self.rounds = rng.choice([0, 1, 3])
-        self.transactors = rng.choice([1, 1, 2])
+        self.turns = rng.choice([5, 20, 80])
+        self.pause_s = rng.choice([0.02, 0.1, 0.5])
+        self.scales = rng.choice([0, 2, 4, 8])
+        self.rounds = rng.choice([0, 3, 6])
+        self.transactors = rng.choice([1, 2])
         self.truncations = rng.choice([0, 0, 1, 3])
         self.readers = rng.randint(1, 3)
-        self.checkpoint_ms = rng.choice([500, 3000])
+        self.checkpoint_ms = rng.choice([200, 500, 3000])
         self.retention = rng.choice([GroupRetention.NONE, GroupRetention.MANUAL])
         self.writing = True
         self.read: list[bytes] = []
@@ -233,19 +233,22 @@ class StreamClients:
     async def _write(self, writer: EventWriter) -> None:
         rng = self.random
         for _ in range(self.turns):
-            key = rng.choice(self.keys)
-            batch = [self.ledger.event(key, rng.choice([0, 10, 300])) for _ in range(rng.choice([1, 1, 3, 30]))]
-            await writer.ready()
-            writer.write_events(batch, key)
-            self.steps += len(batch)
+            for _ in range(rng.choice([1, 1, 1, 10])):
+                key = rng.choice(self.keys)
+                batch = [self.ledger.event(key, rng.choice([0, 10, 300])) for _ in range(rng.choice([1, 1, 3, 20]))]
+                await writer.ready()
+                writer.write_events(batch, key)
+                self.steps += len(batch)
             await asyncio.sleep(rng.random() ** 4 * self.pause_s)
 
     async def _scale(self, client: Client) -> None:
+        writing_s = self.turns * self.pause_s / 5
+        longest_s = self.random.choice([3.0, 2 * writing_s / max(1, self.scales)])
         for _ in range(self.scales):
-            await asyncio.sleep(self.random.random() * 6)
+            await asyncio.sleep(self.random.random() * longest_s)
             # refused: another scale runs; unavailable: it goes on
             with contextlib.suppress(WriteConflictError, IllegalStateError, UnavailableError):
-                await client.streams.scale_to(self.stream, self.random.randint(1, 4), deadline_s=120)
+                await client.streams.scale_to(self.stream, self.random.choice([1, 1, 2, 3, 4]), deadline_s=120)
 
     async def _truncate(self, client: Client) -> None:
         """Drop what the group has read: everything before a cut that it published."""
@@ -257,7 +260,9 @@ class StreamClients:
                 checkpoint = await group.checkpoint(f"cut{number}", deadline_s=60)
             except (IllegalStateError, UnavailableError):
                 continue  # too many are under way, or one that did not end in time
-            cut = checkpoint.cuts[str(self.stream)]
+            cut = checkpoint.cuts.get(str(self.stream))
+            if cut is None:
+                raise Violation("a checkpoint is complete, and has no position in the stream")
             self.cuts.append(dict(cut.positions))
             self.ledger.released.update(self.read)
             if self.retention is not GroupRetention.NONE:
@@ -270,7 +275,7 @@ class StreamClients:
     async def _read(self, client: Client, name: str) -> None:
         """Read until everything was read; now and then die and be declared offline, or leave and come again."""
         idle = 0
-        while self.writing or idle < 60:
+        while not self._is_read(idle):
             reader = client.reader(self.stream.scope, GROUP, name)
             try:
                 await persist(reader.start)
@@ -280,7 +285,7 @@ class StreamClients:
             for _ in range(self.random.randint(3, 300)):
                 count = await self._read_batch(reader)
                 idle = 0 if count else idle + 1
-                if not self.writing and idle >= 60:
+                if self._is_read(idle):
                     break
             if self.random.random() < 0.5:
                 await persist(reader.close)
@@ -288,6 +293,12 @@ class StreamClients:
                 position = reader.position
                 await self._vanish(reader)
                 await self._offline(client, name, position)
+
+    def _is_read(self, idle: int) -> bool:
+        """Whether a reader that got nothing for so many times needs no more patience."""
+        if self.writing or idle < 6:
+            return False
+        return idle >= 60 or len(self.read) >= self.ledger.expected_events
 
     async def _read_batch(self, reader: EventReader) -> int:
         try:

@@ -57,6 +57,12 @@ class Ledger:
         self.transactions.append(sent)
         return sent
 
+    @property
+    def expected_events(self) -> int:
+        """How many events readers will see, as far as is known."""
+        committed = sum(len(sent.events) for sent in self.transactions if sent.committed)
+        return sum(map(len, self.written.values())) + committed
+
     def check_read(self, events: Sequence[bytes]) -> None:
         """Everything was given to the readers of a group, once and in order."""
         self._check(events, set(), "read by the group")

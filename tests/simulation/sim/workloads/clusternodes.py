@@ -31,8 +31,17 @@ CLUSTER_ID = b"simulated-clustr"
 LOG_FILE_BYTES = 1024 * 1024
 CACHE_BYTES = 16 * limits.MIB
 
-STEPS = (None, "create_segment", "seal_segment", "truncate_segment", "delete_segment", "merge_batch", "put", "remove")
-"""Calls to the store at which a controller may be struck; None: any."""
+STEPS: dict[str | None, int] = {
+    None: 2,
+    "create_segment": 1,
+    "seal_segment": 1,
+    "truncate_segment": 1,
+    "delete_segment": 2,
+    "merge_batch": 8,
+    "put": 1,
+    "remove": 1,
+}
+"""Calls to the store at which a controller may be struck, and how often each is chosen; None: any."""
 
 
 class StoreNode:
@@ -180,7 +189,9 @@ class Controllers:
         self._random = rng
         self.current: ControllerNode | None = None
         self.zombies: list[ControllerNode] = []
-        self.lost_call_chance = rng.choice([0.0, 0.0, 0.01])
+        self._ends: list[asyncio.Task[None]] = []
+        self.steps = STEPS
+        self.lost_call_chance = rng.choice([0.0, 0.01, 0.03])
         self.config = ControllerConfig(
             idle_s=rng.choice([0.5, 10.0]), blocking_deadline_s=rng.choice([20.0, limits.RPC_BLOCKING_DEADLINE_S])
         )
@@ -220,7 +231,7 @@ class Controllers:
         """Crash them, let them stand still and be replaced, until cancelled."""
         rng = self._random
         while True:
-            await asyncio.sleep(rng.random() ** 2 * 6)
+            await asyncio.sleep(rng.random() ** 2 * 3)
             if self.current is None:
                 await self.start()
             elif rng.random() < 0.55:
@@ -236,7 +247,7 @@ class Controllers:
 
     async def _replace(self, node: ControllerNode) -> None:
         """It stands still and is believed dead; later it goes on, for some time beside its successor."""
-        pause_s = self._random.random() ** 2 * 60
+        pause_s = self._random.random() ** 2 * 40
         await self._strike(node, lambda: self._world.pause(node.process, pause_s))
         if not node.process.paused:
             self._world.pause(node.process, pause_s)
@@ -244,19 +255,26 @@ class Controllers:
         node.give_up()
         self.zombies.append(node)
         await self.start()
-        await asyncio.sleep(self._random.random() * 1.5 * pause_s + self._random.random() * 10)
+        left_s = self._random.random() * 1.5 * pause_s + self._random.random() * 10
+        self._ends.append(asyncio.create_task(self._end_later(node, left_s)))
+
+    async def _end_later(self, node: ControllerNode, seconds: float) -> None:
+        await asyncio.sleep(seconds)
         self.kill(node)
 
     async def _strike(self, node: ControllerNode, strike: Callable[[], None]) -> None:
         rng = self._random
-        step = rng.choice(STEPS)
-        calls = int(rng.random() ** 2 * (60 if step is None else 6))
+        step = rng.choices(list(self.steps), list(self.steps.values()))[0]
+        calls = int(rng.random() ** 2 * (60 if step is None else 5))
         node.gate.arm(step, calls, after_effect=rng.random() < 0.5, strike=strike)
-        await asyncio.wait([node.gate.struck], timeout=rng.random() ** 2 * 15)
+        await asyncio.wait([node.gate.struck], timeout=rng.random() ** 2 * 10)
         node.gate.disarm()
 
     async def calm(self) -> None:
         """One controller, and no trouble any more."""
+        for end in self._ends:
+            end.cancel()
+        await asyncio.gather(*self._ends, return_exceptions=True)
         for node in list(self.zombies):
             self.kill(node)
         if self.current is None:

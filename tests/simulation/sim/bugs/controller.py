@@ -1,0 +1,199 @@
+"""Planted bugs of the controller: of its commit passes, scales, names, metadata writes and the cuts of its groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from sim.bugs.registry import bug
+from sim.workloads.cluster import ClusterWorkload
+from tailrace.client.groupstate.state import GroupState
+from tailrace.common.errors import NoSuchStreamError, UnavailableError
+from tailrace.controller import cuts, scopes, store
+from tailrace.controller.model import Epoch, StreamConfig, StreamSegment, TransactionState
+from tailrace.controller.ports import Put, Stored
+from tailrace.controller.records import StreamRecord, TransactionRecord
+from tailrace.controller.store import Change, Snapshot, StreamKey
+from tailrace.controller.transactions import TransactionManager, state_of
+from tailrace.controller.transitions import require, transaction_committing
+from tailrace.controller.workflows import create, steps, transactions
+from tailrace.controller.workflows.context import WorkflowContext
+from tailrace.segmentstore.api import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
+from tailrace.segmentstore.server import segments
+
+
+def _many_commits(seed: int) -> ClusterWorkload:
+    """The workload with little else than transactions, and controllers that die at their merges."""
+    workload = ClusterWorkload(seed)
+    workload.controller_faults, workload.network_faults, workload.crashes = True, False, 0
+    workload.controllers.steps = {"merge_batch": 1}
+    workload.main.turns, workload.main.scales, workload.main.truncations = 5, 0, 0
+    workload.main.rounds, workload.main.transactors = 4, 2
+    workload.lives.lives = workload.tables.lives = 0
+    return workload
+
+
+@bug("commit-pass-reordered", _many_commits)
+def _commit_pass_reordered(patch: pytest.MonkeyPatch) -> None:
+    """Who resumes a commit pass puts its transactions in an order of its own, that of their ids."""
+    taken: set[tuple[int, bytes]] = set()
+    commit_pass = transactions.commit_pass
+
+    async def anew(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
+        """Knows only of batches that it has taken itself."""
+        batch = root.commit_batch
+        if all((id(context), item) in taken for item in batch):
+            await commit_pass(context, key, root)
+            now = await context.store.load(key)
+            taken.update((id(context), item) for item in (now.commit_batch if now is not None else ()))
+            return
+        await commit_pass(context, key, msgspec.structs.replace(root, commit_batch=tuple(sorted(batch))))
+        await transactions._finish_batch(context, key, batch, {})
+
+    patch.setattr(steps, "commit_pass", anew)
+
+
+@bug("transaction-committed-twice", _many_commits)
+def _transaction_committed_twice(patch: pytest.MonkeyPatch) -> None:
+    """Sources are deleted once the commit is complete: a commit that is resumed before that merges them again."""
+    commit_pass = transactions.commit_pass
+
+    async def copy(call: Any, target: str, source: str, updates: Sequence[AttributeUpdate]) -> int:
+        """Leaves the source where it is."""
+        length = (await call.container.info(source)).length
+        counted = AttributeUpdate(
+            EVENT_COUNT, AttributeUpdateType.ACCUMULATE, await segments._event_count(call, source)
+        )
+        if length:
+            content = await call.container.read_exact(source, 0, length)
+            await call.container.append(target, [content], [*updates, counted])
+        return int((await call.container.info(target)).length)
+
+    async def clean_up(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
+        """Deletes the sources of a batch that is complete."""
+        await commit_pass(context, key, root)
+        epoch = await context.store.active_epoch(key, root)
+        for item in root.commit_batch:
+            own = [source for _, source in transactions.transaction_segment_names(key, epoch, item)]
+            await context.segments.delete(own)
+
+    patch.setattr(segments, "_merge", copy)
+    patch.setattr(steps, "commit_pass", clean_up)
+
+
+@bug("missing-source-taken-as-merged", ClusterWorkload)
+def _missing_source_taken_as_merged(patch: pytest.MonkeyPatch) -> None:
+    """A transaction that is being aborted can still be committed: what is missing of it counts as merged."""
+
+    async def commit(
+        self: TransactionManager, key: StreamKey, transaction_id: bytes, writer: str, timestamp: int | None
+    ) -> bool:
+        """Only what has completed is final."""
+        item = key.transaction(transaction_id)
+
+        def decide(found: StreamRecord | None, snapshot: Snapshot) -> Change[bool]:
+            root = require(found, key)
+            record = snapshot.transaction(item)
+            state = state_of(root, record, transaction_id)
+            if not isinstance(record, TransactionRecord) or state is TransactionState.COMMITTING:
+                return Change(state in (TransactionState.COMMITTING, TransactionState.COMMITTED))
+            left = tuple(other for other in root.abort_queue if other != transaction_id)
+            decided = transaction_committing(msgspec.structs.replace(root, abort_queue=left), transaction_id)
+            return Change(True, {key.root: decided, item: record})
+
+        async with self._driver.enlisted(key):
+            return await self._store.change(key, [item], decide)
+
+    patch.setattr(TransactionManager, "commit", commit)
+
+
+@bug("abort-deletes-after-commit", ClusterWorkload)
+def _abort_deletes_after_commit(patch: pytest.MonkeyPatch) -> None:
+    """An abort deletes the transaction's segments first, and then learns that it is committed."""
+    abort = TransactionManager.abort
+
+    async def hasty(self: TransactionManager, key: StreamKey, transaction_id: bytes) -> bool:
+        """Deletes before it decides."""
+        root = await self._store.load(key)
+        if root is None:
+            raise NoSuchStreamError(str(key))
+        epoch = await self._store.active_epoch(key, root)
+        own = [source for _, source in transactions.transaction_segment_names(key, epoch, transaction_id)]
+        await self._context.segments.delete(own)
+        return await abort(self, key, transaction_id)
+
+    patch.setattr(TransactionManager, "abort", hasty)
+
+
+@bug("scale-forgets-predecessor", ClusterWorkload)
+def _scale_forgets_predecessor(patch: pytest.MonkeyPatch) -> None:
+    """A merged segment's predecessors are told as the one that was asked for alone."""
+    successors = cuts.successors
+
+    def short(segment: StreamSegment, before: Epoch, after: Epoch) -> list[tuple[StreamSegment, list[int]]]:
+        """The others are forgotten."""
+        return [(successor, [segment.identifier]) for successor, _ in successors(segment, before, after)]
+
+    patch.setattr(cuts, "successors", short)
+
+
+@bug("segment-numbers-restart", ClusterWorkload)
+def _segment_numbers_restart(patch: pytest.MonkeyPatch) -> None:
+    """A stream that is created again counts its segments from 0."""
+    created = create.created
+
+    def from_zero(previous: StreamRecord | None, config: StreamConfig, now_ms: int, intent_id: bytes) -> StreamRecord:
+        """Forgets the counter of the stream that was deleted."""
+        fresh = created(previous, config, now_ms, intent_id)
+        return msgspec.structs.replace(fresh, next_segment_number=config.scaling.min_segments)
+
+    patch.setattr(create, "created", from_zero)
+
+
+class _TrustingMetadata:
+    """Takes a write without an answer for one that succeeded."""
+
+    def __init__(self, metadata: Any) -> None:
+        self._metadata = metadata
+
+    async def get(self, table: str, keys: Sequence[bytes]) -> list[Stored | None]:
+        """As it is."""
+        found: list[Stored | None] = await self._metadata.get(table, keys)
+        return found
+
+    async def put(self, table: str, entries: Sequence[Put]) -> None:
+        """It will have arrived."""
+        try:
+            await self._metadata.put(table, entries)
+        except UnavailableError:
+            return
+
+
+@bug("unknown-metadata-write-taken-for-success", ClusterWorkload)
+def _unknown_outcome_taken_for_success(patch: pytest.MonkeyPatch) -> None:
+    """A write of metadata whose answer was lost counts as done."""
+    change_records = store.change_records
+
+    async def trusting(
+        metadata: Any, entropy: Any, table: str, keys: Sequence[bytes], decide: Callable[[Snapshot], Change[Any]]
+    ) -> Any:
+        """Does not look again."""
+        return await change_records(_TrustingMetadata(metadata), entropy, table, keys, decide)  # type: ignore[arg-type]
+
+    patch.setattr(store, "change_records", trusting)
+    patch.setattr(scopes, "change_records", trusting)
+
+
+@bug("cut-published-before-all-passed", ClusterWorkload)
+def _cut_published_before_all_passed(patch: pytest.MonkeyPatch) -> None:
+    """A checkpoint counts as complete as soon as the first reader has passed it."""
+
+    def is_complete(self: GroupState, checkpoint: str) -> bool:
+        """Does not wait for the others."""
+        waiting = self.due.get(checkpoint, [])
+        return len(waiting) < max(1, len(self.assigned))
+
+    patch.setattr(GroupState, "is_complete", is_complete)
