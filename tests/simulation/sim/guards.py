@@ -35,11 +35,13 @@ def real_world_forbidden() -> Iterator[None]:
     saved = [(owner, name, owner.__dict__.get(name), name in owner.__dict__) for owner, name in places]
     collecting = gc.isenabled()
     gc.disable()  # the loop collects at certain turns (`sim.loop`)
+    gc.freeze()  # and looks only at what the run made
     for owner, name in places:
         setattr(owner, name, _forbidden(f"{owner.__name__}.{name}"))
     try:
         yield
     finally:
+        gc.unfreeze()
         if collecting:
             gc.enable()
         for owner, name, value, own in saved:

@@ -25,7 +25,7 @@ STARTED_S = 1000.0
 TURN_MAX_S = 20e-6
 TIMER_LATENESS_MAX_S = 100e-6
 EXECUTOR_DELAY_MAX_S = 5e-3
-COLLECT_EVERY_TURNS = 50_000
+COLLECT_EVERY_TURNS = 10_000
 """Cycles of garbage are collected then and at no other time: what ends with them ends at the same turn in every run."""
 TURNS_WITHOUT_TIME_MAX = 200_000
 
