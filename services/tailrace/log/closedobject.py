@@ -57,7 +57,11 @@ class ClosedObjectLog:
         last = await self._claims.last()
         if last != self.last_claim:
             return False
-        return (await self._scanner.decision(last + 1)).next_sequence == self._decision.next_sequence
+        try:
+            now = await self._scanner.decision(last + 1)
+        except DataError:
+            return not self.has_begun  # damaged as before, or a living owner truncates it
+        return now.next_sequence == self._decision.next_sequence
 
     @property
     def previous_epoch(self) -> int:

@@ -200,10 +200,13 @@ class Snapshots:
         await ports.store.put(key, snapshot.encode(key))
 
     async def _remove_older(self) -> None:
-        """Keep a few. The newest one of all owners always stays."""
+        """Keep a few. The newest one of all owners always stays; what cannot be deleted now goes with the next one."""
         container = self._host.state.container_id
-        older = (await self._names())[: -limits.SNAPSHOTS_KEPT]
-        await self._ports.store.delete([name.key(container) for name in older[: limits.DELETE_BATCH_MAX]])
+        try:
+            older = (await self._names())[: -limits.SNAPSHOTS_KEPT]
+            await self._ports.store.delete([name.key(container) for name in older[: limits.DELETE_BATCH_MAX]])
+        except UnavailableError as error:
+            _logger.info("older_snapshots_not_deleted", container=container, reason=str(error))
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.common import limits
-from tailrace.common.errors import CorruptionError, FencedError, FormatVersionError
+from tailrace.common.errors import CorruptionError, FencedError, FormatVersionError, UnavailableError
 from tailrace.common.realports import SystemEntropy
 from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType
 from tailrace.segmentstore.container import Container
@@ -24,7 +24,7 @@ from tailrace.storage.port import Buffer
 
 from .conftest import Objects, World, eventually
 
-A, B, C = "scope/stream/0.#epoch.0", "scope/stream/1.#epoch.0", "scope/stream/2.#epoch.0"
+A, B, C = "scope/a/0.#epoch.0", "scope/b/1.#epoch.0", "scope/c/2.#epoch.0"
 WRITER = b"w" * 16
 
 
@@ -230,6 +230,24 @@ async def test_a_few_are_kept(world: World) -> None:
     kept = await names(world)
     assert len(kept) == limits.SNAPSHOTS_KEPT
     assert kept[-1].sequence == container.state.committed_sequence
+
+
+async def test_older_ones_that_cannot_be_deleted_go_with_the_next(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(keys: Sequence[str]) -> None:
+        raise UnavailableError("nothing is deleted today")
+
+    container = await world.open()
+    with monkeypatch.context() as patch:
+        patch.setattr(world.objects, "delete", refuse)
+        for number in range(limits.SNAPSHOTS_KEPT + 2):
+            await container.create_segment(f"scope/stream/{number}.#epoch.0")
+            assert await container.take_snapshot()
+    assert len(await names(world)) > limits.SNAPSHOTS_KEPT
+    await container.create_segment(A)
+    await container.take_snapshot()
+    assert len(await names(world)) == limits.SNAPSHOTS_KEPT
 
 
 async def test_they_are_taken_by_and_by_and_at_the_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from tailrace.common.realports import SystemClock, SystemEntropy
 from tailrace.segmentstore import operations as ops
 from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType
 from tailrace.segmentstore.restore.cluster import restore_cluster
+from tailrace.segmentstore.restore.report import RestoreReport
 from tailrace.segmentstore.service import StoreService, StoreSpec
 from tailrace.segmentstore.state import ContainerState
 from tailrace.segmentstore.tables.types import TableEntry
@@ -55,9 +56,9 @@ class Cluster:
             return await verify_tier2(self.url, entropy=SystemEntropy(), progress=lambda *_: None)
         return await verify_folder(self.data, entropy=SystemEntropy(), progress=lambda *_: None)
 
-    async def restore(self) -> None:
+    async def restore(self) -> RestoreReport:
         shutil.rmtree(self.data)
-        await restore_cluster(
+        return await restore_cluster(
             self.data, tier2=self.url, clock=SystemClock(), entropy=SystemEntropy(), progress=lambda *_: None
         )
 
@@ -149,6 +150,22 @@ async def test_a_restored_folder_of_a_cluster_with_object_logs_has_everything(cl
     assert found[0].endswith(b"only in the logagain")
     assert len(found[0]) == 300_000 + 11_000 + 20
     assert (await cluster.verify()).healthy
+
+
+@object_log
+async def test_a_log_that_cannot_be_recovered_is_told_by_a_restore(cluster: Cluster) -> None:
+    """The folder is made all the same: a server over it serves the other containers and says what is wrong."""
+    key = frame_payload(cluster)
+    report = await cluster.restore()
+    assert not report.whole
+    assert key in report.containers[0].problem
+    reasons: list[str] = []
+
+    async def look(worker: Worker) -> None:
+        reasons.extend(status.reason for status in worker.status())
+
+    await cluster.serve(look)
+    assert key in reasons[0]
 
 
 def claim(cluster: Cluster) -> str:

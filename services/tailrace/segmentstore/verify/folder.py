@@ -233,7 +233,7 @@ class _Verification:
         if opened > log.last_claim:
             report.problem(f"it does not know epoch {opened}, for which it was opened", place=log.directory)
         await account_for_log(log, self._store, report)
-        if log.has_begun and not await log.same_owner():
+        if log.last_claim and not await log.same_owner():
             raise StartError(f"Tier 2 is in use: {log.directory} has a new owner or new frames")
 
     def _advance(self, length_bytes: int) -> None:
