@@ -21,7 +21,7 @@ from sim.ports import SimClock
 from tailrace.cluster.clustermap import Assignment, ClusterMap, write_map
 from tailrace.cluster.fileepochs import FileEpochs
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, KubernetesApi, Manifest
-from tailrace.cluster.leaseepochs import LeaseEpochs
+from tailrace.cluster.leaseepochs import LeaseEpochs, any_epoch_taken
 from tailrace.cluster.leases import WorkerLease, container_lease_name, write_worker_lease
 from tailrace.cluster.ownership import Epochs
 from tailrace.common import limits
@@ -252,6 +252,32 @@ async def test_nobody_lets_go_of_what_another_process_has_taken_since(core: Kube
     await new.take(0)
     await old.release(0)
     assert await new.holder(0) == "w"
+
+
+async def test_leases_that_were_wiped_are_made_again_by_who_holds_the_containers(core: KubernetesCore) -> None:
+    epochs, other = (lease_epochs(LocalKubernetes(core)) for _ in range(2))
+    for number in (0, 1, 2):
+        await epochs.take(number)
+    await other.take(1)
+    for number in (0, 2):
+        core.delete(LEASES, container_lease_name("c", number))
+    assert await epochs.holder(0) == ""
+    await epochs.keep([0, 1, 3])
+    assert await epochs.holder(0) == "w"
+    assert await epochs.holder(2) == ""  # it has let go of that
+    assert await epochs.holder(3) == ""  # and never had this
+    assert [await epochs.take(0), await epochs.take(1)] == [2, 3]
+
+
+async def test_leases_tell_whether_there_was_an_owner_ever(core: KubernetesCore) -> None:
+    api = LocalKubernetes(core)
+    core.create(LEASES, write_worker_lease("c", WorkerLease("w", "1", 1), None, 0))
+    assert not await any_epoch_taken(api, "c")
+    epochs = lease_epochs(api)
+    await epochs.take(2)
+    await epochs.release(2)
+    assert await any_epoch_taken(api, "c")
+    assert not await any_epoch_taken(api, "other")
 
 
 def test_whatever_fails_an_epoch_is_taken_once() -> None:

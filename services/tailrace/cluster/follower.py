@@ -57,6 +57,10 @@ class Handover(Protocol):
         """The worker that has not let go of the container; empty: none. Raises UnavailableError."""
         ...
 
+    async def keep(self, container_ids: Collection[int]) -> None:
+        """See that it can be told that this process holds the containers. Raises UnavailableError."""
+        ...
+
 
 class Follower:
     """Keeps a host at what the map says for one worker."""
@@ -82,13 +86,14 @@ class Follower:
 
     async def run(self) -> NoReturn:
         """Follow the map until cancelled; containers stay as they are then."""
+        keeping = asyncio.get_running_loop().create_task(self._keep())
         try:
             await self._reader.run()
         finally:
-            for task in self._tasks.values():
+            tasks = [keeping, *self._tasks.values()]
+            for task in tasks:
                 task.cancel()
-            if self._tasks:
-                await asyncio.wait(list(self._tasks.values()))
+            await asyncio.wait(tasks)
 
     async def drain(self) -> None:
         """Leave: hand all containers over, one after the other as the placer moves them; `run` must go on meanwhile.
@@ -113,6 +118,14 @@ class Follower:
             self._settle(container_id)
         while self._tasks:
             await asyncio.wait(list(self._tasks.values()))
+
+    async def _keep(self) -> NoReturn:
+        while True:
+            await asyncio.sleep(limits.MAP_RELIST_S)
+            try:
+                await self._handover.keep(self._host.owned())
+            except UnavailableError as error:
+                _logger.info("leases_not_looked_at", worker=self._worker, reason=str(error))
 
     def _has_others(self) -> bool:
         return self._map is None or any(worker != self._worker for worker in self._map.workers)

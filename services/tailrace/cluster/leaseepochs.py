@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 from tailrace.cluster.clustermap import read_map
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, KubernetesApi, Manifest
 from tailrace.cluster.leases import (
+    CONTAINER_ROLE,
     ContainerLease,
     container_lease_name,
+    labels_of,
     read_container_lease,
     read_worker_lease,
     worker_lease_name,
@@ -29,6 +31,8 @@ from tailrace.common.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from tailrace.common.ports import Clock
 
 
@@ -79,6 +83,23 @@ class LeaseEpochs:
         lease = read_container_lease(found) if found is not None else None
         return lease.holder if lease is not None else ""
 
+    async def keep(self, container_ids: Collection[int]) -> None:
+        """Make the Leases of containers that this process holds again, where they were wiped.
+
+        Nobody needs them for safety; without them nobody could tell who holds a container.
+
+        Raises:
+            UnavailableError: perhaps some are missing still.
+        """
+        listing = await self._api.list(LEASES, labels_of(self._cluster, CONTAINER_ROLE))
+        leases = [lease for item in listing.items if (lease := read_container_lease(item)) is not None]
+        missing = set(container_ids) - {lease.container_id for lease in leases}
+        for container_id in sorted(missing & self._taken.keys()):
+            try:
+                await self._write(ContainerLease(container_id, self._worker, self._taken[container_id]), None)
+            except AlreadyExistsError:
+                continue  # the list was an old one, or somebody took the container just now
+
     async def _read(self, container_id: int) -> Manifest | None:
         try:
             return await self._api.get(LEASES, container_lease_name(self._cluster, container_id))
@@ -108,6 +129,16 @@ class LeaseEpochs:
             return  # wiped; its worker makes it again
         if lease is not None and lease.incarnation != self._incarnation:
             raise NotOwnerError(f"container {container_id}: worker {self._worker} was started again elsewhere")
+
+
+async def any_epoch_taken(api: KubernetesApi, cluster: str) -> bool:
+    """Whether a container of the cluster ever had an owner, as far as its Leases are still there.
+
+    Every owner marks Tier 2 before it takes an epoch (`clusterobject.bind_tier2`, whose ``bound`` this is): without the
+    mark, Tier 2 has lost its objects then. Raises UnavailableError.
+    """
+    listing = await api.list(LEASES, labels_of(cluster, CONTAINER_ROLE))
+    return any(_epoch_of(manifest) > 0 for manifest in listing.items)
 
 
 def _epoch_of(manifest: Manifest | None) -> int:

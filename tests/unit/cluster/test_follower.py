@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 
 import pytest
 
@@ -142,6 +142,7 @@ class Containers:
         self.holders: dict[int, str] = {}
         self.holder_error: Exception | None = None
         self.leaving = False
+        self.kept: list[list[int]] = []
 
     async def open_container(self, container_id: int) -> None:
         self.calls.append(f"open {container_id}")
@@ -168,6 +169,11 @@ class Containers:
         if self.holder_error is not None:
             raise self.holder_error
         return self.holders.get(container_id, "")
+
+    async def keep(self, container_ids: Collection[int]) -> None:
+        self.kept.append(sorted(container_ids))
+        if self.holder_error is not None:
+            raise self.holder_error
 
     async def start(self) -> None:
         """Not needed."""
@@ -268,6 +274,15 @@ async def test_it_waits_for_a_living_owner_to_let_go(
     await asyncio.sleep(0.05)
     assign(api, "aa--")  # nor when there is nobody to wait for
     await until(lambda: containers.running == {0, 1})
+
+
+@pytest.mark.usefixtures("follower")
+async def test_it_sees_that_the_leases_of_what_it_has_are_there(api: LocalKubernetes, containers: Containers) -> None:
+    assign(api, "ab-a")
+    await until(lambda: [0, 3] in containers.kept)
+    containers.holder_error = UnavailableError("not now")
+    before = len(containers.kept)
+    await until(lambda: len(containers.kept) > before + 2)
 
 
 @pytest.mark.usefixtures("follower")

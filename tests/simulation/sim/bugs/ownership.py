@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -23,7 +23,18 @@ from tailrace.common import limits
 from tailrace.common.errors import NotOwnerError, UnavailableError, WriteConflictError
 
 
-@bug("conflict-taken-for-own-success", OwnershipWorkload, words="handed out")
+def _only(*, calm: list[str], troubles: list[str]) -> Callable[[int], OwnershipWorkload]:
+    """Seeds in which nothing else happens."""
+
+    def workload(seed: int) -> OwnershipWorkload:
+        made = OwnershipWorkload(seed)
+        made.calm, made.troubles = calm, troubles
+        return made
+
+    return workload
+
+
+@bug("conflict-taken-for-own-success", _only(calm=["herd"], troubles=[]), words="handed out")
 def _conflict_taken_for_own_success(patch: pytest.MonkeyPatch) -> None:
     """A conflict while an epoch is taken counts as the answer to one's own repeated request."""
     write = LeaseEpochs._write
@@ -47,7 +58,7 @@ def _epoch_of_unknown_outcome_used(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LeaseEpochs, "_write", hopeful)
 
 
-@bug("two-processes-of-one-worker-both-own", OwnershipWorkload)
+@bug("two-processes-of-one-worker-both-own", _only(calm=[], troubles=["second_process"]), words="nothing happens")
 def _two_processes_of_one_worker_both_own(patch: pytest.MonkeyPatch) -> None:
     """Processes of one name are one worker, whichever was started last."""
     renew = Renewer.renew
@@ -70,7 +81,9 @@ def _two_processes_of_one_worker_both_own(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LeaseEpochs, "_check_named", checked)
 
 
-@bug("lost-map-made-from-nothing", OwnershipWorkload, words="the map is made again as it was")
+@bug(
+    "lost-map-made-from-nothing", _only(calm=["status_is_wiped"], troubles=[]), words="the map is made again as it was"
+)
 def _lost_map_made_from_nothing(patch: pytest.MonkeyPatch) -> None:
     """A map that lost its containers is placed anew, wherever these are."""
 
@@ -80,7 +93,7 @@ def _lost_map_made_from_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(placer.Placer, "_holders", nobody)
 
 
-@bug("drain-does-not-wait-for-the-giver", OwnershipWorkload, words="a drain fences nobody")
+@bug("drain-does-not-wait-for-the-giver", _only(calm=["drain"], troubles=[]), words="a drain fences nobody")
 def _drain_does_not_wait_for_the_giver(patch: pytest.MonkeyPatch) -> None:
     """The next worker opens a container while the one before still flushes it."""
 
@@ -90,7 +103,7 @@ def _drain_does_not_wait_for_the_giver(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(follower.Follower, "_is_free", at_once)
 
 
-@bug("hung-loop-renewed-for-ever", OwnershipWorkload, words="loop hangs")
+@bug("hung-loop-renewed-for-ever", _only(calm=["hang"], troubles=[]), words="loop hangs")
 def _hung_loop_renewed_for_ever(patch: pytest.MonkeyPatch) -> None:
     """The thread renews the worker's Lease whatever the worker's loop does."""
 
@@ -100,14 +113,18 @@ def _hung_loop_renewed_for_ever(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(HeartbeatRule, "may_renew", always)
 
 
-@bug("watch-trusted-to-tell-everything", OwnershipWorkload, words="served by whom the map names")
+@bug(
+    "watch-trusted-to-tell-everything",
+    _only(calm=[], troubles=["cut", "restart"] * 3),
+    words="served by whom the map names",
+)
 def _watch_trusted_to_tell_everything(patch: pytest.MonkeyPatch) -> None:
     """The map is read when a watch tells of a change, and never else."""
     patch.setattr(limits, "MAP_RELIST_S", 1e6)
     patch.setattr(limits, "KUBERNETES_WATCH_S", 1e6)
 
 
-@bug("silence-counted-through-an-outage", OwnershipWorkload, words="when the API is away")
+@bug("silence-counted-through-an-outage", _only(calm=["outage"] * 4, troubles=[]), words="when the API is away")
 def _silence_counted_through_an_outage(patch: pytest.MonkeyPatch) -> None:
     """The time during which the placer reached nobody counts as the workers' silence, and nobody is asked."""
     look = FailureDetector.look
@@ -124,7 +141,7 @@ def _silence_counted_through_an_outage(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FailureDetector, "lost_contact", lambda self: None)
 
 
-@bug("containers-placed-without-need", OwnershipWorkload)
+@bug("containers-placed-without-need", _only(calm=["crash"], troubles=[]))
 def _containers_placed_without_need(patch: pytest.MonkeyPatch) -> None:
     """Containers are dealt out anew whenever the workers change, whoever has them."""
 

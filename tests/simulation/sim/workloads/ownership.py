@@ -7,6 +7,7 @@ over in ten seconds, a drain fences nobody. Then everything at once; and when it
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from sim.owners import CLUSTER, OwnerFleet
 from sim.violations import require
@@ -23,12 +24,18 @@ FAULTS = (
 )  # fmt: skip
 
 
+Event = Callable[[], Awaitable[None]]
+
+
 class OwnershipWorkload:
     """One seed's run."""
 
     def __init__(self, seed: int) -> None:
         self.world = SimWorld(seed)
         self.random = self.world.random
+        self.calm: list[str] | None = None
+        self.troubles: list[str] | None = None
+        """Names of what happens in calm, and of troubles, in order; None: drawn."""
         self.fleet: OwnerFleet
 
     @property
@@ -47,9 +54,10 @@ class OwnershipWorkload:
         await asyncio.sleep(10)
         calm = [
             self._outage, self._most_are_cut_off, self._status_is_wiped, self._leases_are_wiped, self._crash,
-            self._drain, self._hang,
+            self._drain, self._hang, self._herd,
         ]  # fmt: skip
-        for event in self.random.sample(calm, 2):
+        drawn = self.random.sample(calm, 2)
+        for event in drawn if self.calm is None else _named(calm, self.calm):
             await event()
             await self.fleet.settle()
             self.fleet.check()
@@ -95,12 +103,16 @@ class OwnershipWorkload:
     async def _leases_are_wiped(self) -> None:
         self.world.kubernetes.wipe_all(LEASES)
         await self._nothing_moves(30, "all Leases were wiped")
+        held = {number for plural, number in self.world.kubernetes.core.objects if ".container." in number}
+        require(len(held) == CONTAINERS, f"Leases that were wiped come back: {sorted(held)}")
 
     async def _crash(self) -> None:
         name = self.random.choice(sorted(self.fleet.owners))
-        began_s = self.world.loop.time()
+        began_s, before = self.world.loop.time(), self.fleet.assigned()
         self.world.crash(self.fleet.owners[name].process)
         await asyncio.sleep(15)
+        moved = [number for number, owner in self.fleet.assigned().items() if before[number] not in (owner, name)]
+        require(not moved, f"only what the dead worker had moves: {moved}")
         gap = self.fleet.longest_gap_s(began_s, self.world.loop.time())
         require(gap < 10, f"a crash is over in ten seconds: {gap:.1f} s without an acknowledgement")
         self.fleet.start(name)
@@ -129,6 +141,18 @@ class OwnershipWorkload:
         self.fleet.start(name)
         await asyncio.sleep(15)
 
+    async def _herd(self) -> None:
+        """Processes of one worker start one after the other, over a slow API; each stands still while it begins."""
+        name = self.random.choice(sorted(self.fleet.owners))
+        self.world.crash(self.fleet.owners[name].process)
+        self.world.kubernetes.slow_chance = 0.5
+        for _ in range(4):
+            process = self.fleet.start(name).process
+            await asyncio.sleep(self.random.uniform(1.0, 5.0))
+            self.world.pause(process, self.random.uniform(5.0, 10.0))
+        await asyncio.sleep(20)
+        self.world.kubernetes.slow_chance = 0.02
+
     # -- everything at once
 
     async def _trouble(self) -> None:
@@ -138,8 +162,9 @@ class OwnershipWorkload:
         events = [
             self._away, self._cut, self._wipe, self._pause, self._other_placer, self._restart, self._second_process,
         ]  # fmt: skip
-        for _ in range(self.random.randrange(1, 6)):
-            await self.random.choice(events)()
+        drawn = [self.random.choice(events) for _ in range(self.random.randrange(1, 6))]
+        for event in drawn if self.troubles is None else _named(events, self.troubles):
+            await event()
             await asyncio.sleep(self.random.random() * 15)
 
     def _somebody(self) -> str:
@@ -175,3 +200,7 @@ class OwnershipWorkload:
 
     async def _second_process(self) -> None:
         self.fleet.start(self._somebody())
+
+
+def _named(events: list[Event], names: list[str]) -> list[Event]:
+    return [event for name in names for event in events if event.__name__ == f"_{name}"]
