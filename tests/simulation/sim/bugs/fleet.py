@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -28,10 +29,19 @@ from tailrace.log.object import ObjectLog
 from tailrace.segmentstore.ownerwatch import OwnerWatch
 
 
+def _short(seed: int, faults: Sequence[str], rounds: int, least_s: float = 0.0) -> FleetWorkload:
+    """A seed with little but these faults."""
+    workload = FleetWorkload(seed, faults)
+    workload.store_count, workload.controller_count = 2, 1
+    workload.begins_anew = workload.verifies = False
+    workload.nemesis.rounds, workload.nemesis.least_s = rounds, least_s
+    return workload
+
+
 def _zombies(seed: int) -> FleetWorkload:
     """Owners that do not hear that they are none any more."""
-    workload = FleetWorkload(seed, ["isolated", "isolated", "pause"])
-    workload.writers = workload.users = 2
+    workload = _short(seed, ["isolated"], 1, least_s=15.0)
+    workload.writers, workload.users = 1, 2
     return workload
 
 
@@ -61,13 +71,12 @@ def _acknowledge_after_the_claim(patch: pytest.MonkeyPatch) -> None:
 
 def _rivals(seed: int) -> FleetWorkload:
     """Workers that lose containers and get them back."""
-    return FleetWorkload(seed, ["away_from_kubernetes", "isolated", "pause", "crash"])
+    return _short(seed, ["away_from_kubernetes", "pause"], 3, least_s=8.0)
 
 
 def _late_writes(seed: int) -> FleetWorkload:
     """Workers that take many epochs, over an API whose writes may come late."""
-    workload = FleetWorkload(seed, ["crash"])
-    workload.nemesis.rounds = 8
+    workload = _short(seed, ["crash"], 8)
     workload.kubernetes.late_chance = 0.3
     workload.kubernetes.late_max_s = 15.0
     return workload
@@ -96,7 +105,7 @@ def _epoch_of_lease_reused(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LeaseEpochs, "_write", write)
 
 
-@bug("floor-of-the-log-ignored", lambda seed: FleetWorkload(seed, ["wipe", "crash", "pause"]), words="must be above")
+@bug("floor-of-the-log-ignored", lambda seed: _short(seed, ["wipe", "crash"], 6), words="must be above")
 def _floor_of_the_log_ignored(patch: pytest.MonkeyPatch) -> None:
     """A container's Lease that was lost begins at 1 again, whatever the log says."""
     take = LeaseEpochs.take
@@ -115,7 +124,7 @@ def _fenced_owner_takes_back(patch: pytest.MonkeyPatch) -> None:
 
 def _calm(seed: int) -> FleetWorkload:
     """Nothing that happens is a reason to move a container."""
-    return FleetWorkload(seed, ["workers_away_from_kubernetes", "no_kubernetes", "resets", "operator"])
+    return _short(seed, ["workers_away_from_kubernetes"], 2, least_s=8.0)
 
 
 @bug("lapse-by-lease-timestamps", _calm, words="containers")

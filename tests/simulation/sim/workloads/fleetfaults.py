@@ -67,6 +67,8 @@ class Nemesis:
         self.kinds = chosen or rng.sample(KINDS, rng.randint(1, 6))
         self.harmless = HARMLESS.issuperset(self.kinds)
         self.rounds = rng.randint(1, 6)
+        self.least_s = 0.0
+        """Whatever lasts a while lasts at least so long."""
         self._hurt_until_s: dict[str, float] = {}
         fleet.world.network.lost_answer_chance = rng.choice([0.0, 0.0, 0.002])
         fleet.world.network.half_open_chance = rng.choice([0.0, 0.0, 0.3])
@@ -103,7 +105,7 @@ class Nemesis:
         self._hurt_until_s[name] = max(until_s, self._hurt_until_s.get(name, 0.0))
 
     def _span_s(self, longest_s: float = LONG_S) -> float:
-        return float(self._random.random() ** 1.5 * longest_s)
+        return self.least_s + float(self._random.random() ** 1.5 * longest_s)
 
     def _store(self) -> int:
         return self._random.randrange(self._fleet.store_count)
