@@ -24,6 +24,10 @@ def _crowded(seed: int) -> PressureWorkload:
     return PressureWorkload(seed, Shortage.ROOM)
 
 
+def _small(seed: int) -> PressureWorkload:
+    return PressureWorkload(seed, Shortage.MEMORY)
+
+
 def _cache_made_by(patch: pytest.MonkeyPatch, kind: Any) -> None:
     """Let all caches be of a kind that has a bug."""
     make = CacheManager.__init__
@@ -34,7 +38,7 @@ def _cache_made_by(patch: pytest.MonkeyPatch, kind: Any) -> None:
     patch.setattr(CacheManager, "__init__", init)
 
 
-@bug("cache-block-reused-under-view", PressureWorkload, words="changed under a reader")
+@bug("cache-block-reused-under-view", _small, words="changed under a reader")
 def _cache_block_reused_under_view(patch: pytest.MonkeyPatch) -> None:
     """A read answers with the memory of the cache, and a deletion frees blocks that a view still shows."""
 
@@ -116,13 +120,7 @@ def _evicted_before_tier2_has_all(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "mark_tiered", mark)
 
 
-@bug("fetched-into-segment-that-went", PressureWorkload)
-def _fetched_into_segment_that_went(patch: pytest.MonkeyPatch) -> None:
-    """Bytes that were fetched from Tier 2 are kept though their segment was deleted or merged meanwhile."""
-    patch.setattr(SegmentReader, "_still", staticmethod(lambda segment, ref: True))
-
-
-@bug("appended-to-evictable-entry", PressureWorkload)
+@bug("appended-to-evictable-entry", _crowded)
 def _appended_to_evictable_entry(patch: pytest.MonkeyPatch) -> None:
     """An entry that Tier 2 holds grows by an append, and is evicted with bytes that only the cache has."""
     append = CacheManager.append_tail

@@ -11,7 +11,7 @@ from sim.bugs.registry import bug
 from sim.workloads.pressure import PressureWorkload, Shortage
 from tailrace.common.errors import CorruptionError
 from tailrace.segmentstore import attributes as index
-from tailrace.segmentstore import checkpoint, oplog
+from tailrace.segmentstore import attributestore, checkpoint, oplog
 from tailrace.segmentstore import operations as ops
 from tailrace.segmentstore.api import EVENT_COUNT, NULL_ATTRIBUTE, MergeResult, is_core_attribute
 from tailrace.segmentstore.attributestore import AttributeStore, Buffer, _Pages
@@ -28,6 +28,15 @@ from tailrace.segmentstore.tier2 import Section, Tier2
 
 def _small_frames(seed: int) -> PressureWorkload:
     return PressureWorkload(seed, Shortage.FRAMES)
+
+
+def _short_lived(seed: int) -> PressureWorkload:
+    """Segments with attributes are deleted and created again all the time, and all index pages stay in memory."""
+    workload = PressureWorkload(seed, Shortage.ATTRIBUTES)
+    workload.knobs[attributestore, "_PAGES_MAX_BYTES"] = 100_000
+    for client in workload.heavy:
+        client.again_chance = 0.1
+    return workload
 
 
 def _thrifty(seed: int) -> PressureWorkload:
@@ -167,7 +176,7 @@ def _attributes_evicted_before_root_committed(patch: pytest.MonkeyPatch) -> None
     patch.setattr(StorageWriter, "_flush_attributes", flush)
 
 
-@bug("index-pages-cached-by-name", PressureWorkload)
+@bug("index-pages-cached-by-name", _short_lived)
 def _index_pages_cached_by_name(patch: pytest.MonkeyPatch) -> None:
     """Index pages are kept by the name of their segment, which another one may have by now."""
 

@@ -46,6 +46,7 @@ class AttributeClient:
         self.keys = [bytes([number + 1]) + rng.randbytes(15) for _ in range(attributes)]
         self.pace_s = pace_s
         self.appends = appends
+        self.again_chance = 0.004
         self.histories: dict[bytes, History] = {}
         self.phase = "gone"  # deleted or not created yet; "deleting": nobody knows
         self.life = 0  # of the segment, which is deleted and created again
@@ -116,7 +117,7 @@ class AttributeClient:
 
     async def _change(self, container: Container) -> None:
         self.steps += 1
-        if self.random.random() < 0.004:
+        if self.random.random() < self.again_chance:
             await self._again(container)
             return
         few = self.keys[:FEW] if self.random.random() < 0.5 else self.keys

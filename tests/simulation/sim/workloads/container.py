@@ -39,6 +39,7 @@ class ContainerWorkload:
     """One seed: some incarnations of a container under crashes and faults, then calm, then the check."""
 
     cache_sizes = (4 * limits.MIB, 8 * limits.MIB)
+    calm_deadline_s = CALM_DEADLINE_S
 
     def __init__(self, seed: int) -> None:
         rng = random.Random(f"{seed}-container-workload")
@@ -98,7 +99,7 @@ class ContainerWorkload:
         self._faults(on=False)
         for _ in range(2):  # the second time everything comes from Tier 2
             process = self.world.process("calm")
-            async with asyncio.timeout(CALM_DEADLINE_S):
+            async with asyncio.timeout(self.calm_deadline_s):
                 await process.spawn(self._calm(process))
             self.world.crash(process, power=True)
 

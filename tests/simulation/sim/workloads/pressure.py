@@ -53,6 +53,7 @@ class PressureWorkload(ContainerWorkload):
     """See ContainerWorkload; every seed is short of something else."""
 
     cache_sizes = (CACHE_BYTES,)
+    calm_deadline_s = 600.0
 
     def __init__(self, seed: int, shortage: Shortage | None = None) -> None:
         super().__init__(seed)
