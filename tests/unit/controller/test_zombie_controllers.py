@@ -85,7 +85,7 @@ class Twins:
         """Let the zombie go on until it has nothing to do any more."""
         stall.go.set()
         await asyncio.gather(doing, return_exceptions=True)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.02)
 
 
 @pytest.fixture
