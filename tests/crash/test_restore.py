@@ -64,11 +64,13 @@ async def load(server: Server, seed: int) -> History:
     async with Client(server.controller) as client:
         await create_stream(client, STREAM, 2)
         await fill_table(client)
-        workload = Workload(client, STREAM, History(), seed, bytes_per_second=BYTES_PER_SECOND)
+        # Keys are written on with later: no writer may go away with events under way.
+        history = History()
+        workload = Workload(client, STREAM, history, seed, bytes_per_second=BYTES_PER_SECOND, abandon_probability=0.0)
         async with workload.running():
             await asyncio.sleep(LOAD_S)
         await workload.settle()
-        return workload.history
+        return history
 
 
 async def goes_on(server: Server, history: History, seed: int) -> None:
