@@ -29,7 +29,7 @@ def _many_commits(seed: int) -> ClusterWorkload:
     """The workload with little else than transactions, and controllers that die at their merges."""
     workload = ClusterWorkload(seed)
     workload.controller_faults, workload.network_faults, workload.crashes = True, False, 0
-    workload.controllers.steps = {"merge_batch": 1}
+    workload.controllers.steps, workload.controllers.quiet_s = {"merge_batch": 1}, 0.3
     workload.main.turns, workload.main.scales, workload.main.truncations = 5, 0, 0
     workload.main.rounds, workload.main.transactors = 4, 2
     workload.lives.lives = workload.tables.lives = 0

@@ -191,6 +191,7 @@ class Controllers:
         self.zombies: list[ControllerNode] = []
         self._ends: list[asyncio.Task[None]] = []
         self.steps = STEPS
+        self.quiet_s = 3.0
         self.lost_call_chance = rng.choice([0.0, 0.01, 0.03])
         self.config = ControllerConfig(
             idle_s=rng.choice([0.5, 10.0]), blocking_deadline_s=rng.choice([20.0, limits.RPC_BLOCKING_DEADLINE_S])
@@ -231,7 +232,7 @@ class Controllers:
         """Crash them, let them stand still and be replaced, until cancelled."""
         rng = self._random
         while True:
-            await asyncio.sleep(rng.random() ** 2 * 3)
+            await asyncio.sleep(rng.random() ** 2 * self.quiet_s)
             if self.current is None:
                 await self.start()
             elif rng.random() < 0.55:
