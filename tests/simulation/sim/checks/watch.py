@@ -58,13 +58,17 @@ class ContainerWatch:
         check_container(owner, LARGEST_APPEND_BYTES, attributestore._PAGES_MAX_BYTES)
 
     async def idle(self) -> None:
-        """Nobody wants anything of the owner: what it does by itself comes to an end, and nothing stays taken."""
+        """Nobody wants anything of the owner: what it does by itself comes to an end, and nothing stays taken.
+
+        Raises Violation. ContainerStoppedError: it has stopped.
+        """
         assert self._owner is not None
         for _ in range(IDLE_LOOKS_MAX):
             if self._owner._pipeline.idle:
                 break
             await asyncio.sleep(0.01)
         self.look()
+        self._owner._check_running()  # one that stopped meanwhile took everything with it
         check_idle(self._owner)
 
     def closed(self) -> None:
