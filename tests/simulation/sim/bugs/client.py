@@ -13,6 +13,18 @@ from tailrace.client.groupstate.state import GroupState
 from tailrace.client.membership import GroupMember
 from tailrace.client.reader import EventReader
 from tailrace.client.segmentwriter import SegmentWriter
+from tailrace.common import limits
+
+
+def _scaling(seed: int) -> ClusterWorkload:
+    """Writers that are never short of events, in small blocks, and a scale after the other."""
+    workload = ClusterWorkload(seed)
+    main = workload.main
+    main.scales, main.turns, main.pause_s = 8, 80, 0.1
+    main.readers, main.rounds, main.truncations = 1, 0, 0
+    workload.lives.lives = workload.tables.lives = 0
+    workload.knobs[limits, "WRITER_BLOCK_MAX_BYTES"] = 300
+    return workload
 
 
 @bug("events-sent-again-under-new-numbers", ClusterWorkload, found_by=(Violation, TimeoutError))
@@ -34,7 +46,7 @@ def _events_sent_again_under_new_numbers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SegmentWriter, "_set_up", forgetful)
 
 
-@bug("rerouted-in-wrong-order", ClusterWorkload, found_by=(Violation, TimeoutError))
+@bug("rerouted-in-wrong-order", _scaling, found_by=(Violation, TimeoutError))
 def _rerouted_in_wrong_order(patch: pytest.MonkeyPatch) -> None:
     """Events of a sealed segment go to its successors last first."""
     take_back = SegmentWriter.take_back
@@ -53,7 +65,7 @@ def _position_of_leaving_reader_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupState, "_remove_reader", lambda self, reader, _: remove_reader(self, reader, {}))
 
 
-@bug("merged-segment-read-early", ClusterWorkload, found_by=(Violation, TimeoutError))
+@bug("merged-segment-read-early", _scaling, found_by=(Violation, TimeoutError))
 def _merged_segment_read_early(patch: pytest.MonkeyPatch) -> None:
     """A segment is read as soon as one of its predecessors was."""
     complete = GroupState._complete_segment

@@ -7,6 +7,7 @@ import pytest
 from sim.bugs.registry import bug
 from sim.workloads.container import ContainerWorkload
 from sim.workloads.segment_model import SoleClient
+from sim.workloads.streams import SharedStream
 from tailrace.common import limits
 from tailrace.segmentstore import operations as ops
 from tailrace.segmentstore import storagewriter
@@ -25,6 +26,14 @@ def _sharing(seed: int) -> ContainerWorkload:
         (limits, "FLUSH_TICK_S"): 0.02,
         (storagewriter, "_SHARED_MAX_BYTES"): 1_000_000,
     }
+    return workload
+
+
+def _merging(seed: int) -> ContainerWorkload:
+    """Nothing but writers with transactions."""
+    workload = ContainerWorkload(seed)
+    workload.sole = []
+    workload.streams = [SharedStream(number, workload.random, 1) for number in range(2)]
     return workload
 
 
@@ -52,7 +61,7 @@ def _writer_answered_without_barrier(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Container, "writer_state", writer_state)
 
 
-@bug("merged-sources-forgotten-at-recovery", ContainerWorkload)
+@bug("merged-sources-forgotten-at-recovery", _merging)
 def _merged_sources_forgotten_at_recovery(patch: pytest.MonkeyPatch) -> None:
     """A recovery forgets which sources were merged into their targets."""
     reset = ContainerState.reset_staged
