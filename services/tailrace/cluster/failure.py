@@ -77,6 +77,9 @@ class FailureDetector:
         """The last look; None: there was none yet, or the connection was lost since."""
         self._connected_s = 0.0
         self._hold_s: float | None = None
+        """Since when most workers lapse together; None: they do not."""
+        self._held: set[str] = set()
+        """Who lapsed since then, whatever became of it."""
 
     def lost_contact(self) -> None:
         """The API did not answer: with the next answer, everybody's time begins anew."""
@@ -93,6 +96,7 @@ class FailureDetector:
         if first:
             self._connected_s = now_s
             self._hold_s = None
+            self._held.clear()
             for worker in self._workers.values():
                 worker.looks, worker.confirmed, worker.asked_s = 0, False, None
         self._looked_s = now_s
@@ -141,14 +145,20 @@ class FailureDetector:
         return now_s - max(worker.heard_s, self._connected_s)
 
     def _hold(self, lapsed: list[str], now_s: float) -> None:
-        """Whether more than half lapse together. What began as such ends when none of them is silent any more."""
-        if not lapsed:
+        """Whether more than half lapse together.
+
+        What began as such ends when none of them is silent any more, or when those that were only late renew in time:
+        then fewer lapsed than it looked like.
+        """
+        self._held.update(lapsed)
+        members = [name for name, worker in self._workers.items() if not worker.dead or name in self._held]
+        late_s = self._lapse_s - self._together_s
+        silent = {name for name in members if self._silence_s(self._workers[name], now_s) >= late_s}
+        if not lapsed or 2 * len(silent | (self._held & set(members))) <= len(members):
             self._hold_s = None
+            self._held.clear()
         elif self._hold_s is None:
-            members = [worker for worker in self._workers.values() if not worker.dead]
-            late = [worker for worker in members if self._silence_s(worker, now_s) >= self._lapse_s - self._together_s]
-            if 2 * len(late) > len(members):
-                self._hold_s = now_s
+            self._hold_s = now_s
 
     def _is_to_be_asked(self, worker: _Worker, now_s: float) -> bool:
         """Each after one period in doubt, and then once a period."""

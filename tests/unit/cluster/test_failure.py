@@ -115,6 +115,25 @@ def test_who_falls_silent_one_after_the_other_lapses_together(fleet: Fleet) -> N
     assert fleet.verdict.held == tuple("abcde")
 
 
+def test_who_was_only_late_does_not_save_who_is_dead(fleet: Fleet) -> None:
+    fleet.silent.add("a")
+    fleet.look()
+    fleet.silent.update("bc")
+    assert fleet.until(lambda verdict: verdict.held) == 4
+    fleet.silent.difference_update("bc")
+    assert fleet.look() == Verdict(alive=("b", "c", "d", "e"), dead=("a",))
+
+
+def test_those_that_come_back_first_do_not_condemn_the_others(fleet: Fleet) -> None:
+    fleet.silent.update("abc")
+    fleet.until(lambda verdict: verdict.held)
+    fleet.silent.discard("a")
+    for _ in range(3):
+        assert fleet.look() == Verdict(alive=("a", "d", "e"), held=("b", "c"))
+    fleet.silent.clear()
+    assert fleet.look() == Verdict(alive=tuple("abcde"))
+
+
 def test_the_last_worker_is_never_given_up_unasked() -> None:
     fleet = Fleet("a")
     fleet.look()

@@ -85,7 +85,7 @@ class OwnershipWorkload:
         await self._nothing_moves(span_s + 30, "the API is away")
 
     async def _most_are_cut_off(self) -> None:
-        span_s = self.random.uniform(1, 60)
+        span_s = self.random.uniform(12, 60)  # long enough that all of them lapse before one is back
         for name in self.random.sample(sorted(self.fleet.owners), 2):
             self.world.kubernetes.cut_off(self.fleet.owners[name].process, span_s)
         await self._nothing_moves(span_s + 30, "most workers do not reach the API")
