@@ -70,8 +70,10 @@ def _acknowledge_after_the_claim(patch: pytest.MonkeyPatch) -> None:
 
 
 def _rivals(seed: int) -> FleetWorkload:
-    """Workers that lose containers and get them back."""
-    return _short(seed, ["away_from_kubernetes", "pause"], 3, least_s=8.0)
+    """Containers are moved away from workers that hear of it late."""
+    workload = _short(seed, ["crash"], 3, least_s=8.0)
+    workload.kubernetes.dead_watch_chance = 1.0
+    return workload
 
 
 def _late_writes(seed: int) -> FleetWorkload:

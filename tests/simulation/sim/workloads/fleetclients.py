@@ -101,7 +101,7 @@ class Clients:
 
     async def _write(self, name: str) -> None:
         rng = random.Random(f"{self._random.random()} {name}")
-        pause_s = rng.choice([0.05, 0.3, 1.0])
+        pause_s = rng.choice([0.1, 0.5, 1.0])
         generation = 0
         writer = await patiently(lambda: self.client.writer(self.stream).start())
         while not self._stopping:

@@ -66,7 +66,7 @@ class Nemesis:
         self._random = rng
         self.kinds = chosen or rng.sample(KINDS, rng.randint(1, 6))
         self.harmless = HARMLESS.issuperset(self.kinds)
-        self.rounds = rng.randint(1, 6)
+        self.rounds = rng.randint(1, 4)
         self.least_s = 0.0
         """Whatever lasts a while lasts at least so long."""
         self._hurt_until_s: dict[str, float] = {}

@@ -129,7 +129,7 @@ class Update:
     began_at_s: float
     ended_at_s: float = float("inf")
     version: int | None = None
-    """None: it is not known whether it happened; ``REFUSED``: another one happened."""
+    """None: it is not known whether it happened; ``REFUSED``: it did not."""
 
 
 REFUSED = -(2**62)
@@ -144,12 +144,7 @@ class KeyHistory:
     def check(self, name: str, found: bytes | None, version: int) -> None:
         """Linearizable: each version was replaced once, later updates have greater versions, nothing was lost."""
         done = [update for update in self.updates if update.version is not None and update.version != REFUSED]
-        replaced = {update.expected for update in done}
-        # A refusal may be the trace of an attempt whose answer was lost, when others updated the key since.
-        unsure = sum(
-            update.version is None or (update.version == REFUSED and update.expected not in replaced)
-            for update in self.updates
-        )
+        unsure = sum(update.version is None for update in self.updates)
         for kind, seen in (
             ("replaced", [update.expected for update in done]),
             ("given", [update.version for update in done]),
@@ -172,5 +167,5 @@ class KeyHistory:
             not done or version >= max(update.version or 0 for update in done),
             f"{name} has version {version} at the end, which is older than an acknowledged one",
         )
-        wrote = {update.value for update in self.updates}
+        wrote = {update.value for update in self.updates if update.version != REFUSED}
         require(found is None or found in wrote, f"{name} holds {found!r}, which nobody was to write")
