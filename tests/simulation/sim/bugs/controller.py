@@ -12,7 +12,7 @@ from sim.bugs.registry import bug
 from sim.workloads.cluster import ClusterWorkload
 from tailrace.client.groupstate.state import GroupState
 from tailrace.common.errors import NoSuchStreamError, UnavailableError
-from tailrace.controller import cuts, scopes, store
+from tailrace.controller import cuts, epochs, scopes, store, transitions
 from tailrace.controller.model import Epoch, StreamConfig, StreamSegment, TransactionState
 from tailrace.controller.ports import Put, Stored
 from tailrace.controller.records import StreamRecord, TransactionRecord
@@ -28,7 +28,7 @@ from tailrace.segmentstore.server import segments
 def _many_commits(seed: int) -> ClusterWorkload:
     """The workload with little else than transactions, and controllers that die at their merges."""
     workload = ClusterWorkload(seed)
-    workload.controller_faults, workload.network_faults, workload.crashes = True, False, 0
+    workload.controller_faults, workload.crashes = True, 0
     workload.controllers.steps, workload.controllers.quiet_s = {"merge_batch": 1}, 0.3
     workload.main.turns, workload.main.scales, workload.main.truncations = 5, 0, 0
     workload.main.rounds, workload.main.transactors = 4, 2
@@ -128,10 +128,19 @@ def _abort_deletes_after_commit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TransactionManager, "abort", hasty)
 
 
-@bug("scale-forgets-predecessor", ClusterWorkload)
+def _many_scales(seed: int) -> ClusterWorkload:
+    """The workload with little else than a writer, readers and scales."""
+    workload = ClusterWorkload(seed)
+    workload.main.turns, workload.main.pause_s, workload.main.scales = 80, 0.1, 8
+    workload.main.readers, workload.main.checkpoint_ms = 2, 200
+    workload.main.rounds = workload.main.truncations = workload.lives.lives = workload.tables.lives = 0
+    return workload
+
+
+@bug("scale-forgets-predecessor", _many_scales)
 def _scale_forgets_predecessor(patch: pytest.MonkeyPatch) -> None:
     """A merged segment's predecessors are told as the one that was asked for alone."""
-    successors = cuts.successors
+    successors = epochs.successors
 
     def short(segment: StreamSegment, before: Epoch, after: Epoch) -> list[tuple[StreamSegment, list[int]]]:
         """The others are forgotten."""
@@ -143,7 +152,7 @@ def _scale_forgets_predecessor(patch: pytest.MonkeyPatch) -> None:
 @bug("segment-numbers-restart", ClusterWorkload)
 def _segment_numbers_restart(patch: pytest.MonkeyPatch) -> None:
     """A stream that is created again counts its segments from 0."""
-    created = create.created
+    created = transitions.created
 
     def from_zero(previous: StreamRecord | None, config: StreamConfig, now_ms: int, intent_id: bytes) -> StreamRecord:
         """Forgets the counter of the stream that was deleted."""

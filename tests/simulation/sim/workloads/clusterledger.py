@@ -157,8 +157,8 @@ def check_epochs(epochs: Sequence[Sequence[SegmentRange]]) -> dict[int, tuple[fl
             )
             owner = numbers.setdefault(segment_number(identifier), identifier)
             require(owner == identifier, f"segments {owner} and {identifier} have the same number")
-            before = ranges.setdefault(identifier, tuple(segment.key_range))
-            require(before == tuple(segment.key_range), f"segment {identifier} changed its range")
+            own = (segment.key_range.low, segment.key_range.high)
+            require(ranges.setdefault(identifier, own) == own, f"segment {identifier} changed its range")
     return ranges
 
 

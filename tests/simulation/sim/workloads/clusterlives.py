@@ -161,7 +161,7 @@ class StreamLives:
             subscribers = await persist(lambda: client.context.controller.list_subscribers(self.stream))
             require(subscribers == [f"{self.stream.scope}/{group}"], f"{group} subscribed; subscribers: {subscribers}")
             if self._random.random() < 0.5:
-                await persist(lambda: client.reader_groups(self.stream.scope).delete(group))
+                await self._delete_group(client, group)
                 group = None
         await persist(lambda: client.streams.delete_stream(self.stream))
         while await persist(lambda: client.context.controller.stream_exists(self.stream)):
@@ -170,7 +170,10 @@ class StreamLives:
         mark = StreamName(self.stream.scope, f"_MARK{self.stream.stream}")
         require(self.stream not in found and mark not in found, f"a deleted stream is listed: {found}")
         if group is not None:
-            await persist(lambda: client.reader_groups(self.stream.scope).delete(group))
+            await self._delete_group(client, group)
+
+    async def _delete_group(self, client: Client, group: str) -> None:
+        await persist(lambda: client.reader_groups(self.stream.scope).delete(group))
 
     async def _delete_late_one(self, client: Client) -> None:
         """A call to create the stream whose answer was lost may have its effect late: then this is a new stream."""
