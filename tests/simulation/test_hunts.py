@@ -38,9 +38,7 @@ HAZARDS = {
     "SetupAppend answered from staged state": "setup-answered-from-staged-state",
     "a table copy over a newer value": "table-copy-over-newer",
     "a commit pass reordered after a controller crash": "commit-pass-reordered",
-    "a commit pass reordered after a controller crash": "commit-pass-reordered",
     "a stale owner that answers reads": "stale-owner-reads",
-    "duplicate transaction commit": "transaction-committed-twice",
     "duplicate transaction commit": "transaction-committed-twice",
 }
 """What can go wrong by the design, and the name under which it is planted."""
