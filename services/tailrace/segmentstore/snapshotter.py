@@ -106,8 +106,8 @@ class Snapshots:
                 taken = False
             wait_s = limits.SNAPSHOT_INTERVAL_S if taken else limits.SNAPSHOT_RETRY_S
 
-    async def check_newest(self) -> None:
-        """See that no later owner stored a snapshot.
+    async def check_newest(self) -> list[SnapshotName]:
+        """See that no later owner stored a snapshot; returns the names of those that are there, the newest one last.
 
         Raises:
             FencedError: the log has a later owner. CorruptionError: it has none, so the cluster was restored elsewhere.
@@ -115,7 +115,7 @@ class Snapshots:
         """
         names = await self._names()
         if not names or names[-1].epoch <= self._host.epoch:
-            return
+            return names
         await self._host.confirm_owner()
         container, newest = self._host.state.container_id, names[-1]
         raise CorruptionError(
@@ -177,8 +177,11 @@ class Snapshots:
                 for run in runs:
                     run.release(self._ports.cache)
             await self._store(sequence, body, tail)
+            # Whoever restored from the last one meanwhile needs what that references; who restores from now on looks
+            # for this one when all is done (docs/adr/0012).
+            names = await self.check_newest()
             self.sequence, self._superseded = sequence, gone
-            await self._remove_older()
+            await self._remove_older(names)
             return True
 
     async def _write_tail(self, runs: Sequence[TailRun]) -> list[tuple[int, ChunkRef]]:
@@ -199,11 +202,11 @@ class Snapshots:
         snapshot = Snapshot(ports.cluster_id, container, epoch, sequence, ports.clock.now_ms(), body, tail)
         await ports.store.put(key, snapshot.encode(key))
 
-    async def _remove_older(self) -> None:
+    async def _remove_older(self, names: Sequence[SnapshotName]) -> None:
         """Keep a few. The newest one of all owners always stays; what cannot be deleted now goes with the next one."""
         container = self._host.state.container_id
+        older = names[: -limits.SNAPSHOTS_KEPT]
         try:
-            older = (await self._names())[: -limits.SNAPSHOTS_KEPT]
             await self._ports.store.delete([name.key(container) for name in older[: limits.DELETE_BATCH_MAX]])
         except UnavailableError as error:
             _logger.info("older_snapshots_not_deleted", container=container, reason=str(error))

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,10 +20,12 @@ from tailrace.segmentstore.restore import cluster as restore_module
 from tailrace.segmentstore.restore.cluster import restore_cluster
 from tailrace.segmentstore.restore.report import RestoredContainer, RestoreReport
 from tailrace.segmentstore.service import StoreService, StoreSpec
-from tailrace.segmentstore.snapshot import parse_key
+from tailrace.segmentstore.snapshot import SnapshotName, parse_key
+from tailrace.segmentstore.state import ContainerState
 from tailrace.segmentstore.tables.types import TableEntry
 from tailrace.segmentstore.tier2 import writer_of_key
 from tailrace.segmentstore.worker import Worker
+from tailrace.storage.port import ObjectStore
 
 A, B, TABLE = "scope/a/0.#epoch.0", "scope/b/0.#epoch.0", "scope/_tables/t"
 WRITER = b"w" * 16
@@ -276,6 +279,30 @@ async def test_a_store_that_somebody_writes_to_is_refused(place: Place, monkeypa
     with pytest.raises(StartError, match="Tier 2 is in use: objects of container 0"):
         await place.restore()
     assert not place.data.exists()
+
+
+async def test_a_snapshot_that_an_owner_stores_meanwhile_makes_a_restore_take_itself_back(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From then on that owner may delete what only older snapshots need, the one that was restored among them."""
+    await place.serve(fill)
+    before = place.keys("s")
+    stored: list[str] = []
+    store_snapshot = restore_module.store_snapshot
+
+    async def meanwhile(store: ObjectStore, cluster_id: bytes, state: ContainerState, *ports: Any) -> SnapshotName:
+        name = await store_snapshot(store, cluster_id, state, *ports)
+        if not stored:
+            late = SnapshotName(2, 2**20, "0a0b0c").key(state.container_id)
+            await store.put(late, [b"not read"])
+            stored.append(late)
+        return name
+
+    monkeypatch.setattr(restore_module, "store_snapshot", meanwhile)
+    with pytest.raises(StartError, match=r"Tier 2 is in use: container [01] got snapshot"):
+        await place.restore()
+    assert not place.data.exists()
+    assert place.keys("s") == sorted([*before, *stored])
 
 
 @pytest.mark.parametrize("what", ["damaged", "gone", "object gone", "another cluster"])

@@ -309,6 +309,30 @@ async def test_an_owner_stops_when_its_container_was_restored_elsewhere(world: W
     assert (await names(world))[-1].epoch == 1000
 
 
+async def test_a_restore_from_the_last_one_while_the_next_is_on_its_way_keeps_its_objects(world: World) -> None:
+    """An owner that stood still between its look and its snapshot would delete what the restored container needs."""
+    gate = world.objects = Gate("none")
+    container = await world.open()
+    await container.create_segment(A)
+    await container.append(A, [b"of the restored container, too"])
+    await flush(container)
+    (needed,) = container.state.object_uses
+    await container.take_snapshot()
+    await container.truncate(A, 30)
+    gate.prefix = "s7"
+    taking = asyncio.create_task(container.take_snapshot())
+    await gate.reached.wait()
+    found, _ = await newest(world)
+    key = SnapshotName(1000, found.sequence, "ff").key(7)
+    restored = Snapshot(found.cluster_id, 7, 1000, found.sequence, 0, found.body, found.tail)
+    await Objects.put(gate, key, restored.encode(key))
+    gate.open.set()
+    with pytest.raises(CorruptionError, match="restored elsewhere"):
+        await taking
+    assert needed in container.state.pending_deletes
+    assert not container.may_delete(needed)
+
+
 async def test_an_owner_that_lost_its_log_is_fenced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fenced() -> None:
         raise FencedError("the log was taken", 1000)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tailrace.cluster.datafolder import LogKind
     from tailrace.common.ports import Clock, Entropy
     from tailrace.log.closedobject import ClosedObjectLog
+    from tailrace.segmentstore.snapshot import SnapshotName
     from tailrace.segmentstore.state import ContainerState
     from tailrace.storage.port import ObjectStore
 
@@ -117,8 +118,7 @@ class _Restore:
         finally:
             disk.close()
         await self._refuse_a_living_owner()
-        for state in self._states:
-            await store_snapshot(self._store, self._cluster_id, state, self._clock, self._entropy)
+        await self._store_snapshots()
         kind: LogKind = "object" if self._logs else "file"
         write_manifest(self._path, Manifest(self._mark.cluster_id, self._mark.containers, tier2, kind))
         return report
@@ -152,6 +152,22 @@ class _Restore:
         for log in self._logs:
             if not await log.same_owner():
                 raise StartError(f"Tier 2 is in use: {log.directory} has a new owner or new frames")
+
+    async def _store_snapshots(self) -> None:
+        """Make the restored states the newest ones, unless an owner stored another while it could not see them.
+
+        Such an owner takes that for the newest one, and deletes what only older ones need, the restored one among them.
+        """
+        stored: dict[int, SnapshotName] = {}
+        for state in self._states:
+            name = await store_snapshot(self._store, self._cluster_id, state, self._clock, self._entropy)
+            stored[state.container_id] = name
+        for container, own in stored.items():
+            known = {own, *self._surveys[container].snapshots}
+            later = [name for name in (await survey(self._store, container)).snapshots if name not in known]
+            if later:
+                await self._store.delete([name.key(number) for number, name in stored.items()])
+                raise StartError(f"Tier 2 is in use: container {container} got snapshot {later[-1].key(container)}")
 
     def _advance(self, amount: int) -> None:
         self._done += amount

@@ -121,9 +121,11 @@ def _nothing(_: Segment) -> None:
 
 async def store_snapshot(
     store: ObjectStore, cluster_id: bytes, state: ContainerState, clock: Clock, entropy: Entropy
-) -> None:
+) -> SnapshotName:
     """The restored state is the newest one now: an owner of the lost log that still lives finds it and stops."""
-    key = SnapshotName(state.epoch, state.committed_sequence, entropy.token(6).hex()).key(state.container_id)
+    name = SnapshotName(state.epoch, state.committed_sequence, entropy.token(6).hex())
+    key = name.key(state.container_id)
     body = checkpoint.encode(state)
     snapshot = Snapshot(cluster_id, state.container_id, state.epoch, state.committed_sequence, clock.now_ms(), body, ())
     await store.put(key, snapshot.encode(key))
+    return name
