@@ -66,7 +66,7 @@ class LogHost:
                 epoch = await self._epochs.take(container_id, floor)
                 self._owner.fleet.took(container_id, epoch, self._owner, asked_s)
                 await log.open(epoch, self._owner.entropy.token(16))
-                self._owner.fleet.opened(container_id, epoch, self._owner)
+                self._owner.fleet.opened(container_id, epoch, self._owner, log.owned_at_s)
                 is_open = True
                 if not opened.done():
                     opened.set_result(None)
@@ -186,6 +186,7 @@ class OwnerFleet:
         self.containers = containers
         self.incarnations: list[str] = []
         self.events: list[tuple[float, str, int, str, int]] = []
+        self._looks: list[tuple[float, int, str, int]] = []
         """(time, ``open``, ``ack`` or ``close``, container, worker, epoch)"""
         self.owners: dict[str, Owner] = {}
         self.failures: list[str] = []
@@ -249,9 +250,10 @@ class OwnerFleet:
         if owner.name not in {owners.get(container_id) for _, owners in self._maps[since:]}:
             self.failures.append(f"{owner.name} got an epoch of container {container_id} without being named for it")
 
-    def opened(self, container_id: int, epoch: int, owner: Owner) -> None:
-        """A log was opened."""
+    def opened(self, container_id: int, epoch: int, owner: Owner, looked_at_s: float) -> None:
+        """A log was opened, by an owner that may have stood still since its last look at the claims began."""
         self.events.append((self.world.loop.time(), "open", container_id, owner.name, epoch))
+        self._looks.append((looked_at_s, container_id, owner.name, epoch))
 
     def acknowledged(self, container_id: int, epoch: int, owner: Owner) -> None:
         """A frame was acknowledged."""
@@ -316,13 +318,10 @@ class OwnerFleet:
         """What must hold whatever happened."""
         require(not self.failures, "; ".join(self.failures))
         greatest: dict[int, int] = {}
-        for at, what, number, worker, epoch in self.events:
-            if what == "open":
-                promise = (
-                    f"a log is opened with a greater epoch than before: {worker} opened {number} with {epoch} at {at}"
-                )
-                require(epoch > greatest.get(number, 0), promise)
-                greatest[number] = epoch
+        for at, number, worker, epoch in sorted(self._looks):
+            promise = f"a log is opened with a greater epoch than before: {worker} opened {number} with {epoch} at {at}"
+            require(epoch > greatest.get(number, 0), promise)
+            greatest[number] = epoch
 
     def sizes(self) -> list[int]:
         """How many containers the workers that have some are to have, in order."""
