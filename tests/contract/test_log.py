@@ -99,6 +99,21 @@ async def test_frames_come_back_in_order_with_their_epochs(place: Place) -> None
         assert await contents(log) == [(0, 1, b"ab"), (1, 1, b"c"), (2, 3, b"d")]
 
 
+async def test_it_tells_how_many_epochs_it_holds(place: Place) -> None:
+    for epoch, held in ((1, 0), (2, 1), (4, 2), (5, 2)):
+        async with opened(place, epoch) as log:
+            assert log.epochs_at_opening == held
+            if epoch != 4:
+                await log.append([b"frame"])
+    async with opened(place, 6) as log:
+        assert log.epochs_at_opening == 3
+        await log.append([b"frame"])
+        await log.truncate(log.next_sequence)
+        await log.append([b"durable only after the truncation"])
+    async with opened(place, 7) as log:
+        assert log.epochs_at_opening == 1
+
+
 async def test_an_empty_frame_is_a_frame(place: Place) -> None:
     async with opened(place, 1) as log:
         await log.append([])

@@ -100,6 +100,7 @@ LOG_OBJECT_DELETES_MAX: Final = 4  # such requests at a time
 LOG_UNACKNOWLEDGED_MAX_BYTES: Final = 64 * MIB  # appended to one log and not acknowledged yet
 LOG_CLAIMS_PER_OPEN_MAX: Final = 10_000  # epochs that one opening may skip
 LOG_START_RECORD_MAX_BYTES: Final = 64 * KIB  # history of some 2,700 epochs
+LOG_EPOCHS_PER_CHECKPOINT: Final = 64  # in a log as it is opened, that lead to a checkpoint and a truncation at once
 LOG_PROBE_ROUNDS: Final = 3  # of every check of a store
 LOG_PROBE_RIVALS: Final = 8  # that create one object at a time
 LOG_PROBE_ATTEMPTS: Final = 5  # when a store answers with passing errors

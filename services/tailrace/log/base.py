@@ -13,6 +13,7 @@ class SequencedLog:
         self._next_sequence = 0
         self._log_start = 0
         self._unsynced_bytes = 0
+        self._epochs_at_opening = 0
 
     @property
     def max_frame_bytes(self) -> int:
@@ -48,6 +49,11 @@ class SequencedLog:
     def log_start(self) -> int:
         """Address of the first frame that was not truncated."""
         return self._log_start
+
+    @property
+    def epochs_at_opening(self) -> int:
+        """See DurableLog.epochs_at_opening."""
+        return self._epochs_at_opening
 
     @property
     def unsynced_bytes(self) -> int:

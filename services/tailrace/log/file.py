@@ -147,6 +147,7 @@ class FileLog(SequencedLog):
         self._identity = FrameIdentity(self._container, epoch, nonce)
         self._next_sequence = decision.next_sequence
         self._log_start = decision.log_start
+        self._epochs_at_opening = len(decision.history)
         for name in self._disk.list(self._directory):
             if is_spare(name):
                 self._disk.unlink(f"{self._directory}/{name}")

@@ -73,6 +73,7 @@ class MemoryLog(SequencedLog):
         self._epoch = self._store.epoch = epoch
         self._next_sequence = self._store.next_sequence
         self._log_start = self._store.first_sequence
+        self._epochs_at_opening = len({epoch for epoch, _ in self._store.frames})
 
     async def recover(self, first_sequence: int = 0) -> AsyncIterator[RecoveredFrame]:
         """See DurableLog.recover."""

@@ -162,6 +162,7 @@ class ObjectLog(SequencedLog):
         self._log_start = self._marked_log_start = decision.log_start
         self._map = FrameMap(decision.extents, epoch, decision.next_sequence)
         self._stored_bytes = self._map.length_bytes(0, decision.next_sequence)
+        self._epochs_at_opening = len(decision.history)
         record = StartRecord(decision.next_sequence, decision.previous_epoch, decision.history).encode()
         if len(record) > limits.LOG_START_RECORD_MAX_BYTES:
             count = len(decision.history)

@@ -86,6 +86,11 @@ class DurableLog(ReadableLog, Protocol):
         """With more frames since the last checkpoint, recovery takes long because of their number alone."""
         ...
 
+    @property
+    def epochs_at_opening(self) -> int:
+        """How many earlier epochs had frames in the log when it was opened: a log has room for so many of them."""
+        ...
+
     async def open(self, epoch: int, nonce: bytes) -> None:
         """Take the log for `epoch` (above every earlier one) and fence earlier owners.
 

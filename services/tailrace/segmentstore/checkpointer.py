@@ -42,6 +42,7 @@ class Checkpointer:
         self._frames = log.log_start
         self._body_bytes = 0
         self._keep_from = 0
+        self._old_epochs = log.epochs_at_opening >= limits.LOG_EPOCHS_PER_CHECKPOINT
         self._running = False
 
     async def run_if_due(self, *, force: bool = False) -> None:
@@ -68,7 +69,8 @@ class Checkpointer:
         if self._space.full_reason:
             interval_bytes //= limits.CHECKPOINT_FULL_DISK_FACTOR
         return (
-            self._pipeline.written_bytes - self._bytes >= interval_bytes
+            self._old_epochs
+            or self._pipeline.written_bytes - self._bytes >= interval_bytes
             or self._pipeline.operations - self._operations >= limits.CHECKPOINT_INTERVAL_OPERATIONS
             or self._log.next_sequence - self._frames >= self._log.frames_per_checkpoint
         )
@@ -87,7 +89,7 @@ class Checkpointer:
         if not await self._room(len(body), force):
             return
         future = self._pipeline.stage_control(ops.Checkpoint(as_of, body))
-        self._bytes, self._operations, self._frames = written, count, frames
+        self._bytes, self._operations, self._frames, self._old_epochs = written, count, frames, False
         await future
         self._keep_from = keep_from
         await self._truncate_log()

@@ -133,6 +133,8 @@ class ContainerLife:
         for segment in list(self.state.segments.values()):
             if segment.pending or segment.dirty:
                 self._writer.appended(segment)
+        if self._log.epochs_at_opening >= limits.LOG_EPOCHS_PER_CHECKPOINT:
+            self._writer.pressure()  # owners die before they flush: what they left would hold the log for ever
         self._spawn(self._writer.run())
         self._spawn(self._sweep.run())
         self._spawn(self._compaction.run())

@@ -40,3 +40,25 @@ async def test_many_small_frames_lead_to_a_checkpoint(monkeypatch: pytest.Monkey
     assert await container.read_exact(NAME, 0, 900) == b"".join(b"%03d" % number for number in range(300))
     await container.close()
     await objects.close()
+
+
+async def test_a_container_that_dies_soon_after_each_opening_can_be_opened_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A START frame has room for so many epochs. Neither the log's length nor a flush's delay would ever shorten it."""
+    monkeypatch.setattr(limits, "LOG_START_RECORD_MAX_BYTES", 500)  # 20 epochs
+    monkeypatch.setattr(limits, "LOG_EPOCHS_PER_CHECKPOINT", 8)
+    objects = Objects()
+    for epoch in range(1, 41):
+        container, log = await opened(objects, epoch)
+        if epoch == 1:
+            await container.create_segment(NAME)
+        await container.append(NAME, [b"%02d" % epoch])
+        if log.epochs_at_opening >= 8:
+            await eventually(lambda log=log: log.log_start >= log.next_sequence - 8)  # type: ignore[misc]
+        await container.close()
+    container, log = await opened(objects, 41)
+    assert log.epochs_at_opening < 10
+    assert await container.read_exact(NAME, 0, 80) == b"".join(b"%02d" % epoch for epoch in range(1, 41))
+    await container.close()
+    await objects.close()
