@@ -138,6 +138,34 @@ async def test_a_stale_owner_sends_requests_away(
     assert first.worker.containers() == []
 
 
+async def test_a_stale_owner_refuses_no_append_for_what_it_knows(
+    no_looks: None, first: Owner, second: Callable[[], Awaitable[Owner]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the segment ends may be another place by now; the answer to the writer's next setup is no stale one."""
+    await first.client.setup(WRITER, SEGMENT)
+    await second()
+    monkeypatch.setattr(limits, "OWNER_SEEN_MAX_S", 0.0)
+    first.client.send(c.ConditionalAppend(WRITER, 1, 5, b"where another owner's segment ends", 9))
+    reply = await first.client.receive()
+    assert isinstance(reply, c.WrongHost), reply
+    assert reply.request_id == 9
+
+
+async def test_an_owner_that_was_idle_refuses_an_append_after_the_next_setup(
+    no_looks: None, first: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await first.client.setup(WRITER, SEGMENT)
+    monkeypatch.setattr(limits, "OWNER_SEEN_MAX_S", 0.0)
+    first.client.send(c.ConditionalAppend(WRITER, 1, 5, b"data", 9))
+    await first.client.expect(c.WrongHost)
+    monkeypatch.setattr(limits, "OWNER_SEEN_MAX_S", 3600.0)
+    assert await first.client.setup(WRITER, SEGMENT) == NULL_ATTRIBUTE
+    first.client.send(c.ConditionalAppend(WRITER, 1, 5, b"data", 10))
+    await first.client.expect(c.ConditionalCheckFailed)
+    first.client.send(c.ConditionalAppend(WRITER, 1, 0, b"data", 11))
+    await first.client.expect(c.DataAppended)
+
+
 async def test_a_stale_owner_may_answer_within_the_bound_without_a_look(
     no_looks: None, first: Owner, second: Callable[[], Awaitable[Owner]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from tailrace.common.errors import (
     OutcomeUnknownError,
     ProtocolError,
     TailraceError,
+    UnavailableError,
     WrongHostError,
 )
 from tailrace.segmentstore.api import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
@@ -209,6 +210,9 @@ class AppendProcessor:
     def _report_failures(self, writer: WriterState) -> None:
         while (failure := writer.next_failure()) is not None:
             request, error = failure
+            if not isinstance(error, UnavailableError) and not _may_refuse(writer):
+                # Whatever it is, another owner may see it otherwise. The next setup waits until it can be told.
+                error = WrongHostError(f"it cannot be told now whether {writer.segment} is here")
             if isinstance(error, BadOffsetError):
                 self._condition_failed(writer, request)
             elif not writer.broken:
@@ -241,3 +245,8 @@ class AppendProcessor:
             self._fail(f"append to {writer.segment} failed: {type(error).__name__}: {error}", told=told)
         else:
             self._outbox.reply(reply)
+
+
+def _may_refuse(writer: WriterState) -> bool:
+    """Whether what the container knows is no older than an owner's answers may be (design §9)."""
+    return writer.container is None or writer.container.may_answer()
