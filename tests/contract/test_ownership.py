@@ -20,12 +20,12 @@ from sim.kubernetes import KubernetesCore
 from sim.ports import SimClock
 from tailrace.cluster.clustermap import Assignment, ClusterMap, write_map
 from tailrace.cluster.fileepochs import FileEpochs
-from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, KubernetesApi, Manifest
+from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, Kind, KubernetesApi, Manifest
 from tailrace.cluster.leaseepochs import LeaseEpochs, any_epoch_taken
 from tailrace.cluster.leases import WorkerLease, container_lease_name, write_worker_lease
 from tailrace.cluster.ownership import Epochs
 from tailrace.common import limits
-from tailrace.common.errors import DeadlineError, NotOwnerError, TailraceError, UnavailableError
+from tailrace.common.errors import DeadlineError, NotFoundError, NotOwnerError, TailraceError, UnavailableError
 
 CONTAINERS = 4
 
@@ -267,6 +267,25 @@ async def test_leases_that_were_wiped_are_made_again_by_who_holds_the_containers
     assert await epochs.holder(2) == ""  # it has let go of that
     assert await epochs.holder(3) == ""  # and never had this
     assert [await epochs.take(0), await epochs.take(1)] == [2, 3]
+
+
+async def test_a_namespace_that_is_gone_is_looked_at_again(core: KubernetesCore) -> None:
+    """Whoever keeps the Leases would end with any other error, and nobody would make them again."""
+    api = LocalKubernetes(core)
+    epochs = lease_epochs(api)
+    await epochs.take(0)
+    core.delete(LEASES, container_lease_name("c", 0))
+
+    async def gone(verb: str, kind: Kind, name: str) -> None:
+        if verb == "create":
+            raise NotFoundError("namespaces tailrace not found")
+
+    api.before = gone
+    with pytest.raises(UnavailableError, match="namespaces tailrace not found"):
+        await epochs.keep([0])
+    api.before = None
+    await epochs.keep([0])
+    assert await epochs.holder(0) == "w"
 
 
 async def test_leases_tell_whether_there_was_an_owner_ever(core: KubernetesCore) -> None:

@@ -99,6 +99,8 @@ class LeaseEpochs:
                 await self._write(ContainerLease(container_id, self._worker, self._taken[container_id]), None)
             except AlreadyExistsError:
                 continue  # the list was an old one, or somebody took the container just now
+            except NotFoundError as error:  # the namespace is gone, or comes back just now
+                raise UnavailableError(f"Lease of container {container_id} cannot be made: {error}") from error
 
     async def _read(self, container_id: int) -> Manifest | None:
         try:
