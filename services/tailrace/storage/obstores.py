@@ -227,6 +227,8 @@ def open_object_store(url: str, *, s3_endpoint: str | None = None, create: bool 
     if parts.scheme == "memory":
         return ObstoreObjects(MemoryStore())
     if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+            raise StartError(f"Tier 2 {url!r}: the folder must be absolute, with three slashes: file:///folder")
         folder = Path(parts.path)
         if not create and not folder.is_dir():
             raise StartError(f"Tier 2 folder {folder} does not exist")
