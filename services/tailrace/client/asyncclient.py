@@ -9,7 +9,7 @@ from tailrace.client.admin import StreamManager
 from tailrace.client.batch import SegmentSlice, read_slice, slices_between
 from tailrace.client.bytestream import ByteStreamReader, ByteStreamWriter
 from tailrace.client.context import ClientContext
-from tailrace.client.model import StreamName
+from tailrace.client.model import StreamName, name_of
 from tailrace.client.reader import EventReader
 from tailrace.client.readergroup import ReaderGroupManager
 from tailrace.client.revisioned import RevisionedStream, open_revisioned
@@ -103,8 +103,3 @@ class Client:
     def read_slice(self, piece: SegmentSlice) -> AsyncIterator[list[bytes]]:
         """The events of a slice, in lists."""
         return read_slice(self.context, piece)
-
-
-def name_of(stream: str | StreamName) -> StreamName:
-    """The stream that is meant. Raises BadRequestError, InvalidNameError."""
-    return StreamName.parse(stream) if isinstance(stream, str) else stream

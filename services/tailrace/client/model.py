@@ -111,6 +111,11 @@ class StreamName(NamedTuple):
         return names.qualified_segment_name(self.scope, self.stream, identifier)
 
 
+def name_of(stream: str | StreamName) -> StreamName:
+    """The stream that is meant. Raises BadRequestError, InvalidNameError."""
+    return StreamName.parse(stream) if isinstance(stream, str) else stream
+
+
 class SegmentRange(NamedTuple):
     """A segment and the part of the key space that it owns."""
 

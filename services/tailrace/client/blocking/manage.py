@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace.client.asyncclient import name_of
-
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -38,11 +36,11 @@ class BlockingStreamManager:
 
     def create_stream(self, stream: str | StreamName, config: StreamConfig | None = None) -> bool:
         """Create a stream; False when it exists."""
-        return self._run(self._manager.create_stream(name_of(stream), config))
+        return self._run(self._manager.create_stream(stream, config))
 
     def update_stream(self, stream: str | StreamName, config: StreamConfig) -> None:
         """Replace the configuration."""
-        self._run(self._manager.update_stream(name_of(stream), config))
+        self._run(self._manager.update_stream(stream, config))
 
     def list_streams(self, scope: str, *, tag: str | None = None, internal: bool = False) -> list[StreamName]:
         """Streams of a scope."""
@@ -50,39 +48,39 @@ class BlockingStreamManager:
 
     def info(self, stream: str | StreamName) -> StreamInfo:
         """Configuration, active segments, head and tail."""
-        return self._run(self._manager.info(name_of(stream)))
+        return self._run(self._manager.info(stream))
 
     def head(self, stream: str | StreamName) -> StreamCut:
         """The cut at the first event that is left."""
-        return self._run(self._manager.head(name_of(stream)))
+        return self._run(self._manager.head(stream))
 
     def tail(self, stream: str | StreamName) -> StreamCut:
         """A cut after everything acknowledged before this call."""
-        return self._run(self._manager.tail(name_of(stream)))
+        return self._run(self._manager.tail(stream))
 
     def seal_stream(self, stream: str | StreamName) -> None:
         """Seal."""
-        self._run(self._manager.seal_stream(name_of(stream)))
+        self._run(self._manager.seal_stream(stream))
 
     def truncate_stream(self, stream: str | StreamName, cut: StreamCut) -> None:
         """Drop everything before a cut."""
-        self._run(self._manager.truncate_stream(name_of(stream), cut))
+        self._run(self._manager.truncate_stream(stream, cut))
 
     def delete_stream(self, stream: str | StreamName) -> bool:
         """Delete a sealed stream; False when there is none."""
-        return self._run(self._manager.delete_stream(name_of(stream)))
+        return self._run(self._manager.delete_stream(stream))
 
     def scale_to(self, stream: str | StreamName, count: int) -> None:
         """Replace segments until there are `count` equal ones."""
-        self._run(self._manager.scale_to(name_of(stream), count))
+        self._run(self._manager.scale_to(stream, count))
 
     def split_segment(self, stream: str | StreamName, identifier: int, parts: int) -> None:
         """Replace a segment by equal parts."""
-        self._run(self._manager.split_segment(name_of(stream), identifier, parts))
+        self._run(self._manager.split_segment(stream, identifier, parts))
 
     def merge_segments(self, stream: str | StreamName, identifiers: Sequence[int]) -> None:
         """Replace neighbouring segments by one."""
-        self._run(self._manager.merge_segments(name_of(stream), identifiers))
+        self._run(self._manager.merge_segments(stream, identifiers))
 
 
 class BlockingReaderGroupManager:
