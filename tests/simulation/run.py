@@ -1,6 +1,7 @@
 """Runs simulated workloads over many seeds, replays one, and hunts planted bugs: see docs/simulation.md.
 
-Exits with 1 when a promise was broken or a planted bug was not found, with 2 when a name is unknown.
+Exits with 1 when a promise was broken or a planted bug was not found, with 2 when a name is unknown or a number makes
+no sense, with 130 when somebody ended it.
 """
 
 from __future__ import annotations
@@ -27,11 +28,19 @@ from sim.seeds import SeedRun, Totals, run_many, run_seed
 
 SECONDS_WITHOUT_LIMITS = 60.0
 UNKNOWN_NAME = 2
+ENDED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     options = _parser().parse_args(arguments)
+    try:
+        return _done(options)
+    except KeyboardInterrupt:  # where it was does not matter to whoever ended it
+        return ENDED
+
+
+def _done(options: argparse.Namespace) -> int:
     if options.document_bugs:
         document.PAGE.write_text(document.with_bugs(document.PAGE.read_text(), BUGS))
         return 0
@@ -47,17 +56,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, help="how many seeds at most, of each workload")
+    parser.add_argument("--seeds", type=_at_least_one, help="how many seeds at most, of each workload")
     parser.add_argument("--seconds", type=float, help="stop after this time")
     parser.add_argument("--seed", type=int, help="run this seed alone, with tracebacks")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--workload", help="this workload alone")
-    parser.add_argument("--jobs", type=int, default=1, help="processes that share the work")
+    parser.add_argument("--jobs", type=_at_least_one, default=1, help="processes that share the work")
     parser.add_argument("--bug", help="hunt this planted bug; list: print their names; all: hunt all of them")
     parser.add_argument("--bugs-of", type=datetime.date.fromisoformat, help="hunt the two planted bugs of a day")
     parser.add_argument("--document-bugs", action="store_true", help="write the planted bugs into docs/simulation.md")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
+
+
+def _at_least_one(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not at least 1")
+    return number
+
+
+_at_least_one.__name__ = "number"  # argparse calls it so
 
 
 # ---- seeds
@@ -142,6 +160,9 @@ def _progress(options: argparse.Namespace, seconds: float | None, workloads: int
 
 def _bugs(options: argparse.Namespace) -> int:
     """Hunt planted bugs, or list them."""
+    if options.bug == "list" and options.json:
+        print(report.list_json(BUGS))
+        return 0
     if options.bug == "list":
         width = max(map(len, BUGS))
         for name, planted in BUGS.items():

@@ -6,6 +6,7 @@ import datetime
 import json
 import re
 import tomllib
+from collections import Counter
 
 import pytest
 
@@ -15,6 +16,8 @@ from sim.bugs import BUGS
 from sim.bugs.registry import PlantedBug, bug, hunt, of_day
 from sim.catalogue import WORKLOADS
 from sim.hunting import hunt_all
+from sim.report import console, seeds_tables
+from sim.seeds import Totals
 from sim.violations import Violation, require
 from sim.workloads.log import LogWorkload
 
@@ -163,6 +166,43 @@ def test_the_list_of_bugs(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == list(BUGS)
     assert all(line.endswith(".") for line in lines)
+
+
+def test_the_list_of_bugs_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(["--bug", "list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["bugs"]
+    assert {found["name"]: found["summary"] for found in listed} == {name: bug.summary for name, bug in BUGS.items()}
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--seeds", "0"], ["--jobs", "0"], ["--seeds", "-1"], ["--seeds", "many"]], ids=str
+)
+def test_numbers_that_make_no_sense(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run.main(["--workload", "log", *arguments])
+    assert ended.value.code == 2
+    assert arguments[1].lstrip("-") in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_run_that_somebody_ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "run_many", interrupted)
+    assert run.main(["--workload", "log", "--seeds", "2"]) == run.ENDED
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_faults_are_told_whole_however_wide_the_terminal_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sim.report.WIDTH_WITHOUT_TERMINAL", 60)
+    totals = {name: Totals(faults=Counter({"slow store": 1234 + number})) for number, name in enumerate(WORKLOADS)}
+    _, faults = seeds_tables(totals)
+    console().print(faults)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "…" not in printed
+    assert all(f"{name} {1234 + number}" in printed for number, name in enumerate(WORKLOADS))
 
 
 @pytest.mark.parametrize(

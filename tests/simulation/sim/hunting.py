@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from concurrent.futures import as_completed
 
 from sim.bugs import BUGS
 from sim.bugs.registry import Hunted, hunt
+from sim.seeds import processes
 
 
 def hunt_named(name: str, first: int, seeds: int, seconds: float) -> Hunted:
@@ -30,7 +30,7 @@ def hunt_all(
             hunts[name] = hunt_named(name, first, seeds, seconds)
             tell(hunts[name])
         return list(hunts.values())
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with processes(jobs) as pool:
         running = [pool.submit(hunt_named, name, first, seeds, seconds) for name in names]
         for future in as_completed(running):
             hunted = future.result()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from sim.bugs.registry import Hunted
+from sim.bugs.registry import Hunted, PlantedBug
 from sim.seeds import SeedRun, Totals
 
 WIDTH_WITHOUT_TERMINAL = 160
@@ -32,11 +32,11 @@ def seeds_tables(totals: dict[str, Totals]) -> list[Table]:
     for name, part in [*totals.items(), ("all", summed(totals))]:
         counts = (part.seeds, part.steps, part.turns, round(part.virtual_s))
         by_workload.add_row(name, *map(str, counts), f"{part.seconds:.1f}", str(len(part.violations)))
-    by_kind = _table("fault", *totals, "all")
+    by_kind = _table("fault", "times", "in")
     every = summed(totals).faults
     for kind in sorted(every):
-        counted = [part.faults[kind] for part in totals.values()]
-        by_kind.add_row(kind, *(str(count or "") for count in counted), str(every[kind]))
+        where = [f"{name} {part.faults[kind]}" for name, part in totals.items() if part.faults[kind]]
+        by_kind.add_row(kind, str(every[kind]), ", ".join(where))
     return [by_workload, by_kind]
 
 
@@ -87,6 +87,11 @@ def bugs_json(hunts: Sequence[Hunted]) -> str:
     return _json({"bugs": [asdict(hunt) for hunt in hunts]})
 
 
+def list_json(bugs: Mapping[str, PlantedBug]) -> str:
+    """The same as the list."""
+    return _json({"bugs": [{"name": name, "summary": planted.summary} for name, planted in bugs.items()]})
+
+
 def summed(totals: dict[str, Totals]) -> Totals:
     """Over all workloads."""
     every = Totals()
@@ -105,7 +110,7 @@ def _table(name: str, *columns: str) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column(name, no_wrap=True)
     for column in columns:
-        last = column == "violation"
+        last = column in ("violation", "in")
         table.add_column(column, justify="left" if last else "right", no_wrap=not last)
     return table
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import signal
 import time
 import traceback
 from collections import Counter
@@ -96,6 +97,12 @@ def _cases(names: Sequence[str], first: int, seeds: int | None) -> Iterator[tupl
             yield name, seed
 
 
+def processes(jobs: int) -> ProcessPoolExecutor:
+    """Processes that share work; Ctrl-C, which reaches all of them, ends each without a word."""
+    ended = (signal.SIGINT, signal.SIG_DFL)
+    return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=signal.signal, initargs=ended)
+
+
 def run_many(
     names: Sequence[str],
     first: int,
@@ -116,7 +123,7 @@ def run_many(
             if time.monotonic() > deadline:
                 return
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with processes(jobs) as pool:
         running: set[Future[SeedRun]] = set()
         while True:
             if time.monotonic() < deadline:
