@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from tailrace.cli.values import size_text
 from tailrace.client.pool import ConnectionPool
 from tailrace.client.segments import SegmentClient
 from tailrace.client.types import Endpoint as StoreEndpoint
@@ -133,6 +134,10 @@ class Standalone:
         workers = options.workers
         if not 1 <= workers <= min(manifest.containers, limits.WORKERS_MAX):
             raise StartError(f"--workers {workers}: between 1 and the number of containers, {manifest.containers}")
+        if options.cache_bytes < workers * limits.CACHE_MIN_BYTES:
+            each = f" for each of {workers} workers" if workers > 1 else ""
+            smallest = size_text(limits.CACHE_MIN_BYTES)
+            raise StartError(f"--cache {size_text(options.cache_bytes)} is too small: at least {smallest}{each}")
         tier2 = options.tier2 or f"file://{(options.data / 'tier2').absolute()}"
         return [
             StoreSpec(

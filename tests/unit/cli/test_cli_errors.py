@@ -130,6 +130,12 @@ def test_more_workers_than_containers(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "--workers 3: between 1 and the number of containers, 2" in capsys.readouterr().err
 
 
+def test_a_cache_that_is_too_small_for_all_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ports = [text for name in ("controller", "rest", "store", "admin") for text in (f"--{name}-port", "0")]
+    assert run(["standalone", "--data", str(tmp_path), *ports, "--workers", "2", "--cache", "64MiB"]) == 1
+    assert "--cache 64.0 MiB is too small: at least 64.0 MiB for each of 2 workers" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
