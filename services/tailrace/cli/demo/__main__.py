@@ -80,7 +80,7 @@ async def _demo(
         TimeElapsedColumn(),
     )
     try:
-        with Progress(*columns, console=console) as progress:
+        with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
             figures = await run_course(events, server, data, RichShow(progress, len(events)))
         if as_json:
             sys.stdout.write(json.dumps(figures.as_json()) + "\n")
