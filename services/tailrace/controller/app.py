@@ -13,7 +13,7 @@ from tailrace.common.errors import UnavailableError
 from tailrace.controller.cuts import CutReader
 from tailrace.controller.grpc.call import Core
 from tailrace.controller.grpc.services import ControllerServices
-from tailrace.controller.metadata import PENDING_TABLE, SCOPES_TABLE, bucket_table
+from tailrace.controller.metadata import OWN_TABLES, PatientMetadata
 from tailrace.controller.scopes import ScopeStore
 from tailrace.controller.segments import SegmentOperations, gather_bounded
 from tailrace.controller.store import StreamStore
@@ -52,6 +52,7 @@ class Controller:
         authorize: Authorize = allow_all,
         account: Account = account_nothing,
     ) -> None:
+        metadata = PatientMetadata(metadata)
         store = StreamStore(metadata, entropy)
         scopes = ScopeStore(metadata, clock, entropy)
         operations = SegmentOperations(segments)
@@ -88,8 +89,7 @@ class Controller:
         Raises:
             UnavailableError: the metadata store does not answer.
         """
-        tables = [SCOPES_TABLE, PENDING_TABLE, *(bucket_table(bucket) for bucket in range(limits.METADATA_BUCKETS))]
-        await gather_bounded(tables, self._metadata.create_table)
+        await gather_bounded(OWN_TABLES, self._metadata.create_table)
         await self._scopes.create(names.INTERNAL_SCOPE)
         await self._driver.start()
         await self._entities.start()
@@ -98,7 +98,8 @@ class Controller:
     def start_when_possible(self) -> None:
         """Do what `start` does again and again until it succeeds, while part of the metadata cannot be reached.
 
-        Calls are answered meanwhile, as far as the records that they need can be reached; `ready` tells when all can.
+        Calls are answered meanwhile, as far as the records that they need can be reached; others raise
+        UnavailableError, also while their tables were never made. `ready` tells when all can be answered.
         """
         self._starting = asyncio.get_running_loop().create_task(self._start_until_done())
 

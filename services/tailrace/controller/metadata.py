@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from typing import TYPE_CHECKING, Final
 
@@ -11,13 +12,14 @@ from tailrace.common.errors import (
     SegmentExistsError,
     TableKeyBadVersionError,
     TableKeyNotExistsError,
+    UnavailableError,
     WriteConflictError,
 )
-from tailrace.controller.ports import NOT_EXISTS, UNCONDITIONAL, Put, Stored, TablePort
+from tailrace.controller.ports import NOT_EXISTS, UNCONDITIONAL, MetadataStore, Put, Stored, TablePort
 from tailrace.wire.tables import TableEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 TABLES_PREFIX: Final = "_system/_tables/"
 SCOPES_TABLE: Final = TABLES_PREFIX + "scopes"
@@ -35,9 +37,62 @@ def bucket_table(bucket: int) -> str:
     return f"{TABLES_PREFIX}b{bucket}"
 
 
+OWN_TABLES: Final = (SCOPES_TABLE, PENDING_TABLE, *map(bucket_table, range(limits.METADATA_BUCKETS)))
+"""The tables that every controller needs, whatever was created; its start makes them."""
+
+
 def scope_table(scope: str, nonce: bytes) -> str:
     """Table segment that lists what is in a scope; of a scope created again it is another one."""
     return f"{TABLES_PREFIX}scope/{scope}/{nonce.hex()}"
+
+
+class PatientMetadata:
+    """A metadata store, whose `OWN_TABLES` are not missing but not there yet.
+
+    Until a controller has started for the first time nothing exists, which nobody may take for an answer about a scope
+    or a stream: calls that need such a table raise UnavailableError, so that clients try again.
+    """
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+
+    async def create_table(self, table: str) -> None:
+        """See MetadataStore.create_table."""
+        await self._metadata.create_table(table)
+
+    async def delete_table(self, table: str) -> None:
+        """See MetadataStore.delete_table."""
+        await self._metadata.delete_table(table)
+
+    async def get(self, table: str, keys: Sequence[bytes]) -> list[Stored | None]:
+        """See MetadataStore.get."""
+        with _expected(table):
+            return await self._metadata.get(table, keys)
+
+    async def put(self, table: str, entries: Sequence[Put]) -> list[int]:
+        """See MetadataStore.put."""
+        with _expected(table):
+            return await self._metadata.put(table, entries)
+
+    async def remove(self, table: str, keys: Sequence[tuple[bytes, int]]) -> None:
+        """See MetadataStore.remove."""
+        with _expected(table):
+            await self._metadata.remove(table, keys)
+
+    async def entries(self, table: str, limit: int, token: bytes) -> tuple[list[Stored], bytes]:
+        """See MetadataStore.entries."""
+        with _expected(table):
+            return await self._metadata.entries(table, limit, token)
+
+
+@contextlib.contextmanager
+def _expected(table: str) -> Iterator[None]:
+    try:
+        yield
+    except NoSuchSegmentError as error:
+        if table not in OWN_TABLES:
+            raise
+        raise UnavailableError(f"table {table} is not there yet, the controller starts") from error
 
 
 class TableMetadataStore:

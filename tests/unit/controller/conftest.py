@@ -205,7 +205,13 @@ class World:
         self.clock = ModelClock()
         self.controllers: list[Controller] = []
 
-    async def start(
+    async def start(self, crash: Crash | None = None, **settings: Any) -> Controller:
+        """A running controller; with a crash, what it does may fail."""
+        controller = self.make(crash, **settings)
+        await controller.start()
+        return controller
+
+    def make(
         self,
         crash: Crash | None = None,
         *,
@@ -215,7 +221,7 @@ class World:
         account: Account = account_nothing,
         **settings: Any,
     ) -> Controller:
-        """A running controller; with a crash, what it does may fail."""
+        """A controller that has not started."""
         wrap = crash.wrap if crash is not None else lambda target: target
         controller = Controller(
             wrap(self.metadata),
@@ -228,7 +234,6 @@ class World:
             account=account,
         )
         self.controllers.append(controller)
-        await controller.start()
         return controller
 
     async def close(self) -> None:

@@ -312,14 +312,10 @@ class ControllerLink:
         self._caller = caller
         self._controllers = controllers
         self._turn = 0
-        self._tables_exist = False
-        """The readiness of a controller that has never seen its tables keeps calls away from it."""
 
     def _serves(self, node: ControllerNode) -> bool:
-        if node.controller is None:
-            return False
-        self._tables_exist = self._tables_exist or node.controller.ready
-        return self._tables_exist and not self._world.network.partitions.lies_between(self._caller, node.process)
+        reached = not self._world.network.partitions.lies_between(self._caller, node.process)
+        return node.controller is not None and reached
 
     async def call(self, method: str, request: Message, reply: type[Any], deadline_s: float) -> Any:
         """See ControllerTransport."""
