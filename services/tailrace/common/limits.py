@@ -67,7 +67,6 @@ ATTRIBUTE_UPDATES_PER_OPERATION_MAX: Final = 1024
 CHECKPOINT_INTERVAL_BYTES: Final = 64 * MIB
 CHECKPOINT_INTERVAL_OPERATIONS: Final = 100_000
 CHECKPOINT_FULL_DISK_FACTOR: Final = 8  # so many times earlier while the disk is full, to give space back
-CHECKPOINT_RECORD_BYTES: Final = 512 * KIB
 MERGED_SOURCES_REMEMBERED_S: Final = 600.0
 
 # -- file log (design §4) -----------------------------------------------------------------------------------------
@@ -290,8 +289,10 @@ REST_PAGE_ENTRIES_MAX: Final = 100_000  # items of one REST list
 CONTAINERS_DEFAULT: Final = 4
 CONTAINERS_MAX: Final = 1024
 EPOCH_RETRIES_MAX: Final = 10
-CONTAINER_RESTART_MIN_S: Final = 1.0
+CONTAINER_RESTART_MIN_S: Final = 1.0  # of one that failed, and twice as long each time
 CONTAINER_RESTART_MAX_S: Final = 60.0
+CONTAINER_REOPEN_MIN_S: Final = 0.5  # the same for reasons that pass by themselves, as an epoch that was not told
+CONTAINER_REOPEN_MAX_S: Final = 10.0
 CONTAINER_LEAVE_DEADLINE_S: Final = 15.0  # the flush of one that is released or closed
 TABLE_COMPACTION_INTERVAL_S: Final = 30.0
 ROUTES_CACHED_MAX: Final = 10_000  # segment names whose container is remembered
@@ -331,7 +332,6 @@ MOVES_IN_FLIGHT_MAX: Final = 4  # containers handed over at a time although thei
 HANDOVER_PATIENCE_S: Final = 5.0  # for the owner before to let go of a container that is handed over
 HANDOVER_POLL_S: Final = 0.1
 DRAIN_DEADLINE_S: Final = 60.0  # for a worker that leaves to get rid of its containers
-STORE_WORKERS_MAX: Final = 1024  # segment store workers of one cluster
 
 # -- restore from Tier 2 ------------------------------------------------------------------------------------------
 RESTORE_EPOCH_GAP: Final = 1000  # epochs that an owner whose log is lost may have taken without a trace

@@ -20,6 +20,7 @@ from tailrace.common.errors import (
     TailraceError,
     UnavailableError,
 )
+from tailrace.segmentstore.backoff import Pauses
 from tailrace.segmentstore.container import Container, ContainerPorts
 from tailrace.segmentstore.tables.cache import EntryCache
 from tailrace.segmentstore.tables.service import TableService
@@ -84,6 +85,7 @@ class Keeper:
         self._shared = shared
         self._given_up = given_up
         self._floor = 0
+        self._pauses = Pauses()
         self._provable = True
         self._task: asyncio.Task[None] | None = None
         self._tried = asyncio.Event()
@@ -120,16 +122,11 @@ class Keeper:
             await self._keep()
 
     async def _keep(self) -> None:
-        delay_s = limits.CONTAINER_RESTART_MIN_S
         while self._provable:  # else never guess: a person must look at it
             if self.container is not None:
-                started_s = asyncio.get_running_loop().time()
                 await self._watch(self.container)
-                if asyncio.get_running_loop().time() - started_s > limits.CONTAINER_RESTART_MAX_S:
-                    delay_s = limits.CONTAINER_RESTART_MIN_S
                 continue
-            await asyncio.sleep(delay_s)
-            delay_s = min(delay_s * 2, limits.CONTAINER_RESTART_MAX_S)
+            await asyncio.sleep(self._pauses.next_s())
             _logger.warning("container_reopening", container=self.container_id)
             if not await self._try_to_open():
                 return
@@ -145,12 +142,15 @@ class Keeper:
             return False
         except (TailraceError, OSError) as error:
             # Whatever it is (a full disk, a log that cannot be read or locked just now), it may pass.
+            self._pauses.not_opened(error)
             _logger.warning("container_not_opened", container=self.container_id, reason=str(error))
         return True
 
     async def _watch(self, container: Container) -> None:
         """Returns when the container stopped by itself and everything of it is let go."""
+        started_s = asyncio.get_running_loop().time()
         cause = await container.wait_stopped()
+        self._pauses.stopped(cause, asyncio.get_running_loop().time() - started_s)
         self.failed = container.status()
         self.container = self.tables = None
         if isinstance(cause, FencedError):

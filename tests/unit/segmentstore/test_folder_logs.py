@@ -151,8 +151,8 @@ async def test_a_store_that_fails_the_probe_is_refused(tmp_path: Path, monkeypat
 
 async def test_two_servers_of_one_cluster(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The later one owns the containers; the former one stops, says why, and does not take them back."""
-    monkeypatch.setattr(limits, "CONTAINER_RESTART_MIN_S", 0.01)
-    monkeypatch.setattr(limits, "CONTAINER_RESTART_MAX_S", 0.02)
+    monkeypatch.setattr(limits, "CONTAINER_REOPEN_MIN_S", 0.01)
+    monkeypatch.setattr(limits, "CONTAINER_REOPEN_MAX_S", 0.02)
     copy = data.parent / "copy"
     shutil.copytree(data, copy, ignore=shutil.ignore_patterns("tier2"))
     async with served(data) as first, served(copy, None, data / "tier2") as second:

@@ -84,6 +84,7 @@ async def worker(faults: Faults, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     """A worker with one container that has a segment of 100 kB in its log."""
     monkeypatch.setattr(limits, "CONTAINER_RESTART_MIN_S", 0.01)
     monkeypatch.setattr(limits, "CONTAINER_RESTART_MAX_S", 0.05)
+    monkeypatch.setattr(limits, "CONTAINER_REOPEN_MIN_S", 0.01)
     monkeypatch.setattr(limits, "TABLE_COMPACTION_INTERVAL_S", 0.02)
     log = MemoryLogStore()
     store = open_object_store("memory://")

@@ -151,7 +151,9 @@ async def test_what_belongs_to_another_worker_is_not_opened(cluster: Cluster) ->
 async def test_a_fenced_container_is_opened_again_only_when_it_belongs_here(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "CONTAINER_RESTART_MIN_S", 0.01)
+    monkeypatch.setattr(limits, "CONTAINER_REOPEN_MIN_S", 0.01)
+    monkeypatch.setattr(limits, "CONTAINER_RESTART_MIN_S", 600.0)
+    monkeypatch.setattr(limits, "CONTAINER_RESTART_MAX_S", 600.0)
     one, two = cluster.worker("one", (0, 1)), cluster.worker("two", (1,))
     name = segment_in(1)
     async with running(one):
@@ -171,15 +173,20 @@ async def test_a_fenced_container_is_opened_again_only_when_it_belongs_here(
 async def test_a_container_that_cannot_be_opened_at_once_is_opened_later(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "CONTAINER_RESTART_MIN_S", 0.01)
+    """Nobody who tells the epoch for a moment is no reason to stay away as long as from a container that fails."""
+    monkeypatch.setattr(limits, "CONTAINER_RESTART_MIN_S", 600.0)
+    monkeypatch.setattr(limits, "CONTAINER_RESTART_MAX_S", 600.0)
+    monkeypatch.setattr(limits, "CONTAINER_REOPEN_MIN_S", 0.01)
+    monkeypatch.setattr(limits, "CONTAINER_REOPEN_MAX_S", 0.02)
     worker = cluster.worker("one")
-    cluster.unavailable = 3
+    cluster.unavailable = 8
     async with running(worker):
         await worker.open_container(0)
         assert worker.owned() == (0,)
         with pytest.raises(ContainerStoppedError):
             worker.container_by_id(0)
         await eventually(lambda: len(worker.containers()) == 1)
+        assert cluster.unavailable == 0
 
 
 async def test_a_container_comes_and_goes_at_once(cluster: Cluster) -> None:

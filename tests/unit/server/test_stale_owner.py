@@ -75,7 +75,7 @@ class Owner:
 async def memory(object_runtime: None, monkeypatch: pytest.MonkeyPatch) -> obstore.store.MemoryStore:
     monkeypatch.setattr(limits, "OWNER_ANSWER_DEADLINE_S", 0.5)
     monkeypatch.setattr(limits, "OWNER_LOOK_RETRY_S", 0.01)
-    monkeypatch.setattr(limits, "CONTAINER_RESTART_MIN_S", 60.0)
+    monkeypatch.setattr(limits, "CONTAINER_REOPEN_MIN_S", 60.0)
     monkeypatch.setattr(limits, "OWNER_LOOK_INTERVAL_S", 0.01)
     return obstore.store.MemoryStore()
 
