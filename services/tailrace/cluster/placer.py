@@ -66,6 +66,7 @@ class Placer:
         self._detector = detector or FailureDetector()
         self._named: frozenset[str] = frozenset()
         self._endpoints: dict[str, ContainerEndpoints] = {}
+        self._marked_at_s: dict[tuple[int, Assignment], float] = {}
 
     async def run(self) -> NoReturn:
         """Take steps until cancelled."""
@@ -122,7 +123,7 @@ class Placer:
         manifest = await self._api.get(STREAM_CLUSTERS, self._cluster)
         before = read_map(manifest)
         holders = await self._holders(before)
-        now = _with_lost_assignments(before, holders, verdict)
+        now = self._without_old_marks(_with_lost_assignments(before, holders, verdict))
         self._named = frozenset(assignment.worker for assignment in now.assignments.values())
         unheard = sorted({*verdict.unheard, *(self._named - verdict.known)})
         if unheard:
@@ -141,6 +142,23 @@ class Placer:
         await self._api.replace_status(STREAM_CLUSTERS, write_map(manifest, after))
         self._named = frozenset(assignment.worker for assignment in after.assignments.values())
         return Decision(decision, changed=True)
+
+    def _without_old_marks(self, cluster_map: ClusterMap) -> ClusterMap:
+        """Hand-overs that take too long are over: their workers may never tell, and the new one waits no longer.
+
+        A worker that took an epoch and lost the container before it opened it stays in the Lease; who has the container
+        has no reason to open it again.
+        """
+        now_s = asyncio.get_running_loop().time()
+        marked = [(number, found) for number, found in cluster_map.assignments.items() if found.handed_over_by]
+        self._marked_at_s = {mark: self._marked_at_s.get(mark, now_s) for mark in marked}
+        assignments = {
+            number: Assignment(found.worker)
+            if now_s - self._marked_at_s.get((number, found), now_s) > limits.HANDOVER_MARK_MAX_S
+            else found
+            for number, found in cluster_map.assignments.items()
+        }
+        return dataclasses.replace(cluster_map, assignments=assignments)
 
     async def _holders(self, cluster_map: ClusterMap) -> dict[int, str]:
         """Who holds the containers of which the map says nothing, or says that they are handed over."""

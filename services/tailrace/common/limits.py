@@ -331,6 +331,7 @@ PROBES_CONCURRENT_MAX: Final = 16
 MOVES_IN_FLIGHT_MAX: Final = 4  # containers handed over at a time although their worker could keep them
 HANDOVER_PATIENCE_S: Final = 5.0  # for the owner before to let go of a container that is handed over
 HANDOVER_POLL_S: Final = 0.1
+HANDOVER_MARK_MAX_S: Final = 30.0  # in the map, whatever became of the hand-over; well above the patience
 DRAIN_DEADLINE_S: Final = 60.0  # for a worker that leaves to get rid of its containers
 
 # -- restore from Tier 2 ------------------------------------------------------------------------------------------

@@ -201,6 +201,24 @@ def test_a_hand_over_by_a_worker_that_died_is_over() -> None:
     on_stage(scenario, workers="abc")
 
 
+def test_a_hand_over_that_nobody_tells_the_end_of_is_over_at_last() -> None:
+    """`a` took an epoch when the map was lost, and never opened the container: `b` has it, and needs no other epoch."""
+
+    async def scenario(stage: Stage) -> None:
+        stage.put("bbbb", before="a")
+        for _ in range(2 + int(limits.HANDOVER_PATIENCE_S)):
+            await stage.step()
+        assert stage.owners == "BBBB"
+        for _ in range(int(limits.HANDOVER_MARK_MAX_S)):
+            await stage.step()
+        assert "B" not in stage.owners
+        for _ in range(2 * int(limits.HANDOVER_MARK_MAX_S)):
+            await stage.step()
+        assert sorted(stage.owners) == ["a", "a", "b", "b"]
+
+    on_stage(scenario, holders="aaaa")
+
+
 def test_nobody_takes_from_who_leaves_when_there_is_nobody_else() -> None:
     async def scenario(stage: Stage) -> None:
         stage.put("aaaa", workers="a")
