@@ -98,8 +98,9 @@ class CallGate:
         self.struck = self._world.loop.create_future()
 
     def disarm(self) -> None:
-        """Strike no more."""
+        """Strike no more, nor when a call that was to be struck has had its effect."""
         self._left = -1
+        self._strike = _nothing
 
     def wrap(self, target: Any) -> Any:
         """The store with the gate in front of it."""
@@ -130,6 +131,10 @@ class CallGate:
         self._world.loop.call_world(0, self._strike)
         self._world.loop.call_world(0, _resolve, self.struck)
         await asyncio.sleep(0.001)  # a dead process never gets here, one that stands still gets here late
+
+
+def _nothing() -> None:
+    """No strike."""
 
 
 def _resolve(future: asyncio.Future[None]) -> None:
@@ -278,6 +283,9 @@ class Controllers:
         await asyncio.gather(*self._ends, return_exceptions=True)
         for node in list(self.zombies):
             self.kill(node)
+        if self.current is not None:
+            self.current.gate.disarm()
+            await asyncio.sleep(0.01)  # a strike may be on its way already
         if self.current is None:
             await self.start()
         self.lost_call_chance = 0.0
