@@ -152,10 +152,10 @@ class SimTransport(asyncio.Transport):
         """See asyncio."""
         if not isinstance(data, bytes | bytearray | memoryview):
             raise TypeError(f"data must be bytes-like, not {type(data).__name__}")
+        if self._closing or self._lost or self._is_dead() or not data:
+            return
         if self._eof_wanted:
             raise RuntimeError("Cannot call write() after write_eof()")
-        if self._lost or self._is_dead() or not data:
-            return
         self._outgoing += data
         self._check_high_water()
         self._pump_soon()
