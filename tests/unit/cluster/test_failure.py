@@ -124,6 +124,20 @@ def test_who_was_only_late_does_not_save_who_is_dead(fleet: Fleet) -> None:
     assert fleet.look() == Verdict(alive=("b", "c", "d", "e"), dead=("a",))
 
 
+def test_who_comes_back_before_the_first_lapses_was_only_late() -> None:
+    """A short outage that the workers alone see may end for one of two at the look that the other lapses with."""
+    fleet = Fleet("ab")
+    fleet.look()
+    fleet.look()
+    fleet.silent.update("ab")
+    for _ in range(4):
+        assert fleet.look() == Verdict(alive=("a", "b"))
+    fleet.silent.discard("b")
+    assert fleet.look() == Verdict(alive=("b",), dead=("a",))
+    fleet.silent.clear()
+    assert fleet.look() == Verdict(alive=("a", "b"))
+
+
 def test_those_that_come_back_first_do_not_condemn_the_others(fleet: Fleet) -> None:
     fleet.silent.update("abc")
     fleet.until(lambda verdict: verdict.held)

@@ -175,7 +175,7 @@ class FleetWorkload:
         """Start the operator, in the place of the one that is there."""
         if self.operator is not None and self.operator.process.alive:
             self.world.crash(self.operator.process)
-        self.operator = OperatorNode(self.world, self.kubernetes)
+        self.operator = OperatorNode(self.world, self.kubernetes, self.maps.unanswered)
         self.operator.process.spawn(self.operator.serve())
 
     # -- the course
@@ -197,7 +197,7 @@ class FleetWorkload:
             self._check(clients, watching)
         nemesis.result()
         if self.nemesis.harmless:
-            self.maps.check_stood_still(settled_at_s)
+            self.maps.check_stood_still(settled_at_s, self.nemesis.causes)
         await self._settled()
         try:
             async with asyncio.timeout(CALM_DEADLINE_S):

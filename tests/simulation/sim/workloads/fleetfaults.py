@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from sim.workloads.fleetplacement import Causes
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ HARMLESS = frozenset(
         "operator",
     }
 )
-"""What is no reason to move a container."""
+"""What is no reason to move a container, but for what `causes` says of it."""
 KINDS = (
     "supplant",
     "workers_away_from_kubernetes",
@@ -71,6 +72,11 @@ class Nemesis:
         """Whatever lasts a while lasts at least so long."""
         self._hurt_until_s: dict[str, float] = {}
         fleet.world.network.lost_answer_chance = rng.choice([0.0, 0.0, 0.002])
+        self.causes = Causes(
+            silences="workers_away_from_kubernetes" in self.kinds,
+            blinks=not {"no_kubernetes", "operator"}.isdisjoint(self.kinds),
+            unanswered="resets" in self.kinds or fleet.world.network.lost_answer_chance > 0,
+        )
         fleet.world.network.half_open_chance = rng.choice([0.0, 0.0, 0.3])
         fleet.kubernetes.late_watch_chance = rng.choice([0.0, 0.0, 0.3])
         fleet.kubernetes.dead_watch_chance = rng.choice([0.0, 0.0, 0.3])

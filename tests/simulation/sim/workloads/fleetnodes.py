@@ -260,9 +260,10 @@ class ControllerNode:
 class OperatorNode:
     """One incarnation of the operator's placer."""
 
-    def __init__(self, world: SimWorld, kubernetes: SimKubernetes) -> None:
+    def __init__(self, world: SimWorld, kubernetes: SimKubernetes, unanswered: Callable[[str], None]) -> None:
         self.process: SimProcess = world.process("operator")
         self._api = kubernetes.attach(self.process)
+        self._unanswered = unanswered
 
     async def serve(self) -> None:
         """Place containers for ever."""
@@ -277,6 +278,7 @@ class OperatorNode:
             async with asyncio.timeout(limits.PROBE_DEADLINE_S):
                 connection = await connect(endpoint)
         except (TimeoutError, TailraceError):
+            self._unanswered(worker)
             return False
         await connection.close()
         return True

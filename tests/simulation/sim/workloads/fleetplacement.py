@@ -2,11 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
 from sim.kubernetes import SimKubernetes
 from sim.violations import require
 from sim.workloads.fleetnodes import CLUSTER, CONTAINERS
 from tailrace.cluster.clustermap import read_map
-from tailrace.cluster.kubernetes import STREAM_CLUSTERS, WatchEvent
+from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, WatchEvent
+from tailrace.cluster.leases import read_worker_lease
+from tailrace.common import limits
+
+SEEN_EARLY_S = 1.5
+"""A list is so old at most when the placer has it: it may count a silence that the API server saw for so much less."""
+SEEN_IN_BLINKS_S = 1.5
+"""The same when the placer may stand still over a list that it was sent: `LOOKS_MIN` looks say little of a time."""
+SEEN_LATE_S = 4.0
+"""So much longer than a lapse is a silence that no placer can miss: two of its looks, and slow answers to both."""
+TOGETHER_S = limits.WORKER_LEASE_TOGETHER_S - 1.5
+"""Silences that begin so close to each other are together for every placer, whenever it looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Causes:
+    """What the faults of a seed may do to the placer's view of workers that are well.
+
+    ``silences``: renewals fail. ``blinks``: the placer stands still or begins to look anew, so that it sees more or
+    less of a silence than there is. ``unanswered``: a worker may not be heard when it is asked.
+    """
+
+    silences: bool = False
+    blinks: bool = False
+    unanswered: bool = False
+
+
+class Silences:
+    """How long the API server saw no renewal of whom."""
+
+    def __init__(self) -> None:
+        self._renewed_s: dict[str, list[float]] = {}
+
+    def renewed(self, worker: str, at_s: float) -> None:
+        """The worker's Lease was written."""
+        self._renewed_s.setdefault(worker, []).append(at_s)
+
+    def may_lapse_alone(self, worker: str, since_s: float, until_s: float, *, blinks: bool) -> bool:
+        """Whether a placer may have given the worker up between then: silent for long, and most others were not."""
+        least_s = SEEN_IN_BLINKS_S if blinks else limits.WORKER_LEASE_LAPSE_S - SEEN_EARLY_S
+        for began_s, ended_s in self._of(worker, until_s):
+            if ended_s > since_s and ended_s - began_s >= least_s:
+                together = {worker, *self._surely_lapsed(began_s, until_s)}
+                if blinks or 2 * len(together) <= len(self._renewed_s):
+                    return True
+        return False
+
+    def _surely_lapsed(self, about_s: float, until_s: float) -> list[str]:
+        least_s = limits.WORKER_LEASE_LAPSE_S + SEEN_LATE_S
+        return [
+            worker
+            for worker in self._renewed_s
+            for began_s, ended_s in self._of(worker, until_s)
+            if abs(began_s - about_s) <= TOGETHER_S and ended_s - began_s >= least_s
+        ]
+
+    def _of(self, worker: str, until_s: float) -> list[tuple[float, float]]:
+        times = [at_s for at_s in self._renewed_s.get(worker, []) if at_s < until_s]
+        return list(zip(times, [*times[1:], until_s], strict=True))
 
 
 class MapHistory:
@@ -15,6 +76,8 @@ class MapHistory:
     def __init__(self, kubernetes: SimKubernetes) -> None:
         self._loop = kubernetes.loop
         self._maps: list[tuple[float, dict[int, str]]] = []
+        self._silences = Silences()
+        self._unanswered: list[tuple[float, str]] = []
         kubernetes.core.subscribers.append(self._changed)
 
     def _changed(self, plural: str, event: WatchEvent) -> None:
@@ -22,6 +85,14 @@ class MapHistory:
             assignments = {} if event.kind == "DELETED" else read_map(event.manifest).assignments
             now = {container: assignment.worker for container, assignment in assignments.items()}
             self._maps.append((self._loop.time(), now))
+        elif plural == LEASES.plural and event.kind != "DELETED":
+            lease = read_worker_lease(event.manifest)
+            if lease is not None:
+                self._silences.renewed(lease.worker, self._loop.time())
+
+    def unanswered(self, worker: str) -> None:
+        """The placer asked the worker, and had no answer."""
+        self._unanswered.append((self._loop.time(), worker))
 
     @property
     def now(self) -> dict[int, str]:
@@ -43,10 +114,31 @@ class MapHistory:
         counts = [list(now.values()).count(worker) for worker in workers]
         return len(now) == CONTAINERS == sum(counts) and max(counts) - min(counts) <= 1
 
-    def check_stood_still(self, since_s: float) -> None:
-        """Nothing happened since then that is a reason to move a container."""
+    def check_stood_still(self, since_s: float, causes: Causes) -> None:
+        """Nothing happened since then that is a reason to move a container.
+
+        That a worker lapses is one, as the placer promises it: no renewal for 5 s, unless most lapse together (then: no
+        answer either). When the worker is back, containers come back to it.
+        """
         before: dict[int, str] = {}
+        given_up: set[str] = set()
         for at_s, assignments in self._maps:
             if at_s > since_s:
-                require(assignments == before, f"containers moved from {before} to {assignments} without a cause")
+                for worker in _givers(before, assignments, given_up):
+                    require(
+                        self._may_be_given_up(worker, since_s, at_s, causes),
+                        f"containers moved from {before} to {assignments} without a cause",
+                    )
+                    given_up.add(worker)
             before = assignments
+
+    def _may_be_given_up(self, worker: str, since_s: float, until_s: float, causes: Causes) -> bool:
+        if causes.unanswered and any(since_s < at_s < until_s and who == worker for at_s, who in self._unanswered):
+            return True
+        return causes.silences and self._silences.may_lapse_alone(worker, since_s, until_s, blinks=causes.blinks)
+
+
+def _givers(before: Mapping[int, str], after: Mapping[int, str], given_up: Collection[str]) -> list[str]:
+    """Who lost containers, but for those that came back to a worker that was given up; "" for what nobody had."""
+    moved = [number for number in sorted({*before, *after}) if before.get(number) != after.get(number)]
+    return [before.get(number, "") for number in moved if after.get(number) not in given_up]
