@@ -25,8 +25,8 @@ class Kind:
 
     @property
     def api_version(self) -> str:
-        """As in manifests."""
-        return f"{self.group}/{self.version}"
+        """As in manifests; the core group has no name."""
+        return f"{self.group}/{self.version}" if self.group else self.version
 
 
 LEASES: Final = Kind("coordination.k8s.io", "v1", "Lease", "leases")

@@ -1,8 +1,6 @@
 """The Kubernetes API over the network: the port by the official client (design §9).
 
-The client blocks, so its calls run in a few threads behind this port; each has a deadline in its thread and one on the
-loop. It never repeats a request by itself: a write that is repeated behind our back is answered with a conflict with
-itself. Needs the extra ``kubernetes``.
+Needs the extra ``kubernetes``.
 """
 
 from __future__ import annotations
@@ -11,23 +9,20 @@ import asyncio
 import contextlib
 import json
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 import urllib3
-from kubernetes import client, config
+from kubernetes import client
 
 from tailrace.cluster.kubernetes import Kind, Listing, Manifest, WatchEvent
-from tailrace.common import limits
-from tailrace.common.errors import (
-    AlreadyExistsError,
-    DeadlineError,
-    NotFoundError,
-    StartError,
-    TailraceError,
-    UnavailableError,
-    WriteConflictError,
+from tailrace.cluster.kubernetescalls import (
+    KubernetesCalls,
+    in_cluster_configuration,
+    kubeconfig_configuration,
+    translated,
 )
+from tailrace.common import limits
+from tailrace.common.errors import AlreadyExistsError, TailraceError, UnavailableError, WriteConflictError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
@@ -37,47 +32,33 @@ _CHANGES: Final = frozenset({"ADDED", "MODIFIED", "DELETED"})
 
 def in_cluster(namespace: str) -> HttpKubernetes:
     """The API as a pod reaches it, with the pod's own service account. Raises StartError: this is no pod."""
-    configuration = client.Configuration()
-    try:
-        config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-    except config.ConfigException as error:
-        raise StartError(f"the Kubernetes API cannot be reached from here: {error}") from error
-    return HttpKubernetes(configuration, namespace)
+    return HttpKubernetes(in_cluster_configuration(), namespace)
 
 
 def from_kubeconfig(namespace: str, path: str | None = None, context: str | None = None) -> HttpKubernetes:
     """The API that a kubeconfig names (None: as kubectl finds it). Raises StartError: there is none."""
-    configuration = client.Configuration()
-    try:
-        config.load_kube_config(path, context, client_configuration=configuration)  # type: ignore[no-untyped-call]
-    except (config.ConfigException, OSError) as error:
-        raise StartError(f"the kubeconfig cannot be used: {error}") from error
-    return HttpKubernetes(configuration, namespace)
+    return HttpKubernetes(kubeconfig_configuration(path, context), namespace)
 
 
 class HttpKubernetes:
     """Implements KubernetesApi for one namespace."""
 
     def __init__(self, configuration: client.Configuration, namespace: str) -> None:
-        configuration.retries = False
-        configuration.connection_pool_maxsize = limits.KUBERNETES_THREADS + limits.KUBERNETES_WATCHES_MAX
-        self._client = client.ApiClient(configuration)
-        self._objects = client.CustomObjectsApi(self._client)
+        self._calls = KubernetesCalls(configuration, connections=limits.KUBERNETES_WATCHES_MAX)
+        self._objects = client.CustomObjectsApi(self._calls.client)
         self._namespace = namespace
-        self._threads = ThreadPoolExecutor(limits.KUBERNETES_THREADS, thread_name_prefix="tailrace-kubernetes")
         self._watches: set[_WatchThread] = set()
 
     @property
     def address(self) -> str:
         """Where the API server is."""
-        return str(self._client.configuration.host)
+        return self._calls.address
 
     async def close(self) -> None:
         """End watches and let go of the connections; calls under way end by themselves."""
         for watch in list(self._watches):
             watch.stop()
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        self._client.close()  # type: ignore[no-untyped-call]
+        self._calls.close()
 
     async def get(self, kind: Kind, name: str) -> Manifest:
         """See KubernetesApi.get."""
@@ -155,23 +136,7 @@ class HttpKubernetes:
         conflict: type[TailraceError] = WriteConflictError,
         **options: Any,
     ) -> Manifest:
-        deadline_s = limits.KUBERNETES_CALL_DEADLINE_S
-
-        def run() -> Manifest:
-            try:
-                found = call(*arguments, _request_timeout=(deadline_s, deadline_s), **options)
-            except Exception as error:
-                raise _translated(what, error, conflict) from error
-            if not isinstance(found, dict) or "metadata" not in found:
-                raise UnavailableError(f"{what}: what answers is not the Kubernetes API")
-            return found
-
-        try:
-            # The thread's own deadlines are of each wait; this one is of the whole.
-            async with asyncio.timeout(2 * deadline_s):
-                return await asyncio.get_running_loop().run_in_executor(self._threads, run)
-        except TimeoutError as error:
-            raise DeadlineError(f"{what}: no answer from the Kubernetes API within {2 * deadline_s:g} s") from error
+        return await self._calls.call(what, call, *arguments, conflict=conflict, **options)
 
 
 class _WatchThread:
@@ -219,7 +184,7 @@ class _WatchThread:
         except urllib3.exceptions.ReadTimeoutError:
             self._post(None)  # nothing happened; whoever watches reads once and watches again
         except Exception as error:
-            self._post(_translated(self._what, error, WriteConflictError))
+            self._post(translated(self._what, error, WriteConflictError))
         else:
             self._post(None)
 
@@ -256,19 +221,3 @@ def _whole(kind: Kind, manifest: Manifest) -> Manifest:
 
 def _selector(labels: Mapping[str, str]) -> str:
     return ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
-
-
-def _translated(what: str, error: Exception, conflict: type[TailraceError]) -> TailraceError:
-    """The port's error for what the client raised."""
-    if isinstance(error, TailraceError):
-        return error
-    if isinstance(error, client.ApiException):
-        message = f"{what}: the Kubernetes API answers {error.status} {error.reason}"
-        if error.status == 404:
-            return NotFoundError(message)
-        if error.status == 409:
-            return conflict(message)
-        return UnavailableError(message)
-    if isinstance(error, urllib3.exceptions.TimeoutError):
-        return DeadlineError(f"{what}: no answer from the Kubernetes API: {error}")
-    return UnavailableError(f"{what}: the Kubernetes API cannot be used: {error!r}")

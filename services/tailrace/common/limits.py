@@ -261,6 +261,7 @@ TAG_MAX_LENGTH: Final = 255
 WRITER_MARKS_PER_STREAM_MAX: Final = 500
 SUBSCRIBERS_PER_STREAM_MAX: Final = 1000
 STREAMS_PER_READER_GROUP_MAX: Final = 1000
+STREAM_OWNER_MAX_LENGTH: Final = 1024  # who a stream belongs to
 TABLE_PARTITIONS_MAX: Final = 1000
 TRANSACTIONS_OPEN_MAX: Final = 10_000  # per stream, until they completed
 TRANSACTION_LEASE_MIN_MS: Final = 10_000
@@ -304,6 +305,13 @@ WORKER_PORT_POLL_S: Final = 0.1
 WORKER_READY_DEADLINE_S: Final = 600.0  # recovery of a long log included
 INSPECT_PAGE_MAX: Final = 1000
 
+# -- pods (ADR 0013) ----------------------------------------------------------------------------------------------
+POD_MAIN_PROCESS_BYTES: Final = (
+    112 * MIB
+)  # of a segment store pod: interpreter, admin interface, who answers for workers
+POD_SPARE_SHARE: Final = 8  # one part of so many of a pod's memory is in no budget
+POD_INDEX_PAGES_MIN_BYTES: Final = 16 * MIB  # of one worker, for all of its containers
+
 # -- ownership and placement (design §9) --------------------------------------------------------------------------
 CLUSTER_OBJECT_ATTEMPTS: Final = 6  # to read or make cluster.json at start
 CLUSTER_OBJECT_RETRY_S: Final = 0.5
@@ -333,6 +341,28 @@ HANDOVER_PATIENCE_S: Final = 5.0  # for the owner before to let go of a containe
 HANDOVER_POLL_S: Final = 0.1
 HANDOVER_MARK_MAX_S: Final = 30.0  # in the map, whatever became of the hand-over; well above the patience
 DRAIN_DEADLINE_S: Final = 60.0  # for a worker that leaves to get rid of its containers
+
+# -- the operator (ADR 0013) --------------------------------------------------------------------------------------
+CONDITION_MESSAGE_MAX_LENGTH: Final = 1024  # characters; Kubernetes takes 32 KiB, people do not
+EVENT_MESSAGE_MAX_LENGTH: Final = 1024  # what the API server takes
+OPERATOR_WORKERS: Final = 8  # objects that are reconciled at a time
+OPERATOR_PERIOD_S: Final = 60.0  # between two looks at an object that nobody changes
+OPERATOR_CLUSTER_PERIOD_S: Final = 20.0  # the same for StreamClusters
+OPERATOR_RETRY_MIN_S: Final = 1.0  # after the first failure; doubled with each one in a row
+OPERATOR_RETRY_MAX_S: Final = 60.0
+OPERATOR_FAILURES_TOLD: Final = 3  # in a row, before the object's conditions say so
+OPERATOR_RECONCILE_DEADLINE_S: Final = 120.0  # of one look at one object
+OPERATOR_CONFLICTS_MAX: Final = 5  # with other writers of an object, before the look is begun again
+OPERATOR_OBJECTS_MAX: Final = 10_000  # of all kinds together
+OPERATOR_STOP_DEADLINE_S: Final = 15.0  # for all that runs in the operator to end
+LEADER_RENEW_S: Final = 1.0  # between renewals of the operator's Lease
+LEADER_DEADLINE_S: Final = 4.0  # without a renewal of its own the leader ends
+LEADER_LAPSE_S: Final = 6.0  # without an observed renewal a standby takes over; well above the deadline
+PLACER_RETRY_MIN_S: Final = 1.0  # before a placer that failed is started again; doubled each time
+PLACER_RETRY_MAX_S: Final = 30.0
+TIER2_CHECK_DEADLINE_S: Final = 10.0  # for the object store to answer one question of the operator's
+TIER2_CHECK_THREADS: Final = 4
+TIER2_MARK_MAX_BYTES: Final = 64 * KIB  # of cluster.json
 
 # -- restore from Tier 2 ------------------------------------------------------------------------------------------
 RESTORE_EPOCH_GAP: Final = 1000  # epochs that an owner whose log is lost may have taken without a trace

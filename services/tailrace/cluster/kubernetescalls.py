@@ -1,0 +1,157 @@
+"""Requests to a Kubernetes API by the official client, whichever they are (design §9).
+
+The client blocks, so its calls run in a few threads; each has a deadline in its thread and one on the loop. It never
+repeats a request by itself: a write that is repeated behind our back is answered with a conflict with itself. Needs the
+extra ``kubernetes``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import urllib3
+from kubernetes import client, config
+
+from tailrace.common import limits
+from tailrace.common.errors import DeadlineError, NotFoundError, StartError, TailraceError, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tailrace.cluster.kubernetes import Manifest
+
+
+def in_cluster_configuration() -> client.Configuration:
+    """How a pod reaches the API, with the pod's own service account. Raises StartError: this is no pod."""
+    configuration = client.Configuration()
+    try:
+        config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    except config.ConfigException as error:
+        raise StartError(f"the Kubernetes API cannot be reached from here: {error}") from error
+    return configuration
+
+
+def kubeconfig_configuration(path: str | None = None, context: str | None = None) -> client.Configuration:
+    """What a kubeconfig names (None: as kubectl finds it). Raises StartError: there is none."""
+    configuration = client.Configuration()
+    try:
+        config.load_kube_config(path, context, client_configuration=configuration)  # type: ignore[no-untyped-call]
+    except (config.ConfigException, OSError) as error:
+        raise StartError(f"the kubeconfig cannot be used: {error}") from error
+    return configuration
+
+
+class KubernetesCalls:
+    """The client, its threads, deadlines and errors. ``connections``: how many more it keeps than it has threads."""
+
+    def __init__(self, configuration: client.Configuration, connections: int = 0) -> None:
+        configuration.retries = False
+        configuration.connection_pool_maxsize = limits.KUBERNETES_THREADS + connections
+        self.client = client.ApiClient(configuration)
+        self._threads = ThreadPoolExecutor(limits.KUBERNETES_THREADS, thread_name_prefix="tailrace-kubernetes")
+
+    @property
+    def address(self) -> str:
+        """Where the API server is."""
+        return str(self.client.configuration.host)
+
+    def close(self) -> None:
+        """Let go of the connections; calls under way end by themselves."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.client.close()  # type: ignore[no-untyped-call]
+
+    async def request(
+        self,
+        what: str,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+        conflict: type[TailraceError],
+        refused: type[TailraceError] = UnavailableError,
+    ) -> Manifest:
+        """One request to a path of the API; for errors see `call`."""
+
+        def send(_request_timeout: tuple[float, float]) -> Any:
+            headers = {"Accept": "application/json", "Content-Type": content_type}
+            prepared = self.client.param_serialize(
+                method,
+                path,
+                query_params=sorted((query or {}).items()),
+                header_params=headers,
+                body=body,
+                auth_settings=["BearerToken"],
+            )
+            response = self.client.call_api(*prepared, _request_timeout=_request_timeout)
+            response.read()  # type: ignore[no-untyped-call]
+            return self.client.response_deserialize(response, {"default": "object"}).data
+
+        return await self.call(what, send, conflict=conflict, refused=refused)
+
+    async def call(
+        self,
+        what: str,
+        call: Callable[..., Any],
+        *arguments: Any,
+        conflict: type[TailraceError],
+        refused: type[TailraceError] = UnavailableError,
+        **options: Any,
+    ) -> Manifest:
+        """Call a method of the client in a thread. ``what`` is what errors call it.
+
+        Raises:
+            NotFoundError: 404. `conflict`: 409. `refused`: 400 or 422. UnavailableError: anything else; the outcome
+            is unknown.
+        """
+        deadline_s = limits.KUBERNETES_CALL_DEADLINE_S
+
+        def run() -> Manifest:
+            try:
+                found = call(*arguments, _request_timeout=(deadline_s, deadline_s), **options)
+            except Exception as error:
+                raise translated(what, error, conflict, refused) from error
+            if not isinstance(found, dict) or "metadata" not in found:
+                raise UnavailableError(f"{what}: what answers is not the Kubernetes API")
+            return found
+
+        try:
+            # The thread's own deadlines are of each wait; this one is of the whole.
+            async with asyncio.timeout(2 * deadline_s):
+                return await asyncio.get_running_loop().run_in_executor(self._threads, run)
+        except TimeoutError as error:
+            raise DeadlineError(f"{what}: no answer from the Kubernetes API within {2 * deadline_s:g} s") from error
+
+
+def translated(
+    what: str,
+    error: Exception,
+    conflict: type[TailraceError],
+    refused: type[TailraceError] = UnavailableError,
+) -> TailraceError:
+    """Our error for what the client raised."""
+    if isinstance(error, TailraceError):
+        return error
+    if isinstance(error, client.ApiException):
+        message = f"{what}: the Kubernetes API answers {error.status} {error.reason}{_told(error)}"
+        if error.status == 404:
+            return NotFoundError(message)
+        if error.status == 409:
+            return conflict(message)
+        return (refused if error.status in (400, 422) else UnavailableError)(message)
+    if isinstance(error, urllib3.exceptions.TimeoutError):
+        return DeadlineError(f"{what}: no answer from the Kubernetes API: {error}")
+    return UnavailableError(f"{what}: the Kubernetes API cannot be used: {error!r}")
+
+
+def _told(error: client.ApiException) -> str:
+    """The message of the answer's Status, if it is one."""
+    try:
+        told = json.loads(error.body or "")["message"]
+    except (TypeError, ValueError, KeyError):
+        return ""
+    return f": {told}" if isinstance(told, str) else ""
