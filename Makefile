@@ -43,13 +43,18 @@ $(STAMPS)/package: pyproject.toml setup.py $(KERNEL_SOURCES) $(STAMPS)/dependenc
 setup: $(STAMPS)/package ## prepare .venv: locked dependencies, native kernel (does nothing when nothing changed)
 
 .PHONY: lock
-lock: | $(STAMPS)/venv ## regenerate the lock files from pyproject.toml
+lock: | $(STAMPS)/venv ## regenerate the lock files from pyproject.toml: dev, runtime, image (runtime and operator), build
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip-tools>=7.6,<8"
-	@for name in dev runtime; do \
-	    extra=--constraint=requirements/dev.lock; if [ $$name = dev ]; then extra=--extra=dev; fi; \
+	@for name in dev runtime image build; do \
+	    extra=--constraint=requirements/dev.lock; sources="pyproject.toml requirements/build.in"; \
+	    case $$name in \
+	        dev) extra=--extra=dev ;; \
+	        image) extra="$$extra --extra=operator"; sources=pyproject.toml ;; \
+	        build) sources=requirements/build.in ;; \
+	    esac; \
 	    PIP_FIND_LINKS= CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/python -m piptools compile --quiet --strip-extras \
 	        --generate-hashes --allow-unsafe --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options \
-	        $(LOCK_OPTIONS) $$extra --output-file=requirements/$$name.lock pyproject.toml requirements/build.in; \
+	        $(LOCK_OPTIONS) $$extra --output-file=requirements/$$name.lock $$sources; \
 	done
 
 # ---- checks

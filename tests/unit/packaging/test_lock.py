@@ -10,8 +10,15 @@ from packaging.utils import canonicalize_name
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
-RUNTIME = PROJECT["project"]["dependencies"] + PROJECT["build-system"]["requires"] + ["pip", "wheel"]
-LOCKS = {"runtime.lock": RUNTIME, "dev.lock": RUNTIME + PROJECT["project"]["optional-dependencies"]["dev"]}
+DEPENDENCIES = PROJECT["project"]["dependencies"]
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+BUILD = PROJECT["build-system"]["requires"] + ["pip", "wheel"]
+LOCKS = {
+    "build.lock": BUILD,
+    "runtime.lock": DEPENDENCIES + BUILD,
+    "image.lock": DEPENDENCIES + EXTRAS["operator"],
+    "dev.lock": DEPENDENCIES + BUILD + EXTRAS["dev"],
+}
 
 
 def entries(lock: str) -> dict[str, tuple[str, int]]:
@@ -48,8 +55,13 @@ def test_no_addresses(lock: str) -> None:
     assert "--find-links" not in text
 
 
-def test_both_locks_agree() -> None:
+@pytest.mark.parametrize("lock", LOCKS.keys() - {"dev.lock"})
+def test_what_is_tested_is_what_is_shipped(lock: str) -> None:
     development = entries("dev.lock")
-    assert {name: entry[0] for name, entry in entries("runtime.lock").items()}.items() <= {
+    assert {name: entry[0] for name, entry in entries(lock).items()}.items() <= {
         name: entry[0] for name, entry in development.items()
     }.items()
+
+
+def test_the_image_holds_nothing_that_builds() -> None:
+    assert entries("image.lock").keys() & {"cython", "pip", "setuptools", "wheel"} == set()
