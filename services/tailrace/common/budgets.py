@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +80,86 @@ def budgets_for(cache_bytes: int, containers: int, *, object_logs: bool = False)
     )
 
 
+@dataclass(frozen=True, slots=True)
+class PodBudgets:
+    """What a segment store pod keeps in memory, by its one figure."""
+
+    memory_bytes: int
+    workers: int
+    worker: Budgets
+    main_bytes: int
+    spare_bytes: int
+    """For what no budget counts: the heaps' fragmentation, and what the kernel charges for sockets and files."""
+
+    @property
+    def total_bytes(self) -> int:
+        """What the pod may come to, the spare part included; never above `memory_bytes`."""
+        return self.workers * self.worker.total_bytes + self.main_bytes + self.spare_bytes
+
+    def lines(self) -> list[tuple[str, int]]:
+        """Name and bytes of each part, for the start message: of the pod first, then of each of its workers."""
+        return [
+            ("memory of the pod", self.memory_bytes),
+            ("main process", self.main_bytes),
+            ("spare", self.spare_bytes),
+            ("each worker", self.worker.total_bytes),
+            *((f"worker {name}", size) for name, size in self.worker.lines() if name != "total"),
+        ]
+
+
+def pod_budgets(memory_bytes: int, workers: int, containers: int) -> PodBudgets:
+    """Budgets of a segment store pod whose memory limit is `memory_bytes`; pure (design §8).
+
+    `containers` is the cluster's number: after failures one worker may hold all of them. What their number decides,
+    the index pages, has one bound for a worker, which its containers share; what is left after all fixed parts goes to
+    pages and cache at one to three.
+
+    Raises:
+        StartError: it does not fit; names the figure and the smallest one that would do.
+    """
+    smallest = smallest_pod_bytes(workers, containers)
+    if memory_bytes < smallest:
+        raise StartError(
+            f"memory of {memory_bytes // limits.MIB} MiB is too small for {workers} workers: "
+            f"at least {-(-smallest // limits.MIB)} MiB are needed"
+        )
+    spare = memory_bytes // limits.POD_SPARE_SHARE
+    share = (memory_bytes - spare - limits.POD_MAIN_PROCESS_BYTES) // workers
+    left = share - _fixed_worker_bytes()
+    pages = max(limits.POD_INDEX_PAGES_MIN_BYTES, left // 4)
+    pages = min(pages, left - limits.CACHE_MIN_BYTES, containers * limits.ATTRIBUTE_PAGES_CACHED_MAX_BYTES)
+    worker = worker_budgets(left - pages, pages)
+    return PodBudgets(memory_bytes, workers, worker, limits.POD_MAIN_PROCESS_BYTES, spare)
+
+
+def worker_budgets(cache_bytes: int, index_page_bytes: int) -> Budgets:
+    """Budgets of a worker on object logs whose containers share that much for index pages. Raises StartError."""
+    return dataclasses.replace(budgets_for(cache_bytes, 0, object_logs=True), index_page_bytes=index_page_bytes)
+
+
+def smallest_pod_bytes(workers: int, containers: int) -> int:
+    """The smallest memory figure of a pod with so many workers in a cluster with so many containers.
+
+    Raises:
+        StartError: there are no such numbers.
+    """
+    if not 1 <= workers <= limits.WORKERS_MAX:
+        raise StartError(f"{workers} workers: between 1 and {limits.WORKERS_MAX} are possible")
+    if not 1 <= containers <= limits.CONTAINERS_MAX:
+        raise StartError(f"{containers} containers: between 1 and {limits.CONTAINERS_MAX} are possible")
+    each = _fixed_worker_bytes() + limits.CACHE_MIN_BYTES + limits.POD_INDEX_PAGES_MIN_BYTES
+    used = workers * (each + 1) + limits.POD_MAIN_PROCESS_BYTES  # one more each: shares are whole numbers
+    # With the share that stays spare, rounded up to whole MiB.
+    share = limits.POD_SPARE_SHARE
+    return -(-used * share // ((share - 1) * limits.MIB)) * limits.MIB
+
+
+def _fixed_worker_bytes() -> int:
+    """What a worker needs beside cache and index pages."""
+    smallest = worker_budgets(limits.CACHE_MIN_BYTES, 0)
+    return smallest.total_bytes - limits.CACHE_MIN_BYTES
+
+
 def memory_limit(root: Path = Path("/")) -> int | None:
     """What this process may use at most, in bytes: the machine's memory, or what a cgroup leaves of it.
 
@@ -133,4 +214,13 @@ def check_fits(budgets: Budgets, limit_bytes: int | None, workers: int = 1) -> N
         raise StartError(
             f"memory budgets add up to {total_bytes // limits.MIB} MiB, "
             f"this machine or its cgroup has {limit_bytes // limits.MIB} MiB: lower --cache or raise the limit"
+        )
+
+
+def check_pod_fits(memory_bytes: int, limit_bytes: int | None) -> None:
+    """Raise StartError, naming both numbers, when a pod's figure exceeds the memory limit that it runs under."""
+    if limit_bytes is not None and memory_bytes > limit_bytes:
+        raise StartError(
+            f"--memory {memory_bytes // limits.MIB} MiB is more than this machine or its cgroup has, "
+            f"{limit_bytes // limits.MIB} MiB: lower it or raise the limit"
         )

@@ -306,9 +306,7 @@ WORKER_READY_DEADLINE_S: Final = 600.0  # recovery of a long log included
 INSPECT_PAGE_MAX: Final = 1000
 
 # -- pods (ADR 0013) ----------------------------------------------------------------------------------------------
-POD_MAIN_PROCESS_BYTES: Final = (
-    112 * MIB
-)  # of a segment store pod: interpreter, admin interface, who answers for workers
+POD_MAIN_PROCESS_BYTES: Final = 112 * MIB  # of a segment store pod; it answers for workers that are away
 POD_SPARE_SHARE: Final = 8  # one part of so many of a pod's memory is in no budget
 POD_INDEX_PAGES_MIN_BYTES: Final = 16 * MIB  # of one worker, for all of its containers
 

@@ -25,12 +25,35 @@ _T = TypeVar("_T")
 _PAGES_MAX_BYTES = limits.ATTRIBUTE_PAGES_CACHED_MAX_BYTES
 
 
-class PageCache:
-    """Recently used index pages of all segments of a container, bounded in bytes."""
+class PageRoom:
+    """Room for the index pages of all containers of a worker, however many those are."""
 
     def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.used_bytes = 0
+        self._caches: dict[PageCache, None] = {}
+
+    def joined(self, cache: PageCache) -> None:
+        """A container's pages take part."""
+        self._caches[cache] = None
+
+    def left(self, cache: PageCache) -> None:
+        """A container is gone."""
+        self._caches.pop(cache, None)
+
+    def make_room(self) -> None:
+        """Let go of pages until all fit: of whoever has most, so that a busy container does not starve the others."""
+        while self.used_bytes > self.max_bytes:
+            max(self._caches, key=lambda cache: cache.used_bytes).forget_oldest()
+
+
+class PageCache:
+    """Recently used index pages of all segments of a container, bounded in bytes, alone and with its siblings."""
+
+    def __init__(self, max_bytes: int, room: PageRoom | None = None) -> None:
         self._pages: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._max_bytes = max_bytes
+        self._room = room or PageRoom(max_bytes)
         self.used_bytes = 0
 
     def get(self, key: tuple[int, int]) -> bytes | None:
@@ -45,10 +68,26 @@ class PageCache:
         if key in self._pages:
             return
         self._pages[key] = page
-        self.used_bytes += len(page)
+        self._room.joined(self)
+        self._count(len(page))
         while self.used_bytes > self._max_bytes:
-            _, old = self._pages.popitem(last=False)
-            self.used_bytes -= len(old)
+            self.forget_oldest()
+        self._room.make_room()
+
+    def forget_oldest(self) -> None:
+        """Let go of the least recently used page."""
+        _, old = self._pages.popitem(last=False)
+        self._count(-len(old))
+
+    def clear(self) -> None:
+        """Let go of everything."""
+        self._pages.clear()
+        self._count(-self.used_bytes)
+        self._room.left(self)
+
+    def _count(self, length_bytes: int) -> None:
+        self.used_bytes += length_bytes
+        self._room.used_bytes += length_bytes
 
 
 class _Pages:
@@ -88,9 +127,13 @@ class AttributeFlush(NamedTuple):
 class AttributeStore:
     """Reads, loads and flushes extended attributes."""
 
-    def __init__(self, tier2: Tier2) -> None:
+    def __init__(self, tier2: Tier2, room: PageRoom | None = None) -> None:
         self._tier2 = tier2
-        self._pages = PageCache(_PAGES_MAX_BYTES)
+        self._pages = PageCache(_PAGES_MAX_BYTES, room)
+
+    def close(self) -> None:
+        """Let go of the pages in memory."""
+        self._pages.clear()
 
     @property
     def cached_page_bytes(self) -> int:

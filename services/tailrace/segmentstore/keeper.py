@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tailrace.common.ports import Clock, Entropy
     from tailrace.log.port import DurableLog
     from tailrace.segmentstore.api import ContainerStatus
+    from tailrace.segmentstore.attributestore import PageRoom
     from tailrace.segmentstore.cachemanager import CacheManager
     from tailrace.storage.port import ObjectStore
 
@@ -65,6 +66,7 @@ class Shared:
 
     ports: WorkerPorts
     cache: CacheManager
+    pages: PageRoom
     upload_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(limits.UPLOADS_MAX))
     entries: EntryCache = field(default_factory=EntryCache)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -196,7 +198,14 @@ class Keeper:
         shared, ports = self._shared, self._shared.ports
         log = ports.open_log(self.container_id)
         return ContainerPorts(
-            log, ports.store, shared.cache, ports.clock, ports.entropy, ports.cluster_id, shared.upload_slots
+            log,
+            ports.store,
+            shared.cache,
+            ports.clock,
+            ports.entropy,
+            ports.cluster_id,
+            shared.upload_slots,
+            shared.pages,
         )
 
     # -- the end -------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from tailrace.common.errors import (
     TailraceError,
 )
 from tailrace.segmentstore import operations as ops
-from tailrace.segmentstore.attributestore import AttributeStore
+from tailrace.segmentstore.attributestore import AttributeStore, PageRoom
 from tailrace.segmentstore.checkpointer import Checkpointer
 from tailrace.segmentstore.chunkcompaction import ChunkCompaction
 from tailrace.segmentstore.commits import Committer
@@ -49,7 +49,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class ContainerPorts:
-    """What a container is made of; all of it can be simulated. The containers of a process share ``upload_slots``."""
+    """What a container is made of; all of it can be simulated.
+
+    The containers of a process share ``upload_slots`` and ``pages``.
+    """
 
     log: DurableLog
     store: ObjectStore
@@ -58,6 +61,7 @@ class ContainerPorts:
     entropy: Entropy
     cluster_id: bytes
     upload_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(limits.UPLOADS_MAX))
+    pages: PageRoom | None = None
 
 
 class ContainerLife:
@@ -82,7 +86,7 @@ class ContainerLife:
         self._tier2 = Tier2(
             ports.store, ports.cluster_id, container_id, epoch, ports.entropy, confirm_owner=self._confirm_or_stop
         )
-        self._attributes = AttributeStore(self._tier2)
+        self._attributes = AttributeStore(self._tier2, ports.pages)
         self._reader = SegmentReader(ports.cache, ports.log, self._tier2, self._spawn)
         self._writer = StorageWriter(self, self._reader, self._attributes, self._tier2, ports.upload_slots)
         self._sweep = OrphanSweep(self, self._tier2, self._has_leisure)
@@ -168,6 +172,7 @@ class ContainerLife:
         if self._tasks or self._flushes:
             await asyncio.wait([*self._tasks, *self._flushes])
         await self._log.close()
+        self._attributes.close()
         for segment in self.state.segments.values():
             self._cache.drop_all(segment.read_index)
 

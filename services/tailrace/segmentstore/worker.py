@@ -14,6 +14,7 @@ from tailrace.cluster.mapping import container_of
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, ContainerStoppedError, TailraceError, WrongHostError
 from tailrace.kernel import BlockCache
+from tailrace.segmentstore.attributestore import PageRoom
 from tailrace.segmentstore.cachemanager import CacheManager
 from tailrace.segmentstore.keeper import Keeper, Shared, WorkerPorts
 
@@ -41,7 +42,7 @@ class Worker:
         self.container_count = container_count
         self.budgets = budgets
         self._first = tuple(owned)
-        self._shared = Shared(ports, CacheManager(BlockCache(budgets.cache_bytes)))
+        self._shared = Shared(ports, CacheManager(BlockCache(budgets.cache_bytes)), PageRoom(budgets.index_page_bytes))
         self._keepers: dict[int, Keeper] = {}
         self._routes: dict[str, int] = {}
         self._compaction: asyncio.Task[None] | None = None

@@ -3,10 +3,20 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tailrace.common import limits
-from tailrace.common.budgets import budgets_for, check_fits, memory_limit
+from tailrace.common.budgets import (
+    budgets_for,
+    check_fits,
+    check_pod_fits,
+    memory_limit,
+    pod_budgets,
+    smallest_pod_bytes,
+)
 from tailrace.common.errors import StartError
+from tailrace.segmentstore.attributestore import PageCache, PageRoom
 
 GIB = limits.GIB
 
@@ -98,3 +108,78 @@ def test_the_copies_of_frames_on_their_way_to_a_store_are_counted() -> None:
 def test_a_cache_that_is_too_small() -> None:
     with pytest.raises(StartError, match="too small"):
         budgets_for(limits.CACHE_MIN_BYTES - 1, 4)
+
+
+WORKERS = st.integers(1, limits.WORKERS_MAX)
+CONTAINERS = st.integers(1, limits.CONTAINERS_MAX)
+
+
+@given(WORKERS, CONTAINERS, st.integers(0, 64 * GIB))
+def test_the_budgets_of_a_pod_fill_its_memory_and_never_exceed_it(workers: int, containers: int, more: int) -> None:
+    memory = smallest_pod_bytes(workers, containers) + more
+    pod = pod_budgets(memory, workers, containers)
+    assert memory - workers <= pod.total_bytes <= memory
+    assert pod.worker.cache_bytes >= limits.CACHE_MIN_BYTES
+    assert pod.worker.log_put_bytes, "a pod's logs are in the object store"
+    pages = pod.worker.index_page_bytes
+    assert pages <= containers * limits.ATTRIBUTE_PAGES_CACHED_MAX_BYTES, "more than all containers use is of no use"
+    assert pages >= limits.POD_INDEX_PAGES_MIN_BYTES
+    assert pod.spare_bytes >= memory // 9
+
+
+@given(WORKERS, CONTAINERS, st.data())
+def test_a_pod_that_is_too_small_is_refused(workers: int, containers: int, data: st.DataObject) -> None:
+    smallest = smallest_pod_bytes(workers, containers)
+    memory = data.draw(st.integers(0, smallest - 1))
+    numbers = rf"memory of {memory // limits.MIB} MiB .* at least {smallest // limits.MIB} MiB"
+    with pytest.raises(StartError, match=numbers):
+        pod_budgets(memory, workers, containers)
+
+
+@given(WORKERS, CONTAINERS, st.integers(0, 64 * GIB), st.integers(1, GIB))
+def test_more_memory_is_never_less_cache(workers: int, containers: int, more: int, step: int) -> None:
+    memory = smallest_pod_bytes(workers, containers) + more
+    less, greater = (pod_budgets(bytes_, workers, containers).worker for bytes_ in (memory, memory + step))
+    assert greater.cache_bytes >= less.cache_bytes
+    assert greater.index_page_bytes >= less.index_page_bytes
+
+
+def test_the_defaults_of_a_cluster_fit() -> None:
+    assert pod_budgets(1536 * limits.MIB, 2, 16).worker.cache_bytes >= 96 * limits.MIB
+    assert pod_budgets(GIB, 1, 16).worker.cache_bytes >= 192 * limits.MIB
+
+
+@pytest.mark.parametrize(("workers", "containers"), [(0, 1), (limits.WORKERS_MAX + 1, 1), (1, 0), (1, 10**6)])
+def test_numbers_that_are_none(workers: int, containers: int) -> None:
+    with pytest.raises(StartError, match="possible"):
+        pod_budgets(64 * GIB, workers, containers)
+
+
+def test_the_parts_of_a_pod_are_told() -> None:
+    pod = pod_budgets(2 * GIB, 2, 16)
+    told = dict(pod.lines())
+    assert told["memory of the pod"] == 2 * GIB
+    assert told["worker cache"] == pod.worker.cache_bytes
+    assert told["main process"] + told["spare"] + 2 * told["each worker"] == pod.total_bytes
+
+
+def test_a_pod_whose_figure_exceeds_its_cgroup_is_refused_with_both_numbers() -> None:
+    check_pod_fits(GIB, None)
+    check_pod_fits(GIB, GIB)
+    with pytest.raises(StartError, match=r"--memory 2048 MiB .* 1024 MiB"):
+        check_pod_fits(2 * GIB, GIB)
+
+
+def test_a_busy_container_gives_way_to_the_others_within_the_room_of_all() -> None:
+    room = PageRoom(1000)
+    busy, other = PageCache(10_000, room), PageCache(10_000, room)
+    for number in range(20):
+        busy.put((1, number), bytes(100))
+    assert (busy.used_bytes, room.used_bytes) == (1000, 1000)
+    for number in range(8):
+        other.put((1, number), bytes(100))
+    assert room.used_bytes == 1000
+    assert abs(busy.used_bytes - other.used_bytes) <= 200, "neither starves the other"
+    assert busy.get((1, 19)) is not None
+    busy.clear()
+    assert room.used_bytes == other.used_bytes
