@@ -5,6 +5,7 @@ Every error knows how it looks on each interface (design §"How we build", wire 
     TailraceError
     ├── BadRequestError                 the caller's fault, names the field
     │   ├── InvalidNameError
+    │   ├── InvalidSpecError
     │   └── ProtocolError               the connection cannot be trusted any more
     ├── NotFoundError
     │   ├── NoSuchSegmentError
@@ -97,6 +98,15 @@ class BadRequestError(TailraceError):
 
 class InvalidNameError(BadRequestError):
     """A scope, stream, group, reader or segment name breaks the grammar of naming §1."""
+
+
+class InvalidSpecError(BadRequestError):
+    """A field of a Kubernetes resource is wrong: ``field`` is its path, as ``spec.scaling.target`` (design §11)."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
 
 
 class ProtocolError(BadRequestError):

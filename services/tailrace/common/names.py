@@ -17,7 +17,10 @@ MARK_PREFIX: Final = "_MARK"
 READER_GROUP_PREFIX: Final = "_RG"
 TABLE_SUFFIX: Final = "_kvtable"
 
-_USER_NAME: Final = re.compile(r"[A-Za-z0-9.\-]+")
+USER_NAME_PATTERN: Final = r"[A-Za-z0-9.\-]+"
+"""What users may call scopes, streams, groups, readers and tables; the resources' schemas are made of it, too."""
+
+_USER_NAME: Final = re.compile(USER_NAME_PATTERN)
 _ANY_NAME: Final = re.compile(r"_?[A-Za-z0-9.\-]+")
 _QUALIFIED: Final = re.compile(
     r"(?:(?P<scope>[^/]+)/)?(?P<stream>[^/]+)/(?P<number>\d{1,10})(?:\.#epoch\.(?P<epoch>\d{1,10}))?"

@@ -1,0 +1,88 @@
+"""Patterns, bounds and defaults of the resources' fields: what schemas, rules and parsed specs have in common."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tailrace.common import limits
+from tailrace.common.names import USER_NAME_PATTERN
+
+GROUP: Final = "tailrace.io"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+CATEGORY: Final = "tailrace"
+
+# -- names ----------------------------------------------------------------------------------------------------------
+CLUSTER_NAME: Final = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"  # names of Services and of Leases are made of it
+CLUSTER_NAME_MAX_LENGTH: Final = 40  # leaves room for -store-N-W and for what Kubernetes appends to that
+USER_NAME: Final = f"^{USER_NAME_PATTERN}$"
+STREAM_REFERENCE: Final = f"^({USER_NAME_PATTERN}/)?{USER_NAME_PATTERN}$"  # a stream, of another scope when it has one
+STREAM_REFERENCE_MAX_LENGTH: Final = limits.SCOPE_NAME_MAX_LENGTH + 1 + limits.STREAM_NAME_MAX_LENGTH
+OBJECT_NAME: Final = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
+OBJECT_NAME_MAX_LENGTH: Final = 253
+UUID: Final = r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
+UUID_LENGTH: Final = 36
+
+# -- quantities and durations ---------------------------------------------------------------------------------------
+SIZE: Final = r"^[0-9]{1,12}(\.[0-9]{1,3})?(k|M|G|T|Ki|Mi|Gi|Ti)?$"  # a part of Kubernetes' quantities
+DURATION: Final = r"^[0-9]{1,9}(s|m|h|d)$"
+SIZE_OR_DURATION: Final = r"^[0-9]{1,12}(\.[0-9]{1,3})?(k|M|G|T|Ki|Mi|Gi|Ti|s|m|h|d)?$"
+CPU: Final = r"^([0-9]{1,4}(\.[0-9]{1,3})?|[0-9]{1,7}m)$"
+QUANTITY_MAX_LENGTH: Final = 20
+SIZE_MAX: Final = "1Ei"
+SIZE_MAX_BYTES: Final = 2**60
+MEMORY_MIN: Final = "64Mi"  # below it a unit was forgotten; whether the memory is enough the operator computes
+MEMORY_MIN_BYTES: Final = 64 * limits.MIB
+
+# -- StreamCluster --------------------------------------------------------------------------------------------------
+CONTAINERS_DEFAULT: Final = 16
+STORE_REPLICAS_DEFAULT: Final = 2
+STORE_REPLICAS_MAX: Final = 256
+STORE_WORKERS_DEFAULT: Final = 2
+STORE_MEMORY_DEFAULT: Final = "1536Mi"
+WORKERS_ALL_MAX: Final = limits.CONTAINERS_MAX  # more have nothing to do
+CONTROLLER_REPLICAS_DEFAULT: Final = 2
+CONTROLLER_REPLICAS_MAX: Final = 16
+CONTROLLER_MEMORY_DEFAULT: Final = "512Mi"
+BUCKET: Final = r"^[a-z0-9][a-z0-9.-]*[a-z0-9]$"
+BUCKET_MIN_LENGTH: Final = 3
+BUCKET_MAX_LENGTH: Final = 63
+PREFIX: Final = r"^([A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*)?$"
+PREFIX_MAX_LENGTH: Final = 200
+ENDPOINT: Final = r"^https?://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?$"
+ENDPOINT_MAX_LENGTH: Final = 300
+REGION: Final = r"^[A-Za-z0-9-]+$"
+REGION_MAX_LENGTH: Final = 64
+IMAGE: Final = r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$"
+IMAGE_MAX_LENGTH: Final = 512
+IMAGE_PULL_POLICIES: Final = ("Always", "IfNotPresent", "Never")
+
+# -- Stream ---------------------------------------------------------------------------------------------------------
+SCALING_TYPES: Final = ("Fixed", "EventRate", "ByteRate")
+RETENTION_TYPES: Final = ("Size", "Time")
+DELETION_POLICIES: Final = ("Retain", "Delete")
+INT32_MAX: Final = 2**31 - 1
+SCALE_FACTOR_DEFAULT: Final = 2
+
+# -- ReaderGroup ----------------------------------------------------------------------------------------------------
+STARTS: Final = ("Head", "Tail")
+FLAVOURS: Final = ("Java", "Rust")
+GROUP_RETENTIONS: Final = ("None", "AutomaticAtLastCheckpoint", "ManualStreamCut")
+CHECKPOINT_INTERVAL_DEFAULT_MS: Final = 30_000  # what the Java client takes when it is not told
+CHECKPOINT_INTERVAL_OFF: Final = -1
+CHECKPOINT_INTERVAL_MIN_MS: Final = 1000
+CHECKPOINTS_OUTSTANDING_DEFAULT: Final = 3
+CHECKPOINTS_OUTSTANDING_MAX: Final = 1000
+REFRESH_DEFAULT_MS: Final = 3000
+REFRESH_MIN_MS: Final = 100
+INTERVAL_MAX_MS: Final = 24 * 3_600_000
+LAG_SECONDS_MAX: Final = INT32_MAX
+
+# -- status ---------------------------------------------------------------------------------------------------------
+CONDITIONS_MAX: Final = 16
+REASON: Final = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
+REASON_MAX_LENGTH: Final = 256
+MESSAGE_MAX_LENGTH: Final = 4096
+ADDRESS_MAX_LENGTH: Final = 512
+WORKERS_LISTED_MAX: Final = 2 * WORKERS_ALL_MAX  # those that leave stand beside those that came
+CUT_MAX_LENGTH: Final = 16_384

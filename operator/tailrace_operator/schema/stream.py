@@ -1,0 +1,184 @@
+"""Stream: a stream, its scope, and how it scales and forgets (design §11)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tailrace.common import limits
+from tailrace_operator.schema import grammar, rules
+from tailrace_operator.schema.build import (
+    Rule,
+    Schema,
+    choice,
+    conditions,
+    immutable,
+    integer,
+    observed_generation,
+    string,
+    string_set,
+    struct,
+    timestamp,
+)
+
+FIXED_TAKES_NO_RATE: Final = Rule(
+    "self.type != 'Fixed' || (!has(self.target) && !has(self.scaleFactor))",
+    "Fixed scaling takes neither target nor scaleFactor",
+)
+RATES_NEED_TARGET: Final = Rule(
+    "self.type == 'Fixed' || has(self.target)", "EventRate and ByteRate scaling need a target"
+)
+
+
+_SIZES: Final = f"({rules.is_size('self.min')} && (!has(self.max) || {rules.is_size('self.max')}))"
+_DURATIONS: Final = f"({rules.is_duration('self.min')} && (!has(self.max) || {rules.is_duration('self.max')}))"
+
+SIZE_RETENTION_KEEPS_SIZES: Final = Rule(
+    f"self.type != 'Size' || {_SIZES}", "min and max of Size retention are sizes, as 10Gi"
+)
+TIME_RETENTION_KEEPS_DURATIONS: Final = Rule(
+    f"self.type != 'Time' || {_DURATIONS}", "min and max of Time retention are durations, as 7d"
+)
+RETENTION_SIZES_BOUNDED: Final = Rule(
+    f"self.type != 'Size' || !{_SIZES} || ("
+    f"quantity(self.min).compareTo(quantity('{grammar.SIZE_MAX}')) <= 0 && "
+    f"(!has(self.max) || quantity(self.max).compareTo(quantity('{grammar.SIZE_MAX}')) <= 0))",
+    f"min and max of Size retention are at most {grammar.SIZE_MAX}",
+)
+RETENTION_MIN_MAX: Final = Rule(
+    f"!has(self.max) || (self.type == 'Size' ? "
+    f"(!{_SIZES} || quantity(self.min).compareTo(quantity(self.max)) <= 0) : "
+    f"(!{_DURATIONS} || {rules.duration_s('self.min')} <= {rules.duration_s('self.max')}))",
+    "min must not be above max",
+)
+
+
+def _scaling() -> Schema:
+    return struct(
+        "How many segments the stream has.",
+        {
+            "type": choice(
+                "Fixed: as many as minSegments says. EventRate, ByteRate: more while a segment takes more than target.",
+                grammar.SCALING_TYPES,
+                default="Fixed",
+            ),
+            "target": integer(
+                "Rate that a segment is to take: events a second (EventRate) or kilobytes of 1024 bytes a second "
+                "(ByteRate).",
+                minimum=1,
+                maximum=grammar.INT32_MAX,
+            ),
+            "scaleFactor": integer(
+                f"Segments that a hot one is split into at most; {grammar.SCALE_FACTOR_DEFAULT} when it is not given.",
+                minimum=1,
+                maximum=grammar.INT32_MAX,
+            ),
+            "minSegments": integer(
+                "Segments: as many (Fixed), at least so many (others). `kubectl scale` sets it.",
+                minimum=1,
+                maximum=limits.STREAM_SEGMENTS_MAX,
+                default=1,
+            ),
+        },
+        default={},
+        rules=[FIXED_TAKES_NO_RATE, RATES_NEED_TARGET],
+    )
+
+
+def _bound(description: str) -> Schema:
+    return string(description, max_length=grammar.QUANTITY_MAX_LENGTH, pattern=grammar.SIZE_OR_DURATION)
+
+
+def _retention() -> Schema:
+    return struct(
+        "When the stream's oldest data goes. Without it all is kept.",
+        {
+            "type": choice("What counts: bytes or age.", grammar.RETENTION_TYPES),
+            "min": _bound("What is kept at least: a size as 10Gi (Size) or a duration as 7d (Time)."),
+            "max": _bound(
+                "What is kept at most, even if a reader group has not read it yet. Without it they are waited for."
+            ),
+        },
+        required=("type", "min"),
+        rules=[SIZE_RETENTION_KEEPS_SIZES, TIME_RETENTION_KEEPS_DURATIONS, RETENTION_SIZES_BOUNDED, RETENTION_MIN_MAX],
+    )
+
+
+def spec() -> Schema:
+    """``spec`` of a Stream."""
+    return struct(
+        "What the stream is to be.",
+        {
+            "cluster": string(
+                "StreamCluster of the same namespace.",
+                min_length=1,
+                max_length=grammar.CLUSTER_NAME_MAX_LENGTH,
+                pattern=grammar.CLUSTER_NAME,
+                rules=[immutable("cluster")],
+            ),
+            "scope": string(
+                "Scope, which is made when it is missing and never deleted.",
+                min_length=1,
+                max_length=limits.SCOPE_NAME_MAX_LENGTH,
+                pattern=grammar.USER_NAME,
+                rules=[immutable("scope")],
+            ),
+            "streamName": string(
+                "The stream's name; the resource's own when it is not given. Immutable.",
+                min_length=1,
+                max_length=limits.STREAM_NAME_MAX_LENGTH,
+                pattern=grammar.USER_NAME,
+            ),
+            "scaling": _scaling(),
+            "retention": _retention(),
+            "tags": string_set(
+                "Words to find the stream by.",
+                string("A tag.", min_length=1, max_length=limits.TAG_MAX_LENGTH),
+                max_items=limits.TAGS_PER_STREAM_MAX,
+            ),
+            "rolloverSize": string(
+                "Size at which a segment's data in the object store goes on in another chunk; the server's own when it "
+                "is not given.",
+                max_length=grammar.QUANTITY_MAX_LENGTH,
+                pattern=grammar.SIZE,
+                rules=[rules.SIZE_BOUNDED],
+            ),
+            "deletionPolicy": choice(
+                "What becomes of the stream and its data when the resource is deleted.",
+                grammar.DELETION_POLICIES,
+                default="Retain",
+            ),
+        },
+        required=("cluster", "scope"),
+    )
+
+
+def status() -> Schema:
+    """``status`` of a Stream."""
+    return struct(
+        "What the stream is.",
+        {
+            "observedGeneration": observed_generation(),
+            "conditions": conditions(),
+            "uid": string("uid of the resource that the stream belongs to.", max_length=grammar.UUID_LENGTH),
+            "epoch": integer("How often the stream was scaled."),
+            "segments": integer("Active segments."),
+            "headBytes": integer("Bytes that were truncated from the stream's beginning."),
+            "tailBytes": integer("Bytes that were ever written to the stream."),
+            "bytes": integer("Bytes that are kept: tail less head."),
+            "lastTruncation": struct(
+                "The last time the stream's oldest data went.",
+                {
+                    "time": timestamp("When."),
+                    "reason": string("Why.", max_length=grammar.MESSAGE_MAX_LENGTH),
+                },
+            ),
+        },
+    )
+
+
+def root_rules() -> list[Rule]:
+    """Rules over the whole resource."""
+    return [
+        rules.same_name("streamName", "stream"),
+        rules.name_fits("streamName", limits.STREAM_NAME_MAX_LENGTH),
+    ]

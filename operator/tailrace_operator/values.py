@@ -1,0 +1,84 @@
+"""Texts of specs as numbers: sizes, processors, durations (pure). The texts have passed the patterns of the schema."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tailrace_operator.schema import grammar
+
+_SIZE_UNITS: Final = {
+    "": 1,
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+}
+_DURATION_UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_NUMBER: Final = re.compile(r"(\d+)(?:\.(\d+))?([A-Za-z]*)")
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Whether the whole text matches a pattern of the schema, which begins with ^ and ends with $."""
+    return re.fullmatch(pattern.removeprefix("^").removesuffix("$"), text) is not None
+
+
+def is_size(text: str) -> bool:
+    """Whether the text is a size as ``10Gi``."""
+    return matches(grammar.SIZE, text)
+
+
+def is_duration(text: str) -> bool:
+    """Whether the text is a duration as ``7d``."""
+    return matches(grammar.DURATION, text)
+
+
+def size_bytes(text: str) -> int:
+    """Bytes of ``1536Mi``, ``1.5G``, ``4096``; a part of a byte counts as one, as Kubernetes has it.
+
+    Raises:
+        ValueError: the text is no size.
+    """
+    if not is_size(text):
+        raise ValueError(f"{text[:40]!r} is no size as 1536Mi")
+    whole, fraction, unit = _parts(text)
+    return _rounded_up(whole, fraction, _SIZE_UNITS[unit])
+
+
+def cpu_millis(text: str) -> int:
+    """Thousandths of a processor of ``500m``, ``2``, ``1.5``.
+
+    Raises:
+        ValueError: the text is no amount of processors.
+    """
+    if not matches(grammar.CPU, text):
+        raise ValueError(f"{text[:40]!r} is no amount of processors as 500m")
+    whole, fraction, unit = _parts(text)
+    return _rounded_up(whole, fraction, 1 if unit == "m" else 1000)
+
+
+def duration_ms(text: str) -> int:
+    """Milliseconds of ``90s``, ``15m``, ``2h``, ``7d``.
+
+    Raises:
+        ValueError: the text is no duration.
+    """
+    if not is_duration(text):
+        raise ValueError(f"{text[:40]!r} is no duration as 7d")
+    whole, _, unit = _parts(text)
+    return int(whole) * _DURATION_UNITS_MS[unit]
+
+
+def _parts(text: str) -> tuple[str, str, str]:
+    match = _NUMBER.fullmatch(text)
+    assert match is not None, text
+    return match[1], match[2] or "", match[3]
+
+
+def _rounded_up(whole: str, fraction: str, factor: int) -> int:
+    scale: int = 10 ** len(fraction)
+    return -(-int(whole + fraction) * factor // scale)
