@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace.client.control.groups import ReaderGroupCalls
+from tailrace.client.control.owners import OwnerCalls
 from tailrace.client.control.segments import SegmentCalls
 from tailrace.client.control.streams import ScopeCalls, StreamCalls
 from tailrace.client.control.tables import KeyValueTableCalls
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from tailrace.common.ports import Entropy
 
 
-class ControllerClient(ScopeCalls, StreamCalls, SegmentCalls, TransactionCalls, ReaderGroupCalls, KeyValueTableCalls):
+class ControllerClient(
+    ScopeCalls, StreamCalls, SegmentCalls, TransactionCalls, ReaderGroupCalls, KeyValueTableCalls, OwnerCalls
+):
     """All calls of the controller.
 
     ``controller`` is an address (``tcp://HOST:PORT``, several separated by commas, ``tls://`` for TLS) or a transport.

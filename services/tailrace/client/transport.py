@@ -13,7 +13,7 @@ import grpc.aio
 from tailrace.client.config import TlsOptions
 from tailrace.common import errors, limits
 from tailrace.common.errors import BadRequestError, ClientClosedError, TailraceError, UnavailableError
-from tailrace.rpc import controller_pb2 as pb
+from tailrace.rpc import controller_pb2, operator_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,7 +25,13 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound="Message")
 ERROR_NAME_KEY: Final = "tailrace-error"
 """Trailing metadata in which our controller names the error that a status stands for."""
-SERVICE: Final = pb.DESCRIPTOR.services_by_name["ControllerService"].full_name
+_SERVICES: Final = (
+    controller_pb2.DESCRIPTOR.services_by_name["ControllerService"],
+    operator_pb2.DESCRIPTOR.services_by_name["OperatorService"],
+)
+_PATHS: Final = {
+    method.name: f"/{service.full_name}/{method.name}" for service in _SERVICES for method in service.methods
+}
 
 _PLAIN_SCHEMES: Final = ("tcp", "pravega")
 _TLS_SCHEMES: Final = ("tls", "ssl", "tcps", "pravegas")
@@ -127,7 +133,7 @@ class GrpcTransport:
         self._check_open()
         target = self._targets[0]
         stub = self._channel(target).unary_unary(
-            f"/{SERVICE}/{method}",
+            _PATHS[method],
             request_serializer=type(request).SerializeToString,
             response_deserializer=reply.FromString,
         )

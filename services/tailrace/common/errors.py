@@ -24,6 +24,7 @@ Every error knows how it looks on each interface (design §"How we build", wire 
     │   ├── TableNotEmptyError
     │   ├── NotEmptyError
     │   ├── StreamNotSealedError
+    │   ├── NotTheOwnerError
     │   └── WriteConflictError
     │       └── WorkflowBusyError
     ├── SegmentSealedError
@@ -233,6 +234,14 @@ class WriteConflictError(ConditionFailedError):
 
 class StreamNotSealedError(ConditionFailedError):
     """A stream must be sealed before it is deleted (controller §4)."""
+
+
+class NotTheOwnerError(ConditionFailedError):
+    """The stream belongs to ``owner``, "" for nobody (ADR 0014)."""
+
+    def __init__(self, stream: str, owner: str) -> None:
+        super().__init__(f"stream {stream} belongs to {owner or 'nobody'}")
+        self.owner = owner
 
 
 class WorkflowBusyError(WriteConflictError):

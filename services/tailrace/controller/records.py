@@ -77,7 +77,8 @@ class StreamRecord(msgspec.Struct, frozen=True):
     Transactions are named by their 16 bytes. ``commit_queue`` is the order of the commit calls; ``commit_batch`` is
     the ordered part of it that is being merged. ``completed_next`` and ``completed_first`` count completed
     transactions ever and the first one still remembered. A deleted stream keeps its root: `incarnation`,
-    `next_segment_number` and `transaction_counter` go on where they ended (naming §1).
+    `next_segment_number` and `transaction_counter` go on where they ended (naming §1). ``owner`` is whoever claimed the
+    stream (ADR 0014), "" for nobody; it ends with the stream.
     """
 
     incarnation: int
@@ -97,6 +98,7 @@ class StreamRecord(msgspec.Struct, frozen=True):
     completed_next: int = 0
     completed_first: int = 0
     writers: tuple[str, ...] = ()
+    owner: str = ""
 
     @property
     def has_transactions(self) -> bool:

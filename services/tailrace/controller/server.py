@@ -11,7 +11,7 @@ from tailrace.cluster.endpoints import ListenerKind
 from tailrace.common import limits
 from tailrace.common.errors import StartError
 from tailrace.common.http import listen
-from tailrace.controller.grpc.adapter import generic_handler
+from tailrace.controller.grpc.adapter import generic_handlers
 
 if TYPE_CHECKING:
     from tailrace.controller.grpc.services import ControllerServices
@@ -63,7 +63,7 @@ class ControllerServer:
                 ("grpc.so_reuseport", 0),  # a port in use is an error, not a way to share it
             ],
         )
-        server.add_generic_rpc_handlers((generic_handler(self._services, self._listener),))
+        server.add_generic_rpc_handlers(generic_handlers(self._services, self._listener))
         # gRPC prints why it cannot have a port and raises something vague; asking first gives one clear line.
         listen("controller", self._host, self._wanted_port).close()
         address = f"[{self._host}]:{self._wanted_port}" if ":" in self._host else f"{self._host}:{self._wanted_port}"

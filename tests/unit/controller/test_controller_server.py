@@ -12,7 +12,7 @@ from tailrace.cluster.endpoints import Endpoint, ListenerKind, single_endpoint_m
 from tailrace.common.auth import AccessLevel, Principal
 from tailrace.common.errors import PermissionDeniedError, StartError
 from tailrace.controller.grpc.access import RULES
-from tailrace.controller.grpc.services import SERVICE
+from tailrace.controller.grpc.services import SERVICES
 from tailrace.controller.server import ControllerServer
 from tailrace.rpc import controller_pb2 as pb
 from tailrace.rpc import controller_pb2_grpc
@@ -84,7 +84,7 @@ async def test_a_port_in_use_is_told(server: ControllerServer, controller: Any) 
 
 
 def test_every_call_has_its_rule() -> None:
-    assert sorted(RULES) == sorted(method.name for method in SERVICE.methods)
+    assert sorted(RULES) == sorted(method.name for service in SERVICES for method in service.methods)
 
 
 class Seams:

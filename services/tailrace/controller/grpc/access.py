@@ -76,6 +76,10 @@ def _itself(request: Any) -> pb.StreamInfo:
     return request
 
 
+def _names(request: Any) -> pb.StreamInfo:
+    return pb.StreamInfo(scope=request.scope, stream=request.stream)
+
+
 def _info(request: Any) -> pb.StreamInfo:
     info = request.streamInfo
     assert isinstance(info, pb.StreamInfo)
@@ -130,6 +134,10 @@ RULES: Final[dict[str, Callable[[Any], Access] | None]] = {
     "getKeyValueTableConfiguration": _table(_READ),
     "getCurrentSegmentsKeyValueTable": _table(_READ),
     "listKeyValueTablesInScope": _scope(_READ, lambda request: str(request.scope.scope)),
+    "describeStream": _stream(_READ, _names),
+    "claimStream": _stream(_UPDATE, _names),
+    "deleteOwnedStream": _stream(_UPDATE, _names),
+    "getSubscriberCut": _stream(_READ, _names),
 }
 """By the name of the call; None needs no authorization."""
 

@@ -14,9 +14,10 @@ from tailrace.client.transport import ERROR_NAME_KEY
 from tailrace.common.auth import Principal
 from tailrace.common.errors import GRPC_INTERNAL, TailraceError
 from tailrace.controller.grpc.call import Call
-from tailrace.controller.grpc.services import SERVICE, ControllerServices
+from tailrace.controller.grpc.services import SERVICES, ControllerServices
 
 if TYPE_CHECKING:
+    from google.protobuf.descriptor import ServiceDescriptor
     from google.protobuf.message import Message
 
     from tailrace.cluster.endpoints import ListenerKind
@@ -26,10 +27,18 @@ _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 _Handler = Callable[[Any, "grpc.aio.ServicerContext[Any, Any]"], Awaitable["Message"]]
 
 
-def generic_handler(services: ControllerServices, listener: ListenerKind) -> grpc.GenericRpcHandler[Any, Any]:
+def generic_handlers(
+    services: ControllerServices, listener: ListenerKind
+) -> tuple[grpc.GenericRpcHandler[Any, Any], ...]:
     """What a grpc.aio server registers for clients of one kind of listener."""
+    return tuple(_generic_handler(services, service, listener) for service in SERVICES)
+
+
+def _generic_handler(
+    services: ControllerServices, service: ServiceDescriptor, listener: ListenerKind
+) -> grpc.GenericRpcHandler[Any, Any]:
     handlers = {}
-    for method in SERVICE.methods:
+    for method in service.methods:
         request_class = message_factory.GetMessageClass(method.input_type)
         response_class = message_factory.GetMessageClass(method.output_type)
         handlers[method.name] = grpc.unary_unary_rpc_method_handler(
@@ -37,7 +46,7 @@ def generic_handler(services: ControllerServices, listener: ListenerKind) -> grp
             request_deserializer=request_class.FromString,
             response_serializer=response_class.SerializeToString,
         )
-    return grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)
+    return grpc.method_handlers_generic_handler(service.full_name, handlers)
 
 
 def _handler(services: ControllerServices, rpc: str, listener: ListenerKind) -> _Handler:

@@ -12,23 +12,26 @@ from tailrace.common.auth import Account, Authorize, account_nothing, allow_all
 from tailrace.controller.grpc.access import access_of
 from tailrace.controller.grpc.call import LOCAL_CALL, Call, Core
 from tailrace.controller.grpc.groups import ReaderGroupService
+from tailrace.controller.grpc.owners import OwnerService
 from tailrace.controller.grpc.scopes import ScopeService
 from tailrace.controller.grpc.segments import SegmentService
 from tailrace.controller.grpc.streams import StreamService
 from tailrace.controller.grpc.tables import TableService
 from tailrace.controller.grpc.transactions import TransactionService, WriterService
-from tailrace.rpc import controller_pb2 as pb
+from tailrace.rpc import controller_pb2, operator_pb2
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import MethodDescriptor
 
-SERVICE: Final = pb.DESCRIPTOR.services_by_name["ControllerService"]
+SERVICE: Final = controller_pb2.DESCRIPTOR.services_by_name["ControllerService"]
+SERVICES: Final = (SERVICE, operator_pb2.DESCRIPTOR.services_by_name["OperatorService"])
+"""Published clients' and our operator's; no call of one has the name of a call of the other."""
 
 Method = Callable[[Any, Call], Awaitable[Message]]
 
 
 class ControllerServices:
-    """The service: ``await services.call("createScope", request)``; errors are those of the one tree."""
+    """The services: ``await services.call("createScope", request)``; errors are those of the one tree."""
 
     def __init__(self, core: Core, authorize: Authorize = allow_all, account: Account = account_nothing) -> None:
         self.core = core
@@ -39,6 +42,7 @@ class ControllerServices:
         self.writers = WriterService(core)
         self.groups = ReaderGroupService(core)
         self.tables = TableService(core)
+        self.owners = OwnerService(core)
         self._authorize = authorize
         self._account = account
         areas = (
@@ -49,8 +53,9 @@ class ControllerServices:
             self.writers,
             self.groups,
             self.tables,
+            self.owners,
         )
-        self._methods = {method.name: _find(areas, method) for method in SERVICE.methods}
+        self._methods = {method.name: _find(areas, method) for service in SERVICES for method in service.methods}
 
     async def call(self, rpc: str, request: Message, call: Call = LOCAL_CALL) -> Message:
         """Answer one call. Raises TailraceError."""

@@ -1,0 +1,118 @@
+"""A stream as its resource sees it: configuration, owner, sizes; deletion by its owner alone (ADR 0014)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.client.control.caller import Caller, check_status
+from tailrace.client.control.streams import config_of
+from tailrace.common.errors import NoSuchReaderGroupError, NoSuchStreamError, NotTheOwnerError
+from tailrace.rpc import operator_pb2 as pb
+
+if TYPE_CHECKING:
+    from tailrace.client.model import StreamConfig, StreamName
+
+SEALED_STATES = frozenset({"sealing", "sealed", "deleting"})
+"""States of a stream that takes no events, and no change but its deletion."""
+
+
+class StreamDescription(NamedTuple):
+    """A stream as it is. Bytes are counted from its beginning: those dropped, and those ever written.
+
+    ``incarnation`` grows each time a stream of the name is created. ``state``: active, updating, scaling, truncating,
+    sealing, sealed or deleting.
+    """
+
+    config: StreamConfig
+    owner: str
+    incarnation: int
+    state: str
+    epoch: int
+    segments: int
+    head_bytes: int
+    tail_bytes: int
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether nothing can be written any more."""
+        return self.state in SEALED_STATES
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no change of the stream is going on."""
+        return self.state in ("active", "sealed")
+
+
+class OwnerCalls(Caller):
+    """Calls of `OperatorService`. A missing stream raises NoSuchStreamError."""
+
+    async def describe_stream(self, stream: StreamName, *, sizes: bool = True) -> StreamDescription:
+        """The stream as it is; without `sizes` no segment is asked and both are 0."""
+        request = pb.DescribeStreamRequest(scope=stream.scope, stream=stream.stream, sizes=sizes)
+        reply = await self._call("describeStream", request, pb.StreamDescription)
+        check_status(reply, f"stream {stream}", {"STREAM_NOT_FOUND": _no_stream})
+        return StreamDescription(
+            config_of(reply.config),
+            reply.owner,
+            reply.incarnation,
+            reply.state,
+            reply.epoch,
+            reply.segments,
+            reply.headBytes,
+            reply.tailBytes,
+        )
+
+    async def claim_stream(self, stream: StreamName, incarnation: int, owner: str, *, expected: str = "") -> None:
+        """Make `owner` the owner of that incarnation; it may be it already.
+
+        Raises:
+            NotTheOwnerError: its owner is neither `owner` nor `expected`.
+        """
+        request = pb.ClaimStreamRequest(
+            scope=stream.scope, stream=stream.stream, incarnation=incarnation, expected=expected, owner=owner
+        )
+        reply = await self._call("claimStream", request, pb.OwnedStreamStatus)
+        _check_owned(reply, stream)
+
+    async def delete_owned_stream(self, stream: StreamName, owner: str) -> bool:
+        """Seal and delete the stream if it belongs to `owner`; False when there is none.
+
+        Raises:
+            NotTheOwnerError. DeadlineError: it goes on, or an open transaction holds it.
+        """
+        request = pb.DeleteOwnedStreamRequest(scope=stream.scope, stream=stream.stream, owner=owner)
+        reply, unsure = await self._call_unsure("deleteOwnedStream", request, pb.OwnedStreamStatus)
+        if reply.status == pb.OwnedStreamStatus.STREAM_NOT_FOUND:
+            return unsure  # gone by an attempt whose answer was lost, as far as can be known
+        _check_owned(reply, stream)
+        return True
+
+    async def subscriber_cut(self, stream: StreamName, subscriber: str) -> dict[int, int]:
+        """What a subscriber (``scope/group``) has published for the stream; empty before it published anything.
+
+        Raises:
+            NoSuchReaderGroupError: the group does not subscribe to the stream.
+        """
+        request = pb.SubscriberCutRequest(scope=stream.scope, stream=stream.stream, subscriber=subscriber)
+        reply = await self._call("getSubscriberCut", request, pb.SubscriberCut)
+        check_status(
+            reply,
+            f"stream {stream}",
+            {
+                "STREAM_NOT_FOUND": _no_stream,
+                "SUBSCRIBER_NOT_FOUND": lambda subject: NoSuchReaderGroupError(f"{subscriber} does not hold {subject}"),
+            },
+        )
+        return dict(reply.cut)
+
+
+def _check_owned(reply: pb.OwnedStreamStatus, stream: StreamName) -> None:
+    check_status(
+        reply,
+        f"stream {stream}",
+        {"STREAM_NOT_FOUND": _no_stream, "NOT_THE_OWNER": lambda _: NotTheOwnerError(str(stream), reply.owner)},
+    )
+
+
+def _no_stream(subject: str) -> NoSuchStreamError:
+    return NoSuchStreamError(f"{subject} does not exist")

@@ -1,0 +1,200 @@
+"""Calls of the operator: description, sizes, claims, deletion by the owner alone (ADR 0014)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tailrace.common.errors import BadRequestError, UnavailableError
+from tailrace.controller.epochs import first_epoch, new_segments, next_epoch, segments_of
+from tailrace.controller.records import SealedRecord
+from tailrace.controller.sizes import head_bytes
+from tailrace.rpc import controller_pb2
+from tailrace.rpc import operator_pb2 as pb
+
+STATUS = pb.OwnedStreamStatus
+
+
+async def describe(api: Any, *, sizes: bool = True) -> pb.StreamDescription:
+    """The stream as it is."""
+    request = pb.DescribeStreamRequest(scope=api.scope, stream=api.stream, sizes=sizes)
+    found: pb.StreamDescription = await api.call("describeStream", request)
+    return found
+
+
+async def claim(api: Any, owner: str, expected: str = "", incarnation: int = 0) -> pb.OwnedStreamStatus:
+    """Ask for the stream."""
+    request = pb.ClaimStreamRequest(
+        scope=api.scope, stream=api.stream, incarnation=incarnation, expected=expected, owner=owner
+    )
+    found: pb.OwnedStreamStatus = await api.call("claimStream", request)
+    return found
+
+
+async def delete(api: Any, owner: str) -> pb.OwnedStreamStatus:
+    """Delete as that owner."""
+    request = pb.DeleteOwnedStreamRequest(scope=api.scope, stream=api.stream, owner=owner)
+    found: pb.OwnedStreamStatus = await api.call("deleteOwnedStream", request)
+    return found
+
+
+def segment(api: Any, identifier: int) -> str:
+    """Name of a segment."""
+    return f"{api.scope}/{api.stream}/{identifier & 0xFFFFFFFF}.#epoch.{identifier >> 32}"
+
+
+async def test_a_stream_is_described(api: Any) -> None:
+    assert (await describe(api)).status == pb.StreamDescription.STREAM_NOT_FOUND
+    await api.setup(2, tags=controller_pb2.Tags(tag=["blue"]))
+    found = await describe(api)
+    assert (found.status, found.owner, found.incarnation, found.state) == (0, "", 0, "active")
+    assert (found.epoch, found.segments, found.headBytes, found.tailBytes) == (0, 2, 0, 0)
+    assert list(found.config.tags.tag) == ["blue"]
+
+
+async def test_sizes_follow_writes_scales_and_truncations(world: Any, api: Any) -> None:
+    await api.setup(1)
+    (first,) = await api.current()
+    world.segments.append(segment(api, first), bytes(100))
+    low, high = await api.scaled([first], [(0.0, 0.5), (0.5, 1.0)])
+    world.segments.append(segment(api, low), bytes(30))
+    world.segments.append(segment(api, high), bytes(4))
+    found = await describe(api)
+    assert (found.epoch, found.segments, found.headBytes, found.tailBytes) == (1, 2, 0, 134)
+
+    async def truncate(cut: dict[int, int]) -> None:
+        request = controller_pb2.StreamCut(streamInfo=api.info, cut=cut)
+        assert (await api.call("truncateStream", request)).status == controller_pb2.UpdateStreamStatus.SUCCESS
+
+    await truncate({first: 60})
+    assert (await describe(api)).headBytes == 60
+    await truncate({low: 10, high: 2})
+    found = await describe(api)
+    assert (found.headBytes, found.tailBytes) == (112, 134)
+    (merged,) = await api.scaled([low, high], [(0.0, 1.0)])
+    world.segments.append(segment(api, merged), bytes(6))
+    found = await describe(api)
+    assert (found.headBytes, found.tailBytes) == (112, 140)
+    await truncate({merged: 1})
+    assert (await describe(api)).headBytes == 135
+    assert (await describe(api, sizes=False)).tailBytes == 0
+    await api.call("sealStream", api.info)
+    found = await describe(api)
+    assert (found.state, found.headBytes, found.tailBytes) == ("sealed", 135, 140)
+
+
+async def test_bytes_that_a_segment_dropped_by_itself_are_counted(world: Any, api: Any) -> None:
+    await api.setup(1)
+    (only,) = await api.current()
+    world.segments.append(segment(api, only), bytes(50))
+    await world.segments.truncate_segment(segment(api, only), 20)
+    found = await describe(api)
+    assert (found.headBytes, found.tailBytes) == (20, 50)
+
+
+def test_a_cut_over_several_epochs_counts_only_what_lies_before_it() -> None:
+    """Epoch 0 has 0 and 1; 0 is split in epoch 1, 1 in epoch 2. The cut has the halves of 0, and 1 itself."""
+    zero = first_epoch(2, 0, 0)
+    left, right = (one.identifier for one in zero.segments)
+    quarter = [one.key_range._replace(high=0.25) for one in zero.segments[:1]]
+    halves = new_segments([*quarter, quarter[0]._replace(low=0.25, high=0.5)], 2, 1)
+    one = next_epoch(zero, [left], halves, 0)
+    parts = new_segments([quarter[0]._replace(low=0.5, high=0.75), quarter[0]._replace(low=0.75, high=1.0)], 4, 2)
+    two = next_epoch(one, [right], parts, 0)
+    sealed = [SealedRecord(1, 0, {left: 1000}, 1000), SealedRecord(2, 0, {right: 70}, 1070)]
+    segments = segments_of([zero, one, two])
+    cut = {halves[0].identifier: 5, halves[1].identifier: 6, right: 7}
+    assert head_bytes(cut, segments, sealed) == 1018
+    later = {halves[0].identifier: 5, halves[1].identifier: 6, parts[0].identifier: 1, parts[1].identifier: 2}
+    assert head_bytes(later, segments_of([one, two]), sealed) == 1000 + 70 + 14
+
+
+async def test_a_claim_needs_the_owner_that_it_expects(api: Any) -> None:
+    assert (await claim(api, "me")).status == STATUS.STREAM_NOT_FOUND
+    await api.setup()
+    assert (await claim(api, "me")).status == STATUS.SUCCESS
+    assert (await claim(api, "me")).status == STATUS.SUCCESS
+    refused = await claim(api, "you")
+    assert (refused.status, refused.owner) == (STATUS.NOT_THE_OWNER, "me")
+    assert (await claim(api, "you", expected="me")).status == STATUS.SUCCESS
+    assert (await claim(api, "you", incarnation=7)).status == STATUS.STREAM_NOT_FOUND
+    assert (await describe(api)).owner == "you"
+    with pytest.raises(BadRequestError):
+        await claim(api, "x" * 2000, expected="you")
+
+
+async def test_an_owner_survives_changes_of_the_stream_and_restarts_but_not_its_deletion(world: Any, api: Any) -> None:
+    await api.setup()
+    await claim(api, "me")
+    await api.call("updateStream", api.config(2, tags=controller_pb2.Tags(tag=["new"])))
+    again = type(api)(await world.start())
+    assert (await describe(again)).owner == "me"
+    await api.call("sealStream", api.info)
+    await api.call("deleteStream", api.info)
+    await api.call("createStream", api.config())
+    found = await describe(api)
+    assert (found.owner, found.incarnation) == ("", 1)
+    assert (await claim(api, "me", incarnation=0)).status == STATUS.STREAM_NOT_FOUND
+
+
+async def test_only_the_owner_deletes(api: Any) -> None:
+    assert (await delete(api, "me")).status == STATUS.STREAM_NOT_FOUND
+    await api.setup()
+    assert (await delete(api, "me")).status == STATUS.NOT_THE_OWNER
+    with pytest.raises(BadRequestError):
+        await delete(api, "")
+    await claim(api, "me")
+    refused = await delete(api, "you")
+    assert (refused.status, refused.owner) == (STATUS.NOT_THE_OWNER, "me")
+    assert (await describe(api)).state == "active"
+    assert (await delete(api, "me")).status == STATUS.SUCCESS
+    assert (await delete(api, "me")).status == STATUS.STREAM_NOT_FOUND
+    assert (await describe(api)).status == pb.StreamDescription.STREAM_NOT_FOUND
+
+
+async def test_a_deletion_that_was_cut_off_is_gone_on_with(
+    world: Any, api: Any, make_api: Any, make_crash: Any, wait_until: Any
+) -> None:
+    await api.setup()
+    await claim(api, "me")
+    crash = make_crash()
+    doomed = make_api(await world.start(crash, blocking_deadline_s=0.1))
+    deletion = asyncio.create_task(delete(doomed, "me"))
+
+    async def sealing() -> bool:
+        return (await describe(api, sizes=False)).state == "sealing"
+
+    await wait_until(sealing)
+    crash.crashed = True
+    with pytest.raises(UnavailableError):
+        await deletion
+    assert (await describe(api)).state in ("sealing", "sealed"), "its segments may be sealed already"
+    assert (await delete(api, "me")).status == STATUS.SUCCESS
+    assert (await describe(api)).status == pb.StreamDescription.STREAM_NOT_FOUND
+
+
+async def test_the_cut_of_a_subscriber_is_told(api: Any) -> None:
+    request = pb.SubscriberCutRequest(scope=api.scope, stream=api.stream, subscriber=f"{api.scope}/g")
+    assert (await api.call("getSubscriberCut", request)).status == pb.SubscriberCut.STREAM_NOT_FOUND
+    await api.setup()
+    assert (await api.call("getSubscriberCut", request)).status == pb.SubscriberCut.SUBSCRIBER_NOT_FOUND
+    config = controller_pb2.ReaderGroupConfiguration(
+        scope=api.scope,
+        readerGroupName="g",
+        retentionType=1,
+        startingStreamCuts=[controller_pb2.StreamCut(streamInfo=api.info)],
+    )
+    made = (await api.call("createReaderGroup", config)).config
+    found = await api.call("getSubscriberCut", request)
+    assert (found.status, dict(found.cut)) == (pb.SubscriberCut.SUCCESS, {})
+    (only,) = await api.current()
+    cut = controller_pb2.StreamCut(streamInfo=api.info, cut={only: 0})
+    await api.call(
+        "updateSubscriberStreamCut",
+        controller_pb2.SubscriberStreamCut(
+            subscriber=f"{api.scope}/g", generation=0, readerGroupId=made.readerGroupId, streamCut=cut
+        ),
+    )
+    assert dict((await api.call("getSubscriberCut", request)).cut) == {only: 0}
