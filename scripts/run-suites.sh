@@ -81,7 +81,7 @@ prepare() {
 }
 prepare "MinIO server" minio.sh contract crash compat/python compat/java e2e
 prepare "Python client" python-client.sh compat/python
-prepare "Java client" java-client.sh compat/java crash
+prepare "Java client" java-client.sh compat/java crash e2e
 
 for suite in "${suites[@]}"; do
     if [ "$suite" = spec ]; then by_models; else by_pytest "$suite"; fi

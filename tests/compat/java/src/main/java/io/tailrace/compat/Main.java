@@ -11,7 +11,7 @@ import java.util.List;
  * scenario URI NAME                                       one check; exit code 1 and a stack trace when it fails
  * create URI SCOPE STREAM SEGMENTS                        scope and stream, when they do not exist
  * scale URI SCOPE STREAM SEGMENTS                         seals all segments, replaces them by equal ranges
- * verifiable-writer URI SCOPE STREAM NAME KEYS LENGTH COUNT      see {@link VerifiableWriter}
+ * verifiable-writer URI SCOPE STREAM NAME KEYS LENGTH COUNT [RATE]  see {@link VerifiableWriter}
  * verifiable-txn-writer URI SCOPE STREAM NAME LENGTH COUNT       see {@link VerifiableTransactions}
  * verifiable-reader URI SCOPE STREAM GROUP READERS IDLE_MS       see {@link VerifiableReader}
  * bench URI CASE                                          see {@link Bench}
