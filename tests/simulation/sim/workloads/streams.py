@@ -73,15 +73,17 @@ class SharedStream:
         with contextlib.suppress(SegmentExistsError):
             await container.create_segment(self.name)
         reading = asyncio.create_task(self._read(container))
+        working = [
+            *(asyncio.create_task(self._write(container, writer, blocks)) for writer in self.writers),
+            asyncio.create_task(self._transact(container, blocks // 4)),
+            asyncio.create_task(self._truncate(container)),
+        ]
         try:
-            await asyncio.gather(
-                *(self._write(container, writer, blocks) for writer in self.writers),
-                self._transact(container, blocks // 4),
-                self._truncate(container),
-            )
-        finally:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+            await asyncio.gather(*working)
+        finally:  # when one fails the others stop, too: whoever called believes that nobody writes any more
+            for task in (*working, reading):
+                task.cancel()
+            await asyncio.gather(*working, reading, return_exceptions=True)
 
     # -- writers
 
