@@ -67,12 +67,13 @@ $(STAMPS)/strict-build: $(STAMPS)/package
 	@touch $@
 
 .PHONY: lint
-lint: $(STAMPS)/strict-build ## ruff, mypy strict, import contracts, layout, stubs in step, warnings of the native build
+lint: $(STAMPS)/strict-build ## ruff, mypy strict, import contracts, layout, generated files in step, warnings of the native build
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	scripts/check-layout.sh
 	$(BIN)/python scripts/make_proto.py --check
+	$(BIN)/python scripts/make_crds.py --check
 
 .PHONY: test
 test: setup ## every suite in its short form (SUITES="unit contract" for some)
@@ -97,6 +98,10 @@ spec: | $(STAMPS)/venv ## model checking of spec/: the good models and every pla
 .PHONY: proto
 proto: setup ## generate the gRPC stubs from services/tailrace/rpc/*.proto
 	$(BIN)/python scripts/make_proto.py
+
+.PHONY: crds
+crds: setup ## generate crds/, the copy of it in the chart, and docs/resources.md
+	$(BIN)/python scripts/make_crds.py
 
 .PHONY: sanitize
 sanitize: setup ## kernel tests under the address and undefined-behaviour sanitizers

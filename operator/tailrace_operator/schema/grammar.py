@@ -81,8 +81,8 @@ LAG_SECONDS_MAX: Final = INT32_MAX
 # -- status ---------------------------------------------------------------------------------------------------------
 CONDITIONS_MAX: Final = 16
 REASON: Final = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
-REASON_MAX_LENGTH: Final = 256
-MESSAGE_MAX_LENGTH: Final = 4096
+REASON_MAX_LENGTH: Final = 1024  # these two as in Kubernetes' own conditions
+MESSAGE_MAX_LENGTH: Final = 32_768
 ADDRESS_MAX_LENGTH: Final = 512
 WORKERS_LISTED_MAX: Final = 2 * WORKERS_ALL_MAX  # those that leave stand beside those that came
 CUT_MAX_LENGTH: Final = 16_384
