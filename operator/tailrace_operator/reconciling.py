@@ -81,8 +81,8 @@ class Outcome:
     ``conditions``: those that it knows about now; others in the status stay. ``status``: fields of the status, None
     removes one; what is not named stays. ``notices``: Events besides those of transitions. ``retry_after_s``: look
     again so soon; None: with the next round. ``finalizer``: True: the object is to carry `FINALIZER`, False: it is not,
-    None: as it is. A finalizer is in place before the reconciler is called again, so whoever needs one before an effect asks
-    for it with ``retry_after_s=0`` and does nothing else until `holds` tells that it is there.
+    None: as it is. A finalizer is in place before the reconciler is called again, so whoever needs one before an effect
+    asks for it with ``retry_after_s=0`` and does nothing else until `holds` tells that it is there.
     """
 
     conditions: tuple[Condition, ...] = ()

@@ -1,0 +1,170 @@
+"""Pods of a StreamCluster: command lines, probes, resources, security; pure (ADR 0013)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace.common import limits
+from tailrace_operator.cluster import names
+
+if TYPE_CHECKING:
+    from tailrace_operator.cluster.render import Plan
+
+USER_ID: Final = 65532
+ACCESS_KEY: Final = "accessKey"
+SECRET_KEY: Final = "secretKey"
+
+_GRACE_S: Final = 30  # above the drain, for what comes before and after it
+_CPU_REQUEST_MILLIS: Final = 100
+_TEMPORARY: Final = "64Mi"
+
+
+def store_pod(plan: Plan) -> dict[str, Any]:
+    """The specification of a segment store pod."""
+    spec = plan.spec.segment_store
+    workers = [
+        {"name": f"worker-{number}", "containerPort": names.FIRST_WORKER_PORT + number, "protocol": "TCP"}
+        for number in range(spec.workers)
+    ]
+    container = {
+        "name": names.STORE,
+        **_image(plan),
+        "command": ["tailrace", "segmentstore"],
+        "args": _store_arguments(plan),
+        "env": [*_downward(), *_credentials(plan)],
+        "ports": [*workers, {"name": "admin", "containerPort": names.ADMIN_PORT, "protocol": "TCP"}],
+        "resources": _resources(spec.memory_bytes, spec.cpu_millis),
+        **_probes("admin", startup_s=300),
+        **_container_security(),
+    }
+    return _pod(plan, names.store(plan.name), names.STORE, container, round(limits.DRAIN_DEADLINE_S) + _GRACE_S)
+
+
+def controller_pod(plan: Plan) -> dict[str, Any]:
+    """The specification of a controller pod."""
+    spec = plan.spec.controller
+    container = {
+        "name": names.CONTROLLER,
+        **_image(plan),
+        "command": ["tailrace", "controller"],
+        "args": _controller_arguments(plan),
+        "env": _downward(),
+        "ports": [
+            {"name": "grpc", "containerPort": names.GRPC_PORT, "protocol": "TCP"},
+            {"name": "rest", "containerPort": names.REST_PORT, "protocol": "TCP"},
+        ],
+        "resources": _resources(spec.memory_bytes, spec.cpu_millis),
+        **_probes("rest", startup_s=120),
+        **_container_security(),
+    }
+    return _pod(plan, names.controller(plan.name), names.CONTROLLER, container, _GRACE_S)
+
+
+def _store_arguments(plan: Plan) -> list[str]:
+    tier2 = plan.spec.tier2
+    options = {
+        "--namespace": "$(POD_NAMESPACE)",
+        "--cluster": plan.name,
+        "--cluster-id": plan.cluster_id,
+        "--pod": "$(POD_NAME)",
+        "--containers": str(plan.spec.containers),
+        "--workers": str(plan.spec.segment_store.workers),
+        "--memory": str(plan.spec.segment_store.memory_bytes),
+        "--tier2": tier2.url,
+        "--s3-endpoint": tier2.endpoint,
+        **({"--s3-region": tier2.region} if tier2.region else {}),
+        "--bind": "0.0.0.0",
+        "--advertise": "$(POD_NAME).$(POD_NAMESPACE).svc",
+        "--store-port": str(names.FIRST_WORKER_PORT),
+        "--admin-port": str(names.ADMIN_PORT),
+    }
+    return [text for option in options.items() for text in option]
+
+
+def _controller_arguments(plan: Plan) -> list[str]:
+    options = {
+        "--namespace": "$(POD_NAMESPACE)",
+        "--cluster": plan.name,
+        "--containers": str(plan.spec.containers),
+        "--bind": "0.0.0.0",
+        "--advertise": names.controller_host(plan.name, plan.namespace),
+        "--controller-port": str(names.GRPC_PORT),
+        "--rest-port": str(names.REST_PORT),
+    }
+    return [text for option in options.items() for text in option]
+
+
+def _image(plan: Plan) -> dict[str, Any]:
+    return {
+        "image": plan.spec.image or plan.image,
+        "imagePullPolicy": plan.spec.image_pull_policy or "IfNotPresent",
+    }
+
+
+def _downward() -> list[dict[str, Any]]:
+    fields = {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace"}
+    return [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
+
+
+def _credentials(plan: Plan) -> list[dict[str, Any]]:
+    keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
+    secret = plan.spec.tier2.credentials_secret
+    return [{"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}} for name, key in keys.items()]
+
+
+def _resources(memory_bytes: int, cpu_millis: int | None) -> dict[str, Any]:
+    """Memory is what was asked for, no more and no less: budgets are made for it."""
+    memory = {"memory": str(memory_bytes)}
+    if cpu_millis is None:
+        return {"requests": {**memory, "cpu": f"{_CPU_REQUEST_MILLIS}m"}, "limits": memory}
+    cpu = {"cpu": f"{cpu_millis}m"}
+    return {"requests": {**memory, **cpu}, "limits": {**memory, **cpu}}
+
+
+def _probes(port: str, startup_s: int) -> dict[str, Any]:
+    """A start may take long, life is given up late (load is not death), traffic is taken away early."""
+
+    def probe(path: str, period_s: int, failures: int) -> dict[str, Any]:
+        request = {"path": path, "port": port, "scheme": "HTTP"}
+        return {"httpGet": request, "periodSeconds": period_s, "failureThreshold": failures, "timeoutSeconds": 5}
+
+    return {
+        "startupProbe": probe("/healthz", 1, startup_s),
+        "readinessProbe": probe("/readyz", 2, 3),
+        "livenessProbe": probe("/healthz", 10, 6),
+    }
+
+
+def _container_security() -> dict[str, Any]:
+    return {
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+    }
+
+
+def _pod(plan: Plan, account: str, component: str, container: dict[str, Any], grace_s: int) -> dict[str, Any]:
+    selector = {"matchLabels": names.selector(plan.name, component)}
+    return {
+        "serviceAccountName": account,
+        "automountServiceAccountToken": True,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": grace_s,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "fsGroup": USER_ID,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector}
+            for key in ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
+        ],
+        "containers": [container],
+        "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": _TEMPORARY}}],
+    }
