@@ -1,0 +1,230 @@
+"""Good and bad resources, and what the API server is to say of them.
+
+They are tried on `tailrace_operator.specs` (tests/unit/operator) and on a real API server (tests/e2e/kubernetes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+API_VERSION: Final = "tailrace.io/v1alpha1"
+PLURALS: Final = {"StreamCluster": "streamclusters", "Stream": "streams", "ReaderGroup": "readergroups"}
+TIER2: Final = {"bucket": "data", "endpoint": "http://minio.storage.svc:9000", "credentialsSecret": "minio"}
+BASES: Final[dict[str, dict[str, Any]]] = {
+    "StreamCluster": {"tier2": TIER2},
+    "Stream": {"cluster": "prod", "scope": "shop"},
+    "ReaderGroup": {"cluster": "prod", "scope": "shop", "streams": ["orders"]},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A new resource: the base of its kind and `fields`. ``refused``: part of the refusal; empty: it is taken."""
+
+    title: str
+    kind: str
+    fields: Mapping[str, Any]
+    refused: str = ""
+    name: str = "case"
+    without: tuple[str, ...] = ()
+
+    def manifest(self) -> dict[str, Any]:
+        """As it is applied."""
+        return manifest(self.kind, self.name, self.fields, self.without)
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A resource that is there, and the same with other fields."""
+
+    title: str
+    kind: str
+    before: Mapping[str, Any] = field(default_factory=dict)
+    after: Mapping[str, Any] = field(default_factory=dict)
+    refused: str = ""
+    name: str = "case"
+
+
+def manifest(kind: str, name: str, fields: Mapping[str, Any], without: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A resource of that kind with these fields in its spec beside those that it needs."""
+    spec = {key: value for key, value in {**BASES[kind], **fields}.items() if key not in without}
+    return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+def _store(**fields: Any) -> dict[str, Any]:
+    return {"segmentStore": fields}
+
+
+def _tier2(**fields: Any) -> dict[str, Any]:
+    return {"tier2": {**TIER2, **fields}}
+
+
+def _scaling(**fields: Any) -> dict[str, Any]:
+    return {"scaling": fields}
+
+
+def _retention(kind: str, **bounds: str) -> dict[str, Any]:
+    return {"retention": {"type": kind, **bounds}}
+
+
+CLUSTER_CASES: Final = (
+    Case("a cluster with what it needs", "StreamCluster", {}),
+    Case(
+        "a cluster with everything",
+        "StreamCluster",
+        {
+            "containers": 1024,
+            "segmentStore": {"replicas": 16, "workers": 64, "memory": "64Gi", "cpu": "63500m"},
+            "controller": {"replicas": 3, "memory": "1G", "cpu": "0.5"},
+            "tier2": {**TIER2, "prefix": "a/b-c/d.e", "region": "eu-central-1"},
+            "adoptClusterId": "01234567-89ab-cdef-0123-456789abcdef",
+            "image": "registry.example:5000/tailrace@sha256:0123",
+            "imagePullPolicy": "IfNotPresent",
+        },
+    ),
+    Case("the longest name of a cluster", "StreamCluster", {}, name="c" * 40),
+    Case("a name that is too long", "StreamCluster", {}, "has at most 40 characters", "c" * 41),
+    Case("a name with a dot", "StreamCluster", {}, "has at most 40 characters", "a.b"),
+    Case("a name that begins with a digit", "StreamCluster", {}, "beginning with a letter", "1a"),
+    Case("no Tier 2", "StreamCluster", {}, "spec.tier2", without=("tier2",)),
+    Case("no containers", "StreamCluster", {"containers": 0}, "spec.containers"),
+    Case("too many containers", "StreamCluster", {"containers": 1025}, "spec.containers"),
+    Case("no stores", "StreamCluster", _store(replicas=0), "spec.segmentStore.replicas"),
+    Case("too many workers", "StreamCluster", _store(replicas=64, workers=17), "must be at most 1024"),
+    Case("memory without its unit", "StreamCluster", _store(memory="1536"), "memory must be at least 64Mi"),
+    Case("memory that is no quantity", "StreamCluster", _store(memory="1536 MB"), "spec.segmentStore.memory"),
+    Case("memory as a number", "StreamCluster", _store(memory=1536), "spec.segmentStore.memory"),
+    Case("no processor", "StreamCluster", {"controller": {"cpu": "0"}}, "cpu must be more than 0"),
+    Case("controllers with little memory", "StreamCluster", {"controller": {"memory": "63Mi"}}, "at least 64Mi"),
+    Case("a bucket in capitals", "StreamCluster", _tier2(bucket="Data"), "spec.tier2.bucket"),
+    Case("a short bucket", "StreamCluster", _tier2(bucket="ab"), "spec.tier2.bucket"),
+    Case("a prefix with a slash at its end", "StreamCluster", _tier2(prefix="a/"), "spec.tier2.prefix"),
+    Case("a prefix that climbs", "StreamCluster", _tier2(prefix="a/../b"), "spec.tier2.prefix"),
+    Case("an endpoint without its scheme", "StreamCluster", _tier2(endpoint="minio:9000"), "spec.tier2.endpoint"),
+    Case("an endpoint with a password", "StreamCluster", _tier2(endpoint="http://a:b@c"), "spec.tier2.endpoint"),
+    Case("a Secret in capitals", "StreamCluster", _tier2(credentialsSecret="S"), "spec.tier2.credentialsSecret"),
+    Case("an id that is none", "StreamCluster", {"adoptClusterId": "mine"}, "spec.adoptClusterId"),
+    Case("an unknown pull policy", "StreamCluster", {"imagePullPolicy": "Often"}, "spec.imagePullPolicy"),
+)
+STREAM_CASES: Final = (
+    Case("a stream with what it needs", "Stream", {}),
+    Case(
+        "a stream with everything",
+        "Stream",
+        {
+            "streamName": "Orders.2-b",
+            "scaling": {"type": "EventRate", "target": 1000, "scaleFactor": 2, "minSegments": 4},
+            "retention": {"type": "Time", "min": "36h", "max": "7d"},
+            "tags": ["shop", "a tag with spaces"],
+            "rolloverSize": "64Mi",
+            "deletionPolicy": "Delete",
+        },
+    ),
+    Case("scaling by bytes", "Stream", _scaling(type="ByteRate", target=1)),
+    Case("as many segments as there may be", "Stream", _scaling(minSegments=10_000)),
+    Case("retention by size", "Stream", _retention("Size", min="1.5Gi", max="1536Mi")),
+    Case("retention without a maximum", "Stream", _retention("Size", min="4096")),
+    Case("retention of nothing", "Stream", _retention("Time", min="0s", max="0d")),
+    Case("no cluster", "Stream", {}, "spec.cluster", without=("cluster",)),
+    Case("no scope", "Stream", {}, "spec.scope", without=("scope",)),
+    Case("an internal scope", "Stream", {"scope": "_system"}, "spec.scope"),
+    Case("a scope with a slash", "Stream", {"scope": "a/b"}, "spec.scope"),
+    Case("a long scope", "Stream", {"scope": "s" * 256}, "spec.scope"),
+    Case("the longest names", "Stream", {"scope": "s" * 255, "streamName": "n" * 250}),
+    Case("a long stream name", "Stream", {"streamName": "n" * 251}, "spec.streamName"),
+    Case("an empty stream name", "Stream", {"streamName": ""}, "spec.streamName"),
+    Case("a resource with a name that no stream has", "Stream", {}, "streamName must be given", "n" * 251),
+    Case("a long resource name and a stream name", "Stream", {"streamName": "n"}, name="n" * 253),
+    Case("an unknown type of scaling", "Stream", _scaling(type="Auto"), "spec.scaling.type"),
+    Case("fixed scaling with a target", "Stream", _scaling(target=5), "takes neither target nor scaleFactor"),
+    Case("fixed scaling with a factor", "Stream", _scaling(type="Fixed", scaleFactor=2), "takes neither target nor"),
+    Case("rates without a target", "Stream", _scaling(type="ByteRate"), "scaling need a target"),
+    Case("a target of nothing", "Stream", _scaling(type="EventRate", target=0), "spec.scaling.target"),
+    Case("no segments", "Stream", _scaling(minSegments=0), "spec.scaling.minSegments"),
+    Case("too many segments", "Stream", _scaling(minSegments=10_001), "spec.scaling.minSegments"),
+    Case("retention without a minimum", "Stream", _retention("Size", max="1Gi"), "spec.retention.min"),
+    Case("retention without its type", "Stream", {"retention": {"min": "1Gi"}}, "spec.retention.type"),
+    Case("sizes that are durations", "Stream", _retention("Size", min="7d"), "retention are sizes, as 10Gi"),
+    Case("a size and a duration", "Stream", _retention("Size", min="1Gi", max="1d"), "retention are sizes, as 10Gi"),
+    Case("durations that are sizes", "Stream", _retention("Time", min="1Gi"), "retention are durations, as 7d"),
+    Case("a duration without its unit", "Stream", _retention("Time", min="7"), "retention are durations, as 7d"),
+    Case("sizes the wrong way round", "Stream", _retention("Size", min="1Gi", max="1G"), "min must not be above max"),
+    Case(
+        "durations the wrong way round", "Stream", _retention("Time", min="25h", max="1d"), "min must not be above max"
+    ),
+    Case("a size without end", "Stream", _retention("Size", min="999999999999Ti"), "are at most 1Ei"),
+    Case("bounds that are no numbers", "Stream", _retention("Size", min="lots"), "spec.retention.min"),
+    Case("a large rollover size", "Stream", {"rolloverSize": "1048577Ti"}, "a size must be at most 1Ei"),
+    Case("a tag twice", "Stream", {"tags": ["a", "a"]}, "spec.tags[1]"),
+    Case("as many tags as there may be", "Stream", {"tags": [f"tag-{number}" for number in range(127)]}),
+    Case("too many tags", "Stream", {"tags": [f"tag-{number}" for number in range(128)]}, "spec.tags"),
+    Case("a long tag", "Stream", {"tags": ["t" * 256]}, "spec.tags[0]"),
+    Case("an unknown deletion policy", "Stream", {"deletionPolicy": "Keep"}, "spec.deletionPolicy"),
+)
+GROUP_CASES: Final = (
+    Case("a reader group with what it needs", "ReaderGroup", {}),
+    Case(
+        "a reader group with everything",
+        "ReaderGroup",
+        {
+            "groupName": "Billing",
+            "streams": ["orders", "other/payments"],
+            "start": "Tail",
+            "flavour": "Java",
+            "retentionType": "AutomaticAtLastCheckpoint",
+            "checkpointIntervalMs": -1,
+            "maxOutstandingCheckpoints": 10,
+            "groupRefreshMs": 1000,
+            "lagThreshold": {"bytes": "1Gi", "seconds": 60},
+            "deletionPolicy": "Delete",
+        },
+    ),
+    Case("a group that others made", "ReaderGroup", {"flavour": "Rust"}),
+    Case("as many streams as there may be", "ReaderGroup", {"streams": [f"s{number}" for number in range(1000)]}),
+    Case("too many streams", "ReaderGroup", {"streams": [f"s{number}" for number in range(1001)]}, "spec.streams"),
+    Case("no streams", "ReaderGroup", {"streams": []}, "spec.streams"),
+    Case("a stream twice", "ReaderGroup", {"streams": ["a", "a"]}, "spec.streams[1]"),
+    Case("a stream in two scopes", "ReaderGroup", {"streams": ["a/b/c"]}, "spec.streams[0]"),
+    Case("an internal group", "ReaderGroup", {"groupName": "_RGx"}, "spec.groupName"),
+    Case("a name that no group has", "ReaderGroup", {}, "groupName must be given", "g" * 251),
+    Case(
+        "a Rust group that publishes",
+        "ReaderGroup",
+        {"flavour": "Rust", "retentionType": "ManualStreamCut"},
+        "retentionType must be None",
+    ),
+    Case("checkpoints all the time", "ReaderGroup", {"checkpointIntervalMs": 999}, "is at least 1000"),
+    Case("checkpoints before time", "ReaderGroup", {"checkpointIntervalMs": -2}, "spec.checkpointIntervalMs"),
+    Case("a threshold of nothing", "ReaderGroup", {"lagThreshold": {}}, "lagThreshold needs bytes, seconds"),
+    Case("a large threshold", "ReaderGroup", {"lagThreshold": {"bytes": "1048577Ti"}}, "a size must be at most 1Ei"),
+    Case("an unknown flavour", "ReaderGroup", {"flavour": "Go"}, "spec.flavour"),
+    Case("an unknown start", "ReaderGroup", {"start": "Middle"}, "spec.start"),
+)
+CASES: Final = CLUSTER_CASES + STREAM_CASES + GROUP_CASES
+
+EDITS: Final = (
+    Edit("containers", "StreamCluster", {}, {"containers": 17}, "containers is immutable"),
+    Edit("memory", "StreamCluster", {}, _store(memory="2Gi")),
+    Edit("cluster", "Stream", {}, {"cluster": "other"}, "cluster is immutable"),
+    Edit("scope", "Stream", {}, {"scope": "other"}, "scope is immutable"),
+    Edit("another name", "Stream", {"streamName": "a"}, {"streamName": "b"}, "name of the stream, is immutable"),
+    Edit("a name taken away", "Stream", {"streamName": "a"}, {}, "name of the stream, is immutable"),
+    Edit("a name given", "Stream", {}, {"streamName": "a"}, "name of the stream, is immutable"),
+    Edit("the same name, given", "Stream", {}, {"streamName": "case"}),
+    Edit(
+        "scaling, retention and tags",
+        "Stream",
+        _scaling(minSegments=2),
+        {**_retention("Time", min="1d"), "tags": ["a"]},
+    ),
+    Edit("deletion policy", "Stream", {}, {"deletionPolicy": "Delete"}),
+    Edit("a rate policy", "Stream", {}, _scaling(type="EventRate", target=5)),
+    Edit("cluster of a group", "ReaderGroup", {}, {"cluster": "other"}, "cluster is immutable"),
+    Edit("scope of a group", "ReaderGroup", {}, {"scope": "other"}, "scope is immutable"),
+    Edit("flavour", "ReaderGroup", {}, {"flavour": "Rust"}, "flavour is immutable"),
+    Edit("start", "ReaderGroup", {}, {"start": "Tail"}, "start is immutable"),
+    Edit("name of a group", "ReaderGroup", {}, {"groupName": "g"}, "name of the reader group, is immutable"),
+    Edit("streams of a group", "ReaderGroup", {}, {"streams": ["a", "b"]}),
+)
