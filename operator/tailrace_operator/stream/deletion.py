@@ -1,0 +1,94 @@
+"""What becomes of a stream when its resource is deleted; never keeps a namespace from going (design §11, ADR 0014).
+
+The finalizer is there only while ``deletionPolicy`` is Delete. It goes when the stream is deleted, when there is none
+of ours to delete, and when nobody can delete it any more: the cluster is missing or going, the namespace is going, or
+somebody says so by the annotation. Then the stream stays, and an Event says it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tailrace.client.model import StreamName
+from tailrace.common import limits
+from tailrace.common.errors import InvalidSpecError, NotTheOwnerError, TailraceError, UnavailableError
+from tailrace_operator.controllers import ClusterName, ClusterState
+from tailrace_operator.reconciling import Notice, Outcome, holds
+from tailrace_operator.specs import StreamSpec
+from tailrace_operator.stream import conditions
+from tailrace_operator.stream.owner import Owner
+
+if TYPE_CHECKING:
+    from tailrace.cluster.kubernetes import Manifest
+    from tailrace_operator.controllers import Controllers
+    from tailrace_operator.objects import Objects
+
+FORCE_DELETE: Final = "tailrace.io/force-delete"
+"""Annotation: let the resource go, whatever becomes of what it stands for."""
+
+
+async def delete_stream(objects: Objects, controllers: Controllers, manifest: Manifest) -> Outcome:
+    """Delete what the resource leaves, if it is to; the finalizer goes when that is done or cannot be done."""
+    if not holds(manifest):
+        return Outcome()
+    try:
+        spec = StreamSpec.parse(manifest)
+    except InvalidSpecError as error:
+        return _let_go("StreamRetained", f"What is asked for cannot be read, so nothing was deleted: {error}.")
+    me, stream = Owner.of(manifest), StreamName(spec.scope, spec.stream_name)
+    cluster = ClusterName(me.namespace, spec.cluster)
+    kept = await why_kept(objects, controllers, manifest, cluster, spec.deletion_policy)
+    if kept is not None:
+        return _let_go("StreamRetained", f"Stream {stream} and its data stay: {kept}.")
+    try:
+        async with controllers.use(cluster) as client:
+            there_was_one = await client.context.controller.delete_owned_stream(stream, str(me))
+    except NotTheOwnerError as error:
+        return _let_go("StreamRetained", f"Stream {stream} and its data stay: {_of(error.owner)}.")
+    except TailraceError as error:
+        return _not_yet(stream, error)
+    if not there_was_one:
+        return Outcome(finalizer=False)
+    return Outcome(notices=(Notice("StreamDeleted", f"Stream {stream} and its data were deleted."),), finalizer=False)
+
+
+async def why_kept(
+    objects: Objects, controllers: Controllers, manifest: Manifest, cluster: ClusterName, deletion_policy: str
+) -> str | None:
+    """Why nothing is deleted although the resource goes; None: it has to be deleted. Raises UnavailableError."""
+    if FORCE_DELETE in (manifest["metadata"].get("annotations") or {}):
+        return f"the annotation {FORCE_DELETE} is set"
+    if deletion_policy != "Delete":
+        return f"spec.deletionPolicy is {deletion_policy}"
+    state = await controllers.state(cluster, fresh=True)
+    if state is ClusterState.MISSING:
+        return f"there is no StreamCluster {cluster.name} to delete it from"
+    if state is ClusterState.LEAVING:
+        return f"StreamCluster {cluster.name} is being deleted, too"
+    if await _namespace_ends(objects, cluster.namespace):
+        return f"namespace {cluster.namespace} is being deleted"
+    return None
+
+
+async def _namespace_ends(objects: Objects, namespace: str) -> bool:
+    """Whether the namespace goes; one that cannot be asked about counts as staying, then what was asked for is done."""
+    try:
+        return await objects.namespace_ends(namespace)
+    except UnavailableError:
+        return False
+
+
+def _of(owner: str) -> str:
+    return f"it belongs to {owner}" if owner else "it was made again by somebody else"
+
+
+def _let_go(reason: str, message: str) -> Outcome:
+    return Outcome(notices=(Notice(reason, message),), finalizer=False)
+
+
+def _not_yet(stream: StreamName, error: TailraceError) -> Outcome:
+    message = (
+        f"Stream {stream} could not be deleted yet: {error}. It is tried again; the annotation {FORCE_DELETE} lets "
+        "the resource go and keeps the stream."
+    )
+    return Outcome((conditions.not_ready("DeletionWaits", message),), retry_after_s=limits.OPERATOR_DELETION_RETRY_S)

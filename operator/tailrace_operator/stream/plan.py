@@ -1,0 +1,146 @@
+"""What to do next so that a stream becomes what its resource says (design §11, ADR 0014). Pure.
+
+One step at a time: whoever takes it looks at the stream again and asks for the next one, so that a crash, another
+client's change or a lost answer between two steps is nothing special.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tailrace.client.model import (
+    UNLIMITED,
+    RetentionKind,
+    RetentionPolicy,
+    ScaleType,
+    ScalingPolicy,
+    StreamConfig,
+)
+
+if TYPE_CHECKING:
+    from tailrace.client.control.owners import StreamDescription
+    from tailrace_operator.specs import RetentionSpec, ScalingSpec, StreamSpec
+    from tailrace_operator.stream.owner import Owner
+
+_SCALE_TYPES: Final[Mapping[str, ScaleType]] = {
+    "Fixed": ScaleType.FIXED,
+    "EventRate": ScaleType.BY_RATE_IN_EVENTS,
+    "ByteRate": ScaleType.BY_RATE_IN_KBYTES,
+}
+_RETENTION_KINDS: Final[Mapping[str, RetentionKind]] = {"Size": RetentionKind.SIZE, "Time": RetentionKind.TIME}
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create scope and stream."""
+
+    config: StreamConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Become the owner of a stream whose owner is ``expected`` ("": nobody)."""
+
+    incarnation: int
+    expected: str
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Replace the configuration; ``changes`` says in words what differs."""
+
+    config: StreamConfig
+    changes: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Split or merge segments until there are so many."""
+
+    segments: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Another change of the stream is going on."""
+
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The stream belongs to another resource."""
+
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """The stream takes no events and no changes any more."""
+
+
+Step = Create | Claim | Update | Scale | Wait | Refuse | Sealed
+
+
+def next_step(spec: StreamSpec, me: Owner, found: StreamDescription | None, *, owner_is_gone: bool) -> Step | None:
+    """What to do for a stream as it was found; None when it is as it should be.
+
+    ``owner_is_gone``: the resource that signed the stream does not exist any more.
+    """
+    if found is None:
+        return Create(wanted_config(spec, None))
+    if found.state == "deleting":
+        return Wait(found.state)
+    if found.owner != str(me):
+        if found.owner and not owner_is_gone:
+            return Refuse(found.owner)
+        return Claim(found.incarnation, found.owner)
+    if found.is_sealed:
+        return Sealed()
+    config = wanted_config(spec, found.config)
+    if config != found.config:
+        return Update(config, differences(found.config, config)) if found.is_settled else Wait(found.state)
+    if _has_too_few_or_many(spec.scaling, found.segments):
+        return Scale(spec.scaling.min_segments) if found.is_settled else Wait(found.state)
+    return None
+
+
+def _has_too_few_or_many(scaling: ScalingSpec, segments: int) -> bool:
+    """A fixed number is kept exactly; where the rate decides, only what is missing to the minimum is added."""
+    return segments != scaling.min_segments if scaling.kind == "Fixed" else segments < scaling.min_segments
+
+
+def wanted_config(spec: StreamSpec, found: StreamConfig | None) -> StreamConfig:
+    """The configuration asked for; what resources do not tell stays as it was found."""
+    return StreamConfig(
+        scaling=ScalingPolicy(
+            _SCALE_TYPES[spec.scaling.kind],
+            spec.scaling.min_segments,
+            spec.scaling.target,
+            spec.scaling.scale_factor,
+        ),
+        retention=_retention(spec.retention),
+        tags=tuple(sorted(set(spec.tags))),
+        timestamp_aggregation_timeout_ms=found.timestamp_aggregation_timeout_ms if found else 0,
+        rollover_bytes=spec.rollover_size_bytes,
+    )
+
+
+def _retention(spec: RetentionSpec | None) -> RetentionPolicy | None:
+    if spec is None:
+        return None
+    maximum = UNLIMITED if spec.maximum is None else spec.maximum
+    return RetentionPolicy(_RETENTION_KINDS[spec.kind], spec.minimum, maximum)
+
+
+def differences(before: StreamConfig, after: StreamConfig) -> str:
+    """Which parts of a configuration differ, in words."""
+    parts = {
+        "scaling": before.scaling != after.scaling,
+        "retention": before.retention != after.retention,
+        "tags": before.tags != after.tags,
+        "rollover size": before.rollover_bytes != after.rollover_bytes,
+    }
+    return ", ".join(name for name, differs in parts.items() if differs)

@@ -1,0 +1,174 @@
+"""A Stream resource and its stream kept in step through the controller (design §11, ADR 0014)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from tailrace.client.model import StreamName
+from tailrace.common import limits
+from tailrace.common.errors import BadRequestError, InvalidSpecError, NoSuchStreamError, NotFoundError, NotTheOwnerError
+from tailrace_operator.controllers import ClusterName, ClusterState
+from tailrace_operator.objects import STREAMS
+from tailrace_operator.reconciling import Notice, Outcome, holds, is_deleted
+from tailrace_operator.specs import StreamSpec
+from tailrace_operator.stream import conditions
+from tailrace_operator.stream.deletion import delete_stream
+from tailrace_operator.stream.owner import Owner
+from tailrace_operator.stream.plan import Claim, Create, Refuse, Scale, Sealed, Step, Update, Wait, next_step
+
+if TYPE_CHECKING:
+    from tailrace.client.asyncclient import Client
+    from tailrace.client.control.owners import StreamDescription
+    from tailrace.cluster.kubernetes import Kind, Manifest
+    from tailrace_operator.controllers import Controllers
+    from tailrace_operator.objects import Objects
+
+
+class StreamReconciler:
+    """Implements Reconciler for Streams."""
+
+    def __init__(self, objects: Objects, controllers: Controllers) -> None:
+        self._objects = objects
+        self._controllers = controllers
+
+    @property
+    def kind(self) -> Kind:
+        """See Reconciler.kind."""
+        return STREAMS
+
+    @property
+    def period_s(self) -> float:
+        """See Reconciler.period_s."""
+        return limits.OPERATOR_PERIOD_S
+
+    async def gone(self, namespace: str, name: str) -> None:
+        """See Reconciler.gone. Nothing is kept in memory of a stream."""
+
+    async def reconcile(self, manifest: Manifest) -> Outcome:
+        """See Reconciler.reconcile."""
+        if is_deleted(manifest):
+            return await delete_stream(self._objects, self._controllers, manifest)
+        try:
+            spec = StreamSpec.parse(manifest)
+        except InvalidSpecError as error:
+            return conditions.refused("InvalidSpec", f"{error}.")
+        deletes = spec.deletion_policy == "Delete"
+        if deletes is not holds(manifest):
+            return Outcome(finalizer=deletes, retry_after_s=0)  # in place before there is anything to delete
+        outcome = await self._reconcile(spec, Owner.of(manifest))
+        return dataclasses.replace(outcome, conditions=(*outcome.conditions, *conditions.policy_conditions(spec)))
+
+    async def _reconcile(self, spec: StreamSpec, me: Owner) -> Outcome:
+        cluster = ClusterName(me.namespace, spec.cluster)
+        match await self._controllers.state(cluster):
+            case ClusterState.MISSING:
+                message = f"spec.cluster: there is no StreamCluster {spec.cluster} in namespace {me.namespace}."
+                return conditions.refused("ClusterNotFound", message, retry_after_s=limits.OPERATOR_WAIT_S)
+            case ClusterState.LEAVING:
+                return conditions.refused(
+                    "ClusterLeaving", f"spec.cluster: StreamCluster {spec.cluster} is being deleted."
+                )
+        async with self._controllers.use(cluster) as client:
+            try:
+                return await self._bring_into_step(client, spec, me)
+            except BadRequestError as error:
+                return conditions.refused("Refused", f"The controller refuses what is asked for: {error}.")
+
+    async def _bring_into_step(self, client: Client, spec: StreamSpec, me: Owner) -> Outcome:
+        stream = StreamName(spec.scope, spec.stream_name)
+        notices: list[Notice] = []
+        for _ in range(limits.OPERATOR_STREAM_STEPS_MAX):
+            found = await _describe(client, stream)
+            step = next_step(spec, me, found, owner_is_gone=await self._owner_is_gone(me, found))
+            if step is None or isinstance(step, Wait | Refuse | Sealed):
+                return _outcome(stream, me, found, step, notices)
+            notice = await _take(client, stream, me, step)
+            if notice is not None:
+                notices.append(notice)
+        condition = conditions.not_ready("ChangedByOthers", f"Stream {stream} is changed by others all the time.")
+        return Outcome(
+            (conditions.accepted(), condition), {}, tuple(notices), retry_after_s=limits.OPERATOR_STREAM_BUSY_S
+        )
+
+    async def _owner_is_gone(self, me: Owner, found: StreamDescription | None) -> bool:
+        """Whether the resource that signed the stream, if it is another one, does not exist any more (ADR 0014)."""
+        if found is None or found.owner in ("", str(me)):
+            return False
+        owner = Owner.parse(found.owner)
+        if owner is None or owner.is_predecessor_of(me) or owner.namespace != me.namespace:
+            return True  # a cluster's streams have resources in its own namespace only
+        try:
+            manifest = await self._objects.get(STREAMS, owner.namespace, owner.name)
+        except NotFoundError:
+            return True
+        return bool(manifest["metadata"]["uid"] != owner.uid)
+
+
+async def _describe(client: Client, stream: StreamName) -> StreamDescription | None:
+    try:
+        return await client.context.controller.describe_stream(stream)
+    except NoSuchStreamError:
+        return None
+
+
+async def _take(client: Client, stream: StreamName, me: Owner, step: Step) -> Notice | None:
+    """Take a step; what is to be told of it. What another client did meanwhile shows at the next look."""
+    controller = client.context.controller
+    try:
+        match step:
+            case Create(config):
+                await controller.create_scope(stream.scope)
+                made = await controller.create_stream(stream, config)
+                return Notice("StreamCreated", f"Stream {stream} was created.") if made else None
+            case Claim(incarnation, expected):
+                await controller.claim_stream(stream, incarnation, str(me), expected=expected)
+                return _adopted(stream, me, expected)
+            case Update(config, changes):
+                await controller.update_stream(stream, config)
+                return Notice("StreamUpdated", f"The {changes} of stream {stream} follow the resource again.")
+            case Scale(segments):
+                await client.streams.scale_to(stream, segments)
+                return Notice("StreamScaled", f"Stream {stream} was scaled to {segments} segments.")
+            case _:
+                raise AssertionError(f"{step} is no change")
+    except (NoSuchStreamError, NotTheOwnerError):
+        return None
+
+
+def _adopted(stream: StreamName, me: Owner, expected: str) -> Notice | None:
+    before = Owner.parse(expected)
+    if before is None:
+        return None
+    return Notice(
+        "StreamAdopted",
+        f"Stream {stream} with its data was taken over from Stream {before.namespace}/{before.name}, "
+        f"uid {before.uid}, which does not exist any more.",
+    )
+
+
+def _outcome(
+    stream: StreamName, me: Owner, found: StreamDescription | None, step: Step | None, notices: list[Notice]
+) -> Outcome:
+    if isinstance(step, Refuse):
+        owner = Owner.parse(step.owner)
+        named = f"Stream {owner.namespace}/{owner.name}" if owner else step.owner
+        return conditions.refused(
+            "StreamOwnedByAnother",
+            f"spec.streamName: stream {stream} belongs to {named}; delete one of the two.",
+            retry_after_s=limits.OPERATOR_WAIT_S,
+            uid=owner.uid if owner else None,
+        )
+    assert found is not None, "a missing stream is created"
+    retry_after_s = None
+    match step:
+        case Wait(state):
+            condition = conditions.not_ready("Changing", f"Stream {stream} is {state}.")
+            retry_after_s = limits.OPERATOR_STREAM_BUSY_S
+        case Sealed():
+            condition = conditions.not_ready(
+                "Sealed", f"Stream {stream} was sealed: it takes neither events nor changes any more."
+            )
+        case _:
+            condition = conditions.ready(found)
+    return Outcome((conditions.accepted(), condition), conditions.numbers(found, me), tuple(notices), retry_after_s)

@@ -1,0 +1,182 @@
+"""Resources in memory behind the operator's port, and a hand that reconciles them as its handlers do."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+from tailrace.cluster.kubernetes import STREAM_CLUSTERS, Kind, Manifest
+from tailrace.common.errors import NotFoundError, UnavailableError, WriteConflictError
+from tailrace_operator.reconciling import Notice, Outcome, Reconciler
+from tailrace_operator.settling import settle
+
+NAMESPACE = "here"
+NOW = "2026-01-02T03:04:05Z"
+_ROUNDS_MAX = 20
+
+
+class LocalObjects:
+    """Implements Objects. ``told`` are the Events; ``ending`` the namespaces that are being deleted."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, Notice]] = []
+        self.ending: set[str] = set()
+        self.reachable = True
+        self.gets = 0
+        self._objects: dict[tuple[str, str, str], Manifest] = {}
+        self._version = 0
+
+    # -- what users and the API server do
+
+    def make(self, kind: Kind, name: str, spec: Mapping[str, Any], namespace: str = NAMESPACE) -> Manifest:
+        """A new object."""
+        metadata = {"namespace": namespace, "name": name, "uid": str(uuid.uuid4()), "generation": 1}
+        manifest = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": deepcopy(spec)}
+        assert (kind.plural, namespace, name) not in self._objects
+        return self._store(kind, manifest)
+
+    def edit(self, kind: Kind, name: str, spec: Mapping[str, Any], namespace: str = NAMESPACE) -> None:
+        """Change fields of a spec."""
+        manifest = self._find(kind, namespace, name)
+        manifest["spec"] = {**manifest["spec"], **deepcopy(dict(spec))}
+        manifest["metadata"]["generation"] += 1
+        self._store(kind, manifest)
+
+    def annotate(self, kind: Kind, name: str, annotation: str, namespace: str = NAMESPACE) -> None:
+        """Set an annotation."""
+        manifest = self._find(kind, namespace, name)
+        manifest["metadata"]["annotations"] = {annotation: "true"}
+        self._store(kind, manifest)
+
+    def remove(self, kind: Kind, name: str, namespace: str = NAMESPACE) -> None:
+        """What ``kubectl delete`` does: gone, unless a finalizer holds it."""
+        manifest = self._find(kind, namespace, name)
+        manifest["metadata"]["deletionTimestamp"] = NOW
+        self._store(kind, manifest)
+
+    def exists(self, kind: Kind, name: str, namespace: str = NAMESPACE) -> bool:
+        """Whether there is such an object."""
+        return (kind.plural, namespace, name) in self._objects
+
+    def reasons(self, name: str) -> list[str]:
+        """Reasons of the Events about an object, oldest first."""
+        return [notice.reason for about, notice in self.told if about == name]
+
+    def _find(self, kind: Kind, namespace: str, name: str) -> Manifest:
+        found = self._objects.get((kind.plural, namespace, name))
+        if found is None:
+            raise NotFoundError(f"{kind.plural} {name} does not exist")
+        return deepcopy(found)
+
+    def _store(self, kind: Kind, manifest: Manifest) -> Manifest:
+        self._version += 1
+        metadata = manifest["metadata"]
+        metadata["resourceVersion"] = str(self._version)
+        key = (kind.plural, metadata["namespace"], metadata["name"])
+        self._objects[key] = manifest
+        if metadata.get("deletionTimestamp") and not metadata.get("finalizers"):
+            del self._objects[key]
+        return deepcopy(manifest)
+
+    def _compared(self, kind: Kind, manifest: Manifest) -> Manifest:
+        if not self.reachable:
+            raise UnavailableError("the API server does not answer")
+        metadata = manifest["metadata"]
+        found = self._find(kind, metadata["namespace"], metadata["name"])
+        if any(found["metadata"][name] != metadata[name] for name in ("uid", "resourceVersion")):
+            raise WriteConflictError(f"{kind.plural} {metadata['name']} has been modified")
+        return found
+
+    # -- the port
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Manifest:
+        """See Objects.get."""
+        self.gets += 1
+        if not self.reachable:
+            raise UnavailableError("the API server does not answer")
+        return self._find(kind, namespace, name)
+
+    async def list(
+        self, kind: Kind, namespace: str | None, labels: Mapping[str, str] | None = None
+    ) -> tuple[Manifest, ...]:
+        """See Objects.list; labels are not looked at."""
+        return tuple(
+            deepcopy(item)
+            for (plural, place, _), item in sorted(self._objects.items())
+            if plural == kind.plural and namespace in (None, place)
+        )
+
+    async def apply(self, kind: Kind, namespace: str, manifest: Manifest) -> Manifest:
+        """See Objects.apply. Streams and reader groups have no children."""
+        raise NotImplementedError
+
+    async def merge_status(self, kind: Kind, manifest: Manifest, status: Mapping[str, Any]) -> Manifest:
+        """See Objects.merge_status."""
+        found = self._compared(kind, manifest)
+        merged = {**found.get("status", {}), **deepcopy(dict(status))}
+        found["status"] = {name: value for name, value in merged.items() if value is not None}
+        return self._store(kind, found)
+
+    async def set_finalizers(self, kind: Kind, manifest: Manifest, finalizers: Sequence[str]) -> Manifest:
+        """See Objects.set_finalizers."""
+        found = self._compared(kind, manifest)
+        found["metadata"]["finalizers"] = [*finalizers]
+        return self._store(kind, found)
+
+    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+        """See Objects.delete."""
+        raise NotImplementedError
+
+    async def tell(self, kind: Kind, manifest: Manifest, notice: Notice, now: str) -> None:
+        """See Objects.tell."""
+        self.told.append((manifest["metadata"]["name"], notice))
+
+    async def namespace_ends(self, namespace: str) -> bool:
+        """See Objects.namespace_ends."""
+        return namespace in self.ending
+
+
+class _StoppedClock:
+    def now_ms(self) -> int:
+        return 1_767_323_045_000
+
+
+@dataclass
+class Hand:
+    """Reconciles by hand: what an outcome asks for is written, as the operator's handlers do it."""
+
+    objects: LocalObjects
+    reconcilers: Mapping[str, Reconciler]
+    cluster: str = "main"
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def make_cluster(self) -> None:
+        """A StreamCluster, as far as Streams look at it."""
+        self.objects.make(STREAM_CLUSTERS, self.cluster, {})
+
+    async def look(self, kind: Kind, name: str, namespace: str = NAMESPACE) -> Outcome:
+        """Reconcile an object once, and again as long as it is wanted at once; the last outcome."""
+        reconciler = self.reconcilers[kind.plural]
+        for _ in range(_ROUNDS_MAX):
+            manifest = self.objects._find(kind, namespace, name)
+            outcome = await reconciler.reconcile(deepcopy(manifest))
+            await settle(self.objects, _StoppedClock(), kind, manifest, outcome)
+            self.outcomes.append(outcome)
+            if outcome.retry_after_s != 0:
+                return outcome
+        raise AssertionError(f"{kind.plural} {name} is reconciled for ever")
+
+    def status(self, kind: Kind, name: str, namespace: str = NAMESPACE) -> dict[str, Any]:
+        """The status that is written."""
+        found: dict[str, Any] = self.objects._find(kind, namespace, name).get("status", {})
+        return found
+
+    def condition(self, kind: Kind, name: str, condition: str) -> tuple[str, str]:
+        """Status and reason of a condition."""
+        for item in self.status(kind, name)["conditions"]:
+            if item["type"] == condition:
+                return item["status"], item["reason"]
+        raise AssertionError(f"{kind.plural} {name} has no condition {condition}")
