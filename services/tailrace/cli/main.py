@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from tailrace.cli.commands import bench, inspect, read, restore, scope, server, stream, write
+from tailrace.cli.commands import bench, inspect, pods, read, restore, scope, server, stream, write
 from tailrace.cli.settings import DEFAULT_CONTROLLER, SETTINGS
 from tailrace.common.errors import TailraceError
 from tailrace.common.processend import end_process
@@ -24,6 +24,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("standalone")(server.standalone)
+app.command("segmentstore")(pods.segmentstore)
+app.command("controller")(pods.controller)
 app.command("restore")(restore.restore)
 app.add_typer(scope.app, name="scope")
 app.add_typer(stream.app, name="stream")

@@ -181,7 +181,8 @@ class Standalone:
 
     async def _start_processes(self, specs: list[StoreSpec], listeners: list[socket.socket]) -> list[int]:
         """Returns the containers that could not be recovered."""
-        from tailrace.cli.workers import WorkerPlace, WorkerProcesses, create_app
+        from tailrace.cli.workers import WorkerPlace, WorkerProcesses
+        from tailrace.cli.workersadmin import Workers, create_app
 
         places = []
         for spec, listener in zip(specs, listeners, strict=True):
@@ -191,7 +192,13 @@ class Standalone:
         workers = WorkerProcesses(places)
         self._stack.push_async_callback(workers.close)
         await workers.start()
-        await self._serve_http("admin", create_app(places, specs[0].container_count), self.options.admin_port)
+        owners = {owned: place.admin_url for spec, place in zip(specs, places, strict=True) for owned in spec.owned}
+
+        async def owner_of(container_id: int) -> str:
+            return owners[container_id]
+
+        app = create_app(Workers(workers.workers), specs[0].container_count, owner_of)
+        await self._serve_http("admin", app, self.options.admin_port)
         return await workers.stopped_containers()
 
     async def _start_controller(self, specs: list[StoreSpec], ports: list[int], stopped: list[int]) -> None:

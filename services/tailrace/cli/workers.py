@@ -1,38 +1,45 @@
-"""Worker processes of a standalone server: started, watched, started again; and one admin interface for all of them."""
+"""Worker processes of one parent: started, watched, started again; their ports stay bound (design §1, ADR 0007)."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import httpx
 import structlog
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
-from tailrace.cluster.mapping import container_of
+from tailrace.cli.vigil import Vigil
 from tailrace.common import limits
 from tailrace.common.errors import StartError
-from tailrace.segmentstore.process import READY, Orders, encode_orders
+from tailrace.segmentstore.clusterservice import BEAT, FOLLOWING, WAITING, ClusterStoreSpec
+from tailrace.segmentstore.process import DRAIN, READY, SUPERSEDED, Orders, Spec, encode_orders
 
 if TYPE_CHECKING:
     import socket
     from asyncio.subprocess import Process
 
-    from tailrace.segmentstore.service import StoreSpec
+    from tailrace.segmentstore.standin import StandIn
+
+WorkerState: TypeAlias = Literal["starting", "serving", "following", "down", "left", "superseded"]
 
 _logger = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlace:
-    """One worker: what it serves and the sockets that the parent keeps for it."""
+    """One worker: what it serves and the sockets that the parent keeps for it.
 
-    spec: StoreSpec
+    ``stand_in`` answers on the store's socket while the worker does not; without one connections wait for the worker.
+    """
+
+    spec: Spec
     store: socket.socket
     admin: socket.socket
+    stand_in: StandIn | None = None
 
     @property
     def admin_url(self) -> str:
@@ -41,58 +48,207 @@ class WorkerPlace:
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+class RestartPauses:
+    """How long to wait before a worker is started again; pure.
+
+    One that has served is started again at once, as its containers stay with it only if it is back soon. Whatever
+    fails again and again waits twice as long each time.
+    """
+
+    def __init__(self) -> None:
+        self._pause_s = 0.0
+
+    def ended(self, served_s: float | None) -> float:
+        """The pause after a process that served so long; None: it never did."""
+        if served_s is not None and (served_s >= limits.POD_WORKER_STEADY_S or not self._pause_s):
+            self._pause_s = 0.0 if served_s >= limits.POD_WORKER_STEADY_S else limits.POD_RESTART_MIN_S
+            return 0.0
+        pause_s = max(self._pause_s, limits.POD_RESTART_MIN_S)
+        self._pause_s = min(2 * pause_s, limits.POD_RESTART_MAX_S)
+        return pause_s
+
+
+class WorkerProcess:
+    """One worker, whichever process it is now."""
+
+    def __init__(self, number: int, place: WorkerPlace) -> None:
+        self.number = number
+        self.place = place
+        self.state: WorkerState = "starting"
+        self.reason = ""
+        """Why it does not serve, or does not follow the map yet."""
+        self.starts = 0
+        self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the first process serves; StartError: it ended before, and why."""
+        self.over = asyncio.Event()
+        """Set when it is not started again: it has left, or another process has its name."""
+        self._process: Process | None = None
+        self._pauses = RestartPauses()
+        self._served_at_s: float | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._leaving = False
+
+    @property
+    def serves(self) -> bool:
+        """Whether it answers on its port, and on its admin interface."""
+        return self.state in ("serving", "following")
+
+    @property
+    def pid(self) -> int | None:
+        """Number of its process, if there is one."""
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    def keep(self) -> None:
+        """Start it, and again whenever it ends."""
+        self._keeping = asyncio.get_running_loop().create_task(self._keep())
+
+    async def leave(self, deadline_s: float) -> None:
+        """Let it hand over what it has, and end; its port is answered until `close`."""
+        self._leaving = True
+        process = self._process
+        if self.serves and process is not None and process.stdin is not None:
+            with contextlib.suppress(ConnectionError):  # it has just ended
+                process.stdin.write(DRAIN.encode() + b"\n")
+                await process.stdin.drain()
+            try:
+                await asyncio.wait_for(self.over.wait(), deadline_s)
+            except TimeoutError:
+                _logger.error("worker_does_not_leave", worker=self.number, seconds=deadline_s)
+
+    async def close(self) -> None:
+        """End it at once, and what answers for it."""
+        keeping, self._keeping = self._keeping, None
+        if keeping is not None:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+        if self._process is not None:
+            await _end(self._process)
+        if self.place.stand_in is not None:
+            await self.place.stand_in.end()
+        if not self.first.done():
+            self.first.cancel()
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            if self.place.stand_in is not None:
+                await self.place.stand_in.begin()
+            if self._leaving:
+                break
+            await self._run_once()
+            if self.state == "superseded":
+                break
+            served_s = None if self._served_at_s is None else loop.time() - self._served_at_s
+            if not self._leaving:
+                await asyncio.sleep(self._pauses.ended(served_s))
+        if self.state != "superseded":
+            self.state = "left"
+        self.over.set()
+
+    async def _run_once(self) -> None:
+        """One process, from its start to its end."""
+        self.state, self._served_at_s = "starting", None
+        self.starts += 1
+        self._process = process = await _spawn(self.place)
+        vigil = Vigil()
+        watching = asyncio.get_running_loop().create_task(self._watch(process, vigil))
+        try:
+            last = await self._listen(process, vigil)
+            code = await process.wait()
+        finally:
+            watching.cancel()
+            await asyncio.wait([watching])
+        self.state = "superseded" if code == SUPERSEDED else "down"
+        self.reason = last or f"worker {process.pid} ended with code {code}"
+        if not self._leaving:
+            _logger.error("worker_ended", worker=self.number, code=code, reason=self.reason)
+        if not self.first.done():
+            self.first.set_exception(StartError(last or f"worker {process.pid} ended before it was ready"))
+            self.first.exception()  # not everybody asks
+
+    async def _watch(self, process: Process, vigil: Vigil) -> None:
+        """End a process that stands still, so that its clients hear of it."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(limits.WORKER_VIGIL_S)
+            if (why := vigil.look(loop.time())) and not self._leaving:
+                _logger.error("worker_killed", worker=self.number, pid=process.pid, reason=why)
+                process.kill()
+                return
+
+    async def _listen(self, process: Process, vigil: Vigil) -> str:
+        """Hear what it says until its end; returns the last of it that is no progress."""
+        assert process.stdout is not None
+        last = ""
+        while line := await process.stdout.readline():
+            said = line.decode(errors="replace").strip()
+            if said.startswith(BEAT):
+                vigil.heard(int(said.removeprefix(BEAT)), asyncio.get_running_loop().time())
+            elif said == READY:
+                await self._serves_now()
+            elif said == FOLLOWING:
+                self.state, self.reason = "following", ""
+            elif said.startswith(WAITING):
+                self.reason = said.removeprefix(WAITING)
+            else:
+                last = said
+        return last
+
+    async def _serves_now(self) -> None:
+        self.state, self.reason = "serving", ""
+        self._served_at_s = asyncio.get_running_loop().time()
+        if not self.first.done():
+            self.first.set_result(None)
+        _logger.info("worker_serves", worker=self.number, pid=self.pid, starts=self.starts)
+        if isinstance(self.place.spec, ClusterStoreSpec):
+            self.place = dataclasses.replace(self.place, spec=dataclasses.replace(self.place.spec, tried=True))
+        if self.place.stand_in is not None:
+            await self.place.stand_in.end()
+
+
 class WorkerProcesses:
-    """Runs one process per place."""
+    """Runs one worker per place."""
 
     def __init__(self, places: list[WorkerPlace]) -> None:
-        self.places = places
-        self._processes: list[Process] = []
-        self._tasks: list[asyncio.Task[None]] = []
+        self.workers = [WorkerProcess(number, place) for number, place in enumerate(places)]
+
+    def begin(self) -> None:
+        """Start all workers, and again whenever they end."""
+        for worker in self.workers:
+            worker.keep()
 
     async def start(self) -> None:
-        """Start all workers at once and wait until all serve. Raises StartError with the first one's reason."""
-        self._processes = list(await asyncio.gather(*(_spawn(place) for place in self.places)))
+        """`begin`, and wait until all serve. Raises StartError with the first one's reason."""
+        self.begin()
         try:
-            await asyncio.gather(*(_wait_ready(process) for process in self._processes))
+            async with asyncio.timeout(limits.WORKER_READY_DEADLINE_S):
+                await asyncio.gather(*(worker.first for worker in self.workers))
+        except TimeoutError as error:
+            await self.close()
+            raise StartError(f"workers are not ready after {limits.WORKER_READY_DEADLINE_S:.0f} s") from error
         except BaseException:
             await self.close()
             raise
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._watch(number)) for number in range(len(self.places))]
 
     async def stopped_containers(self) -> list[int]:
         """Containers that do not run, by what the workers say. Raises StartError when one says nothing."""
         async with httpx.AsyncClient(timeout=limits.REQUEST_DEADLINE_S, trust_env=False) as client:
             try:
-                answers = [(await client.get(f"{place.admin_url}/v1/containers")).json() for place in self.places]
+                answers = [
+                    (await client.get(f"{worker.place.admin_url}/v1/containers")).json() for worker in self.workers
+                ]
             except (httpx.HTTPError, ValueError) as error:
                 raise StartError(f"a worker does not tell its containers: {error}") from error
         return sorted(item["container_id"] for answer in answers for item in answer if item["state"] != "running")
 
+    async def leave(self, deadline_s: float) -> None:
+        """Let all workers hand over what they have, at the same time, and end."""
+        await asyncio.gather(*(worker.leave(deadline_s) for worker in self.workers))
+        await self.close()
+
     async def close(self) -> None:
         """End all workers."""
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*(_end(process) for process in self._processes))
-        self._processes.clear()
-
-    async def _watch(self, number: int) -> None:
-        """Start a worker again whenever it ends; its port stays bound meanwhile."""
-        delay_s = limits.CONTAINER_RESTART_MIN_S
-        while True:
-            code = await self._processes[number].wait()
-            _logger.error("worker_ended", worker=number, code=code)
-            await asyncio.sleep(delay_s)
-            process = await _spawn(self.places[number])
-            self._processes[number] = process
-            try:
-                await _wait_ready(process)
-                delay_s = limits.CONTAINER_RESTART_MIN_S
-            except StartError as error:
-                _logger.error("worker_not_started", worker=number, reason=str(error))
-                delay_s = min(delay_s * 2, limits.CONTAINER_RESTART_MAX_S)
+        await asyncio.gather(*(worker.close() for worker in self.workers))
 
 
 async def _spawn(place: WorkerPlace) -> Process:
@@ -106,20 +262,10 @@ async def _spawn(place: WorkerPlace) -> Process:
         pass_fds=descriptors,
     )
     assert process.stdin is not None
-    process.stdin.write(encode_orders(Orders(place.spec, *descriptors)))
-    await process.stdin.drain()
+    with contextlib.suppress(ConnectionError):  # it has ended already; its end tells
+        process.stdin.write(encode_orders(Orders(place.spec, *descriptors)))
+        await process.stdin.drain()
     return process
-
-
-async def _wait_ready(process: Process) -> None:
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(limits.WORKER_READY_DEADLINE_S):
-            line = (await process.stdout.readline()).decode().strip()
-    except TimeoutError as error:
-        raise StartError(f"worker {process.pid} is not ready after {limits.WORKER_READY_DEADLINE_S:.0f} s") from error
-    if line != READY:
-        raise StartError(line or f"worker {process.pid} ended before it was ready")
 
 
 async def _end(process: Process) -> None:
@@ -133,93 +279,3 @@ async def _end(process: Process) -> None:
     except TimeoutError:
         process.kill()
         await process.wait()
-
-
-def create_app(places: list[WorkerPlace], container_count: int) -> FastAPI:
-    """The admin interface of several workers: asks each and joins the answers."""
-    app = FastAPI(title="Tailrace segment stores", docs_url=None, redoc_url=None)
-    urls = [place.admin_url for place in places]
-    owner = {container: place.admin_url for place in places for container in place.spec.owned}
-
-    async def ask(url: str, request: Request) -> httpx.Response:
-        async with httpx.AsyncClient(timeout=limits.REQUEST_DEADLINE_S) as client:
-            return await client.request(request.method, url + request.url.path, params=dict(request.query_params))
-
-    async def ask_all(request: Request) -> list[httpx.Response]:
-        return list(await asyncio.gather(*(ask(url, request) for url in urls)))
-
-    def passed_on(answer: httpx.Response) -> Response:
-        return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))
-
-    @app.exception_handler(httpx.HTTPError)
-    async def unreachable(_: Any, error: httpx.HTTPError) -> JSONResponse:
-        return JSONResponse({"error": f"a worker does not answer: {error}"}, status_code=503)
-
-    @app.get("/ping")
-    async def ping() -> PlainTextResponse:
-        return PlainTextResponse("")
-
-    @app.get("/v1/health")
-    async def health(request: Request) -> JSONResponse:
-        answers = [answer.json() for answer in await ask_all(request)]
-        containers = {name: state for answer in answers for name, state in answer["containers"].items()}
-        ready = all(answer["ready"] for answer in answers)
-        return JSONResponse({"ready": ready, "containers": containers}, status_code=200 if ready else 503)
-
-    @app.get("/metrics")
-    async def metrics(request: Request) -> PlainTextResponse:
-        texts = [answer.text for answer in await ask_all(request)]
-        return PlainTextResponse(_label(texts), media_type="text/plain; version=0.0.4")
-
-    @app.get("/v1/cache")
-    async def cache(request: Request) -> dict[str, Any]:
-        return {"workers": [answer.json() for answer in await ask_all(request)]}
-
-    @app.get("/v1/containers")
-    async def containers(request: Request) -> list[Any]:
-        found = [item for answer in await ask_all(request) for item in answer.json()]
-        return sorted(found, key=lambda item: int(item["container_id"]))
-
-    @app.get("/v1/segments")
-    async def segments(request: Request, container: int | None = None, limit: int = 100) -> Response:
-        if container is not None:
-            if container not in owner:
-                return JSONResponse({"error": f"there is no container {container}"}, status_code=404)
-            return passed_on(await ask(owner[container], request))
-        answers = await ask_all(request)
-        for answer in answers:
-            if answer.is_error:
-                return passed_on(answer)
-        found = sorted((item for answer in answers for item in answer.json()), key=lambda item: str(item["name"]))
-        return JSONResponse(found[:limit])
-
-    @app.get("/v1/segments/{rest:path}")
-    async def segment(rest: str, request: Request) -> Response:
-        name = rest.rpartition("/")[0]
-        return passed_on(await ask(owner[container_of(name, container_count)], request))
-
-    @app.post("/v1/containers/{container_id}/flush")
-    async def flush(container_id: int, request: Request) -> Response:
-        if container_id not in owner:
-            return JSONResponse({"error": f"there is no container {container_id}"}, status_code=404)
-        return passed_on(await ask(owner[container_id], request))
-
-    return app
-
-
-def _label(texts: list[str]) -> str:
-    """Metrics of several workers as one text: each sample gets its worker's number."""
-    lines: dict[str, list[str]] = {}
-    for number, text in enumerate(texts):
-        family = ""
-        for line in text.splitlines():
-            if line.startswith("# "):
-                family = line.split(" ", 3)[2]
-                if line not in lines.setdefault(family, []):
-                    lines[family].append(line)
-                continue
-            name, _, value = line.rpartition(" ")
-            labels = f'worker="{number}"'
-            joined = name.replace("{", "{" + labels + ",", 1) if "{" in name else f"{name}{{{labels}}}"
-            lines.setdefault(family, []).append(f"{joined} {value}")
-    return "\n".join(line for family in lines.values() for line in family) + "\n"

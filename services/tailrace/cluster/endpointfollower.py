@@ -48,6 +48,11 @@ class EndpointFollower:
         """Follow the map until cancelled."""
         await self._reader.run()
 
+    @property
+    def trouble(self) -> str:
+        """Why the map could not be read, as of the last attempt; empty: it could."""
+        return self._reader.trouble
+
     def follow(self, cluster_map: ClusterMap) -> None:
         """Take over what a map says."""
         if cluster_map.container_count != self.endpoints.container_count:

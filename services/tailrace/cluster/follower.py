@@ -95,15 +95,26 @@ class Follower:
                 task.cancel()
             await asyncio.wait(tasks)
 
-    async def drain(self) -> None:
+    @property
+    def has_followed(self) -> bool:
+        """Whether the map was read, and what it says was begun."""
+        return self._map is not None
+
+    @property
+    def trouble(self) -> str:
+        """Why the map could not be read, as of the last attempt; empty: it could."""
+        return self._reader.trouble
+
+    async def drain(self, together_with: Collection[str] = ()) -> None:
         """Leave: hand all containers over, one after the other as the placer moves them; `run` must go on meanwhile.
 
-        What is left after ``limits.DRAIN_DEADLINE_S``, or when there is no other worker, is released as it is.
+        What is left after ``limits.DRAIN_DEADLINE_S``, or when there is no other worker but those that leave
+        `together_with` this one, is released as it is.
         """
         self._renewals.leave()
         loop = asyncio.get_running_loop()
         ends_at_s = loop.time() + limits.DRAIN_DEADLINE_S
-        while self._host.owned() and self._has_others() and loop.time() < ends_at_s:
+        while self._host.owned() and self._has_others(together_with) and loop.time() < ends_at_s:
             self._changed.clear()
             self._reader.wake()
             try:
@@ -127,8 +138,8 @@ class Follower:
             except UnavailableError as error:
                 _logger.info("leases_not_looked_at", worker=self._worker, reason=str(error))
 
-    def _has_others(self) -> bool:
-        return self._map is None or any(worker != self._worker for worker in self._map.workers)
+    def _has_others(self, leaving: Collection[str]) -> bool:
+        return self._map is None or bool(self._map.workers.keys() - {self._worker, *leaving})
 
     def _follow(self, cluster_map: ClusterMap) -> None:
         self._map = cluster_map

@@ -34,6 +34,8 @@ class MapReader:
         self._on_map = on_map
         self._wake = asyncio.Event()
         self._version = ""
+        self.trouble = ""
+        """Why the last reading failed; empty: it did not."""
 
     def wake(self) -> None:
         """Read the map soon."""
@@ -60,11 +62,14 @@ class MapReader:
             self._version = manifest["metadata"]["resourceVersion"]
             cluster_map = read_map(manifest)
         except UnavailableError as error:
-            _logger.warning("map_not_read", cluster=self._cluster, reason=str(error))
+            self.trouble = str(error)
+            _logger.warning("map_not_read", cluster=self._cluster, reason=self.trouble)
             return False
         except (NotFoundError, BadRequestError) as error:
-            _logger.error("no_map", cluster=self._cluster, reason=str(error))
+            self.trouble = str(error)
+            _logger.error("no_map", cluster=self._cluster, reason=self.trouble)
             return True
+        self.trouble = ""
         self._on_map(cluster_map)
         return True
 

@@ -71,6 +71,8 @@ class Controller:
         self._entities = entities
         self._started = False
         self._starting: asyncio.Task[None] | None = None
+        self.trouble = ""
+        """Why the last attempt to start failed; empty: it did not."""
         self.services = ControllerServices(core, authorize, account)
 
     @property
@@ -104,12 +106,16 @@ class Controller:
         self._starting = asyncio.get_running_loop().create_task(self._start_until_done())
 
     async def _start_until_done(self) -> None:
+        pause_s = limits.WORKFLOW_BACKOFF_INITIAL_S
         while not self._started:
             try:
                 await self.start()
+                self.trouble = ""
             except UnavailableError as error:
-                _logger.warning("controller_not_ready", reason=str(error))
-                await asyncio.sleep(limits.WORKFLOW_BACKOFF_MAX_S)
+                self.trouble = str(error)
+                _logger.warning("controller_not_ready", reason=self.trouble)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, limits.WORKFLOW_BACKOFF_MAX_S)
 
     async def close(self) -> None:
         """Stop every task."""

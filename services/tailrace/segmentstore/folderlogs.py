@@ -71,7 +71,7 @@ class FileLogs:
             if not self._opened[container_id] and not any(directory.glob("[0-9]*.log")):
                 if await _any_below(store, LogKeys(container_id).folder):
                     raise StartError(f"{place} has the log of container {container_id}: its logs are object logs")
-                self._opened[container_id] = await _epoch_of_objects(store, container_id)
+                self._opened[container_id] = await epoch_of_objects(store, container_id)
             if directory.exists():
                 await _wait_until_free(self._disk, str(directory))
 
@@ -115,7 +115,7 @@ class ObjectLogs:
             raise StartError(f"{place} does not work: {error}") from error
         for container_id in self._opened:
             if not self._opened[container_id]:
-                self._opened[container_id] = await _epoch_of_objects(store, container_id)
+                self._opened[container_id] = await epoch_of_objects(store, container_id)
         self._store = store
 
     def open_log(self, container_id: int) -> ObjectLog:
@@ -146,7 +146,7 @@ class ObjectLogs:
         """See FolderLogs.close."""
 
 
-async def _epoch_of_objects(store: ObjectStore, container_id: int) -> int:
+async def epoch_of_objects(store: ObjectStore, container_id: int) -> int:
     """An epoch of the container that wrote to Tier 2, that of its newest snapshot if it has one; 0: none did.
 
     The second witness of a log that is gone, for folders whose epochs are gone too.

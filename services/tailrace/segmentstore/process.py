@@ -1,8 +1,10 @@
 """A segment store worker in a process of its own (design §1): ``python -m tailrace.segmentstore.process``.
 
 The parent holds the listening sockets, so a port stays bound while its worker is started again. It writes one line of
-JSON to standard input (`encode_orders`), reads ``ready`` or one line of error from standard output, and ends the worker
-by closing standard input.
+JSON to standard input (`encode_orders`), may write `DRAIN` later, and ends the worker by closing standard input. On
+standard output come lines: `READY` when the worker answers on its port, for a worker on Kubernetes also ``waiting: …``
+and ``following`` (`clusterservice`), and as the last one what it failed with. `SUPERSEDED` is the exit code of one
+whose name another process has now.
 """
 
 from __future__ import annotations
@@ -11,56 +13,72 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import os
 import signal
 import socket
 import sys
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import structlog
 
-from tailrace.common.errors import TailraceError
+from tailrace.common import limits
+from tailrace.common.errors import NotOwnerError, TailraceError
 from tailrace.common.http import serve_app
 from tailrace.common.openfiles import connection_limits, raise_open_files
 from tailrace.common.processend import end_process
 from tailrace.common.realports import SystemClock, SystemEntropy
 from tailrace.segmentstore.admin import create_app
+from tailrace.segmentstore.clusterservice import ClusterStoreService, ClusterStoreSpec
 from tailrace.segmentstore.service import StoreService, StoreSpec
 
-READY = "ready"
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+READY: Final = "ready"
+DRAIN: Final = "drain"
+SUPERSEDED: Final = 3
+Spec: TypeAlias = StoreSpec | ClusterStoreSpec
+_SPECS: Final[dict[str, type[Any]]] = {"folder": StoreSpec, "cluster": ClusterStoreSpec}
 
 
 @dataclass(frozen=True, slots=True)
 class Orders:
     """What a worker process gets: its spec, and the numbers of two inherited, bound sockets."""
 
-    spec: StoreSpec
+    spec: Spec
     store_descriptor: int
     admin_descriptor: int
 
 
 def encode_orders(orders: Orders) -> bytes:
     """One line of JSON."""
-    return json.dumps(dataclasses.asdict(orders)).encode() + b"\n"
+    kind = next(name for name, spec in _SPECS.items() if type(orders.spec) is spec)
+    return json.dumps({"kind": kind, **dataclasses.asdict(orders)}).encode() + b"\n"
 
 
 def decode_orders(line: bytes) -> Orders:
     """What `encode_orders` made."""
     content = json.loads(line)
-    spec = content["spec"]
-    spec["owned"] = tuple(spec["owned"])
-    return Orders(StoreSpec(**spec), content["store_descriptor"], content["admin_descriptor"])
+    spec = {name: tuple(value) if type(value) is list else value for name, value in content["spec"].items()}
+    return Orders(_SPECS[content["kind"]](**spec), content["store_descriptor"], content["admin_descriptor"])
+
+
+def _tell(line: str) -> None:
+    # One write for each line: they come from several threads.
+    os.write(sys.stdout.fileno(), (" ".join(line.split())[: limits.WORKER_REASON_MAX_CHARACTERS] + "\n").encode())
 
 
 async def _serve(orders: Orders) -> None:
-    stop = asyncio.Event()
+    stop, leave = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     reader = asyncio.StreamReader()
     transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     # The parent may go at any time, also while containers recover: their logs must be free for its successor then.
-    serving = loop.create_task(_run_service(orders))
-    ended = loop.create_task(reader.read())
+    serving = loop.create_task(_run_service(orders, leave))
+    ended = loop.create_task(_hear(reader, leave))
     stopped = loop.create_task(stop.wait())
     await asyncio.wait((serving, ended, stopped), return_when=asyncio.FIRST_COMPLETED)
     for task in (serving, ended, stopped):
@@ -71,19 +89,31 @@ async def _serve(orders: Orders) -> None:
         raise results[0]
 
 
-async def _run_service(orders: Orders) -> None:
-    """Recover, say that the worker serves, and serve until cancelled. Raises StartError."""
+async def _hear(reader: asyncio.StreamReader, leave: asyncio.Event) -> None:
+    """What the parent says; returns when it says no more."""
+    while line := await reader.readline():
+        if line.strip() == DRAIN.encode():
+            leave.set()
+
+
+def _service(spec: Spec, connections_max: int, tell: Callable[[str], None]) -> StoreService | ClusterStoreService:
+    if isinstance(spec, StoreSpec):
+        return StoreService(spec, SystemClock(), SystemEntropy(), connections_max)
+    return ClusterStoreService(spec, SystemClock(), SystemEntropy(), connections_max, tell)
+
+
+async def _run_service(orders: Orders, leave: asyncio.Event) -> None:
+    """Recover, say that the worker serves, and serve until it is to leave, or cancelled. Raises StartError."""
     allowed = connection_limits(raise_open_files())
-    service = StoreService(orders.spec, SystemClock(), SystemEntropy(), allowed.store)
+    service = _service(orders.spec, allowed.store, _tell)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(service.close)
         await service.start()
         await service.listen_on(socket.socket(fileno=orders.store_descriptor))
         admin = socket.socket(fileno=orders.admin_descriptor)
         await stack.enter_async_context(serve_app(create_app(service.worker), admin, allowed.http))
-        sys.stdout.write(READY + "\n")
-        sys.stdout.flush()
-        await asyncio.get_running_loop().create_future()
+        _tell(READY)
+        await service.run(leave)
 
 
 def main() -> int:
@@ -96,9 +126,11 @@ def main() -> int:
         asyncio.run(_serve(decode_orders(line)))
     except BrokenPipeError:
         return 0  # the parent was killed before it could hear that its worker serves
+    except NotOwnerError as error:
+        _tell(str(error))
+        return SUPERSEDED
     except TailraceError as error:
-        sys.stdout.write(f"{error}\n")
-        sys.stdout.flush()
+        _tell(str(error))
         return 1
     return 0
 

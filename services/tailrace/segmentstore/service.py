@@ -20,6 +20,7 @@ from tailrace.segmentstore.worker import Worker, WorkerPorts
 from tailrace.storage.obstores import open_object_store, probe
 
 if TYPE_CHECKING:
+    import asyncio
     import socket
 
     from tailrace.cluster.datafolder import LogKind
@@ -103,6 +104,10 @@ class StoreService:
             await self._server.start_on(listener)
         except OSError as error:
             raise StartError(f"the store cannot listen: {error.strerror}") from error
+
+    async def run(self, leave: asyncio.Event) -> None:
+        """Serve until `leave` is set: nobody else can take the containers meanwhile."""
+        await leave.wait()
 
     async def close(self) -> None:
         """Stop serving; what was acknowledged is on disk already."""

@@ -214,11 +214,13 @@ def _first_line(error: BaseException) -> str:
     return ": ".join([line[:300], *told])
 
 
-def open_object_store(url: str, *, s3_endpoint: str | None = None, create: bool = True) -> ObjectStore:
+def open_object_store(
+    url: str, *, s3_endpoint: str | None = None, s3_region: str | None = None, create: bool = True
+) -> ObjectStore:
     """An object store from ``file:///folder``, ``s3://bucket/prefix`` or ``memory://``.
 
     A folder that is missing is made, unless `create` is false. Credentials and region come from the environment
-    (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION).
+    (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION); `s3_region` is another one.
 
     Raises:
         StartError: the URL is none of these, or the folder cannot be used.
@@ -242,6 +244,8 @@ def open_object_store(url: str, *, s3_endpoint: str | None = None, create: bool 
         if s3_endpoint:
             options = {"endpoint": s3_endpoint, "virtual_hosted_style_request": False}
             options.setdefault("region", "us-east-1")
+        if s3_region:
+            options["region"] = s3_region
         store = S3Store(
             parts.netloc,
             client_options={"allow_http": True, "timeout": timedelta(seconds=limits.STORAGE_CALL_DEADLINE_S)},
