@@ -1,0 +1,103 @@
+"""The cluster that tests run on: the one that E2E_KUBECONFIG names, else the local one, started when it is down."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.kubectl import Kubectl
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+LOCAL = REPOSITORY / "tests/e2e/cluster"
+LOADED = REPOSITORY / "build/e2e/loaded.json"
+UP_LIMIT_S = 1800.0
+IMAGES_LIMIT_S = 1800.0
+COMMAND_LIMIT_S = 120.0
+
+
+class ClusterError(Exception):
+    """There is no cluster to test on, or it cannot be used; the message says why."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image that was made: name with tag, archive, digest."""
+
+    tag: str
+    archive: Path
+    digest: str
+
+    @property
+    def name(self) -> str:
+        """Without registry and tag."""
+        return self.tag.rpartition("/")[2].partition(":")[0]
+
+
+def is_local() -> bool:
+    """Whether the tests run on the cluster of tests/e2e/cluster."""
+    return not os.environ.get("E2E_KUBECONFIG")
+
+
+def ready() -> Kubectl:
+    """A cluster that is up, with our images. Raises ClusterError."""
+    if not is_local():
+        kubeconfig = Path(os.environ["E2E_KUBECONFIG"])
+        if not kubeconfig.is_file():
+            raise ClusterError(f"E2E_KUBECONFIG is {kubeconfig}, which is no file")
+        return Kubectl(kubeconfig, "default")
+    kubeconfig = Path(_local("up", limit_s=UP_LIMIT_S).strip().splitlines()[-1])
+    _load_images(kubeconfig)
+    return Kubectl(kubeconfig, "default", kubeconfig.parents[1] / "programs")
+
+
+def images() -> dict[str, Image]:
+    """All images by name, made of what the repository holds now. Raises ClusterError."""
+    script = REPOSITORY / "scripts/make_images.py"
+    made = {}
+    for line in _run([sys.executable, str(script), "all"], IMAGES_LIMIT_S).splitlines():
+        tag, archive, *_, digest = line.split()
+        image = Image(tag, REPOSITORY / archive, digest)
+        made[image.name] = image
+    return made
+
+
+def _load_images(kubeconfig: Path) -> None:
+    """Give the local cluster every image that it does not have in this form."""
+    identity = str(kubeconfig.stat().st_mtime_ns)  # a cluster that was started anew has none of them
+    known = json.loads(LOADED.read_text()) if LOADED.exists() else {}
+    loaded = known.get("images", {}) if known.get("cluster") == identity else {}
+    for image in images().values():
+        if loaded.get(image.tag) == image.digest:
+            continue
+        _local("load-image", str(image.archive), limit_s=IMAGES_LIMIT_S)
+        loaded[image.tag] = image.digest
+        LOADED.parent.mkdir(parents=True, exist_ok=True)
+        LOADED.write_text(json.dumps({"cluster": identity, "images": loaded}))
+
+
+def stop_api_server(seconds: float, how: str) -> None:
+    """Take the API server away for so long: connections to it hang, or they are refused. Raises ClusterError."""
+    if not is_local():
+        raise ClusterError("only the local cluster's API server can be taken away; unset E2E_KUBECONFIG for this test")
+    _local("pause-api", str(seconds), "--how", how)
+
+
+def _local(*words: str, limit_s: float = COMMAND_LIMIT_S) -> str:
+    return _run([sys.executable, str(LOCAL), *words], limit_s)
+
+
+def _run(command: list[str], limit_s: float) -> str:
+    shown = " ".join(command[1:3])
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, timeout=limit_s, check=False
+        )
+    except subprocess.TimeoutExpired as late:
+        raise ClusterError(f"{shown} did not end within {limit_s:.0f} s") from late
+    if done.returncode != 0:
+        raise ClusterError(f"{shown} failed; its lines on standard error say why")
+    return done.stdout
