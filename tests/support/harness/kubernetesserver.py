@@ -33,6 +33,8 @@ class KubernetesServer:
     """The server's truth and what it is told to do wrong.
 
     ``answers``: status codes that the next requests are answered with; positive before the effect, negative after it.
+    ``forbidden``: kinds, by their plurals, that nobody may do anything with.
+    ``outage``: all are answered 503, without effect.
     ``silence_s``: how long requests of this verb get no answer (after their effect).
     """
 
@@ -41,6 +43,8 @@ class KubernetesServer:
         self.answers: list[int] = []
         self.silence_s: dict[str, float] = {}
         self.requests: list[str] = []
+        self.outage = False
+        self.forbidden: set[str] = set()
         self.app = FastAPI()
         path = "/apis/{group}/{version}/namespaces/{namespace}/{plural}"
         self.app.add_api_route(path, self._list, methods=["GET"], response_model=None)
@@ -84,6 +88,10 @@ class KubernetesServer:
     async def _answer(self, request: Request, effect: Callable[[], Any]) -> JSONResponse:
         self.requests.append(request.method)
         code = self.answers.pop(0) if self.answers else 0
+        if self.outage:
+            return _status(503, "outage")
+        if request.path_params["plural"] in self.forbidden:
+            return _status(403, "forbidden")
         if code > 0:
             return _status(code, "as told")
         try:
@@ -104,8 +112,8 @@ class KubernetesServer:
             if plural == kind.plural and carries(event.manifest, labels):
                 queue.put_nowait(event)
 
-        if self.answers:
-            return _status(self.answers.pop(0), "as told")
+        if self.answers or self.outage:
+            return _status(self.answers.pop(0) if self.answers else 503, "as told")
         try:
             missed = self.core.changes_since(kind, resource_version)
         except UnavailableError as error:
