@@ -85,7 +85,7 @@ def _rows(schema: dict[str, Any], path: str) -> Iterator[str]:
             "**required**"
             if required
             else ""
-            if default in (None, {})
+            if default is None or field["type"] == "object"
             else f"`{default!s}`"
             if default != ""
             else '`""`'

@@ -93,14 +93,18 @@ def struct(
     properties: Mapping[str, Schema],
     *,
     required: Sequence[str] = (),
-    default: Mapping[str, Any] | None = None,
+    defaulted: bool = False,
     rules: Sequence[Rule] = (),
 ) -> Schema:
-    """Named fields."""
+    """Named fields. ``defaulted``: when it is not given it is there with the defaults of its fields.
+
+    Those are written out, because the API server tries rules on a default before it fills it in.
+    """
     schema: Schema = {"type": "object", "description": description, "properties": dict(properties)}
     if required:
         schema["required"] = list(required)
-    return _completed(schema, None if default is None else dict(default), rules)
+    fields = {name: field["default"] for name, field in properties.items() if "default" in field}
+    return _completed(schema, fields if defaulted else None, rules)
 
 
 def string_set(description: str, item: Schema, *, max_items: int, min_items: int = 0) -> Schema:

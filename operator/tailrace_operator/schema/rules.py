@@ -8,12 +8,15 @@ from tailrace_operator.schema import grammar
 from tailrace_operator.schema.build import Rule
 
 MEMORY_AT_LEAST: Final = Rule(
-    f"quantity(self).compareTo(quantity('{grammar.MEMORY_MIN}')) >= 0",
+    f"!isQuantity(self) || quantity(self).compareTo(quantity('{grammar.MEMORY_MIN}')) >= 0",
     f"memory must be at least {grammar.MEMORY_MIN}, as in 1536Mi",
 )
-CPU_POSITIVE: Final = Rule("quantity(self).isGreaterThan(quantity('0'))", "cpu must be more than 0")
+CPU_POSITIVE: Final = Rule(
+    "!isQuantity(self) || quantity(self).isGreaterThan(quantity('0'))", "cpu must be more than 0"
+)
 SIZE_BOUNDED: Final = Rule(
-    f"quantity(self).compareTo(quantity('{grammar.SIZE_MAX}')) <= 0", f"a size must be at most {grammar.SIZE_MAX}"
+    f"!isQuantity(self) || quantity(self).compareTo(quantity('{grammar.SIZE_MAX}')) <= 0",
+    f"a size must be at most {grammar.SIZE_MAX}",
 )
 
 

@@ -79,7 +79,7 @@ def _scaling() -> Schema:
                 default=1,
             ),
         },
-        default={},
+        defaulted=True,
         rules=[FIXED_TAKES_NO_RATE, RATES_NEED_TARGET],
     )
 

@@ -69,7 +69,7 @@ def _segment_store() -> Schema:
             ),
             "cpu": _cpu(),
         },
-        default={},
+        defaulted=True,
         rules=[WORKERS_AT_MOST],
     )
 
@@ -84,7 +84,7 @@ def _controller() -> Schema:
             "memory": _memory("Memory limit of a pod.", grammar.CONTROLLER_MEMORY_DEFAULT),
             "cpu": _cpu(),
         },
-        default={},
+        defaulted=True,
     )
 
 
@@ -93,7 +93,7 @@ def _tier2() -> Schema:
         "The object store that holds all data, Tier 1 logs included.",
         {
             "bucket": string(
-                "Bucket, which must exist.",
+                "Bucket, which is made when it is missing.",
                 min_length=grammar.BUCKET_MIN_LENGTH,
                 max_length=grammar.BUCKET_MAX_LENGTH,
                 pattern=grammar.BUCKET,
