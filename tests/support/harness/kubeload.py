@@ -223,6 +223,8 @@ class Load:
     """Events a second; 0: as many as are taken."""
     length_bytes: int = 200
     readers: int = 2
+    joins: bool = False
+    """The reader group, ``group-KIND``, is there already."""
     label: str = ""
     writer: LoadPod = field(init=False)
     reader: LoadPod = field(init=False)
@@ -236,8 +238,7 @@ class Load:
     def start(self) -> None:
         """Make the pods; returns at once."""
         numbers = (str(self.keys), str(self.rate), str(self.length_bytes))
-        # A group of its own, so that the reader sees the stream from its head.
-        reading = (f"group-{self.kind}", str(self.readers))
+        reading = (f"group-{self.kind}", str(self.readers), *(["join"] if self.joins else []))
         self.kube.apply(
             pod_manifest(self.writer.name, self._image, self._command("writer", "w", *numbers)),
             pod_manifest(self.reader.name, self._image, self._command("reader", *reading)),

@@ -1,7 +1,7 @@
 """Runs the program around the published Java client, and tells what it prints in the words of the other programs.
 
 usage: load_java.py writer CLASS_PATH CONTROLLER SCOPE/STREAM NAME KEYS EVENTS_PER_SECOND EVENT_BYTES
-       load_java.py reader CLASS_PATH CONTROLLER SCOPE/STREAM GROUP READERS
+       load_java.py reader CLASS_PATH CONTROLLER SCOPE/STREAM GROUP READERS [join]
 """
 
 from __future__ import annotations
@@ -134,9 +134,9 @@ async def main() -> None:
         told: Written | Read = Written(int(keys), name)
         words = ["verifiable-writer", controller, *stream.split("/"), name, keys, length, "0", rate]
     else:
-        group, readers = rest
+        group, readers, *join = rest
         told = Read()
-        words = ["verifiable-reader", controller, *stream.split("/"), group, readers, str(IDLE_MS)]
+        words = ["verifiable-reader", controller, *stream.split("/"), group, readers, str(IDLE_MS), *join]
     await run([*program, *words], told.line, told.progress)
     tell("end", **told.end())
 

@@ -1,6 +1,8 @@
 """Reads a stream from its head with a reader group, and judges the order and number of each key's events on the way.
 
-usage: load_reader.py CONTROLLER SCOPE/STREAM GROUP READERS
+With ``join`` the group is there already, made by somebody else.
+
+usage: load_reader.py CONTROLLER SCOPE/STREAM GROUP READERS [join]
 """
 
 from __future__ import annotations
@@ -22,11 +24,12 @@ RETRY_S = 0.2
 CLOSE_DEADLINE_S = 60.0
 
 
-async def joined(client: Client, stream: StreamName, group: str, name: str) -> EventReader:
-    """A reader of the group, which is made when there is none, as soon as there is such a stream."""
+async def joined(client: Client, stream: StreamName, group: str, name: str, *, join: bool) -> EventReader:
+    """A reader of the group, as soon as there is such a stream."""
     while True:
         try:
-            await client.reader_groups(stream.scope).create(group, group_config({stream: None}))
+            if not join:
+                await client.reader_groups(stream.scope).create(group, group_config({stream: None}))
             return await client.reader(stream.scope, group, name).start()
         except TailraceError as error:
             tell("waiting", error=f"{type(error).__name__}: {error}"[:300])
@@ -52,12 +55,14 @@ async def read(reader: EventReader, read_so_far: Sequences, errors: Counter[str]
 
 async def main() -> None:
     """Read, judge, tell."""
-    controller, stream_name, group, readers = sys.argv[1:]
+    controller, stream_name, group, readers, *join = sys.argv[1:]
     stream = StreamName(*stream_name.split("/"))
     stopping = stop_on_sigterm()
     read_so_far, errors = Sequences(), Counter[str]()
     async with Client(controller) as client:
-        members = [await joined(client, stream, group, f"reader-{number}") for number in range(int(readers))]
+        members = [
+            await joined(client, stream, group, f"reader-{number}", join=bool(join)) for number in range(int(readers))
+        ]
         reporting = asyncio.create_task(
             report_for_ever(
                 lambda: {

@@ -13,7 +13,7 @@ import java.util.List;
  * scale URI SCOPE STREAM SEGMENTS                         seals all segments, replaces them by equal ranges
  * verifiable-writer URI SCOPE STREAM NAME KEYS LENGTH COUNT [RATE]  see {@link VerifiableWriter}
  * verifiable-txn-writer URI SCOPE STREAM NAME LENGTH COUNT       see {@link VerifiableTransactions}
- * verifiable-reader URI SCOPE STREAM GROUP READERS IDLE_MS       see {@link VerifiableReader}
+ * verifiable-reader URI SCOPE STREAM GROUP READERS IDLE_MS [join]   see {@link VerifiableReader}
  * bench URI CASE                                          see {@link Bench}
  * </pre>
  */

@@ -14,8 +14,9 @@ import java.util.concurrent.Future;
 import java.util.concurrent.atomic.AtomicLong;
 
 /**
- * Reads a stream from its head with a group of READERS readers and prints the id of each event as it is read. Ends when
- * standard input has ended and no reader has found an event for IDLE_MS, with {@code end EVENTS}.
+ * Reads a stream from its head with a group of READERS readers and prints the id of each event as it is read. With
+ * {@code join} the group is there already, made by somebody else. Ends when standard input has ended and no reader has
+ * found an event for IDLE_MS, with {@code end EVENTS}.
  */
 final class VerifiableReader {
     private final Server server;
@@ -24,6 +25,7 @@ final class VerifiableReader {
     private final String group;
     private final int readers;
     private final long idleMs;
+    private final boolean join;
     private final AtomicLong lastEventMs = new AtomicLong(System.currentTimeMillis());
     private final AtomicLong events = new AtomicLong();
     private final PrintStream out = Output.lines();
@@ -36,11 +38,16 @@ final class VerifiableReader {
         group = arguments.get(2);
         readers = Integer.parseInt(arguments.get(3));
         idleMs = Long.parseLong(arguments.get(4));
+        join = arguments.size() > 5 && arguments.get(5).equals("join");
     }
 
     void run() throws Exception {
         try (EventStreamClientFactory clients = server.clients(scope); ReaderGroupManager groups = server.groups(scope)) {
-            groups.createReaderGroup(group, Server.group(scope, stream).build());
+            if (join) {
+                groups.getReaderGroup(group).close();
+            } else {
+                groups.createReaderGroup(group, Server.group(scope, stream).build());
+            }
             List<Future<?>> all = new ArrayList<>();
             for (int i = 0; i < readers; i++) {
                 String name = "reader-" + i;
