@@ -134,11 +134,13 @@ class Changes:
     notices: tuple[Notice, ...]
 
 
-def changes_of(manifest: Manifest, outcome: Outcome, now: str) -> Changes:
-    """What has to be written to the object; `now` in RFC 3339, in seconds."""
+def changes_of(manifest: Manifest, outcome: Outcome, generation: int | None, now: str) -> Changes:
+    """What has to be written to the object as it is now.
+
+    `generation`: of the specification that the outcome is about; `now`: RFC 3339, in seconds.
+    """
     found = manifest.get("status")
     status = found if isinstance(found, dict) else {}
-    generation = generation_of(manifest)
     wanted = {name: value for name, value in outcome.status.items() if status.get(name) != value}
     conditions = merged(status.get("conditions"), outcome.conditions, generation, now)
     if conditions != status.get("conditions"):

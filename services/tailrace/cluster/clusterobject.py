@@ -81,6 +81,11 @@ async def read_mark(store: ObjectStore, place: str) -> ClusterMark | None:
         text = await store.get(CLUSTER_KEY)
     except NotFoundError:
         return None
+    return parse_mark(text, place)
+
+
+def parse_mark(text: bytes, place: str) -> ClusterMark:
+    """What the content of ``cluster.json`` says. Raises StartError: it is damaged or newer."""
     try:
         content = json.loads(text)
         version = int(content["format"])

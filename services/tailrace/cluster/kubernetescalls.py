@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import urllib3
 from kubernetes import client, config
@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 
     from tailrace.cluster.kubernetes import Manifest
 
+Configuration: TypeAlias = client.Configuration
+"""How the API is reached, and as whom."""
 
-def in_cluster_configuration() -> client.Configuration:
+
+def in_cluster_configuration() -> Configuration:
     """How a pod reaches the API, with the pod's own service account. Raises StartError: this is no pod."""
     configuration = client.Configuration()
     try:
@@ -34,7 +37,7 @@ def in_cluster_configuration() -> client.Configuration:
     return configuration
 
 
-def kubeconfig_configuration(path: str | None = None, context: str | None = None) -> client.Configuration:
+def kubeconfig_configuration(path: str | None = None, context: str | None = None) -> Configuration:
     """What a kubeconfig names (None: as kubectl finds it). Raises StartError: there is none."""
     configuration = client.Configuration()
     try:
@@ -47,7 +50,7 @@ def kubeconfig_configuration(path: str | None = None, context: str | None = None
 class KubernetesCalls:
     """The client, its threads, deadlines and errors. ``connections``: how many more it keeps than it has threads."""
 
-    def __init__(self, configuration: client.Configuration, connections: int = 0) -> None:
+    def __init__(self, configuration: Configuration, connections: int = 0) -> None:
         configuration.retries = False
         configuration.connection_pool_maxsize = limits.KUBERNETES_THREADS + connections
         self.client = client.ApiClient(configuration)

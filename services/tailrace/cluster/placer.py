@@ -67,6 +67,8 @@ class Placer:
         self._named: frozenset[str] = frozenset()
         self._endpoints: dict[str, ContainerEndpoints] = {}
         self._marked_at_s: dict[tuple[int, Assignment], float] = {}
+        self.decision: Decision | None = None
+        """What the last step of `run` did."""
 
     async def run(self) -> NoReturn:
         """Take steps until cancelled."""
@@ -74,7 +76,7 @@ class Placer:
         last = ""
         while True:
             began_s = loop.time()
-            decision = await self.step()
+            self.decision = decision = await self.step()
             if decision.reason != last:
                 _logger.info("placement", cluster=self._cluster, reason=decision.reason)
                 last = decision.reason

@@ -1,0 +1,153 @@
+"""What must hold before pods of a StreamCluster are made or changed; pure but for the questions to Tier 2 and Secret.
+
+Each check names the field and the fix. None of them touches data.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace.common.budgets import pod_budgets
+from tailrace.common.errors import InvalidSpecError, StartError
+from tailrace_operator.cluster.pods import ACCESS_KEY, SECRET_KEY
+from tailrace_operator.cluster.tier2 import Credentials, Tier2Error
+from tailrace_operator.specs import StreamClusterSpec
+
+if TYPE_CHECKING:
+    from tailrace.cluster.clusterobject import ClusterMark
+    from tailrace.cluster.kubernetes import Manifest
+    from tailrace_operator.specs import Tier2Spec
+
+_SCRYPT: Final[Mapping[str, Any]] = {"n": 2**12, "r": 8, "p": 1, "dklen": 16}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """``reason``: CamelCase; ``message``: names the field and the fix."""
+
+    reason: str
+    message: str
+
+
+def memory_problem(spec: StreamClusterSpec) -> Problem | None:
+    """Budgets that do not fit the memory figure of a segment store pod."""
+    store = spec.segment_store
+    try:
+        pod_budgets(store.memory_bytes, store.workers, spec.containers)
+    except StartError as error:
+        return Problem("MemoryTooSmall", f"spec.segmentStore.memory: {error}: raise it, or take fewer workers")
+    return None
+
+
+def containers_problem(spec: StreamClusterSpec, running: Manifest | None) -> Problem | None:
+    """A number of containers that is not the one that the cluster's pods were made with."""
+    before = containers_of(running)
+    if before is None or before == spec.containers:
+        return None
+    return _containers_changed(before, "the cluster")
+
+
+def containers_of(stateful_set: Manifest | None) -> int | None:
+    """How many containers the pods of a StatefulSet were told of."""
+    try:
+        arguments = (stateful_set or {})["spec"]["template"]["spec"]["containers"][0]["args"]
+        return int(arguments[arguments.index("--containers") + 1])
+    except (KeyError, IndexError, ValueError, TypeError):
+        return None
+
+
+def mark_problem(spec: StreamClusterSpec, cluster_id: str, mark: ClusterMark | None) -> Problem | None:
+    """A bucket and prefix that belong to another cluster, or to this one with another number of containers."""
+    if mark is None:
+        return None
+    url = spec.tier2.url
+    if mark.cluster_id != cluster_id:
+        return Problem(
+            "BucketOfAnotherCluster",
+            f"spec.tier2: {url} belongs to cluster {mark.cluster_id}, not to {cluster_id}: give another bucket or "
+            f"prefix, or, to take its data over, set spec.adoptClusterId to {mark.cluster_id}",
+        )
+    if mark.containers != spec.containers:
+        return _containers_changed(mark.containers, f"the data in {url}")
+    return None
+
+
+def rival_problem(manifest: Manifest, spec: StreamClusterSpec, others: Iterable[Manifest]) -> Problem | None:
+    """Another, older StreamCluster over the same place, or over one that contains this one or lies in it."""
+    for other in others:
+        theirs = _tier2_of(other)
+        if theirs is None or other["metadata"]["uid"] == manifest["metadata"]["uid"]:
+            continue
+        if _age(other) < _age(manifest) and _overlap(spec.tier2, theirs):
+            metadata = other["metadata"]
+            return Problem(
+                "BucketShared",
+                f"spec.tier2.prefix: {spec.tier2.url} overlaps with {theirs.url} of StreamCluster "
+                f"{metadata['namespace']}/{metadata['name']}: give another bucket or prefix",
+            )
+    return None
+
+
+def credentials_of(tier2: Tier2Spec, secret: Manifest | None) -> Credentials:
+    """What a Secret holds. Raises Tier2Error: it is missing, or something in it is."""
+    name = tier2.credentials_secret
+    if secret is None:
+        raise Tier2Error(
+            "SecretMissing",
+            f"spec.tier2.credentialsSecret: there is no Secret {name} in this namespace: make it, with the keys "
+            f"{ACCESS_KEY} and {SECRET_KEY}",
+        )
+    found = [_decoded(secret, key) for key in (ACCESS_KEY, SECRET_KEY)]
+    for key, value in zip((ACCESS_KEY, SECRET_KEY), found, strict=True):
+        if not value:
+            raise Tier2Error(
+                "SecretIncomplete", f"spec.tier2.credentialsSecret: Secret {name} has no key {key}: add it to its data"
+            )
+    return Credentials(*found)
+
+
+def fingerprint(secret: Manifest, credentials: Credentials) -> str:
+    """Changes when the credentials do, and only then; costly to guess them from (it is shown in the StatefulSet)."""
+    salt = str(secret["metadata"]["uid"]).encode()
+    text = f"{len(credentials.access_key)}:{credentials.access_key}{credentials.secret_key}"
+    return hashlib.scrypt(text.encode(), salt=salt, **_SCRYPT).hex()
+
+
+def _containers_changed(before: int, whose: str) -> Problem:
+    return Problem(
+        "ContainersChanged",
+        f"spec.containers: {whose} has {before} containers, and their number cannot change: set it to {before}",
+    )
+
+
+def _decoded(secret: Manifest, key: str) -> str:
+    try:
+        return base64.b64decode((secret.get("data") or {}).get(key) or "", validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError, TypeError):
+        return ""
+
+
+def _tier2_of(manifest: Manifest) -> Tier2Spec | None:
+    """None: it is not a StreamCluster that anybody could run."""
+    try:
+        return StreamClusterSpec.parse(manifest).tier2
+    except InvalidSpecError:
+        return None
+
+
+def _age(manifest: Manifest) -> tuple[str, str]:
+    metadata = manifest["metadata"]
+    return str(metadata.get("creationTimestamp", "")), str(metadata["uid"])
+
+
+def _overlap(one: Tier2Spec, other: Tier2Spec) -> bool:
+    """Whether objects of one are below the prefix of the other: orphans are looked for there."""
+    if (one.endpoint.rstrip("/"), one.bucket) != (other.endpoint.rstrip("/"), other.bucket):
+        return False
+    first, second = (f"{tier2.prefix}/" if tier2.prefix else "" for tier2 in (one, other))
+    return first.startswith(second) or second.startswith(first)

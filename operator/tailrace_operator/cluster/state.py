@@ -1,0 +1,79 @@
+"""What a StreamCluster's children say about it, as conditions; pure (design §11, ADR 0013)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tailrace.cluster.clustermap import read_map
+from tailrace.common.errors import BadRequestError
+from tailrace_operator.reconciling import Condition, Truth
+
+if TYPE_CHECKING:
+    from tailrace.cluster.kubernetes import Manifest
+
+TIER2_READY = "Tier2Ready"
+ACCEPTED = "Accepted"
+STORE_READY = "SegmentStoreReady"
+CONTROLLER_READY = "ControllerReady"
+CONTAINERS_PLACED = "ContainersPlaced"
+
+
+def ready_pods(workload: Manifest | None) -> int:
+    """How many pods of a StatefulSet or Deployment are ready."""
+    return _count(_status(workload), "readyReplicas")
+
+
+def pods_condition(condition_type: str, what: str, workload: Manifest | None, wanted: int) -> Condition:
+    """Whether as many pods as asked for are ready, all of them as the specification says now."""
+    if workload is None:
+        return Condition(condition_type, Truth.FALSE, "NotCreated", f"There are no {what} pods yet.", bad=None)
+    status = _status(workload)
+    ready, updated = ready_pods(workload), _count(status, "updatedReplicas")
+    rolling = _count(status, "observedGeneration") < int(workload["metadata"].get("generation") or 0)
+    if updated < wanted or rolling:
+        message = f"{ready} of {wanted} {what} pods are ready, {min(updated, wanted)} are as the specification says."
+        return Condition(condition_type, Truth.FALSE, "PodsChanging", message, bad=None)
+    if ready < wanted:
+        message = f"{ready} of {wanted} {what} pods are ready."
+        return Condition(condition_type, Truth.FALSE, "PodsNotReady", message)
+    return Condition(condition_type, Truth.TRUE, "PodsReady", f"All {wanted} {what} pods are ready.")
+
+
+def placed_condition(manifest: Manifest, reason: str, failure: str | None) -> Condition:
+    """Whether the map names a known worker for every container.
+
+    `reason`: what the placer did last; `failure`: why it ended.
+    """
+    if failure is not None:
+        return Condition(CONTAINERS_PLACED, Truth.UNKNOWN, "PlacerFailed", failure, bad=Truth.UNKNOWN)
+    try:
+        cluster_map = read_map(manifest)
+    except BadRequestError as error:
+        return Condition(CONTAINERS_PLACED, Truth.FALSE, "NoMap", str(error))
+    count = cluster_map.container_count
+    placed = sum(assignment.worker in cluster_map.workers for assignment in cluster_map.assignments.values())
+    if placed < count:
+        message = f"{placed} of {count} containers have a worker: {reason}."
+        return Condition(CONTAINERS_PLACED, Truth.FALSE, "ContainersWithoutWorker", message)
+    workers = len({assignment.worker for assignment in cluster_map.assignments.values()})
+    message = f"All {count} containers have a worker, {workers} in all."
+    return Condition(CONTAINERS_PLACED, Truth.TRUE, "AllPlaced", message)
+
+
+def notable(manifest: Manifest) -> Any:
+    """What of a StreamCluster's status is worth a look when it changes: the map, which the placer writes."""
+    status = manifest.get("status") or {}
+    return (
+        [(item.get("id"), item.get("worker")) for item in status.get("containers") or [] if isinstance(item, dict)],
+        [item.get("name") for item in status.get("workers") or [] if isinstance(item, dict)],
+    )
+
+
+def _status(workload: Manifest | None) -> Mapping[str, Any]:
+    return (workload or {}).get("status") or {}
+
+
+def _count(status: Mapping[str, Any], name: str) -> int:
+    found = status.get(name)
+    return found if type(found) is int else 0

@@ -1,0 +1,191 @@
+"""The object store of a StreamCluster as the operator looks at it, with `minio` (design §5, §11).
+
+Nothing is written but a missing bucket. One question tells most: reading ``cluster.json`` shows whether the endpoint
+answers, whether the credentials are right, whether the bucket is there, and whose it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+from urllib.parse import urlsplit
+
+import minio
+import urllib3
+from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
+
+from tailrace.cluster.clusterobject import CLUSTER_KEY, ClusterMark, parse_mark
+from tailrace.common import limits
+from tailrace.common.errors import StartError, TailraceError
+
+if TYPE_CHECKING:
+    from tailrace_operator.specs import Tier2Spec
+
+_WRONG_CREDENTIALS: Final = {
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+    "AuthorizationHeaderMalformed",
+    "InvalidTokenId",
+    "ExpiredToken",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Of the object store; never shown."""
+
+    access_key: str
+    secret_key: str
+
+    def __repr__(self) -> str:
+        return "Credentials(…)"
+
+
+class Tier2Error(TailraceError):
+    """Tier 2 cannot be used as it is asked for. ``reason``: CamelCase; the message names the field and the fix.
+
+    ``passing``: it may well be over by itself.
+    """
+
+    def __init__(self, reason: str, message: str, *, passing: bool = False) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.passing = passing
+
+
+class Tier2Probe(Protocol):
+    """Looks at object stores."""
+
+    async def look(self, tier2: Tier2Spec, credentials: Credentials) -> ClusterMark | None:
+        """Whose bucket and prefix it is, None: nobody's yet. A bucket that is missing is made.
+
+        Raises:
+            Tier2Error: it cannot be used, for whichever reason.
+        """
+        ...
+
+
+class MinioProbe:
+    """Implements Tier2Probe. The client blocks, so it runs in a few threads; every question has a deadline."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(limits.TIER2_CHECK_THREADS, thread_name_prefix="tailrace-tier2")
+
+    def close(self) -> None:
+        """Look no more; questions under way end by themselves."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def look(self, tier2: Tier2Spec, credentials: Credentials) -> ClusterMark | None:
+        """See Tier2Probe.look."""
+        try:
+            # The thread's deadlines are of single waits; this one is of the whole, waiting for a thread included.
+            async with asyncio.timeout(2 * limits.TIER2_CHECK_DEADLINE_S):
+                return await asyncio.get_running_loop().run_in_executor(self._threads, _look, tier2, credentials)
+        except TimeoutError as error:
+            raise _unreachable(tier2, f"no answer within {2 * limits.TIER2_CHECK_DEADLINE_S:g} s") from error
+
+
+def _look(tier2: Tier2Spec, credentials: Credentials) -> ClusterMark | None:
+    pool = urllib3.PoolManager(
+        timeout=urllib3.Timeout(total=limits.TIER2_CHECK_DEADLINE_S),
+        retries=False,  # it is asked again anyway
+        maxsize=1,
+        cert_reqs="CERT_REQUIRED",
+    )
+    try:
+        return _ask(_client(tier2, credentials, pool), tier2)
+    except Tier2Error:
+        raise
+    except StartError as error:  # the mark is damaged, or of a newer version
+        raise Tier2Error("Unreadable", f"spec.tier2: {error}: give another bucket or prefix") from error
+    except S3Error as error:
+        raise _refused(tier2, error) from error
+    except (ServerError, InvalidResponseError) as error:
+        raise Tier2Error(
+            "StoreFails",
+            f"spec.tier2.endpoint: {tier2.endpoint} answers, but not as an object store: {error}",
+            passing=True,
+        ) from error
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise _unreachable(tier2, str(error)) from error
+    except (MinioException, ValueError) as error:
+        raise Tier2Error("Invalid", f"spec.tier2: {error}") from error
+    finally:
+        pool.clear()
+
+
+def _client(tier2: Tier2Spec, credentials: Credentials, pool: urllib3.PoolManager) -> minio.Minio:
+    url = urlsplit(tier2.endpoint)
+    return minio.Minio(
+        url.netloc,
+        credentials.access_key,
+        credentials.secret_key,
+        secure=url.scheme == "https",
+        region=tier2.region or "us-east-1",  # as the segment stores sign, and without a question about it
+        http_client=pool,
+    )
+
+
+def _ask(client: minio.Minio, tier2: Tier2Spec) -> ClusterMark | None:
+    key = f"{tier2.prefix}/{CLUSTER_KEY}" if tier2.prefix else CLUSTER_KEY
+    try:
+        answer = client.get_object(tier2.bucket, key)
+    except S3Error as error:
+        if error.code == "NoSuchKey":
+            return None
+        if error.code == "NoSuchBucket":
+            _make(client, tier2)
+            return None
+        raise
+    try:
+        text = answer.read(limits.TIER2_MARK_MAX_BYTES)
+    finally:
+        answer.close()
+    return parse_mark(text, f"{tier2.url}/{CLUSTER_KEY}")
+
+
+def _make(client: minio.Minio, tier2: Tier2Spec) -> None:
+    try:
+        client.make_bucket(tier2.bucket)
+    except S3Error as error:
+        if error.code == "BucketAlreadyOwnedByYou":  # somebody was faster
+            return
+        raise Tier2Error(
+            "BucketMissing",
+            f"spec.tier2.bucket: bucket {tier2.bucket} does not exist and cannot be made with the credentials of "
+            f"Secret {tier2.credentials_secret} ({error.code}): make it, or let them make it",
+        ) from error
+
+
+def _refused(tier2: Tier2Spec, error: S3Error) -> Tier2Error:
+    secret = tier2.credentials_secret
+    if error.code in _WRONG_CREDENTIALS:
+        return Tier2Error(
+            "CredentialsWrong",
+            f"spec.tier2.credentialsSecret: {tier2.endpoint} does not take the credentials of Secret {secret} "
+            f"({error.code}): correct its accessKey and secretKey",
+        )
+    if error.code in ("AccessDenied", "AllAccessDisabled"):
+        return Tier2Error(
+            "AccessDenied",
+            f"spec.tier2.credentialsSecret: the credentials of Secret {secret} may not read {tier2.url}: let them "
+            "read, write, list and delete there",
+        )
+    if error.code in ("NoSuchBucket", "InvalidBucketName"):
+        return Tier2Error("BucketMissing", f"spec.tier2.bucket: bucket {tier2.bucket} cannot be used: {error.code}")
+    return Tier2Error(
+        "StoreFails",
+        f"spec.tier2.endpoint: {tier2.endpoint} answers {error.code}: see to the object store",
+        passing=True,
+    )
+
+
+def _unreachable(tier2: Tier2Spec, why: str) -> Tier2Error:
+    return Tier2Error(
+        "EndpointUnreachable",
+        f"spec.tier2.endpoint: {tier2.endpoint} cannot be reached: correct it, or see to the object store "
+        f"({why[:200]})",
+        passing=True,
+    )
