@@ -9,7 +9,8 @@ import structlog
 
 from tailrace.common import limits
 from tailrace.wire import commands as c
-from tailrace.wire.codec import FRAME_HEADER_BYTES, encode
+from tailrace.wire.codec import FRAME_HEADER, FRAME_HEADER_BYTES, decode, encode
+from tailrace.wire.commands_append import STAND_IN_OLDEST_VERSION
 
 if TYPE_CHECKING:
     from tailrace.cluster.endpoints import ContainerEndpoints
@@ -23,7 +24,7 @@ class HelloProber:
     """Implements `Prober` over the network, at the internal endpoint."""
 
     async def answers(self, worker: str, endpoints: ContainerEndpoints | None) -> bool:
-        """See Prober.answers. A worker without an endpoint cannot answer."""
+        """See Prober.answers. A worker without an endpoint cannot answer, and who stands in for one does not count."""
         if endpoints is None:
             return False
         answer = _Answer()
@@ -43,11 +44,11 @@ class HelloProber:
 
 
 class _Answer(asyncio.Protocol):
-    """Says Hello and waits for whatever frame comes back."""
+    """Says Hello and waits for the Hello that comes back first."""
 
     def __init__(self) -> None:
         self.came: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._received_bytes = 0
+        self._received = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
@@ -56,9 +57,14 @@ class _Answer(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
-        self._received_bytes += len(data)
-        if self._received_bytes >= FRAME_HEADER_BYTES and not self.came.done():
-            self.came.set_result(True)
+        if self.came.done():
+            return
+        self._received += data[: len(_HELLO)]
+        if len(self._received) < len(_HELLO):
+            return
+        code, _ = FRAME_HEADER.unpack_from(self._received)
+        hello = decode(code, self._received[FRAME_HEADER_BYTES : len(_HELLO)]) if code == c.Hello.CODE else None
+        self.came.set_result(isinstance(hello, c.Hello) and hello.low_version != STAND_IN_OLDEST_VERSION)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""

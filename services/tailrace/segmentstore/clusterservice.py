@@ -34,7 +34,7 @@ from tailrace.storage.obstores import open_object_store
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 
     from tailrace.cluster.kubernetesapi import HttpKubernetes
     from tailrace.common.ports import Clock, Entropy
@@ -177,9 +177,11 @@ class ClusterStoreService:
         spec = self._spec
         place = f"Tier 2 {spec.tier2}" + (f" at {spec.s3_endpoint}" if spec.s3_endpoint else "")
         if not spec.tried:
-            await probe_conditions(self._store, self._entropy.token(8).hex(), place)
+            with _naming(place):
+                await probe_conditions(self._store, self._entropy.token(8).hex(), place)
         bound = await any_epoch_taken(self._api, spec.cluster)
-        await bind_tier2(self._store, place, spec.cluster_id, spec.container_count, bound=bound)
+        with _naming(place):
+            await bind_tier2(self._store, place, spec.cluster_id, spec.container_count, bound=bound)
 
     async def _patiently(self, call: Callable[[], Awaitable[None]]) -> None:
         """Whatever does not answer may do so later; whoever looks is told the reason."""
@@ -280,6 +282,15 @@ class ClusterStoreService:
     async def close(self) -> None:
         """Stop serving; what was acknowledged is stored already."""
         await self._stack.aclose()
+
+
+@contextlib.contextmanager
+def _naming(place: str) -> Iterator[None]:
+    """Errors of the store say which one it is."""
+    try:
+        yield
+    except UnavailableError as error:
+        raise UnavailableError(f"{place} does not work: {error}") from error
 
 
 async def _set(event: asyncio.Event) -> None:

@@ -2,7 +2,8 @@
 
 Clients keep an endpoint until they hear WrongHost; a port that nobody answers would hold them for their whole patience.
 So whoever keeps a worker's socket answers while the worker does not run, by the worker's own server over no containers:
-every request gets the reply that a worker gives for a container which is elsewhere.
+every request gets the reply that a worker gives for a container which is elsewhere. Whoever asks whether the worker is
+there (`cluster.prober`) tells the two apart by the oldest version in the answer to Hello.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from tailrace.common.errors import WrongHostError
 from tailrace.segmentstore.server.budgets import InFlightBudget
 from tailrace.segmentstore.server.listener import SegmentStoreServer
 from tailrace.segmentstore.server.receiving import ReceiveRoom
+from tailrace.wire.commands_append import STAND_IN_OLDEST_VERSION
 from tailrace.wire.receiver import BufferPool
 
 if TYPE_CHECKING:
@@ -68,6 +70,7 @@ class StandIn:
             self._entropy,
             receiving=ReceiveRoom(loop, pool),
             connections_max=limits.STAND_IN_CONNECTIONS_MAX,
+            oldest_version=STAND_IN_OLDEST_VERSION,
         )
         # A number of its own for the same socket: what is closed at the end is that number, not the socket.
         await self._server.start_on(self._listener.dup())

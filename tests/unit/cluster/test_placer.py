@@ -25,6 +25,7 @@ from tailrace.common import limits
 from tailrace.common.errors import UnavailableError, WriteConflictError
 from tailrace.wire import commands as c
 from tailrace.wire.codec import encode
+from tailrace.wire.commands_append import STAND_IN_OLDEST_VERSION
 
 COUNT = 4
 
@@ -324,7 +325,16 @@ def test_a_pod_answers_when_it_says_anything() -> None:
             loop = world.loop
 
             async def serve() -> None:
-                for port, answer in ((1, encode(c.Hello(16, 5))), (2, b""), (3, b"close"), (4, b"\0\0")):
+                answers = {
+                    1: encode(c.Hello(16, 5)),
+                    2: b"",
+                    3: b"close",
+                    4: b"\0\0",
+                    6: encode(c.Hello(16, STAND_IN_OLDEST_VERSION)),
+                    7: encode(c.KeepAlive()) + bytes(8),
+                    8: encode(c.Hello(17, 5)) + encode(c.KeepAlive()),
+                }
+                for port, answer in answers.items():
                     await loop.create_server(lambda answer=answer: Server(answer), "pod", port)
 
             await pod.spawn(serve())
@@ -333,8 +343,8 @@ def test_a_pod_answers_when_it_says_anything() -> None:
                 return await HelloProber().answers("w", ContainerEndpoints(Endpoint("pod", port)))
 
             began_s = loop.time()
-            found = [await asker.spawn(ask(port)) for port in range(1, 6)]
-            assert found == [True, False, False, False, False]
+            found = [await asker.spawn(ask(port)) for port in range(1, 9)]
+            assert found == [True, False, False, False, False, False, False, True]
             assert loop.time() - began_s < 4 * limits.PROBE_DEADLINE_S
             assert not await asker.spawn(HelloProber().answers("w", None))
 

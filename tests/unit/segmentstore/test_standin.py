@@ -8,9 +8,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint
+from tailrace.cluster.prober import HelloProber
 from tailrace.common.http import listen
 from tailrace.common.realports import SystemClock, SystemEntropy
-from tailrace.segmentstore.standin import StandIn
+from tailrace.segmentstore.server.budgets import InFlightBudget
+from tailrace.segmentstore.server.listener import SegmentStoreServer
+from tailrace.segmentstore.standin import NoContainers, StandIn
 from tailrace.wire import codec
 from tailrace.wire import commands as c
 
@@ -101,3 +105,15 @@ async def test_it_answers_whoever_waited_and_leaves_the_socket_to_the_worker(
     writer.write(codec.encode(c.SealSegment(2, NAME, "")))
     assert await receive(reader) == c.WrongHost(2, NAME, "", "")
     writer.close()
+
+
+async def test_whoever_asks_for_the_worker_is_not_taken_in(stand_in: StandIn, listener: socket.socket) -> None:
+    await stand_in.begin()
+    host, port = listener.getsockname()[:2]
+    endpoints = ContainerEndpoints(Endpoint(host, port))
+    assert not await HelloProber().answers("w", endpoints)
+    await stand_in.end()
+    server = SegmentStoreServer(NoContainers(), InFlightBudget(), SystemClock(), SystemEntropy())
+    await server.start_on(listener.dup())
+    assert await HelloProber().answers("w", endpoints), "a worker without containers is there"
+    await server.close()

@@ -34,7 +34,6 @@ WIRE_VERSION: Final = 16
 
 OLDEST_WIRE_VERSION: Final = 5
 
-_HELLO_FRAME: Final = encode(c.Hello(WIRE_VERSION, OLDEST_WIRE_VERSION))
 _KEEP_ALIVE_FRAME: Final = encode(c.KeepAlive())
 _KEEP_ALIVE: Final = c.KeepAlive.CODE
 _PADDING: Final = c.Padding.CODE
@@ -234,7 +233,7 @@ class Connection(asyncio.BufferedProtocol):
             self._stop(_STOP_BUDGET)
 
     def _hello(self, command: c.Hello) -> None:
-        self._outbox.send(_HELLO_FRAME)
+        self._outbox.send(encode(c.Hello(WIRE_VERSION, self._context.oldest_version)))
         if command.low_version > WIRE_VERSION or command.high_version < OLDEST_WIRE_VERSION:
             self.fail(f"the peer speaks versions {command.low_version} to {command.high_version}")
 

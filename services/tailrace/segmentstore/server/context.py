@@ -43,6 +43,8 @@ class ServerContext:
     receiving: ReceiveRoom
     log: FilteringBoundLogger
     background: Callable[[Coroutine[None, None, None]], None]
+    oldest_version: int
+    """Announced in the answer to Hello."""
 
 
 def scope_of(segment: str) -> str:

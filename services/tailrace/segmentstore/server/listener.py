@@ -9,7 +9,7 @@ import structlog
 
 from tailrace.common import limits
 from tailrace.common.auth import account_nothing, allow_all
-from tailrace.segmentstore.server.connection import Connection
+from tailrace.segmentstore.server.connection import OLDEST_WIRE_VERSION, Connection
 from tailrace.segmentstore.server.context import ServerContext, Unanswered
 from tailrace.segmentstore.server.receiving import ReceiveRoom
 from tailrace.segmentstore.server.unsent import UnsentReplies
@@ -39,6 +39,7 @@ class SegmentStoreServer:
         unsent: UnsentReplies | None = None,
         receiving: ReceiveRoom | None = None,
         connections_max: int = limits.CONNECTIONS_MAX,
+        oldest_version: int = OLDEST_WIRE_VERSION,
     ) -> None:
         loop = asyncio.get_running_loop()
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -64,6 +65,7 @@ class SegmentStoreServer:
             receiving,
             self._log,
             self._background,
+            oldest_version,
         )
 
     async def start(self, host: str, port: int, ssl: ssl_module.SSLContext | None = None) -> tuple[str, int]:
