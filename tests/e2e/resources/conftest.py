@@ -10,7 +10,9 @@ import pytest
 from harness.localobjects import Hand, LocalObjects
 from tailrace.client.asyncclient import Client
 from tailrace_operator.controllers import Controllers
-from tailrace_operator.objects import STREAMS
+from tailrace_operator.objects import READER_GROUPS, STREAMS
+from tailrace_operator.readergroup.reconcile import ReaderGroupReconciler
+from tailrace_operator.reconciling import Reconciler
 from tailrace_operator.stream.reconcile import StreamReconciler
 
 
@@ -26,7 +28,11 @@ async def hand(controller: str) -> AsyncIterator[Hand]:
     """Reconcilers; the cluster's controller is the server of the module."""
     objects = LocalObjects()
     controllers = Controllers(objects, uri=lambda _: controller)
-    made = Hand(objects, {STREAMS.plural: StreamReconciler(objects, controllers)})
+    reconcilers: dict[str, Reconciler] = {
+        STREAMS.plural: StreamReconciler(objects, controllers),
+        READER_GROUPS.plural: ReaderGroupReconciler(objects, controllers),
+    }
+    made = Hand(objects, reconcilers)
     made.make_cluster()
     yield made
     await controllers.close()

@@ -1,0 +1,163 @@
+"""How far a group is behind: bytes between its positions and the tails of its streams (reader-group-state §8).
+
+Of every segment from the group's position on: its length less what was read, or less where it begins now if that was
+truncated past the position. Segments that follow one that is not finished count as a whole, up to the end cuts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.client.groupcuts import complete_cuts
+from tailrace.client.model import StreamName
+from tailrace.common import limits, names
+from tailrace.common.errors import BadRequestError, NoSuchSegmentError, NotFoundError
+from tailrace.common.streamcut import StreamCut
+from tailrace_operator.readergroup.history import NOTHING_UNREAD, Age, LengthHistory, oldest
+
+if TYPE_CHECKING:
+    import uuid
+
+    from tailrace.client.asyncclient import Client
+    from tailrace.client.types import SegmentInfo
+    from tailrace_operator.readergroup.positions import GroupPositions
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one measurement found. ``published``: cuts that the controller has from the group, by ``scope/stream``."""
+
+    online_readers: int
+    unassigned_segments: int
+    lag_bytes: int
+    age: Age
+    published: Mapping[str, StreamCut]
+    group_id: uuid.UUID | None
+
+
+@dataclass(slots=True)
+class Histories:
+    """Lengths that segments had, those of the segments asked for longest ago forgotten first."""
+
+    _known: OrderedDict[str, LengthHistory] = field(default_factory=OrderedDict)
+
+    def of(self, segment: str) -> LengthHistory:
+        """The history of a segment; empty for one that was never looked at."""
+        history = self._known.setdefault(segment, LengthHistory())
+        self._known.move_to_end(segment)
+        if len(self._known) > limits.OPERATOR_LAG_SEGMENTS_MAX:
+            self._known.popitem(last=False)
+        return history
+
+
+class SegmentLook:
+    """Segments as they are during one measurement of a cluster; each is asked once, however many groups read it."""
+
+    def __init__(self, histories: Histories) -> None:
+        self._histories = histories
+        self._infos: dict[str, SegmentInfo | None] = {}
+
+    async def info(self, client: Client, segment: str) -> SegmentInfo | None:
+        """Properties; None for a segment that was deleted."""
+        if segment not in self._infos:
+            try:
+                self._infos[segment] = await client.context.segments.segment_info(segment)
+            except NoSuchSegmentError:
+                self._infos[segment] = None
+        return self._infos[segment]
+
+    def age(self, segment: str, length: int, position: int, empty_at_s: float | None) -> Age:
+        """Age of the oldest byte from a position on; `empty_at_s`: when the segment did not exist yet."""
+        history, now_s = self._histories.of(segment), asyncio.get_running_loop().time()
+        if not history and empty_at_s is not None:
+            history.note(empty_at_s, 0)
+        history.note(now_s, length)
+        return history.age(position, now_s)
+
+
+class Seen(NamedTuple):
+    """When a stream was measured for a group, and the newest epoch then."""
+
+    time_s: float
+    epoch: int
+
+
+async def measure(
+    client: Client, group: str, positions: GroupPositions, look: SegmentLook, seen: dict[str, Seen], *, publishes: bool
+) -> Sample:
+    """Measure one group, called ``scope/group``. `seen` is what the group's last measurement left; it is updated.
+
+    Raises:
+        UnavailableError: a segment or the controller does not answer.
+    """
+    cuts = await complete_cuts(client.context, positions.offsets)
+    total, ages, published = 0, [NOTHING_UNREAD], {}
+    for scoped in positions.streams:
+        stream = StreamName.parse(scoped)
+        cut = cuts.get(scoped)
+        if cut is not None:  # else all that the group is to read of the stream was read
+            unread, age = await _behind(client, stream, cut.positions, positions.ends, look, seen)
+            total += unread
+            ages.append(age)
+        if publishes and (last := await _published(client, stream, group)) is not None:
+            published[scoped] = last
+    return Sample(
+        positions.online_readers, positions.unassigned_segments, total, oldest(ages), published, positions.group_id
+    )
+
+
+async def _behind(
+    client: Client,
+    stream: StreamName,
+    cut: Mapping[int, int],
+    ends: Mapping[str, int],
+    look: SegmentLook,
+    seen: dict[str, Seen],
+) -> tuple[int, Age]:
+    before, total, ages = seen.get(str(stream)), 0, [NOTHING_UNREAD]
+    now_s = asyncio.get_running_loop().time()
+    identifiers = await _from(client, stream, cut, ends)
+    for identifier in identifiers:
+        segment = stream.segment(identifier)
+        info = await look.info(client, segment)
+        if info is None:
+            continue
+        position = max(cut.get(identifier, 0), info.start_offset, 0)
+        is_new = before is not None and names.segment_epoch(identifier) > before.epoch
+        age = look.age(segment, info.length, position, before.time_s if before is not None and is_new else None)
+        unread = min(info.length, ends.get(segment, info.length)) - position
+        if unread > 0:
+            total += unread
+            ages.append(age)
+    newest = max((names.segment_epoch(identifier) for identifier in identifiers), default=0)
+    seen[str(stream)] = Seen(now_s, newest)
+    return total, oldest(ages)
+
+
+async def _from(client: Client, stream: StreamName, cut: Mapping[int, int], ends: Mapping[str, int]) -> list[int]:
+    """Segments from a cut to the end cut, or to the tail; nothing of a stream that was deleted."""
+    controller = client.context.controller
+    own = {stream.segment(identifier): identifier for identifier in cut}
+    end = {}
+    for segment, offset in ends.items():
+        name = names.parse_segment_name(segment)
+        if (name.scope, name.stream) == stream:
+            end[name.identifier] = offset
+    try:
+        return await controller.segments_between(stream, cut, end or None)
+    except NotFoundError:
+        return []
+    except BadRequestError:
+        return list(own.values())  # the positions are past the end cut, or of a stream that was made again
+
+
+async def _published(client: Client, stream: StreamName, group: str) -> StreamCut | None:
+    try:
+        cut = await client.context.controller.subscriber_cut(stream, group)
+    except NotFoundError:  # the stream, or the subscription
+        return None
+    return StreamCut(stream.scope, stream.stream, cut) if cut else None

@@ -1,0 +1,42 @@
+"""Which resource a reader group belongs to (ADR 0014)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.common.errors import InvalidSpecError
+from tailrace_operator.objects import READER_GROUPS
+from tailrace_operator.readergroup.plan import eldest
+from tailrace_operator.specs import ReaderGroupSpec
+
+if TYPE_CHECKING:
+    import uuid
+
+    from tailrace.cluster.kubernetes import Manifest
+    from tailrace_operator.objects import Objects
+
+
+async def belongs_to(objects: Objects, spec: ReaderGroupSpec, manifest: Manifest, group_id: uuid.UUID) -> str:
+    """uid of the resource that the group belongs to: the one that made it, else the eldest that names it.
+
+    Raises:
+        UnavailableError: the API server does not answer.
+    """
+    own: str = manifest["metadata"]["uid"]
+    if own == str(group_id):
+        return own
+    rivals = [manifest]
+    for other in await objects.list(READER_GROUPS, manifest["metadata"]["namespace"]):
+        if other["metadata"]["uid"] != own and _names(other, spec):
+            if other["metadata"]["uid"] == str(group_id):
+                return str(group_id)
+            rivals.append(other)
+    return eldest(rivals)
+
+
+def _names(manifest: Manifest, spec: ReaderGroupSpec) -> bool:
+    try:
+        other = ReaderGroupSpec.parse(manifest)
+    except InvalidSpecError:
+        return False
+    return (other.cluster, other.scope, other.group_name) == (spec.cluster, spec.scope, spec.group_name)

@@ -1,0 +1,230 @@
+"""A ReaderGroup resource and its group: made by our client, kept in step, measured, deleted (design §11, ADR 0014).
+
+The group's id is the uid of the resource that made it. A group that was there before, made by an application or for a
+resource that is gone, belongs to the eldest of the resources that name it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from typing import TYPE_CHECKING
+
+from tailrace.client.groupcuts import complete_cuts
+from tailrace.client.model import StreamName
+from tailrace.common import limits
+from tailrace.common.errors import (
+    AlreadyExistsError,
+    BadRequestError,
+    DataError,
+    IllegalStateError,
+    InvalidSpecError,
+    NoSuchReaderGroupError,
+)
+from tailrace_operator.controllers import ClusterName, ClusterState
+from tailrace_operator.objects import READER_GROUPS
+from tailrace_operator.readergroup import conditions
+from tailrace_operator.readergroup.board import LagBoard
+from tailrace_operator.readergroup.deletion import delete_group
+from tailrace_operator.readergroup.ownership import belongs_to
+from tailrace_operator.readergroup.plan import differences, is_edited, publishes, wanted_config
+from tailrace_operator.reconciling import Condition, Notice, Outcome, holds, is_deleted
+from tailrace_operator.specs import ReaderGroupSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace.client.asyncclient import Client
+    from tailrace.client.groupstate.records import ReaderGroupConfig
+    from tailrace.cluster.kubernetes import Kind, Manifest
+    from tailrace.common.streamcut import StreamCut
+    from tailrace_operator.controllers import Controllers
+    from tailrace_operator.objects import Objects
+    from tailrace_operator.readergroup.measure import Sample
+
+
+class ReaderGroupReconciler:
+    """Implements Reconciler for ReaderGroups."""
+
+    def __init__(self, objects: Objects, controllers: Controllers) -> None:
+        self._objects = objects
+        self._controllers = controllers
+        self._board = LagBoard(controllers)
+
+    @property
+    def kind(self) -> Kind:
+        """See Reconciler.kind."""
+        return READER_GROUPS
+
+    @property
+    def period_s(self) -> float:
+        """See Reconciler.period_s."""
+        return limits.OPERATOR_LAG_PERIOD_S
+
+    async def gone(self, namespace: str, name: str) -> None:
+        """See Reconciler.gone."""
+        self._board.forget_everywhere(_resource(namespace, name))
+
+    async def reconcile(self, manifest: Manifest) -> Outcome:
+        """See Reconciler.reconcile."""
+        if is_deleted(manifest):
+            return await delete_group(self._objects, self._controllers, manifest)
+        try:
+            spec = ReaderGroupSpec.parse(manifest)
+        except InvalidSpecError as error:
+            return conditions.refused("InvalidSpec", f"{error}.")
+        deletes = spec.deletion_policy == "Delete" and spec.flavour == "Java"
+        if deletes is not holds(manifest):
+            return Outcome(finalizer=deletes, retry_after_s=0)
+        namespace = manifest["metadata"]["namespace"]
+        cluster = ClusterName(namespace, spec.cluster)
+        match await self._controllers.state(cluster):
+            case ClusterState.MISSING:
+                message = f"spec.cluster: there is no StreamCluster {spec.cluster} in namespace {namespace}."
+                return conditions.refused("ClusterNotFound", message, retry_after_s=limits.OPERATOR_WAIT_S)
+            case ClusterState.LEAVING:
+                message = f"spec.cluster: StreamCluster {spec.cluster} is being deleted."
+                return conditions.refused("ClusterLeaving", message)
+        if spec.flavour == "Rust":
+            return await self._observe(cluster, spec, manifest)
+        return await self._keep(cluster, spec, manifest)
+
+    # -- flavour Rust -------------------------------------------------------------------------------------------
+
+    async def _observe(self, cluster: ClusterName, spec: ReaderGroupSpec, manifest: Manifest) -> Outcome:
+        group = f"{spec.scope}/{spec.group_name}"
+        return await self._measured(cluster, spec, manifest, conditions.observed(group), None)
+
+    # -- flavour Java -------------------------------------------------------------------------------------------
+
+    async def _keep(self, cluster: ClusterName, spec: ReaderGroupSpec, manifest: Manifest) -> Outcome:
+        async with self._controllers.use(cluster) as client:
+            try:
+                ready, group_id, notices = await self._bring_into_step(client, spec, manifest)
+            except _MissingError as error:
+                return conditions.refused(error.reason, str(error), retry_after_s=limits.OPERATOR_WAIT_S)
+            except BadRequestError as error:
+                return conditions.refused("Refused", f"The controller refuses what is asked for: {error}.")
+        uid = await belongs_to(self._objects, spec, manifest, group_id)
+        outcome = await self._measured(cluster, spec, manifest, ready, uid)
+        return dataclasses.replace(outcome, notices=(*notices, *outcome.notices))
+
+    async def _bring_into_step(
+        self, client: Client, spec: ReaderGroupSpec, manifest: Manifest
+    ) -> tuple[Condition, uuid.UUID, Sequence[Notice]]:
+        """Whether the group is as asked for, its id, and what was done to make it so."""
+        group = f"{spec.scope}/{spec.group_name}"
+        try:
+            stored = await client.context.controller.reader_group_config(spec.scope, spec.group_name)
+        except NoSuchReaderGroupError:
+            made = await _create(client, spec, uuid.UUID(manifest["metadata"]["uid"]))
+            notice = Notice("ReaderGroupCreated", f"Reader group {group} was created.")
+            return conditions.in_step(group), made.group_id, [notice]
+        differing = differences(spec, stored)
+        if not differing:
+            return conditions.in_step(group), stored.group_id, ()
+        fields = ", ".join(f"spec.{name}" for name in differing)
+        owner = await belongs_to(self._objects, spec, manifest, stored.group_id)
+        if is_edited(manifest) and owner == manifest["metadata"]["uid"]:
+            await _require_streams(client, spec)
+            await _reset(client, spec)
+            notice = Notice(
+                "ReaderGroupReset",
+                f"Reader group {group} was reset because {fields} changed; it goes on where its readers were.",
+            )
+            return conditions.in_step(group), stored.group_id, [notice]
+        message = (
+            f"Reader group {group} exists with another configuration: {fields} differ. Make the resource like the "
+            "group, or edit the resource again to reset the group, or delete the group."
+        )
+        return conditions.not_ready("ConfigurationMismatch", message), stored.group_id, ()
+
+    # -- both ---------------------------------------------------------------------------------------------------
+
+    async def _measured(
+        self, cluster: ClusterName, spec: ReaderGroupSpec, manifest: Manifest, ready: Condition, uid: str | None
+    ) -> Outcome:
+        group = f"{spec.scope}/{spec.group_name}"
+        try:
+            sample = await self._sample(cluster, spec, manifest)
+        except NoSuchReaderGroupError:
+            message = f"Reader group {group} has no state; an application of the {spec.flavour} flavour makes it."
+            return conditions.unmeasured("GroupNotFound", message, uid=None)
+        except (DataError, IllegalStateError) as error:
+            message = f"The state of reader group {group} cannot be read: {error}."
+            return conditions.unmeasured("StateUnreadable", message, uid=uid)
+        return conditions.measured(sample, spec.lag_threshold, ready, uid)
+
+    async def _sample(self, cluster: ClusterName, spec: ReaderGroupSpec, manifest: Manifest) -> Sample:
+        resource = _resource(manifest["metadata"]["namespace"], manifest["metadata"]["name"])
+        is_rust = spec.flavour == "Rust"
+
+        async def sample() -> Sample:
+            return await self._board.sample(
+                cluster, resource, spec.scope, spec.group_name, is_rust=is_rust, publishes=publishes(spec)
+            )
+
+        try:
+            return await sample()
+        except NoSuchReaderGroupError:
+            if is_rust:
+                raise
+        async with self._controllers.use(cluster) as client:
+            await _initialize(client, spec)
+        return await sample()
+
+
+class _MissingError(Exception):
+    """Something that the group needs is not there; ``reason`` is that of the condition."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def _resource(namespace: str, name: str) -> str:
+    return f"{namespace}/{name}"
+
+
+async def _require_streams(client: Client, spec: ReaderGroupSpec) -> None:
+    for scoped in spec.streams:
+        if not await client.context.controller.stream_exists(StreamName.parse(scoped)):
+            raise _MissingError("StreamNotFound", f"spec.streams: stream {scoped} does not exist.")
+
+
+async def _create(client: Client, spec: ReaderGroupSpec, group_id: uuid.UUID) -> ReaderGroupConfig:
+    """Create the group with its first state; what an attempt before left half done is finished."""
+    await _require_streams(client, spec)
+    start: dict[str, StreamCut | None] = {}
+    if spec.start == "Tail":
+        start = {scoped: await client.streams.tail(scoped) for scoped in spec.streams}
+    await client.context.controller.create_scope(spec.scope)
+    config = dataclasses.replace(wanted_config(spec, start), group_id=group_id)
+    try:
+        await client.reader_groups(spec.scope).create(spec.group_name, config)
+    except AlreadyExistsError:  # by somebody else just now; the next look says how it differs
+        return await client.context.controller.reader_group_config(spec.scope, spec.group_name)
+    return config
+
+
+async def _initialize(client: Client, spec: ReaderGroupSpec) -> None:
+    """Write the first state of a group that the controller has and that nobody has written a state for."""
+    stored = await client.context.controller.reader_group_config(spec.scope, spec.group_name)
+    await client.reader_groups(spec.scope).create(spec.group_name, stored)
+
+
+async def _reset(client: Client, spec: ReaderGroupSpec) -> None:
+    """Give the group its new configuration; streams that it read go on at the last positions that all readers agree on.
+
+    New streams begin where the spec says. Readers have to be made anew, as after every reset.
+    """
+    handle = await client.reader_groups(spec.scope).open(spec.group_name)
+    state = await handle.state()
+    reached = await complete_cuts(client.context, state.coarse_positions())
+    start: dict[str, StreamCut | None] = {}
+    for scoped in spec.streams:
+        if scoped in state.config.starting:
+            start[scoped] = reached.get(scoped) or await client.streams.tail(scoped)
+        elif spec.start == "Tail":
+            start[scoped] = await client.streams.tail(scoped)
+    await handle.reset(wanted_config(spec, start))

@@ -1,0 +1,335 @@
+"""ReaderGroup resources and their groups on a real server: made, joined, measured, edited, deleted."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from typing import Any
+
+import cbor2
+import pytest
+
+from harness.localobjects import NAMESPACE, Hand
+from tailrace.client.asyncclient import Client
+from tailrace.client.groupstate.records import ReaderGroupConfig, RetentionType
+from tailrace.client.model import StreamName
+from tailrace.client.readergroup import group_config
+from tailrace.common import limits
+from tailrace.common.errors import NoSuchReaderGroupError
+from tailrace.common.streamcut import parse_stream_cut
+from tailrace.wire.tables import TableEntry
+from tailrace_operator.objects import READER_GROUPS, STREAM_CLUSTERS
+from tailrace_operator.readergroup.rust import state_table
+
+EVENT_BYTES = 18
+"""An event of 10 bytes in a segment."""
+
+
+class Readers:
+    """A ReaderGroup called readers over a stream called events."""
+
+    def __init__(self, hand: Hand, client: Client, scope: str) -> None:
+        self.hand = hand
+        self.client = client
+        self.scope = scope
+        self.stream = StreamName(scope, "events")
+        self.groups = client.reader_groups(scope)
+
+    async def make_stream(self, events: int = 0) -> None:
+        """The stream, with some events."""
+        await self.client.streams.create_scope(self.scope)
+        await self.client.streams.create_stream(self.stream)
+        await self.write(events)
+
+    async def write(self, count: int) -> None:
+        """Events of EVENT_BYTES each."""
+        async with self.client.writer(self.stream) as writer:
+            for _ in range(count):
+                await writer.write_event(b"0123456789", "k")
+
+    def make(self, name: str = "readers", **spec: Any) -> str:
+        """Apply the resource; its uid."""
+        made = self.hand.objects.make(
+            READER_GROUPS, name, {"cluster": "main", "scope": self.scope, "streams": ["events"], **spec}
+        )
+        return str(made["metadata"]["uid"])
+
+    async def look(self, name: str = "readers") -> dict[str, Any]:
+        """Reconcile; the status."""
+        await self.hand.look(READER_GROUPS, name)
+        return self.hand.status(READER_GROUPS, name) if self.hand.objects.exists(READER_GROUPS, name) else {}
+
+    def condition(self, condition: str = "Ready", name: str = "readers") -> tuple[str, str]:
+        """Status and reason."""
+        return self.hand.condition(READER_GROUPS, name, condition)
+
+    async def stored(self) -> ReaderGroupConfig:
+        """What the controller has."""
+        return await self.client.context.controller.reader_group_config(self.scope, "readers")
+
+    async def read(self, count: int) -> None:
+        """Read so many events as a reader that comes and goes."""
+        async with self.client.reader(self.scope, "readers", f"r-{uuid.uuid4().hex[:8]}") as reader:
+            for _ in range(count):
+                assert await reader.read_event(10_000) is not None
+
+    def is_gone(self) -> bool:
+        """Whether the resource is gone."""
+        return not self.hand.objects.exists(READER_GROUPS, "readers")
+
+    @property
+    def reasons(self) -> list[str]:
+        """Events."""
+        return self.hand.objects.reasons("readers")
+
+
+@pytest.fixture
+def readers(hand: Hand, client: Client, scope: str, monkeypatch: pytest.MonkeyPatch) -> Readers:
+    """Nothing is made yet; every look measures anew."""
+    monkeypatch.setattr(limits, "OPERATOR_LAG_PERIOD_S", 0.0)
+    return Readers(hand, client, scope)
+
+
+async def test_a_resource_becomes_a_group_that_readers_join(readers: Readers) -> None:
+    await readers.make_stream(10)
+    uid = readers.make(checkpointIntervalMs=-1, groupRefreshMs=500)
+    status = await readers.look()
+    assert readers.condition() == ("True", "InStep")
+    assert readers.condition("Lagging") == ("False", "NoThreshold")
+    assert (status["onlineReaders"], status["unassignedSegments"], status["lagBytes"]) == (0, 1, 10 * EVENT_BYTES)
+    assert status["uid"] == uid
+    assert "lagSeconds" not in status, "nobody knows how old data is that was there before the operator looked"
+    assert "ReaderGroupCreated" in readers.reasons
+    stored = await readers.stored()
+    assert (stored.group_id, stored.automatic_checkpoint_ms) == (uuid.UUID(uid), -1)
+    await readers.read(4)
+    assert (await readers.look())["lagBytes"] == 6 * EVENT_BYTES
+    async with readers.client.reader(readers.scope, "readers", "stays") as reader:
+        assert await reader.read_event(10_000) is not None
+        assert (await readers.look())["onlineReaders"] == 1
+    assert (await readers.look())["onlineReaders"] == 0
+    await readers.read(5)
+    status = await readers.look()
+    assert (status["lagBytes"], status["lagSeconds"]) == (0, 0)
+
+
+async def test_lag_counts_what_follows_a_segment_and_not_what_was_dropped(readers: Readers) -> None:
+    await readers.make_stream(3)
+    readers.make()
+    await readers.look()
+    await readers.client.streams.scale_to(readers.stream, 3)
+    await readers.write(4)
+    assert (await readers.look())["lagBytes"] == 7 * EVENT_BYTES
+    await readers.client.streams.truncate_stream(readers.stream, await readers.client.streams.tail(readers.stream))
+    assert (await readers.look())["lagBytes"] == 0
+    await readers.write(2)
+    assert (await readers.look())["lagBytes"] == 2 * EVENT_BYTES
+
+
+async def test_the_age_of_what_is_unread_is_known_from_looks(readers: Readers) -> None:
+    await readers.make_stream()
+    readers.make(lagThreshold={"bytes": "30", "seconds": 3600})
+    await readers.look()
+    assert readers.condition("Lagging") == ("False", "KeepsUp")
+    await readers.write(1)
+    status = await readers.look()
+    assert 0 < status["lagSeconds"] < 60
+    assert readers.condition("Lagging") == ("False", "KeepsUp")
+    await readers.write(1)
+    await readers.look()
+    assert readers.condition("Lagging") == ("True", "LagBytes")
+    assert "LagBytes" in readers.reasons
+
+
+async def test_a_group_may_begin_at_the_tail(readers: Readers) -> None:
+    await readers.make_stream(5)
+    readers.make(start="Tail")
+    assert (await readers.look())["lagBytes"] == 0
+    await readers.write(1)
+    assert (await readers.look())["lagBytes"] == EVENT_BYTES
+
+
+async def test_an_edit_resets_the_group_where_it_was(readers: Readers) -> None:
+    await readers.make_stream(10)
+    readers.make()
+    await readers.look()
+    await readers.read(4)
+    await readers.client.streams.create_stream(StreamName(readers.scope, "more"))
+    readers.hand.objects.edit(READER_GROUPS, "readers", {"streams": ["events", "more"], "checkpointIntervalMs": 5000})
+    status = await readers.look()
+    assert readers.condition() == ("True", "InStep")
+    assert "ReaderGroupReset" in readers.reasons
+    assert status["lagBytes"] == 6 * EVENT_BYTES
+    stored = await readers.stored()
+    assert (stored.generation, stored.automatic_checkpoint_ms, len(stored.starting)) == (1, 5000, 2)
+    await readers.look()
+    assert (await readers.stored()).generation == 1, "once is enough"
+    await readers.read(6)
+    assert (await readers.look())["lagBytes"] == 0
+
+
+async def test_a_reset_by_an_application_is_left_and_told(readers: Readers) -> None:
+    await readers.make_stream(2)
+    readers.make()
+    await readers.look()
+    group = await readers.groups.open("readers")
+    await group.reset(dataclasses.replace((await group.state()).config, automatic_checkpoint_ms=7777))
+    await readers.look()
+    assert readers.condition() == ("False", "ConfigurationMismatch")
+    assert (await readers.stored()).automatic_checkpoint_ms == 7777
+
+
+async def test_a_group_of_an_application_is_observed_and_adopted(readers: Readers) -> None:
+    await readers.make_stream(2)
+    await readers.groups.create("readers", group_config({readers.stream: None}))
+    uid = readers.make()
+    assert (await readers.look())["uid"] == uid
+    assert readers.condition() == ("True", "InStep")
+    readers.make("twin", groupName="readers", checkpointIntervalMs=1234)
+    status = await readers.look("twin")
+    assert status["uid"] == uid
+    assert readers.condition("Ready", "twin") == ("False", "ConfigurationMismatch")
+    readers.hand.objects.edit(READER_GROUPS, "twin", {"checkpointIntervalMs": 2345})
+    await readers.look("twin")
+    assert (await readers.stored()).automatic_checkpoint_ms == 30_000, "it belongs to the other resource"
+
+
+async def test_a_group_without_its_first_state_gets_one(readers: Readers) -> None:
+    await readers.make_stream(2)
+    config = dataclasses.replace(group_config({readers.stream: None}), group_id=uuid.uuid4(), generation=0)
+    await readers.client.context.controller.create_reader_group(readers.scope, "readers", config)
+    readers.make()
+    assert (await readers.look())["lagBytes"] == 2 * EVENT_BYTES
+    await readers.read(2)
+
+
+async def test_published_cuts_are_told(readers: Readers) -> None:
+    await readers.make_stream(3)
+    readers.make(retentionType="ManualStreamCut")
+    assert "lastPublishedCut" not in await readers.look()
+    assert (await readers.stored()).retention == RetentionType.MANUAL
+    await readers.read(2)
+    group = await readers.groups.open("readers")
+    cuts = await group.positions()
+    await group.publish_cuts({readers.stream: cuts[str(readers.stream)]})
+    (published,) = (await readers.look())["lastPublishedCut"]
+    assert published["stream"] == str(readers.stream)
+    cut = parse_stream_cut(published["cut"])
+    assert cut is not None
+    assert list(cut.positions.values()) == [2 * EVENT_BYTES]
+
+
+async def test_impossible_requests_are_conditions(readers: Readers) -> None:
+    await readers.client.streams.create_scope(readers.scope)
+    readers.make()
+    await readers.look()
+    assert readers.condition("Accepted") == ("False", "StreamNotFound")
+    assert readers.condition("Lagging")[0] == "Unknown"
+    readers.make("lost", cluster="unknown")
+    await readers.look("lost")
+    assert readers.condition("Accepted", "lost") == ("False", "ClusterNotFound")
+    readers.make("bad", flavour="Rust", retentionType="ManualStreamCut")
+    await readers.look("bad")
+    assert readers.condition("Accepted", "bad") == ("False", "InvalidSpec")
+    await readers.make_stream()
+    await readers.look()
+    assert readers.condition() == ("True", "InStep")
+
+
+@pytest.mark.parametrize("policy", ["Delete", "Retain"])
+async def test_deletion_follows_the_policy(readers: Readers, policy: str) -> None:
+    await readers.make_stream()
+    readers.make(deletionPolicy=policy)
+    await readers.look()
+    readers.hand.objects.remove(READER_GROUPS, "readers")
+    assert readers.is_gone() is (policy == "Retain")
+    if policy == "Delete":
+        await readers.look()
+        assert readers.is_gone()
+        assert readers.reasons[-1] == "ReaderGroupDeleted"
+        with pytest.raises(NoSuchReaderGroupError):
+            await readers.stored()
+    else:
+        assert await readers.stored()
+        uid = readers.make(deletionPolicy="Delete")
+        assert (await readers.look())["uid"] == uid, "the next resource of the name adopts it"
+        readers.hand.objects.remove(READER_GROUPS, "readers")
+        await readers.look()
+        with pytest.raises(NoSuchReaderGroupError):
+            await readers.stored()
+
+
+async def test_nothing_holds_a_resource_whose_cluster_is_gone(readers: Readers) -> None:
+    await readers.make_stream()
+    readers.make(deletionPolicy="Delete")
+    await readers.look()
+    readers.hand.objects.remove(STREAM_CLUSTERS, "main")
+    readers.hand.objects.remove(READER_GROUPS, "readers")
+    await readers.look()
+    assert readers.is_gone()
+    assert await readers.stored()
+
+
+async def test_a_group_made_anew_under_the_operator_is_followed(readers: Readers) -> None:
+    await readers.make_stream(3)
+    readers.make()
+    await readers.look()
+    await readers.read(3)
+    await readers.groups.delete("readers")
+    status = await readers.look()
+    status = await readers.look()
+    assert (status["lagBytes"], readers.condition()) == (3 * EVENT_BYTES, ("True", "InStep"))
+
+
+async def test_all_groups_of_a_cluster_are_measured_at_once(readers: Readers, monkeypatch: pytest.MonkeyPatch) -> None:
+    await readers.make_stream(1)
+    for number in range(5):
+        readers.make(f"g{number}")
+        await readers.look(f"g{number}")
+    monkeypatch.setattr(limits, "OPERATOR_LAG_PERIOD_S", 3600.0)
+    board = readers.hand.reconcilers[READER_GROUPS.plural]._board  # type: ignore[attr-defined]
+    before = board.measurements
+    for number in range(5):
+        await readers.look(f"g{number}")
+    assert board.measurements == before
+
+
+class Key(dict[str, Any]):
+    """A map that is the key of a map."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return id(self)
+
+
+def rust_entry(outer: str, inner: str, type_id: str, data: Any) -> TableEntry:
+    """A key as the Rust client writes it (reader-group-state §10)."""
+    key = f"{len(outer):02}{outer}" + (f"/{inner}" if inner else "")
+    value = {"type_id": type_id, "data": list(cbor2.dumps(data))}
+    return TableEntry(cbor2.dumps(key), cbor2.dumps(value))
+
+
+async def test_a_group_of_the_rust_flavour_is_only_watched(readers: Readers) -> None:
+    await readers.make_stream(4)
+    readers.make(flavour="Rust", deletionPolicy="Delete")
+    await readers.look()
+    assert readers.condition() == ("False", "GroupNotFound")
+    scoped = {"scope": {"name": readers.scope}, "stream": {"name": "events"}}
+    config = {"V1": {"group_refresh_time_millis": 3000, "starting_stream_cuts": {Key(scoped): "Unbounded"}}}
+    segment = Key({**scoped, "segment": {"number": 0, "tx_id": None}})
+    table = state_table(readers.scope, "readers")
+    await readers.client.context.segments.create_table(table)
+    await readers.client.context.segments.table_update(
+        table,
+        [
+            rust_entry("config", "default", "ReaderGroupConfigVersioned", config),
+            rust_entry("unassigned_segments", "x", "tombstone", {}),
+            rust_entry("assigned_segments", "", "blob", [0]),
+            rust_entry("assigned_segments", "r1", "HashMap", {segment: {"read": EVENT_BYTES}}),
+            rust_entry("assigned_segments", "gone", "tombstone", {}),
+        ],
+    )
+    status = await readers.look()
+    assert readers.condition() == ("True", "Observed")
+    assert (status["onlineReaders"], status["lagBytes"]) == (1, 3 * EVENT_BYTES)
+    readers.hand.objects.remove(READER_GROUPS, "readers")
+    assert readers.is_gone(), f"{NAMESPACE}: what is only watched is not deleted"

@@ -1,0 +1,198 @@
+"""What is done next for a stream, and where that leads."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.client.control.owners import StreamDescription
+from tailrace.client.model import RetentionKind, RetentionPolicy, ScaleType, ScalingPolicy, StreamConfig
+from tailrace_operator.reconciling import READY, Truth
+from tailrace_operator.specs import RetentionSpec, ScalingSpec, StreamSpec
+from tailrace_operator.stream import conditions
+from tailrace_operator.stream.owner import Owner
+from tailrace_operator.stream.plan import (
+    Claim,
+    Create,
+    Refuse,
+    Scale,
+    Sealed,
+    Step,
+    Update,
+    Wait,
+    next_step,
+    wanted_config,
+)
+
+ME = Owner("here", "orders", "uid-1")
+OTHER = Owner("here", "other", "uid-2")
+SPEC = StreamSpec("main", "scope", "orders", ScalingSpec(min_segments=2), tags=("b", "a"))
+FOUND = StreamDescription(wanted_config(SPEC, None), str(ME), 0, "active", 0, 2, 0, 0)
+
+
+def step(spec: StreamSpec = SPEC, *, owner_is_gone: bool = False, **found: Any) -> Step | None:
+    """The next step for a stream that differs from what it should be."""
+    return next_step(spec, ME, FOUND._replace(**found), owner_is_gone=owner_is_gone)
+
+
+def test_a_missing_stream_is_created() -> None:
+    made = next_step(SPEC, ME, None, owner_is_gone=False)
+    assert made == Create(StreamConfig(ScalingPolicy.fixed(2), None, ("a", "b")))
+
+
+def test_a_stream_in_step_needs_nothing() -> None:
+    assert step() is None
+    assert step(head_bytes=5, tail_bytes=9, epoch=3) is None
+
+
+@pytest.mark.parametrize(
+    ("owner", "gone", "expected"),
+    [
+        ("", False, Claim(0, "")),
+        (str(OTHER), False, Refuse(str(OTHER))),
+        (str(OTHER), True, Claim(0, str(OTHER))),
+        (str(ME._replace(uid="uid-0")), True, Claim(0, str(ME._replace(uid="uid-0")))),
+    ],
+)
+def test_whose_stream_it_is_comes_first(owner: str, gone: bool, expected: Step) -> None:
+    changed = dataclasses.replace(SPEC, tags=("other",))
+    assert step(changed, owner=owner, owner_is_gone=gone) == expected
+
+
+def test_a_stream_that_is_being_changed_is_waited_for() -> None:
+    changed = dataclasses.replace(SPEC, tags=("other",))
+    assert step(changed, state="scaling") == Wait("scaling")
+    assert step(state="updating", segments=1) == Wait("updating")
+    assert step(state="scaling") is None, "nothing has to be changed"
+    assert step(state="deleting", owner="") == Wait("deleting")
+    assert step(changed, state="sealed") == Sealed()
+
+
+def test_a_fixed_number_of_segments_is_kept_and_a_rate_is_not_fought() -> None:
+    assert step(segments=5) == Scale(2)
+    assert step(segments=1) == Scale(2)
+    rate = dataclasses.replace(SPEC, scaling=ScalingSpec("EventRate", 2, 100, 2))
+    config = wanted_config(rate, None)
+    assert config.scaling == ScalingPolicy(ScaleType.BY_RATE_IN_EVENTS, 2, 100, 2)
+    assert step(rate, config=config, segments=5) is None
+    assert step(rate, config=config, segments=1) == Scale(2)
+
+
+def test_what_differs_is_said() -> None:
+    changed = dataclasses.replace(SPEC, tags=(), retention=RetentionSpec("Time", 5))
+    found = step(changed)
+    assert isinstance(found, Update)
+    assert found.changes == "retention, tags"
+    assert found.config.retention == RetentionPolicy(RetentionKind.TIME, 5)
+
+
+SPECS = st.builds(
+    StreamSpec,
+    st.just("main"),
+    st.just("scope"),
+    st.just("orders"),
+    st.one_of(
+        st.builds(ScalingSpec, st.just("Fixed"), st.integers(1, 9)),
+        st.builds(ScalingSpec, st.sampled_from(["EventRate", "ByteRate"]), st.integers(1, 9), st.integers(1, 9)),
+    ),
+    st.none() | st.builds(RetentionSpec, st.sampled_from(["Size", "Time"]), st.integers(0, 9)),
+    st.lists(st.sampled_from("abc"), unique=True).map(tuple),
+    st.sampled_from([0, 1 << 20]),
+)
+
+
+@given(spec=SPECS, before=st.none() | SPECS, owner=st.sampled_from(["", str(ME), str(OTHER)]), more=st.integers(0, 3))
+def test_steps_lead_to_a_stream_in_step(spec: StreamSpec, before: StreamSpec | None, owner: str, more: int) -> None:
+    """A controller that does what is asked for; whatever was there before, four steps are enough."""
+    found = None
+    if before is not None:
+        config = dataclasses.replace(wanted_config(before, None), timestamp_aggregation_timeout_ms=7)
+        found = StreamDescription(config, owner, 0, "active", 0, before.scaling.min_segments + more, 0, 0)
+    for _ in range(5):
+        taken = next_step(spec, ME, found, owner_is_gone=owner == str(OTHER))
+        if taken is None:
+            break
+        found = carried_out(found, taken)
+    assert found is not None
+    assert taken is None
+    assert found.owner == str(ME)
+    assert found.config == wanted_config(spec, found.config)
+    assert (found.config.timestamp_aggregation_timeout_ms == 7) is (before is not None)
+    if spec.scaling.kind == "Fixed":
+        assert found.segments == spec.scaling.min_segments
+    else:
+        assert found.segments >= spec.scaling.min_segments
+
+
+def carried_out(found: StreamDescription | None, taken: Step) -> StreamDescription:
+    """The stream after a step."""
+    match taken:
+        case Create(config):
+            assert found is None
+            return StreamDescription(config, "", 0, "active", 0, config.scaling.min_segments, 0, 0)
+        case Claim(_, expected):
+            assert found is not None
+            assert found.owner == expected
+            return found._replace(owner=str(ME))
+        case Update(config, changes):
+            assert found is not None
+            assert changes
+            scaling = config.scaling
+            fits = found.segments == scaling.min_segments or (scaling.kind and found.segments > scaling.min_segments)
+            return found._replace(config=config, segments=found.segments if fits else scaling.min_segments)
+        case Scale(segments):
+            assert found is not None
+            return found._replace(segments=segments)
+        case _:
+            raise AssertionError(taken)
+
+
+# -- owners
+
+
+@given(st.text("ab-.", min_size=1), st.text("ab-.", min_size=1), st.text("ab-.", min_size=1))
+def test_a_signature_is_read_back(namespace: str, name: str, uid: str) -> None:
+    owner = Owner(namespace, name, uid)
+    assert Owner.parse(str(owner)) == owner
+
+
+@pytest.mark.parametrize("text", ["", "x", "a/b", "a/b/c/d", "a//c", "/b/c"])
+def test_other_texts_are_nobodys_signature(text: str) -> None:
+    assert Owner.parse(text) is None
+
+
+def test_a_resource_of_the_same_name_comes_after_another() -> None:
+    assert ME._replace(uid="older").is_predecessor_of(ME)
+    assert not ME.is_predecessor_of(ME)
+    assert not OTHER.is_predecessor_of(ME)
+    assert not ME._replace(namespace="there", uid="older").is_predecessor_of(ME)
+
+
+# -- conditions
+
+
+def test_policies_that_nobody_carries_out_say_so() -> None:
+    rate = dataclasses.replace(SPEC, scaling=ScalingSpec("ByteRate", 1, 5, 2), retention=RetentionSpec("Size", 1))
+    found = {one.type: one for one in conditions.policy_conditions(rate)}
+    assert {one.reason for one in found.values()} == {"NotImplemented"}
+    assert all(one.truth is Truth.FALSE and one.warns for one in found.values())
+    fixed = {one.type: one.reason for one in conditions.policy_conditions(SPEC)}
+    assert fixed == {"AutoScaling": "Fixed", "RetentionEnforced": "NoRetention"}
+    assert not any(one.warns for one in conditions.policy_conditions(SPEC))
+
+
+def test_numbers_of_a_refused_stream_are_taken_back() -> None:
+    outcome = conditions.refused("StreamOwnedByAnother", "It belongs to another.", uid="uid-2")
+    assert outcome.status["uid"] == "uid-2"
+    assert [name for name, value in outcome.status.items() if value is None] == [
+        "epoch",
+        "segments",
+        "headBytes",
+        "tailBytes",
+        "bytes",
+    ]
+    assert [one.type for one in outcome.conditions] == ["Accepted", READY]
