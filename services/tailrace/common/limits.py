@@ -307,7 +307,7 @@ INSPECT_PAGE_MAX: Final = 1000
 
 # -- pods (ADR 0013) ----------------------------------------------------------------------------------------------
 POD_MAIN_PROCESS_BYTES: Final = 112 * MIB  # of a segment store pod; it answers for workers that are away
-POD_DRAIN_DEADLINE_S: Final = 90.0  # until all workers have handed over; above DRAIN_DEADLINE_S and a flush
+POD_DRAIN_DEADLINE_S: Final = 80.0  # until all workers have handed over; above DRAIN_DEADLINE_S and a flush
 POD_RESTART_MAX_S: Final = 30.0  # between starts of a worker that does not come up; twice the one before
 POD_RESTART_MIN_S: Final = 1.0
 POD_WORKER_STEADY_S: Final = 30.0  # a worker that served so long counts as one that comes up

@@ -12,7 +12,7 @@ from tailrace.cluster.clustermap import Assignment, ClusterMap, read_map, write_
 from tailrace.cluster.endpointfollower import follow_endpoints
 from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint
 from tailrace.cluster.follower import Follower
-from tailrace.cluster.kubernetes import STREAM_CLUSTERS
+from tailrace.cluster.kubernetes import STREAM_CLUSTERS, Kind
 from tailrace.cluster.mapping import container_of
 from tailrace.cluster.mapreader import MapReader
 from tailrace.common import limits
@@ -340,6 +340,31 @@ async def test_a_drain_waits_for_nobody_when_there_is_nobody(
     await until(lambda: len(containers.running) == COUNT)
     await asyncio.wait_for(follower.drain(), 5)
     assert not containers.running
+
+
+async def test_a_drain_waits_for_nobody_who_leaves_with_it(
+    api: LocalKubernetes, containers: Containers, follower: Follower
+) -> None:
+    assign(api, "aaaa", workers="ab")
+    await until(lambda: len(containers.running) == COUNT)
+    assert follower.has_followed
+    await asyncio.wait_for(follower.drain(together_with=("b",)), 5)
+    assert not containers.running
+
+
+async def test_why_the_map_cannot_be_read_is_told(api: LocalKubernetes, follower: Follower) -> None:
+    assign(api, "aaaa")
+    await until(lambda: follower.has_followed)
+    assert follower.trouble == ""
+
+    async def refuse(verb: str, kind: Kind, name: str) -> None:
+        raise UnavailableError("not now")
+
+    api.before = refuse
+    assign(api, "bbbb")
+    await until(lambda: follower.trouble == "not now")
+    api.before = None
+    await until(lambda: follower.trouble == "")
 
 
 # -- endpoints --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,121 @@
+"""What the commands of a cluster's pods refuse, in one line, and what they tell their workers (ADR 0013)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tailrace.cli.main import run
+from tailrace.cli.storepod import StorePodOptions, checked_budgets
+from tailrace.cli.workersadmin import joined_metrics
+from tailrace.common import limits
+from tailrace.segmentstore.process import Orders, decode_orders, encode_orders
+from tailrace.segmentstore.service import StoreSpec
+
+CLUSTER_ID = "6f9619ff-8b86-4011-b42d-00c04fc964ff"
+OPTIONS = StorePodOptions(
+    namespace="there",
+    cluster="orange",
+    cluster_id=CLUSTER_ID,
+    pod="orange-store-0",
+    containers=16,
+    workers=2,
+    memory_bytes=1536 * limits.MIB,
+    tier2="s3://bucket/prefix",
+    s3_endpoint=None,
+    s3_region=None,
+    bind="127.0.0.1",
+    advertise="orange-store-0.there.svc",
+    store_port=12345,
+    admin_port=6061,
+    kubeconfig=None,
+)
+STORE = [
+    "segmentstore",
+    *(
+        "--namespace",
+        "there",
+        "--cluster",
+        "orange",
+        "--pod",
+        "orange-store-0",
+        "--advertise",
+        "orange-store-0.there.svc",
+    ),
+    *("--tier2", "s3://bucket/prefix", "--bind", "127.0.0.1"),
+]
+CONTROLLER = ["controller", "--namespace", "there", "--cluster", "orange", "--advertise", "x", "--bind", "127.0.0.1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--cluster-id", CLUSTER_ID, "--containers", "16", "--workers", "2", "--memory", "1GiB"],
+            "memory of 1024 MiB is too small for 2 workers: at least 1262 MiB are needed",
+        ),
+        (
+            ["--cluster-id", CLUSTER_ID, "--containers", "16", "--memory", "100TiB"],
+            "is more than this machine or its cgroup has",
+        ),
+        (["--cluster-id", "orange", "--containers", "16", "--memory", "2GiB"], "--cluster-id 'orange' is not a UUID"),
+        (["--cluster-id", CLUSTER_ID, "--containers", "9999", "--memory", "2GiB"], "--containers 9999 is not between"),
+        (
+            ["--cluster-id", CLUSTER_ID, "--containers", "1", "--memory", "2GiB", "--s3-endpoint", "minio:9000"],
+            "--s3-endpoint 'minio:9000' is not of the form http://HOST:PORT",
+        ),
+    ],
+)
+def test_a_store_that_cannot_start(words: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run([*STORE, *words]) == 1
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("tailrace: ")
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--containers", "4"], "the Kubernetes API cannot be reached from here"),
+        (["--containers", "4", "--kubeconfig", "/nowhere"], "the kubeconfig cannot be used"),
+        (["--containers", "9999"], "--containers 9999 is not between"),
+    ],
+)
+def test_a_controller_that_cannot_start(words: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run([*CONTROLLER, *words]) == 1
+    (line,) = capfd.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_workers_are_named_and_reached_by_their_numbers() -> None:
+    specs = OPTIONS.specs(checked_budgets(OPTIONS))
+    assert [spec.worker for spec in specs] == ["orange-store-0-0", "orange-store-0-1"]
+    assert [f"{spec.host}:{spec.port}" for spec in specs] == [
+        "orange-store-0.there.svc:12345",
+        "orange-store-0.there.svc:12346",
+    ]
+    assert [spec.siblings for spec in specs] == [("orange-store-0-1",), ("orange-store-0-0",)]
+    budgets = checked_budgets(OPTIONS).worker
+    assert all(spec.budgets == budgets for spec in specs)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *OPTIONS.specs(checked_budgets(dataclasses.replace(OPTIONS, kubeconfig="/k", s3_region="eu"))),
+        StoreSpec("/data", "", None, CLUSTER_ID, 4, (0, 2), 1 << 26),
+    ],
+)
+def test_orders_come_as_they_were_given(spec: object) -> None:
+    orders = Orders(spec, 3, 4)  # type: ignore[arg-type]
+    assert decode_orders(encode_orders(orders)) == orders
+
+
+def test_metrics_of_workers_keep_their_numbers() -> None:
+    text = "# HELP a b\n# TYPE a gauge\na 1.0\n"
+    labelled = '# HELP c d\n# TYPE c gauge\nc{x="y"} 2.0\n'
+    assert joined_metrics({0: text, 3: text + labelled}) == (
+        '# HELP a b\n# TYPE a gauge\na{worker="0"} 1.0\na{worker="3"} 1.0\n'
+        '# HELP c d\n# TYPE c gauge\nc{worker="3",x="y"} 2.0\n'
+    )
