@@ -27,7 +27,3 @@ class Owner(NamedTuple):
         """Whose signature it is; None for nobody's, or one that no Stream resource ever made."""
         parts = text.split("/")
         return cls(*parts) if len(parts) == 3 and all(parts) else None
-
-    def is_predecessor_of(self, other: Owner) -> bool:
-        """Whether it surely does not exist any more because `other` does: there is one resource of a name at a time."""
-        return (self.namespace, self.name) == (other.namespace, other.name) and self.uid != other.uid

@@ -92,17 +92,23 @@ class StreamReconciler:
         )
 
     async def _owner_is_gone(self, me: Owner, found: StreamDescription | None) -> bool:
-        """Whether the resource that signed the stream, if it is another one, does not exist any more (ADR 0014)."""
+        """Whether the resource that signed the stream, if it is another one, does not exist any more (ADR 0014).
+
+        Asked of the API server, not concluded from `me`, which may itself be gone by now.
+        """
         if found is None or found.owner in ("", str(me)):
             return False
         owner = Owner.parse(found.owner)
-        if owner is None or owner.is_predecessor_of(me) or owner.namespace != me.namespace:
-            return True  # a cluster's streams have resources in its own namespace only
+        if owner is None or owner.namespace != me.namespace:
+            return await self._exists(me)  # a cluster's streams have resources in its own namespace only
+        return not await self._exists(owner) and await self._exists(me)
+
+    async def _exists(self, owner: Owner) -> bool:
         try:
             manifest = await self._objects.get(STREAMS, owner.namespace, owner.name)
         except NotFoundError:
-            return True
-        return bool(manifest["metadata"]["uid"] != owner.uid)
+            return False
+        return bool(manifest["metadata"]["uid"] == owner.uid)
 
 
 async def _describe(client: Client, stream: StreamName) -> StreamDescription | None:

@@ -227,6 +227,19 @@ async def test_a_retained_stream_is_adopted_by_the_next_resource_of_the_name(ord
     assert orders.status["bytes"] == 18
 
 
+async def test_a_look_that_is_late_takes_nothing_from_the_next_resource_of_the_name(orders: Orders) -> None:
+    orders.make(tags=["old"])
+    late = await orders.hand.objects.get(STREAMS, NAMESPACE, "orders")
+    await orders.look()
+    orders.hand.objects.remove(STREAMS, "orders")
+    uid = orders.make(tags=["new"])
+    await orders.look()
+    outcome = await orders.hand.reconcilers[STREAMS.plural].reconcile(late)
+    assert outcome.conditions[0].reason == "StreamOwnedByAnother"
+    found = await orders.found()
+    assert (found.owner.endswith(uid), found.config.tags) == (True, ("new",))
+
+
 async def test_deletion_deletes_and_the_name_is_free_at_once(orders: Orders) -> None:
     for _ in range(2):
         orders.make(deletionPolicy="Delete")

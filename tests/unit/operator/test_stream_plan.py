@@ -165,13 +165,6 @@ def test_other_texts_are_nobodys_signature(text: str) -> None:
     assert Owner.parse(text) is None
 
 
-def test_a_resource_of_the_same_name_comes_after_another() -> None:
-    assert ME._replace(uid="older").is_predecessor_of(ME)
-    assert not ME.is_predecessor_of(ME)
-    assert not OTHER.is_predecessor_of(ME)
-    assert not ME._replace(namespace="there", uid="older").is_predecessor_of(ME)
-
-
 # -- conditions
 
 
