@@ -1,0 +1,127 @@
+{{- define "tailrace.fullname" -}}
+{{- if contains "tailrace" .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{ else }}{{ printf "%s-tailrace" (.Release.Name | trunc 31 | trimSuffix "-") }}{{ end }}
+{{- end }}
+
+{{- define "tailrace.operator" -}}
+{{ include "tailrace.fullname" . }}-operator
+{{- end }}
+
+{{- define "tailrace.minio" -}}
+{{ include "tailrace.fullname" . }}-minio
+{{- end }}
+
+{{- define "tailrace.minioSecret" -}}
+{{ .Values.minio.existingSecret | default (include "tailrace.minio" .) }}
+{{- end }}
+
+{{- define "tailrace.cluster" -}}
+{{ .Values.cluster.name | default .Release.Name }}
+{{- end }}
+
+{{- define "tailrace.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{/* Labels that pods are found by: (list root component) */}}
+{{- define "tailrace.selector" -}}
+app.kubernetes.io/name: tailrace
+app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end }}
+
+{{/* All labels of an object: (list root component) */}}
+{{- define "tailrace.labels" -}}
+{{ include "tailrace.selector" . }}
+app.kubernetes.io/version: {{ (index . 0).Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ (index . 0).Release.Service }}
+helm.sh/chart: {{ (index . 0).Chart.Name }}-{{ (index . 0).Chart.Version }}
+{{- end }}
+
+{{/* The restricted Pod Security Standard; the user is the images' own. */}}
+{{- define "tailrace.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "tailrace.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{/* spec.tier2 of the StreamCluster: what is given, over what the trial MinIO has. As JSON. */}}
+{{- define "tailrace.tier2" -}}
+{{- $given := .Values.cluster.spec.tier2 | default dict -}}
+{{- if .Values.minio.enabled -}}
+{{- $endpoint := printf "http://%s.%s.svc:9000" (include "tailrace.minio" .) .Release.Namespace -}}
+{{- $known := dict "bucket" .Values.minio.bucket "endpoint" $endpoint "credentialsSecret" (include "tailrace.minioSecret" .) -}}
+{{- mergeOverwrite $known $given | toJson -}}
+{{- else -}}
+{{- $given | toJson -}}
+{{- end -}}
+{{- end }}
+
+{{/* Names of the Secrets that the operator may read. As JSON. */}}
+{{- define "tailrace.secrets" -}}
+{{- $names := .Values.operator.credentialsSecrets -}}
+{{- if .Values.cluster.enabled -}}
+{{- with (include "tailrace.tier2" . | fromJson).credentialsSecret -}}
+{{- $names = append $names . -}}
+{{- end -}}
+{{- end -}}
+{{- if .Values.minio.enabled -}}
+{{- $names = append $names (include "tailrace.minioSecret" .) -}}
+{{- end -}}
+{{- $names | uniq | sortAlpha | toJson -}}
+{{- end }}
+
+{{/* What the operator may do where it serves. It holds what it grants to the clusters' ServiceAccounts. */}}
+{{- define "tailrace.rules" -}}
+- apiGroups: [tailrace.io]
+  resources: [streamclusters, streams, readergroups]
+  verbs: [get, list, watch, patch]
+- apiGroups: [tailrace.io]
+  resources: [streamclusters/status, streams/status, readergroups/status]
+  verbs: [get, patch, update]
+- apiGroups: [tailrace.io]
+  resources: [streamclusters/finalizers, streams/finalizers, readergroups/finalizers]
+  verbs: [update]
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [get, list, create, update]
+- apiGroups: [""]
+  resources: [services, configmaps, serviceaccounts]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [apps]
+  resources: [deployments, statefulsets]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [roles, rolebindings]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch]
+- apiGroups: [""]
+  resources: [namespaces]
+  verbs: [get]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create, patch]
+{{- if .Values.operator.allSecrets }}
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get]
+{{- else if include "tailrace.secrets" . | fromJsonArray }}
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames: {{ include "tailrace.secrets" . }}
+  verbs: [get]
+{{- end }}
+{{- end }}

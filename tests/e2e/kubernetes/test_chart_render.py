@@ -1,0 +1,264 @@
+"""The chart as a real API server sees it, without waiting for any pod: manifests, rights, pod security, credentials.
+
+What no server here knows (ServiceMonitor, PodMonitor) or enforces (NetworkPolicy) is looked at as it is rendered.
+"""
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from harness.kubectl import Kubectl, KubeError
+from tailrace_operator.cluster.render import Plan, children
+from tailrace_operator.schema.definitions import DEFINITIONS
+from tailrace_operator.specs import StreamClusterSpec
+
+CHART = Path(__file__).resolve().parents[3] / "charts/tailrace"
+RELEASE = "shop"
+ACCOUNT = "shop-tailrace-operator"
+TIER2 = ["bucket=data", "endpoint=http://minio.storage.svc:9000", "credentialsSecret=minio"]
+OWN_TIER2 = [f"cluster.spec.tier2.{each}" for each in TIER2]
+NO_IMAGE = ["image.repository=localhost/none", "image.pullPolicy=Never"]
+NO_MINIO_IMAGE = ["minio.image.repository=localhost/none", "minio.image.pullPolicy=Never"]
+VALUES = {
+    "defaults": [],
+    "trial": ["cluster.enabled=true", "minio.enabled=true"],
+    "own object store": ["cluster.enabled=true", "cluster.name=main", *OWN_TIER2],
+    "all namespaces": ["operator.allNamespaces=true", "operator.allSecrets=true", "operator.replicas=1"],
+    "everything": [
+        "cluster.enabled=true",
+        "cluster.spec.segmentStore.memory=2Gi",
+        "minio.enabled=true",
+        "minio.persistence.enabled=false",
+        "minio.existingSecret=mine",
+        "monitoring.serviceMonitor.enabled=true",
+        "monitoring.serviceMonitor.labels.team=a",
+        "monitoring.dashboards.enabled=true",
+        "operator.nodeSelector.disk=fast",
+    ],
+    "nothing more than needed": ["networkPolicy.enabled=false", "podDisruptionBudget.enabled=false"],
+}
+WORKLOADS = {"Deployment", "StatefulSet"}
+FOREIGN = {"ServiceMonitor", "PodMonitor"}
+Manifest = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def kube(cluster_kube: Kubectl) -> Iterator[Kubectl]:
+    """A namespace of its own in which pods must be restricted ones."""
+    kubectl = cluster_kube.within(f"chart-{uuid.uuid4().hex[:8]}")
+    kubectl("apply", "--server-side", "--force-conflicts", "--filename", str(CHART / "crds"))
+    kubectl("wait", "--for=condition=Established", "--timeout=30s", *(f"crd/{each.name}" for each in DEFINITIONS))
+    kubectl("create", "namespace", kubectl.namespace)
+    kubectl("label", "namespace", kubectl.namespace, "pod-security.kubernetes.io/enforce=restricted")
+    yield kubectl
+    kubectl("delete", "namespace", kubectl.namespace, "--wait=false")
+
+
+def chosen(values: list[str]) -> list[str]:
+    return [word for value in values for word in ("--set", value)]
+
+
+def rendered(kube: Kubectl, values: list[str]) -> list[Manifest]:
+    text = kube.helm("template", RELEASE, str(CHART), "--kube-version", "1.30.0", *chosen(values))
+    return [manifest for manifest in yaml.safe_load_all(text) if manifest]
+
+
+def of_kind(manifests: list[Manifest], kind: str) -> list[Manifest]:
+    return [manifest for manifest in manifests if manifest["kind"] == kind]
+
+
+def try_out(kube: Kubectl, manifest: Manifest, *words: str) -> None:
+    kube("create", "--dry-run=server", "--validate=strict", "--filename=-", *words, stdin=json.dumps(manifest))
+
+
+def pods_of(manifests: list[Manifest]) -> list[Manifest]:
+    """Every pod that stands in these, as one."""
+    found = []
+    for manifest in manifests:
+        template = manifest if manifest["kind"] == "Pod" else (manifest.get("spec") or {}).get("template")
+        if template is not None and manifest["kind"] in WORKLOADS | {"Pod"}:
+            name = f"{manifest['metadata']['name']}-try"
+            found.append({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": template["spec"]})
+            claims = manifest["spec"].get("volumeClaimTemplates", [])
+            volumes = [{"name": claim["metadata"]["name"], "emptyDir": {}} for claim in claims]
+            found[-1]["spec"]["volumes"] = [*found[-1]["spec"].get("volumes", []), *volumes]
+    return found
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_the_api_server_takes_every_manifest(kube: Kubectl, values: list[str]) -> None:
+    manifests = rendered(kube, values)
+    for manifest in manifests:
+        if manifest["kind"] not in FOREIGN:
+            try_out(kube, manifest)
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_every_pod_is_a_restricted_one(kube: Kubectl, values: list[str]) -> None:
+    manifests = rendered(kube, values)
+    for account in ("default", ACCOUNT):  # admission asks for it; nobody makes it here
+        if kube.find("serviceaccount", account) is None:
+            kube("create", "serviceaccount", account)
+    try:
+        for pod in pods_of(manifests):
+            assert pod["spec"]["automountServiceAccountToken"] is ("operator" in pod["metadata"]["name"])
+            try_out(kube, pod)
+            for container in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]:
+                assert container["securityContext"]["readOnlyRootFilesystem"] is True
+                assert container["resources"]["limits"]["memory"]
+    finally:
+        kube.delete("serviceaccount", ACCOUNT)
+
+
+def test_what_only_other_operators_know_names_ports_that_there_are(kube: Kubectl) -> None:
+    manifests = rendered(kube, VALUES["everything"])
+    monitors = {each["metadata"]["name"]: each for each in of_kind(manifests, "ServiceMonitor")}
+    services = [child.manifest for child in children(plan(kube)) if child.manifest["kind"] == "Service"]
+    for name, path in (("segmentstore", "/metrics"), ("controller", "/prometheus")):
+        monitor = monitors[f"shop-tailrace-{name}"]
+        assert monitor["metadata"]["labels"]["team"] == "a"
+        (endpoint,) = monitor["spec"]["endpoints"]
+        wanted = monitor["spec"]["selector"]["matchLabels"].items()
+        ports = [
+            port["name"]
+            for service in services
+            if wanted <= service["metadata"]["labels"].items()
+            for port in service["spec"]["ports"]
+        ]
+        assert ports.count(endpoint["port"]) == 1
+        assert endpoint["path"] == path
+    (monitor,) = of_kind(manifests, "PodMonitor")
+    (deployment,) = of_kind(manifests, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert monitor["spec"]["podMetricsEndpoints"][0]["port"] in [port["name"] for port in container["ports"]]
+
+
+def test_network_policies_choose_the_pods_that_there_are(kube: Kubectl) -> None:
+    manifests = rendered(kube, VALUES["trial"])
+    made = [child.manifest for child in children(plan(kube))]
+    templates = [each["spec"]["template"] for each in (*manifests, *made) if each["kind"] in WORKLOADS]
+    labels = [template["metadata"]["labels"] for template in templates]
+    policies = of_kind(manifests, "NetworkPolicy")
+    assert len(policies) == len(labels) == 4
+    for policy in policies:
+        wanted = policy["spec"]["podSelector"]["matchLabels"].items()
+        assert len([one for one in labels if wanted <= one.items()]) == 1
+    stores = next(each for each in policies if each["metadata"]["name"].endswith("segmentstore"))
+    (port,) = stores["spec"]["ingress"][0]["ports"]
+    assert (port["port"], port["endPort"]) == (12345, 12345 + 63)
+
+
+def without_owner(manifest: Manifest) -> Manifest:
+    """Its owner does not exist, so that it would be taken away."""
+    metadata = {name: value for name, value in manifest["metadata"].items() if name != "ownerReferences"}
+    return {**manifest, "metadata": metadata}
+
+
+def plan(kube: Kubectl, name: str = "main") -> Plan:
+    tier2 = dict(each.split("=", 1) for each in TIER2)
+    manifest = {"metadata": {"name": name}, "spec": {"tier2": tier2}}
+    return Plan(name, kube.namespace, str(uuid.uuid4()), StreamClusterSpec.parse(manifest), "localhost/x:1", "c")
+
+
+def test_the_operator_may_make_all_children_of_a_cluster_and_pods_of_them_are_restricted(kube: Kubectl) -> None:
+    manifests = rendered(kube, VALUES["trial"])
+    rights = [each for each in manifests if each["kind"] in {"ServiceAccount", "Role", "RoleBinding"}]
+    kube.apply(*rights)
+    made = [without_owner(child.manifest) for child in children(plan(kube))]
+    account = f"--as=system:serviceaccount:{kube.namespace}:{ACCOUNT}"
+    apply = ("apply", "--server-side", "--field-manager=tailrace-operator", "--filename=-", account)
+    try:
+        for manifest in made:
+            words = ("--dry-run=server",) if manifest["kind"] in WORKLOADS else ()  # nothing is to run
+            kube(*apply, *words, stdin=json.dumps(manifest))
+        for pod in pods_of(made):
+            try_out(kube, pod)
+    finally:
+        for manifest in (*made, *rights):
+            kube.delete(manifest["kind"], manifest["metadata"]["name"])
+
+
+def test_the_operator_may_do_nothing_that_it_does_not_need(kube: Kubectl) -> None:
+    manifests = rendered(kube, VALUES["trial"])
+    rights = [each for each in manifests if each["kind"] in {"ServiceAccount", "Role", "RoleBinding"}]
+    kube.apply(*rights)
+
+    def may(*words: str, namespace: str = kube.namespace) -> bool:
+        account = f"--as=system:serviceaccount:{kube.namespace}:{ACCOUNT}"
+        try:
+            return kube.within(namespace)("auth", "can-i", *words, account).strip() == "yes"
+        except KubeError as error:
+            if "exit" in error.answer or error.answer.strip() in {"no", ""} or "no\n" in error.answer:
+                return False
+            raise
+
+    try:
+        assert may("get", "secret/shop-tailrace-minio")
+        assert may("get", f"namespace/{kube.namespace}")
+        assert may("patch", "streams", "--subresource=status")
+        for words in (
+            ("get", "secret/other"),
+            ("list", "secrets"),
+            ("create", "pods"),
+            ("delete", "pods"),
+            ("create", "pods", "--subresource=exec"),
+            ("create", "streamclusters"),
+            ("delete", "streams"),
+            ("delete", "leases"),
+            ("escalate", "roles"),
+            ("bind", "roles"),
+            ("impersonate", "serviceaccounts"),
+        ):
+            assert not may(*words), words
+        assert not may("get", "streams", namespace="default")
+        assert not may("get", "leases", namespace="default")
+    finally:
+        for manifest in rights:
+            kube.delete(manifest["kind"], manifest["metadata"]["name"])
+
+
+def test_credentials_of_the_trial_minio_are_kept_over_upgrades(kube: Kubectl) -> None:
+    trial = [*VALUES["trial"], *NO_IMAGE, *NO_MINIO_IMAGE, "minio.persistence.enabled=false"]
+    notes = kube.helm("install", RELEASE, str(CHART), *chosen(trial))
+    try:
+        assert f"streamcluster/{RELEASE}" in notes
+        before = kube.get("secret", "shop-tailrace-minio")["data"]
+        assert len(before["accessKey"]) >= 20
+        kube.helm("upgrade", RELEASE, str(CHART), *chosen([*trial, "cluster.spec.segmentStore.memory=2Gi"]))
+        assert kube.get("secret", "shop-tailrace-minio")["data"] == before
+        spec = kube.get("streamcluster", RELEASE)["spec"]
+        assert spec["segmentStore"]["memory"] == "2Gi"
+        assert spec["tier2"]["endpoint"] == f"http://shop-tailrace-minio.{kube.namespace}.svc:9000"
+        assert spec["tier2"]["credentialsSecret"] == "shop-tailrace-minio"
+    finally:
+        kube.helm("uninstall", RELEASE)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        (["cluster.enabled=true"], "cluster.spec.tier2.bucket is needed, or minio.enabled"),
+        (["operator.replicas=0"], "replicas"),
+        (["minio.bucket=Data"], "bucket"),
+        (["colour=red"], "colour"),
+        (["image.pullPolicy=Often"], "pullPolicy"),
+        (["cluster.name=a.b"], "name"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_values_that_make_no_sense_are_refused(kube: Kubectl, values: list[str], told: str) -> None:
+    with pytest.raises(KubeError) as caught:
+        rendered(kube, values)
+    assert told in caught.value.answer
+
+
+def test_helm_finds_nothing_to_object_to(kube: Kubectl) -> None:
+    for values in VALUES.values():
+        assert "0 chart(s) failed" in kube.helm("lint", "--strict", str(CHART), *chosen(values))
