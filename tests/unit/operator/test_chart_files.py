@@ -1,0 +1,141 @@
+"""What can be said of the chart and of the examples without helm and without a cluster."""
+
+import copy
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from tailrace_operator.specs import ReaderGroupSpec, StreamClusterSpec, StreamSpec
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+CHART = REPOSITORY / "charts/tailrace"
+EXAMPLES = sorted((REPOSITORY / "examples/kubernetes").glob("*.yaml"))
+PARSERS = {"StreamCluster": StreamClusterSpec.parse, "Stream": StreamSpec.parse, "ReaderGroup": ReaderGroupSpec.parse}
+SOURCES = ("services/tailrace/segmentstore/admin.py", "services/tailrace/cli/workersadmin.py")
+
+
+def values() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+    return found
+
+
+def schema() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
+    return found
+
+
+def objects(schema: dict[str, Any]) -> list[dict[str, Any]]:
+    inner = [found for field in schema.get("properties", {}).values() for found in objects(field)]
+    return [*([schema] if "properties" in schema else []), *inner]
+
+
+def test_the_chart_is_of_this_version() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["appVersion"] == project
+    assert chart["version"].replace("-dev.", ".dev") == project
+
+
+def test_the_schema_of_values_is_one_and_takes_the_defaults() -> None:
+    jsonschema.Draft7Validator.check_schema(schema())
+    jsonschema.validate(values(), schema())
+    assert all(each["additionalProperties"] is False for each in objects(schema()))
+
+
+def test_every_value_is_in_the_schema_and_the_other_way_round() -> None:
+    def compare(found: dict[str, Any], expected: dict[str, Any], path: str) -> None:
+        names = set(expected["properties"]) - {"global", "claims"}
+        assert set(found) == names, path
+        for name in names:
+            field = expected["properties"][name]
+            if "properties" in field and name != "resources":
+                compare(found[name], field, f"{path}.{name}")
+
+    compare(values(), schema(), "")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("operator.replicas", 0),
+        ("operator.replicas", "2"),
+        ("operator.credentialsSecrets", ["A"]),
+        ("image.pullPolicy", "Often"),
+        ("cluster.name", "a.b"),
+        ("cluster.colour", "red"),
+        ("minio.bucket", "ab"),
+        ("minio.persistence.size", "much"),
+        ("networkPolicy.clients", [{}]),
+        ("monitoring.serviceMonitor.interval", "often"),
+        ("test.deadlineSeconds", 1),
+    ],
+)
+def test_wrong_values_are_refused(path: str, value: object) -> None:
+    changed = copy.deepcopy(values())
+    *places, name = path.split(".")
+    inner = changed
+    for place in places:
+        inner = inner[place]
+    inner[name] = value
+    assert not jsonschema.Draft7Validator(schema()).is_valid(changed)
+
+
+def test_the_chart_has_the_definitions_of_the_repository() -> None:
+    there, here = (
+        {path.name: path.read_text() for path in folder.iterdir()} for folder in (REPOSITORY / "crds", CHART / "crds")
+    )
+    assert there == here
+    assert len(there) == 3
+
+
+def exposed(metric: str) -> bool:
+    """Whether the code has such a metric: by its whole name, or by a prefix in a template and the rest as a word."""
+    text = "".join((REPOSITORY / source).read_text() for source in SOURCES)
+    text += (REPOSITORY / "services/tailrace/controller/rest/health.py").read_text()
+    text += (REPOSITORY / "operator/tailrace_operator/health.py").read_text()
+    text += (REPOSITORY / "operator/tailrace_operator/main.py").read_text()
+    if re.search(rf"\b{metric}\b", text):
+        return True
+    prefixes = re.findall(r"\b(tailrace_\w*_)\{name\}", text)
+    return any(metric.startswith(each) and f'"{metric.removeprefix(each)}"' in text for each in prefixes)
+
+
+@pytest.mark.parametrize("path", sorted((CHART / "dashboards").glob("*.json")), ids=lambda path: path.stem)
+def test_dashboards_show_metrics_that_there_are(path: Path) -> None:
+    board = json.loads(path.read_text())
+    assert board["uid"]
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    metrics = {
+        name
+        for panel in board["panels"]
+        for target in panel["targets"]
+        for name in re.findall(r"tailrace_\w+", target["expr"])
+    }
+    assert len(metrics) >= 5
+    assert [metric for metric in sorted(metrics) if not exposed(metric)] == []
+
+
+def test_a_metric_that_is_not_there_is_noticed() -> None:
+    assert not exposed("tailrace_container_colour")
+    assert not exposed("tailrace_operator_colour")
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_are_good_resources_of_one_cluster(path: Path) -> None:
+    manifests = list(yaml.safe_load_all(path.read_text()))
+    assert manifests
+    for manifest in manifests:
+        spec = PARSERS[manifest["kind"]](manifest)
+        assert manifest["apiVersion"] == "tailrace.io/v1alpha1"
+        assert getattr(spec, "cluster", "main") == "main"
+
+
+def test_there_are_examples_of_every_kind() -> None:
+    kinds = {manifest["kind"] for path in EXAMPLES for manifest in yaml.safe_load_all(path.read_text())}
+    assert kinds == PARSERS.keys()
