@@ -44,6 +44,7 @@ class Placements:
         place = (namespace, cluster)
         if place not in self._running:
             self._running[place] = _Running(asyncio.create_task(self._keep(namespace, cluster)))
+            _logger.info("placement_begun", namespace=namespace, cluster=cluster)
 
     async def end(self, namespace: str, cluster: str) -> None:
         """Let none run for the cluster."""
@@ -51,6 +52,7 @@ class Placements:
         if running is not None:
             running.task.cancel()
             await asyncio.wait([running.task])
+            _logger.info("placement_ended", namespace=namespace, cluster=cluster)
 
     async def close(self) -> None:
         """Let none run at all."""

@@ -171,14 +171,14 @@ def merged(found: object, own: Sequence[Condition], generation: int | None, now:
 def transitions(found: object, own: Iterable[Condition]) -> tuple[Notice, ...]:
     """One Event for each condition whose status or reason is new.
 
-    A condition that nobody has seen before and that is Unknown is none yet. What Ready repeats of another condition is
+    A condition that is new, does not hold and is no reason for attention is none yet. What Ready repeats of another condition is
     not said twice.
     """
     before = {item["type"]: (item.get("status"), item.get("reason")) for item in _items(found)}
     notices: list[Notice] = []
     for condition in sorted(own, key=lambda condition: condition.type == READY):
         old = before.get(condition.type)
-        is_new = old is None and condition.truth is not Truth.UNKNOWN
+        is_new = old is None and (condition.is_true or condition.warns)
         if not is_new and (old is None or old == (condition.truth.value, condition.reason)):
             continue
         notice = Notice(condition.reason, condition.message, condition.warns)

@@ -55,7 +55,8 @@ def placed_condition(manifest: Manifest, reason: str, failure: str | None) -> Co
     placed = sum(assignment.worker in cluster_map.workers for assignment in cluster_map.assignments.values())
     if placed < count:
         message = f"{placed} of {count} containers have a worker: {reason}."
-        return Condition(CONTAINERS_PLACED, Truth.FALSE, "ContainersWithoutWorker", message)
+        bad = Truth.FALSE if placed else None  # none has one before the first pods are there
+        return Condition(CONTAINERS_PLACED, Truth.FALSE, "ContainersWithoutWorker", message, bad=bad)
     workers = len({assignment.worker for assignment in cluster_map.assignments.values()})
     message = f"All {count} containers have a worker, {workers} in all."
     return Condition(CONTAINERS_PLACED, Truth.TRUE, "AllPlaced", message)
