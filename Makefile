@@ -35,7 +35,8 @@ $(STAMPS)/dependencies: requirements/dev.lock | $(STAMPS)/venv
 $(STAMPS)/package: pyproject.toml setup.py $(KERNEL_SOURCES) $(STAMPS)/dependencies
 	@echo "building the native kernel"
 	@scripts/check-host.sh $(BIN)/python
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@PYTHONWARNINGS="ignore:Editable installation" \
+	    $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 	@$(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 
@@ -117,6 +118,10 @@ run: setup ## stream a real data set through a standalone server and keep it ser
 bench: setup ## measure ingest and read on this machine
 	$(BIN)/tailrace bench ingest
 	$(BIN)/tailrace bench read
+
+.PHONY: images
+images: setup ## container images, without an engine or a registry (IMAGES="tailrace tailrace-test tailrace-test-java minio" or all; AGAIN=1 renews)
+	@nice $(BIN)/python scripts/make_images.py $(if $(AGAIN),--again) $(IMAGES)
 
 .PHONY: clean
 clean: ## remove builds, caches and .venv (keeps .tailrace)

@@ -3,8 +3,8 @@
 
     make_images.py [--again] [NAME...]
 
-NAME is tailrace (the default), tailrace-test, tailrace-test-java, minio, or all. The archives go to
-build/images/NAME.tar; each line that is printed has an image's name with tag, its archive, its length in MB and the digest of its manifest.
+NAME is tailrace (the default), tailrace-test, tailrace-test-java, minio, or all; archives go to build/images/NAME.tar.
+A line is printed of each: name with tag, archive, length in MB, digest of the manifest.
 """
 
 from __future__ import annotations

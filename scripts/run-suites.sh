@@ -12,7 +12,7 @@ export TAILRACE_TEST_PROFILE=$profile
 if [ $# -gt 0 ]; then
     suites=("$@")
 else
-    suites=(unit contract spec simulation cli crash compat/wire compat/python compat/java e2e)
+    suites=(unit images contract spec simulation cli crash compat/wire compat/python compat/java e2e)
 fi
 
 output=$(mktemp) || exit 1
@@ -79,9 +79,9 @@ prepare() {
         esac
     done
 }
-prepare "MinIO server" minio.sh contract crash compat/python compat/java e2e
+prepare "MinIO server" minio.sh images contract crash compat/python compat/java e2e
 prepare "Python client" python-client.sh compat/python
-prepare "Java client" java-client.sh compat/java crash e2e
+prepare "Java client" java-client.sh images compat/java crash e2e
 
 for suite in "${suites[@]}"; do
     if [ "$suite" = spec ]; then by_models; else by_pytest "$suite"; fi

@@ -46,7 +46,7 @@ JAVA_CONFIG: dict[str, Any] = {
 
 MINIO_CONFIG: dict[str, Any] = {
     "Entrypoint": ["/usr/bin/minio"],
-    "Env": ["PATH=/usr/bin:/bin"],
+    "Env": ["PATH=/usr/bin:/bin", "HOME=/tmp"],
     "User": USER,
     "WorkingDir": "/",
 }
@@ -176,6 +176,11 @@ def _finish_base(root: Path) -> None:
     bundle = root / "etc/ssl/certs/ca-certificates.crt"
     bundle.parent.mkdir(parents=True)
     bundle.write_text("".join(path.read_text() for path in certificates))
+    for name, target in (("certs", "/etc/ssl/certs"), ("cert.pem", "/etc/ssl/certs/ca-certificates.crt")):
+        (root / "usr/lib/ssl").mkdir(exist_ok=True)
+        (root / "usr/lib/ssl" / name).symlink_to(target)  # where Debian's OpenSSL looks
+    for name in ("python", "python3"):
+        (root / "usr/bin" / name).symlink_to(f"python{python.SERIES}")
     _write_accounts(root)
     python.compile_all(root, root, f"usr/lib/python{python.SERIES}")
     normalise(root)

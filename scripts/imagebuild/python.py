@@ -43,7 +43,8 @@ def environment(base: Path, root: Path) -> None:
     programs = root / PREFIX / "bin"
     programs.mkdir(parents=True)
     (programs / f"python{SERIES}").symlink_to(f"/usr/bin/python{SERIES}")
-    (programs / "python").symlink_to(f"python{SERIES}")
+    for name in ("python", "python3"):
+        (programs / name).symlink_to(f"python{SERIES}")
     version = _run_base(base, "-c", "import platform; print(platform.python_version())").strip()
     settings = f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {version}\n"
     (root / PREFIX / "pyvenv.cfg").write_text(settings)
@@ -90,25 +91,28 @@ def install_application(base: Path, wheel: Path, root: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(target)
     (metadata,) = target.glob("tailrace-*.dist-info")
-    programs = ConfigParser()
-    programs.read(metadata / "entry_points.txt")
-    (root / PREFIX / "bin").mkdir()
-    for name, place in programs["console_scripts"].items():
-        module, _, function = place.partition(":")
-        script = root / PREFIX / "bin" / name
-        script.write_text(LAUNCHER.format(prefix=PREFIX, module=module, function=function))
-        script.chmod(0o755)
+    write_programs((metadata / "entry_points.txt").read_text(), root / PREFIX / "bin")
     compile_all(base, root, PACKAGES)
     normalise(root)
+
+
+def write_programs(entry_points: str, folder: Path) -> None:
+    """The programs that a wheel names, for the interpreter of the environment: no shell comes in between."""
+    programs = ConfigParser()
+    programs.read_string(entry_points)
+    folder.mkdir(parents=True)
+    for name, place in programs["console_scripts"].items():
+        module, _, function = place.partition(":")
+        script = folder / name
+        script.write_text(LAUNCHER.format(prefix=PREFIX, module=module, function=function))
+        script.chmod(0o755)
 
 
 def build_wheel(repository: Path, build: Path) -> Path:
     """Our wheel. The native kernel is compiled anew only when its sources changed."""
     library, output = build / "lib", build / "wheel"
     kernel = {path.stem for path in (repository / "services/tailrace/kernel").glob("*.pyx")}
-    for path in library.rglob("*"):  # what was removed from the tree must not stay in the wheel
-        if path.is_file() and not (path.suffix == ".so" and path.name.partition(".")[0] in kernel):
-            path.unlink()
+    forget_removed(library, kernel)
     for folder in (output, build / "unpacked"):
         shutil.rmtree(folder, ignore_errors=True)
     command = [sys.executable, "setup.py", "--quiet", "build", "--build-lib", str(library)]
@@ -117,6 +121,13 @@ def build_wheel(repository: Path, build: Path) -> Path:
     _run(command, INSTALL_LIMIT_S, repository)
     (wheel,) = output.glob("*.whl")
     return wheel
+
+
+def forget_removed(library: Path, kernel: set[str]) -> None:
+    """Of an earlier build only native modules stay that the kernel still has: what left the tree leaves the wheel."""
+    for path in library.rglob("*"):
+        if path.is_file() and not (path.suffix == ".so" and path.name.partition(".")[0] in kernel):
+            path.unlink()
 
 
 def version_of(wheel: Path) -> str:
