@@ -1,27 +1,5 @@
-"""Logs go to standard error: lines for people on a terminal, JSON for programs otherwise."""
+"""Logs of commands: those of every program (`common.logs`)."""
 
-from __future__ import annotations
+from tailrace.common.logs import configure_logs
 
-import logging
-import sys
-
-import structlog
-
-
-def configure_logs(level: int = logging.INFO) -> None:
-    """Send every log line of that level and above to standard error, times in UTC."""
-    people = sys.stderr.isatty()
-    renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer(colors=True) if people else structlog.processors.JSONRenderer()
-    )
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *([] if people else [structlog.processors.format_exc_info]),
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
+__all__ = ["configure_logs"]

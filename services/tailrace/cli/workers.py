@@ -87,6 +87,7 @@ class WorkerProcess:
         self._served_at_s: float | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._leaving = False
+        self._standing_down: asyncio.Task[None] | None = None
 
     @property
     def serves(self) -> bool:
@@ -125,31 +126,49 @@ class WorkerProcess:
             await _end(self._process)
         if self.place.stand_in is not None:
             await self.place.stand_in.end()
+        if self._standing_down is not None:
+            await self._standing_down
         if not self.first.done():
             self.first.cancel()
 
     async def _keep(self) -> None:
+        try:
+            await self._keep_until_over()
+        except Exception as error:
+            self.state, self.reason = "down", repr(error)
+            _logger.exception("worker_not_kept", worker=self.number)
+            raise
+        finally:
+            self.over.set()
+
+    async def _keep_until_over(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            if self.place.stand_in is not None:
-                await self.place.stand_in.begin()
-            if self._leaving:
-                break
-            await self._run_once()
+            try:
+                if self.place.stand_in is not None:
+                    await self.place.stand_in.begin()
+                if self._leaving:
+                    break
+                await self._run_once()
+            except OSError as error:  # no process, or no number for a socket, just now
+                self.state, self.reason = "down", f"it cannot be started: {error}"
+                _logger.error("worker_not_started", worker=self.number, reason=self.reason)
+                self._tell_first(self.reason)
             if self.state == "superseded":
                 break
             served_s = None if self._served_at_s is None else loop.time() - self._served_at_s
+            self._served_at_s = None
             if not self._leaving:
                 await asyncio.sleep(self._pauses.ended(served_s))
         if self.state != "superseded":
             self.state = "left"
-        self.over.set()
 
     async def _run_once(self) -> None:
         """One process, from its start to its end."""
-        self.state, self._served_at_s = "starting", None
+        self.state = "starting"
         self.starts += 1
         self._process = process = await _spawn(self.place)
+        await _order(process, self.place)
         vigil = Vigil()
         watching = asyncio.get_running_loop().create_task(self._watch(process, vigil))
         try:
@@ -162,8 +181,11 @@ class WorkerProcess:
         self.reason = last or f"worker {process.pid} ended with code {code}"
         if not self._leaving:
             _logger.error("worker_ended", worker=self.number, code=code, reason=self.reason)
+        self._tell_first(last or f"worker {process.pid} ended before it was ready")
+
+    def _tell_first(self, reason: str) -> None:
         if not self.first.done():
-            self.first.set_exception(StartError(last or f"worker {process.pid} ended before it was ready"))
+            self.first.set_exception(StartError(reason))
             self.first.exception()  # not everybody asks
 
     async def _watch(self, process: Process, vigil: Vigil) -> None:
@@ -185,7 +207,7 @@ class WorkerProcess:
             if said.startswith(BEAT):
                 vigil.heard(int(said.removeprefix(BEAT)), asyncio.get_running_loop().time())
             elif said == READY:
-                await self._serves_now()
+                self._serves_now()
             elif said == FOLLOWING:
                 self.state, self.reason = "following", ""
             elif said.startswith(WAITING):
@@ -194,7 +216,7 @@ class WorkerProcess:
                 last = said
         return last
 
-    async def _serves_now(self) -> None:
+    def _serves_now(self) -> None:
         self.state, self.reason = "serving", ""
         self._served_at_s = asyncio.get_running_loop().time()
         if not self.first.done():
@@ -202,8 +224,8 @@ class WorkerProcess:
         _logger.info("worker_serves", worker=self.number, pid=self.pid, starts=self.starts)
         if isinstance(self.place.spec, ClusterStoreSpec):
             self.place = dataclasses.replace(self.place, spec=dataclasses.replace(self.place.spec, tried=True))
-        if self.place.stand_in is not None:
-            await self.place.stand_in.end()
+        if self.place.stand_in is not None:  # beside: it waits a while for clients that take nothing
+            self._standing_down = asyncio.get_running_loop().create_task(self.place.stand_in.end())
 
 
 class WorkerProcesses:
@@ -252,20 +274,22 @@ class WorkerProcesses:
 
 
 async def _spawn(place: WorkerPlace) -> Process:
-    descriptors = (place.store.fileno(), place.admin.fileno())
-    process = await asyncio.create_subprocess_exec(
+    return await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "tailrace.segmentstore.process",
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        pass_fds=descriptors,
+        pass_fds=(place.store.fileno(), place.admin.fileno()),
     )
+
+
+async def _order(process: Process, place: WorkerPlace) -> None:
+    """Tell it what it is."""
     assert process.stdin is not None
     with contextlib.suppress(ConnectionError):  # it has ended already; its end tells
-        process.stdin.write(encode_orders(Orders(place.spec, *descriptors)))
+        process.stdin.write(encode_orders(Orders(place.spec, place.store.fileno(), place.admin.fileno())))
         await process.stdin.drain()
-    return process
 
 
 async def _end(process: Process) -> None:

@@ -25,6 +25,7 @@ import structlog
 from tailrace.common import limits
 from tailrace.common.errors import NotOwnerError, TailraceError
 from tailrace.common.http import serve_app
+from tailrace.common.logs import configure_logs
 from tailrace.common.openfiles import connection_limits, raise_open_files
 from tailrace.common.processend import end_process
 from tailrace.common.realports import SystemClock, SystemEntropy
@@ -118,12 +119,15 @@ async def _run_service(orders: Orders, leave: asyncio.Event) -> None:
 
 def main() -> int:
     """Entry point; the exit code is 1 when the worker cannot start."""
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    configure_logs()
     line = sys.stdin.buffer.readline()
     if not line.endswith(b"\n"):
         return 0  # the parent was killed before it had told everything
+    orders = decode_orders(line)
+    if isinstance(orders.spec, ClusterStoreSpec):
+        structlog.contextvars.bind_contextvars(worker=orders.spec.worker)
     try:
-        asyncio.run(_serve(decode_orders(line)))
+        asyncio.run(_serve(orders))
     except BrokenPipeError:
         return 0  # the parent was killed before it could hear that its worker serves
     except NotOwnerError as error:
