@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 from tailrace.client.groupstate.records import ReaderGroupConfig, RetentionType
 from tailrace.client.model import StreamName
 from tailrace.client.readergroup import group_config
+from tailrace_operator.readergroup.conditions import ACCEPTED
+from tailrace_operator.reconciling import Truth, condition_of, generation_of
 
 if TYPE_CHECKING:
+    from tailrace.cluster.kubernetes import Manifest
     from tailrace.common.streamcut import StreamCut
     from tailrace_operator.specs import ReaderGroupSpec
 
@@ -54,11 +57,14 @@ def differences(spec: ReaderGroupSpec, stored: ReaderGroupConfig) -> list[str]:
     return [name for name, (asked, found) in pairs.items() if asked != found]
 
 
-def is_edited(manifest: Mapping[str, Any]) -> bool:
-    """Whether the spec was changed since it was reconciled last; a new resource is not edited."""
+def is_edited(manifest: Manifest) -> bool:
+    """Whether the spec was changed since it was carried out last; a new resource is not edited."""
     observed = (manifest.get("status") or {}).get("observedGeneration")
-    generation = manifest["metadata"].get("generation")
-    return observed is not None and generation is not None and observed < generation
+    generation = generation_of(manifest)
+    if observed is None or generation is None:
+        return False
+    refused_since = generation > 1 and condition_of(manifest, ACCEPTED) is Truth.FALSE
+    return bool(observed < generation) or refused_since
 
 
 def eldest(manifests: Sequence[Mapping[str, Any]]) -> str:

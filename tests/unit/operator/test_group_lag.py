@@ -132,6 +132,15 @@ def test_a_new_resource_is_not_edited() -> None:
     assert is_edited({"metadata": {"generation": 2}, "status": {"observedGeneration": 1}})
 
 
+@pytest.mark.parametrize(
+    ("generation", "truth", "edited"), [(2, "False", True), (2, "True", False), (1, "False", False)]
+)
+def test_an_edit_that_was_refused_is_still_to_be_carried_out(generation: int, truth: str, edited: bool) -> None:
+    condition = {"type": "Accepted", "status": truth, "observedGeneration": generation}
+    status = {"observedGeneration": generation, "conditions": [condition]}
+    assert is_edited({"metadata": {"generation": generation}, "status": status}) is edited
+
+
 def test_the_eldest_resource_is_told_by_time_then_name() -> None:
     def made(name: str, at: str) -> dict[str, Any]:
         return {"metadata": {"name": name, "uid": f"uid-{name}", "creationTimestamp": at}}

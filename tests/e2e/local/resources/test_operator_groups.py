@@ -168,6 +168,19 @@ async def test_an_edit_resets_the_group_where_it_was(readers: Readers) -> None:
     assert (await readers.look())["lagBytes"] == 0
 
 
+async def test_an_edit_that_has_to_wait_for_a_stream_is_carried_out_later(readers: Readers) -> None:
+    await readers.make_stream(2)
+    readers.make()
+    await readers.look()
+    readers.hand.objects.edit(READER_GROUPS, "readers", {"streams": ["events", "later"]})
+    await readers.look()
+    assert readers.condition("Accepted") == ("False", "StreamNotFound")
+    await readers.client.streams.create_stream(StreamName(readers.scope, "later"))
+    await readers.look()
+    assert readers.condition() == ("True", "InStep")
+    assert len((await readers.stored()).starting) == 2
+
+
 async def test_a_reset_by_an_application_is_left_and_told(readers: Readers) -> None:
     await readers.make_stream(2)
     readers.make()
