@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 
 from harness.kubectl import Kubectl, KubeError, until
-from harness.resourcecases import CASES, EDITS, PLURALS, Case, Edit, manifest
+from harness.resourcecases import CASES, EDITS, PLURALS, TIER2, Case, Edit, manifest
 from tailrace.common import limits
 from tailrace_operator.schema import grammar
 from tailrace_operator.schema.apply import applied
 from tailrace_operator.schema.definitions import DEFINITIONS
 
-CRDS = Path(__file__).resolve().parents[3] / "crds"
+REPOSITORY = Path(__file__).resolve().parents[3]
+CRDS = REPOSITORY / "crds"
+EXAMPLES = REPOSITORY / "examples/kubernetes"
 BY_KIND = {definition.kind: definition for definition in DEFINITIONS}
 GOOD = [case for case in CASES if not case.refused]
 BAD = [case for case in CASES if case.refused]
@@ -157,6 +159,25 @@ def test_the_map_of_a_full_cluster_fits(api: Kubectl) -> None:
     status = api.get("streamcluster", "full")["status"]
     assert (len(status["containers"]), len(status["workers"])) == (len(containers), len(workers))
     api.delete("streamcluster", "full")
+
+
+def test_the_place_of_the_data_may_change_before_there_is_any_and_not_after(api: Kubectl) -> None:
+    api.apply(manifest("StreamCluster", "placed", {}))
+    api.apply(manifest("StreamCluster", "placed", {"tier2": {**TIER2, "prefix": "a", "bucket": "other"}}))
+    placed = {"status": {"containers": [{"id": 0, "worker": "placed-store-0-0"}]}}
+    api.patch("streamcluster", "placed", placed, "--subresource=status")
+    for tier2 in ({"bucket": "third"}, {"prefix": "b"}, {"prefix": ""}):
+        kept = {**TIER2, "prefix": "a", "bucket": "other"}
+        answer = api.refusal(manifest("StreamCluster", "placed", {"tier2": {**kept, **tier2}}))
+        assert "immutable once containers are placed" in answer
+    moved = {**TIER2, "prefix": "a", "bucket": "other", "endpoint": "https://elsewhere", "credentialsSecret": "new"}
+    api.apply(manifest("StreamCluster", "placed", {"tier2": moved}))
+    api.delete("streamcluster", "placed")
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_examples_are_taken(api: Kubectl, path: Path) -> None:
+    api("create", "--dry-run=server", "--validate=strict", "--filename", str(path))
 
 
 def test_unknown_fields_are_not_kept(api: Kubectl) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from harness.kubectl import Kubectl
 REPOSITORY = Path(__file__).resolve().parents[3]
 LOCAL = REPOSITORY / "tests/e2e/cluster"
 LOADED = REPOSITORY / "build/e2e/loaded.json"
+STORAGE_CLASS = "e2e"
+VOLUME_FOLDER = "/run/node/volumes"
 UP_LIMIT_S = 1800.0
 IMAGES_LIMIT_S = 1800.0
 COMMAND_LIMIT_S = 120.0
@@ -40,6 +43,11 @@ class Image:
 def is_local() -> bool:
     """Whether the tests run on the cluster of tests/e2e/cluster."""
     return not os.environ.get("E2E_KUBECONFIG")
+
+
+def keeps() -> bool:
+    """Whether images and an installation that are there are taken as they are (TAILRACE_E2E_KEEP=1)."""
+    return os.environ.get("TAILRACE_E2E_KEEP") == "1"
 
 
 def ready() -> Kubectl:
@@ -70,6 +78,8 @@ def _load_images(kubeconfig: Path) -> None:
     identity = str(kubeconfig.stat().st_mtime_ns)  # a cluster that was started anew has none of them
     known = json.loads(LOADED.read_text()) if LOADED.exists() else {}
     loaded = known.get("images", {}) if known.get("cluster") == identity else {}
+    if loaded and keeps():
+        return
     for image in images().values():
         if loaded.get(image.tag) == image.digest:
             continue
@@ -79,11 +89,83 @@ def _load_images(kubeconfig: Path) -> None:
         LOADED.write_text(json.dumps({"cluster": identity, "images": loaded}))
 
 
+def make_volume(kube: Kubectl) -> None:
+    """A volume for one claim, in a folder of the local node; volumes of claims that are gone go."""
+    for volume in kube.list("persistentvolumes"):
+        if volume["status"].get("phase") == "Released":
+            kube.delete("persistentvolume", volume["metadata"]["name"])
+            _local("shell", "rm", "-rf", volume["spec"]["local"]["path"])
+    folder = f"{VOLUME_FOLDER}/{uuid.uuid4().hex[:8]}"
+    _local("shell", "mkdir", "-p", folder)
+    node = kube.list("nodes")[0]["metadata"]["name"]
+    here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": folder.rpartition("/")[2], "labels": {"app.kubernetes.io/part-of": "tailrace-e2e"}},
+        "spec": {
+            "capacity": {"storage": "100Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "storageClassName": STORAGE_CLASS,
+            "local": {"path": folder},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
+        },
+    }
+    storage_class = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": STORAGE_CLASS},
+        "provisioner": "kubernetes.io/no-provisioner",
+    }
+    kube.apply(storage_class, volume)
+
+
 def stop_api_server(seconds: float, how: str) -> None:
     """Take the API server away for so long: connections to it hang, or they are refused. Raises ClusterError."""
     if not is_local():
         raise ClusterError("only the local cluster's API server can be taken away; unset E2E_KUBECONFIG for this test")
     _local("pause-api", str(seconds), "--how", how)
+
+
+# Run inside the node: a signal for every process below the one whose command line names this pod.
+SIGNAL_POD = """
+import os, pathlib, signal, sys
+number, namespace, pod = getattr(signal, sys.argv[1]), *sys.argv[2:]
+parents, roots = {}, []
+for path in pathlib.Path('/proc').glob('[0-9]*'):
+    try:
+        parents[int(path.name)] = int((path / 'stat').read_text().rpartition(')')[2].split()[1])
+        words = (path / 'cmdline').read_text(errors='replace').split(chr(0))
+    except (OSError, ValueError):
+        continue
+    named = zip(words, words[1:])
+    if {('--namespace', namespace), ('--pod', pod)} <= set(named):
+        roots.append(int(path.name))
+assert roots or number == signal.SIGCONT, f'no process of pod {pod}'
+chosen = set(roots)
+while more := {pid for pid, parent in parents.items() if parent in chosen} - chosen:
+    chosen |= more
+for pid in sorted(chosen):
+    os.kill(pid, number)
+print(len(chosen))
+"""
+
+
+def freeze_pod(namespace: str, pod: str) -> None:
+    """SIGSTOP to every process of a pod of segment stores, from outside of it. Raises ClusterError."""
+    _signal_pod("SIGSTOP", namespace, pod)
+
+
+def thaw_pod(namespace: str, pod: str) -> None:
+    """SIGCONT to those of them that are still there. Raises ClusterError."""
+    _signal_pod("SIGCONT", namespace, pod)
+
+
+def _signal_pod(signal_name: str, namespace: str, pod: str) -> None:
+    if not is_local():
+        raise ClusterError("only the local cluster's processes can be reached; unset E2E_KUBECONFIG for this test")
+    _local("shell", "python3", "-c", SIGNAL_POD, signal_name, namespace, pod)
 
 
 def _local(*words: str, limit_s: float = COMMAND_LIMIT_S) -> str:

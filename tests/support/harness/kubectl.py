@@ -50,9 +50,9 @@ class Kubectl:
         """What kubectl prints. Raises KubeError."""
         return self._run("kubectl", words, stdin, deadline_s)
 
-    def helm(self, *words: str, deadline_s: float = CALL_DEADLINE_S) -> str:
+    def helm(self, *words: str, stdin: str = "", deadline_s: float = CALL_DEADLINE_S) -> str:
         """What helm prints. Raises KubeError."""
-        return self._run("helm", words, "", deadline_s)
+        return self._run("helm", words, stdin, deadline_s)
 
     def _run(self, program: str, words: tuple[str, ...], stdin: str, deadline_s: float) -> str:
         path = str(self.programs / program) if self.programs is not None else program

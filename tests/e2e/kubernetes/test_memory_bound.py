@@ -1,0 +1,97 @@
+"""A segment store pod with 1 GiB under all that it can be given at once stays below its limit, and is never killed."""
+
+from __future__ import annotations
+
+import copy
+import time
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from harness.figures import Figures
+from harness.kubectl import Kubectl
+from harness.kubeload import PROGRAM_FOLDER, Images, Load, LoadPod, pod_manifest
+from harness.kubesystem import API_VERSION, StreamSystem, fixed, stream_manifest, until_segments
+from harness.kubeusage import usage_of
+
+NAME = "bounded"
+LIMIT_BYTES = 1 << 30
+DURATION_S = 600.0
+SAMPLE_INTERVAL_S = 5.0
+WIDE_SEGMENTS = 1000
+GONE_S = 240.0
+SCOPE = "memory"
+
+
+@pytest.fixture
+def bounded(healthy: StreamSystem) -> Iterator[StreamSystem]:
+    """A cluster of one segment store pod with 1 GiB."""
+    tier2 = {**copy.deepcopy(healthy.resource()["spec"]["tier2"]), "prefix": f"{NAME}-{uuid.uuid4().hex[:8]}"}
+    spec = {
+        "containers": 8,
+        "segmentStore": {"replicas": 1, "workers": 1, "memory": "1Gi"},
+        "controller": {"replicas": 1},
+        "tier2": tier2,
+    }
+    healthy.kube.delete("streamcluster", NAME, deadline_s=GONE_S)
+    manifest = {"apiVersion": API_VERSION, "kind": "StreamCluster", "metadata": {"name": NAME}, "spec": spec}
+    made = StreamSystem(healthy.kube, NAME)
+    made.kube.apply(manifest)
+    made.until_ready()
+    yield made
+    healthy.kube.delete("streamcluster", NAME, deadline_s=GONE_S)
+
+
+@pytest.mark.timeout(3000)
+def test_the_limit_holds(bounded: StreamSystem, images: Images, figures: Figures) -> None:
+    kube = bounded.kube
+    for name, segments in (("wide", WIDE_SEGMENTS), ("deep", 4)):
+        kube.apply(stream_manifest(name, NAME, SCOPE, scaling=fixed(segments), deletionPolicy="Delete"))
+    until_segments(kube, "wide", WIDE_SEGMENTS)
+    until_segments(kube, "deep", 4)
+    wide = Load(kube, images, bounded.controller_uri, f"{SCOPE}/wide", keys=3 * WIDE_SEGMENTS, rate=3000)
+    deep = Load(kube, images, bounded.controller_uri, f"{SCOPE}/deep", rate=0, length_bytes=5000)
+    for load in (wide, deep):
+        load.start()
+    for load in (wide, deep):
+        load.until_flowing()
+    greatest = _watch(kube, images, bounded, [wide, deep])
+    total = sum(load.finish() for load in (wide, deep))
+    pod = kube.get("pod", f"{NAME}-store-0")
+    (status,) = pod["status"]["containerStatuses"]
+    figures.add("segment store under full load", "1 GiB pod, events", total, "events")
+    figure = figures.add(
+        "segment store under full load", "1 GiB pod, working set", greatest / (1 << 20), "MiB", LIMIT_BYTES / (1 << 20)
+    )
+    assert status["restartCount"] == 0, status
+    assert figure.holds, figure
+    kube.delete("stream", "wide", "deep", deadline_s=GONE_S)
+
+
+def _watch(kube: Kubectl, images: Images, system: StreamSystem, loads: list[Load]) -> int:
+    """The greatest working set while everything goes on, with reads from the head again and again beside it."""
+    greatest, number = 0, 0
+    history = _historical_read(kube, images, system, number)
+    ends_s = time.monotonic() + DURATION_S
+    while time.monotonic() < ends_s:
+        greatest = max(greatest, usage_of(kube, f"{NAME}-store-0").working_set_bytes)
+        for load in loads:
+            load.writer.check_alive()
+        if kube.get("pod", history.name)["status"]["phase"] == "Succeeded":
+            history.delete()
+            number += 1
+            history = _historical_read(kube, images, system, number)
+        else:
+            history.check_alive()
+        time.sleep(SAMPLE_INTERVAL_S)  # between samples
+    print(f"{number} whole reads from the head beside the load")
+    history.delete()
+    return greatest
+
+
+def _historical_read(kube: Kubectl, images: Images, system: StreamSystem, number: int) -> LoadPod:
+    command = ["python3.11", f"{PROGRAM_FOLDER}/load_verify.py", system.controller_uri, f"{SCOPE}/deep"]
+    pod = LoadPod(kube, f"history-{number}")
+    kube.apply(pod_manifest(pod.name, images.python, command))
+    return pod
