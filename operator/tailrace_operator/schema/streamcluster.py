@@ -30,6 +30,15 @@ WORKERS_AT_MOST: Final = Rule(
     f"replicas × workers must be at most {grammar.WORKERS_ALL_MAX}",
 )
 
+# A map is made when segment stores run, which they do only over a place that was found to be this cluster's.
+_HAS_NO_DATA = "!has(oldSelf.status) || !has(oldSelf.status.containers) || size(oldSelf.status.containers) == 0"
+DATA_STAYS: Final = Rule(
+    f"{_HAS_NO_DATA} || (self.spec.tier2.bucket == oldSelf.spec.tier2.bucket && "
+    "self.spec.tier2.prefix == oldSelf.spec.tier2.prefix)",
+    "bucket and prefix are immutable once containers are placed: the cluster's data is there",
+    ".spec.tier2",
+)
+
 
 def _memory(description: str, default: str) -> Schema:
     return string(
@@ -216,4 +225,4 @@ def status() -> Schema:
 
 def root_rules() -> list[Rule]:
     """Rules over the whole resource."""
-    return [CLUSTER_NAME]
+    return [CLUSTER_NAME, DATA_STAYS]
