@@ -46,6 +46,8 @@ class Leadership:
         self._identity = identity
         self._clock = clock
         self._held: Manifest | None = None
+        self._tried = False
+        """The Lease may be this process's."""
         self._renewed_s = 0.0
         """When the request began that renewed it last."""
         self._seen: tuple[Any, Any] | None = None
@@ -91,11 +93,12 @@ class Leadership:
 
     async def release(self) -> None:
         """Let go, so that a standby need not wait. What fails is left to time."""
-        held, self._held = self._held, None
-        if held is None:
+        if not self._tried:
             return
         try:
-            await self._api.replace(LEASES, self._changed(held, ""))
+            found = await self._api.get(LEASES, LEASE_NAME)  # it may be ours although the answer was not waited for
+            if (found.get("spec") or {}).get("holderIdentity") == self._identity:
+                await self._api.replace(LEASES, self._changed(found, ""))
         except (UnavailableError, WriteConflictError, NotFoundError) as error:
             _logger.info("lease_not_released", lease=LEASE_NAME, reason=str(error))
 
@@ -122,6 +125,7 @@ class Leadership:
         return await self._take(found, began_s)
 
     async def _take(self, found: Manifest | None, began_s: float) -> str | None:
+        self._tried = True
         try:
             self._held = await self._write(found)
         except (UnavailableError, WriteConflictError, AlreadyExistsError, NotFoundError) as error:

@@ -205,13 +205,13 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
         stack.push_async_callback(api.close)
         leadership = Leadership(api, settings.identity, SystemClock())
         health.ready = True
-        if not await _unless_stopped(leadership.acquire(), stop):
-            return
-        health.leads = True
         try:
-            await _lead(settings, health, leadership, stop)
+            if await _unless_stopped(leadership.acquire(), stop):
+                health.leads = True
+                await _lead(settings, health, leadership, stop)
         finally:
             health.leads = False
+            await leadership.release()  # after all else has ended: who takes it now is alone
 
 
 async def _lead(settings: Settings, health: Health, leadership: Leadership, stop: asyncio.Event) -> None:
@@ -229,7 +229,6 @@ async def _lead(settings: Settings, health: Health, leadership: Leadership, stop
         await _unless_stopped(work(), stop)
     finally:
         await operator.close()
-        await leadership.release()  # after all else has ended: who takes it now is alone
 
 
 async def _unless_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> bool:

@@ -171,8 +171,8 @@ def merged(found: object, own: Sequence[Condition], generation: int | None, now:
 def transitions(found: object, own: Iterable[Condition]) -> tuple[Notice, ...]:
     """One Event for each condition whose status or reason is new.
 
-    A condition that is new, does not hold and is no reason for attention is none yet. What Ready repeats of another condition is
-    not said twice.
+    A condition that is new, does not hold and is no reason for attention is none yet. What Ready repeats of another
+    condition is not said twice.
     """
     before = {item["type"]: (item.get("status"), item.get("reason")) for item in _items(found)}
     notices: list[Notice] = []

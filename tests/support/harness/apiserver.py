@@ -57,6 +57,11 @@ KINDS = (
     STREAMS,
     STREAM_CLUSTERS,
 )
+_DISCOVERED = (
+    Kind("", "v1", "Namespace", "namespaces"),
+    Kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions"),
+)
+"""Kinds of the whole cluster, which clients look for before they begin."""
 Place = tuple[str, str, str]
 """Plural of the kind, namespace, name."""
 _VERBS = ["get", "list", "watch", "create", "update", "patch", "delete"]
@@ -192,6 +197,7 @@ class ApiServer:
     def app(self) -> FastAPI:
         """The server."""
         app = FastAPI()
+        app.add_exception_handler(ApiError, self._unserved)
         app.add_api_route("/api", self._core, methods=["GET"], response_model=None)
         app.add_api_route("/apis", self._groups, methods=["GET"], response_model=None)
         app.add_api_route("/version", self._about, methods=["GET"], response_model=None)
@@ -223,21 +229,25 @@ class ApiServer:
 
     async def _groups(self) -> Any:
         groups = []
-        for group, version in sorted({(kind.group, kind.version) for kind in self.kinds.values() if kind.group}):
+        for group, version in sorted({(kind.group, kind.version) for kind in self._kinds() if kind.group}):
             preferred = {"groupVersion": f"{group}/{version}", "version": version}
             groups.append({"name": group, "versions": [preferred], "preferredVersion": preferred})
         return {"kind": "APIGroupList", "groups": groups}
 
     async def _resources(self, request: Request) -> Any:
         group, version = request.path_params.get("group", ""), request.path_params.get("version", "v1")
-        found = [kind for kind in self.kinds.values() if (kind.group, kind.version) == (group, version)]
+        found = [kind for kind in self._kinds() if (kind.group, kind.version) == (group, version)]
         resources = []
         for kind in found:
-            about = {"kind": kind.kind, "namespaced": True, "verbs": _VERBS, "singularName": kind.kind.lower()}
+            namespaced = kind not in _DISCOVERED
+            about = {"kind": kind.kind, "namespaced": namespaced, "verbs": _VERBS, "singularName": kind.kind.lower()}
             resources.append({"name": kind.plural, **about})
             if kind.status_apart:
                 resources.append({"name": f"{kind.plural}/status", **about})
         return {"kind": "APIResourceList", "groupVersion": f"{group}/{version}", "resources": resources}
+
+    def _kinds(self) -> list[Kind]:
+        return [*self.kinds.values(), *_DISCOVERED]
 
     async def _namespace(self, request: Request) -> Any:
         name = request.path_params["namespace"]
@@ -365,18 +375,25 @@ class ApiServer:
         return found
 
     def _kind(self, request: Request) -> Kind:
-        return self.kinds[request.path_params["plural"]]
+        plural = request.path_params["plural"]
+        if plural not in self.kinds:
+            raise ApiError(404, f"{plural} are not served")
+        return self.kinds[plural]
 
     def _place(self, request: Request) -> Place:
         parts = request.path_params
         return parts["plural"], parts["namespace"], parts["name"]
+
+    async def _unserved(self, _: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, ApiError)
+        return _status(error.code, str(error))
 
     async def _answer(self, request: Request, effect: Callable[[], Any]) -> Any:
         self.requests.append(f"{request.method} {request.url.path}")
         if self.down:
             return _status(503, "as told")
         try:
-            return JSONResponse(effect())
+            return JSONResponse(effect(), 201 if request.method == "POST" else 200)
         except ApiError as error:
             return _status(error.code, str(error))
 

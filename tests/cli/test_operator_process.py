@@ -1,0 +1,481 @@
+"""`tailrace-operator` as a process, against an API server over HTTP and a real MinIO."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import io
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from minio import Minio
+
+from harness.apiserver import NAMESPACE, ApiServer, api_server, kubeconfig
+from harness.server import free_ports
+from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, Manifest
+from tailrace_operator.objects import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    DISRUPTION_BUDGETS,
+    EVENTS,
+    ROLE_BINDINGS,
+    ROLES,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    STATEFUL_SETS,
+)
+
+PATIENCE_S = 90.0
+CHILDREN = (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    DISRUPTION_BUDGETS,
+    ROLE_BINDINGS,
+    ROLES,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    STATEFUL_SETS,
+)
+
+
+@dataclass
+class Operators:
+    """The API server, and processes of the operator that use it."""
+
+    server: ApiServer
+    kubeconfig: Path
+    folder: Path
+    processes: list[asyncio.subprocess.Process] = field(default_factory=list)
+    ports: list[int] = field(default_factory=list)
+
+    async def start(self) -> asyncio.subprocess.Process:
+        """One more process."""
+        (port,) = free_ports(1)
+        self.ports.append(port)
+        arguments = [
+            "--namespace",
+            NAMESPACE,
+            "--kubeconfig",
+            str(self.kubeconfig),
+            "--image",
+            "localhost/tailrace:test",
+        ]
+        arguments += ["--health-host", "127.0.0.1", "--health-port", str(port), "--cluster-period", "1"]
+        code = "from tailrace_operator.main import main; main()"
+        with (self.folder / f"log-{len(self.processes)}").open("wb") as log:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", code, *arguments, stderr=log, stdout=log
+            )
+        self.processes.append(process)
+        return process
+
+    def log(self, number: int = 0) -> list[dict[str, Any]]:
+        """The lines of a process."""
+        return [json.loads(line) for line in (self.folder / f"log-{number}").read_text().splitlines()]
+
+    async def health(self, path: str = "healthz", number: int = 0) -> tuple[int, str]:
+        """What its endpoint answers; 0: nothing."""
+        with contextlib.suppress(httpx.HTTPError):
+            async with httpx.AsyncClient() as client:
+                answer = await client.get(f"http://127.0.0.1:{self.ports[number]}/{path}")
+                return answer.status_code, answer.text
+        return 0, ""
+
+    def leader(self) -> str:
+        """Who leads, by the Lease."""
+        lease = self.server.find(LEASES, "tailrace-operator")
+        return str(lease["spec"]["holderIdentity"]) if lease else ""
+
+    def condition(self, condition: str, name: str = "main") -> tuple[str, str, str]:
+        """Status, reason and message of a condition; empty: there is none."""
+        found = self.server.find(STREAM_CLUSTERS, name) or {}
+        for item in found.get("status", {}).get("conditions", []):
+            if item["type"] == condition:
+                return item["status"], item["reason"], item["message"]
+        return "", "", ""
+
+    async def until_condition(self, condition: str, status: str, reason: str, name: str = "main") -> str:
+        """Wait for a condition; its message."""
+        await until(
+            lambda: self.condition(condition, name)[:2] == (status, reason),
+            lambda: str(self.condition(condition, name)),
+        )
+        return self.condition(condition, name)[2]
+
+    def children(self) -> dict[str, list[str]]:
+        """Names of all children by kind."""
+        found = {kind.kind: [item["metadata"]["name"] for item in self.server.all(kind)] for kind in CHILDREN}
+        return {kind: names for kind, names in found.items() if names}
+
+
+async def until(holds: Callable[[], bool], told: Callable[[], str] = lambda: "") -> None:
+    """Wait until something holds; other processes have no other way to say so."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                if holds():
+                    return
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"it did not come to hold: {told()}") from None
+
+
+async def until_answer(ask: Callable[[], Awaitable[tuple[int, str]]], code: int) -> str:
+    """Wait for an answer with that code; its text."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            found, text = await ask()
+            if found == code:
+                return text
+            await asyncio.sleep(0.1)
+
+
+@pytest.fixture
+async def operators(tmp_path: Path) -> AsyncIterator[Operators]:
+    async with api_server() as (server, address):
+        found = Operators(server, kubeconfig(tmp_path, address), tmp_path)
+        yield found
+        for process in found.processes:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+@dataclass(frozen=True)
+class Store:
+    """A bucket on MinIO that nobody has marked."""
+
+    endpoint: str
+    access_key: str
+    secret_key: str
+    bucket: str
+
+    def client(self) -> Minio:
+        """As its administrator."""
+        return Minio(self.endpoint.removeprefix("http://"), self.access_key, self.secret_key, secure=False)
+
+
+@pytest.fixture
+def store(minio_server: Any) -> Store:
+    bucket = minio_server.new_bucket()
+    return Store(minio_server.endpoint, minio_server.access_key, minio_server.secret_key, bucket)
+
+
+def make_secret(server: ApiServer, store: Store, **wrong: str) -> None:
+    keys = {"accessKey": store.access_key, "secretKey": store.secret_key, **wrong}
+    data = {name: base64.b64encode(value.encode()).decode() for name, value in keys.items()}
+    server.make(SECRETS, {"metadata": {"name": "credentials"}, "data": data})
+
+
+def stream_cluster(store: Store, name: str = "main", memory: str = "1536Mi", **tier2: Any) -> Manifest:
+    """As a resource is after the API server has set its defaults."""
+    place = {"bucket": store.bucket, "prefix": name, "endpoint": store.endpoint, "credentialsSecret": "credentials"}
+    spec = {
+        "containers": 4,
+        "segmentStore": {"replicas": 2, "workers": 2, "memory": memory},
+        "controller": {"replicas": 2, "memory": "512Mi"},
+        "tier2": {**place, **tier2},
+    }
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+def run_pods(server: ApiServer, name: str = "main") -> None:
+    """What Kubernetes does with the workloads: all their pods are ready."""
+    for kind, child in ((STATEFUL_SETS, f"{name}-store"), (DEPLOYMENTS, f"{name}-controller")):
+        found = server.find(kind, child)
+        assert found is not None
+        count, generation = found["spec"]["replicas"], found["metadata"]["generation"]
+        status = {"replicas": count, "readyReplicas": count, "updatedReplicas": count, "observedGeneration": generation}
+        server.edit(kind, child, {"status": status})
+
+
+def make_worker(server: ApiServer, worker: str) -> None:
+    """The Lease of a worker that lives for as long as the test renews it."""
+    annotations = {
+        "tailrace.io/incarnation": "one",
+        "tailrace.io/renewal": "1",
+        "tailrace.io/leaving": "false",
+        "tailrace.io/internal-endpoint": "127.0.0.1:1",
+    }
+    labels = {"tailrace.io/cluster": "main", "tailrace.io/role": "worker"}
+    metadata = {"name": f"main.worker.{worker}", "labels": labels, "annotations": annotations}
+    server.make(LEASES, {"metadata": metadata, "spec": {"holderIdentity": worker}})
+
+
+async def renew(server: ApiServer, worker: str) -> None:
+    """Renew a worker's Lease until cancelled."""
+    for number in range(2, 10_000):
+        await asyncio.sleep(0.5)
+        server.edit(
+            LEASES, f"main.worker.{worker}", {"metadata": {"annotations": {"tailrace.io/renewal": str(number)}}}
+        )
+
+
+async def test_a_cluster_gets_its_children_its_map_and_its_status(operators: Operators, store: Store) -> None:
+    server = operators.server
+    make_secret(server, store)
+    await operators.start()
+    made = server.make(STREAM_CLUSTERS, stream_cluster(store))
+    await operators.until_condition("SegmentStoreReady", "False", "PodsChanging")
+    assert operators.children() == {
+        "ConfigMap": ["main"],
+        "Deployment": ["main-controller"],
+        "PodDisruptionBudget": ["main-controller", "main-store"],
+        "Role": ["main-controller", "main-store"],
+        "RoleBinding": ["main-controller", "main-store"],
+        "Service": ["main-controller", "main-store", "main-store-0", "main-store-1"],
+        "ServiceAccount": ["main-controller", "main-store"],
+        "StatefulSet": ["main-store"],
+    }
+    run_pods(server)
+    make_worker(server, "main-store-0-0")
+    renewing = asyncio.create_task(renew(server, "main-store-0-0"))
+    try:
+        await operators.until_condition("Ready", "True", "Serving")
+    finally:
+        renewing.cancel()
+    status = server.find(STREAM_CLUSTERS, "main")["status"]  # type: ignore[index]
+    assert status["clusterId"] == made["metadata"]["uid"]
+    assert status["controllerUri"] == f"tcp://main-controller.{NAMESPACE}.svc:9090"
+    assert (status["readyStores"], status["readyControllers"], status["observedGeneration"]) == (2, 2, 1)
+    assert [item["worker"] for item in status["containers"]] == ["main-store-0-0"] * 4
+    wanted = {("Usable", "Normal"), ("PodsReady", "Normal"), ("Serving", "Normal")}
+    await until(lambda: wanted <= {(event["reason"], event["type"]) for event in server.all(EVENTS)})
+    assert await operators.health() == (200, "ok")
+    assert store.secret_key not in (operators.folder / "log-0").read_text()
+
+
+async def test_what_drifts_is_corrected(operators: Operators, store: Store) -> None:
+    server = operators.server
+    make_secret(server, store)
+    await operators.start()
+    server.make(STREAM_CLUSTERS, stream_cluster(store))
+    await until(lambda: server.find(DEPLOYMENTS, "main-controller") is not None)
+    wanted = server.find(STATEFUL_SETS, "main-store")
+    assert wanted is not None
+    server.edit(STATEFUL_SETS, "main-store", {"spec": {"replicas": 7}, "metadata": {"annotations": {"mine": "stays"}}})
+    server.remove(SERVICES, "main-store-1")
+    server.edit(SERVICES, "main-controller", {"spec": {"selector": {"app.kubernetes.io/instance": "other"}}})
+
+    def corrected() -> bool:
+        store, service = server.find(STATEFUL_SETS, "main-store"), server.find(SERVICES, "main-controller")
+        assert store is not None
+        assert service is not None
+        selector = service["spec"]["selector"]["app.kubernetes.io/instance"]
+        there = server.find(SERVICES, "main-store-1") is not None
+        return store["spec"] == wanted["spec"] and there and selector == "main"
+
+    await until(corrected)
+    found = server.find(STATEFUL_SETS, "main-store")
+    assert found is not None
+    assert found["metadata"]["annotations"] == {"mine": "stays"}
+
+
+async def test_fewer_pods_keep_their_addresses_until_they_have_gone(operators: Operators, store: Store) -> None:
+    server = operators.server
+    make_secret(server, store)
+    await operators.start()
+    server.make(STREAM_CLUSTERS, stream_cluster(store))
+    await until(lambda: server.find(DEPLOYMENTS, "main-controller") is not None)
+    run_pods(server)
+    server.edit(STREAM_CLUSTERS, "main", {"spec": {"segmentStore": {"replicas": 1}}})
+    await until(lambda: server.find(STATEFUL_SETS, "main-store")["spec"]["replicas"] == 1)  # type: ignore[index]
+    await until(lambda: server.find(STREAM_CLUSTERS, "main")["status"]["observedGeneration"] == 2)  # type: ignore[index]
+    assert server.find(SERVICES, "main-store-1") is not None, "its pod still drains"
+    server.edit(STATEFUL_SETS, "main-store", {"status": {"replicas": 1}})
+    await until(lambda: server.find(SERVICES, "main-store-1") is None)
+    assert server.find(SERVICES, "main-store-0") is not None
+
+
+async def test_a_cluster_that_is_deleted_takes_its_children_along(operators: Operators, store: Store) -> None:
+    server = operators.server
+    make_secret(server, store)
+    await operators.start()
+    server.make(STREAM_CLUSTERS, stream_cluster(store))
+    await until(lambda: server.find(DEPLOYMENTS, "main-controller") is not None)
+    server.remove(STREAM_CLUSTERS, "main")
+    assert server.find(STREAM_CLUSTERS, "main") is None, "nothing holds it"
+    await until(lambda: any(line["event"] == "placement_ended" for line in operators.log()))
+    await until(lambda: operators.children() == {}, lambda: str(operators.children()))
+
+
+@pytest.mark.parametrize(
+    ("change", "secret", "condition", "reason", "named"),
+    [
+        ({}, None, "Tier2Ready", "SecretMissing", "spec.tier2.credentialsSecret"),
+        ({}, {"secretKey": ""}, "Tier2Ready", "SecretIncomplete", "secretKey"),
+        ({}, {"secretKey": "wrong-wrong"}, "Tier2Ready", "CredentialsWrong", "spec.tier2.credentialsSecret"),
+        ({}, {"accessKey": "nobody"}, "Tier2Ready", "CredentialsWrong", "spec.tier2.credentialsSecret"),
+        ({"endpoint": "http://127.0.0.1:9"}, {}, "Tier2Ready", "EndpointUnreachable", "spec.tier2.endpoint"),
+        ({"prefix": "theirs"}, {}, "Tier2Ready", "BucketOfAnotherCluster", "spec.adoptClusterId"),
+        ({"prefix": "damaged"}, {}, "Tier2Ready", "Unreadable", "spec.tier2"),
+        ({"memory": "256Mi"}, {}, "Accepted", "MemoryTooSmall", "spec.segmentStore.memory"),
+    ],
+)
+async def test_bad_input_is_told_and_makes_no_pods(
+    operators: Operators,
+    store: Store,
+    change: dict[str, Any],
+    secret: dict[str, str] | None,
+    condition: str,
+    reason: str,
+    named: str,
+) -> None:
+    server = operators.server
+    marks = {
+        "theirs/cluster.json": json.dumps({"format": 1, "cluster": "other", "containers": 4}).encode(),
+        "damaged/cluster.json": b"{",
+    }
+    for name, content in marks.items():
+        _put(store, name, content)
+    if secret is not None:
+        make_secret(server, store, **secret)
+    await operators.start()
+    server.make(STREAM_CLUSTERS, stream_cluster(store, **change))
+    message = await operators.until_condition(condition, "False", reason)
+    assert named in message
+    assert operators.condition("Ready")[:2] == ("False", reason)
+
+    def warnings() -> list[str]:
+        return [event["reason"] for event in server.all(EVENTS) if event["type"] == "Warning"]
+
+    await until(lambda: warnings() != [])
+    looks = server.requests.count(workload := f"GET /apis/apps/v1/namespaces/{NAMESPACE}/statefulsets/main-store")
+    await until(lambda: server.requests.count(workload) >= looks + 3)
+    assert warnings() == [reason], "one, not one for each round"
+    assert operators.children() == {}
+    found = {str(item.object_name) for item in store.client().list_objects(store.bucket, recursive=True)}
+    assert found == set(marks), "no data is touched"
+
+
+async def test_pods_that_run_are_left_alone_while_a_check_fails(operators: Operators, store: Store) -> None:
+    server = operators.server
+    make_secret(server, store)
+    await operators.start()
+    server.make(STREAM_CLUSTERS, stream_cluster(store))
+    await operators.until_condition("Tier2Ready", "True", "Usable")
+    await until(lambda: server.find(DEPLOYMENTS, "main-controller") is not None)
+    before = [server.find(STATEFUL_SETS, "main-store"), server.find(DEPLOYMENTS, "main-controller")]
+    wrong = base64.b64encode(b"wrong-wrong").decode()
+    server.edit(SECRETS, "credentials", {"data": {"secretKey": wrong}})
+    await operators.until_condition("Tier2Ready", "False", "CredentialsWrong")
+    server.edit(STREAM_CLUSTERS, "main", {"spec": {"containers": 8}})
+    message = await operators.until_condition("Accepted", "False", "ContainersChanged")
+    assert "spec.containers" in message
+    assert "set it to 4" in message
+    assert [server.find(STATEFUL_SETS, "main-store"), server.find(DEPLOYMENTS, "main-controller")] == before
+    right = base64.b64encode(store.secret_key.encode()).decode()
+    server.edit(STREAM_CLUSTERS, "main", {"spec": {"containers": 4}})
+    server.edit(SECRETS, "credentials", {"data": {"secretKey": right}, "metadata": {"labels": {"x": "y"}}})
+    await operators.until_condition("Tier2Ready", "True", "Usable")
+    assert server.find(STATEFUL_SETS, "main-store") == before[0], "the same credentials roll no pod"
+
+
+async def test_new_credentials_roll_the_pods(operators: Operators, store: Store) -> None:
+    server = operators.server
+    make_secret(server, store)
+    await operators.start()
+    server.make(STREAM_CLUSTERS, stream_cluster(store))
+    await until(lambda: server.find(DEPLOYMENTS, "main-controller") is not None)
+
+    def fingerprint() -> str:
+        found = server.find(STATEFUL_SETS, "main-store")
+        assert found is not None
+        return str(found["spec"]["template"]["metadata"]["annotations"]["tailrace.io/credentials"])
+
+    before = fingerprint()
+    secret = server.find(SECRETS, "credentials")
+    assert secret is not None
+    server.remove(SECRETS, "credentials")
+    server.make(SECRETS, {"metadata": {"name": "credentials"}, "data": secret["data"]})
+    await until(lambda: fingerprint() != before)
+
+
+async def test_two_clusters_do_not_share_a_place(operators: Operators, store: Store) -> None:
+    server = operators.server
+    make_secret(server, store)
+    server.make(STREAM_CLUSTERS, stream_cluster(store, "first", prefix="place"))
+    await asyncio.sleep(1.1)  # creation times have whole seconds; who of one second is older does not matter to users
+    server.make(STREAM_CLUSTERS, stream_cluster(store, "second", prefix="place/inside"))
+    await operators.start()
+    message = await operators.until_condition("Accepted", "False", "BucketShared", "second")
+    assert "StreamCluster here/first" in message
+    await operators.until_condition("Accepted", "True", "Accepted", "first")
+    assert server.find(STATEFUL_SETS, "second-store") is None
+
+
+async def test_a_missing_bucket_is_made(operators: Operators, store: Store) -> None:
+    make_secret(operators.server, store)
+    await operators.start()
+    operators.server.make(STREAM_CLUSTERS, stream_cluster(store, bucket=f"{store.bucket}-new"))
+    await operators.until_condition("Tier2Ready", "True", "Usable")
+    assert store.client().bucket_exists(f"{store.bucket}-new")
+
+
+async def test_a_killed_leader_is_replaced(operators: Operators, store: Store) -> None:
+    server = operators.server
+    make_secret(server, store)
+    first = await operators.start()
+    await until(lambda: operators.leader() != "")
+    leader = operators.leader()
+    await operators.start()
+    await until_answer(lambda: operators.health("readyz", 1), 200)
+    await until(lambda: any(line["event"] == "standing_by" for line in operators.log(1)))
+    assert await operators.health("readyz", 1) == (200, "standing by")
+    first.kill()
+    await first.wait()
+    server.make(STREAM_CLUSTERS, stream_cluster(store))
+    await operators.until_condition("Tier2Ready", "True", "Usable")
+    assert operators.leader() not in ("", leader)
+
+
+async def test_a_leader_that_is_told_to_end_lets_go_at_once(operators: Operators) -> None:
+    first = await operators.start()
+    await until(lambda: operators.leader() != "")
+    first.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(first.wait(), PATIENCE_S) == 0
+    assert operators.leader() == ""
+
+
+async def test_a_leader_that_cannot_renew_ends_and_says_why(operators: Operators) -> None:
+    first = await operators.start()
+    await until(lambda: operators.leader() != "")
+    operators.server.down = True
+    assert await asyncio.wait_for(first.wait(), PATIENCE_S) == 1
+    assert "Lease tailrace-operator could not be renewed for 4 s" in operators.log()[-1]["reason"]
+
+
+async def test_a_watch_that_falls_silent_is_noticed_and_costs_a_period(operators: Operators, store: Store) -> None:
+    server = operators.server
+    make_secret(server, store)
+    await operators.start()
+    await until_answer(lambda: operators.health("readyz"), 200)
+    server.mute.add(STREAM_CLUSTERS.plural)
+    await until(lambda: operators.leader() != "")
+    server.make(STREAM_CLUSTERS, stream_cluster(store, bucket=f"{store.bucket}-new"))
+    await operators.until_condition("Tier2Ready", "True", "Usable")
+    assert "the watch of streamclusters stands still" in await until_answer(operators.health, 503)
+
+
+async def test_definitions_may_come_later(operators: Operators, store: Store) -> None:
+    server = operators.server
+    make_secret(server, store)
+    del server.kinds[STREAM_CLUSTERS.plural]
+    await operators.start()
+    await until(lambda: any(line["event"] == "kind_not_served" for line in operators.log()))
+    server.kinds[STREAM_CLUSTERS.plural] = STREAM_CLUSTERS
+    server.make(STREAM_CLUSTERS, stream_cluster(store))
+    await operators.until_condition("Tier2Ready", "True", "Usable")
+
+
+def _put(store: Store, name: str, content: bytes) -> None:
+    store.client().put_object(store.bucket, name, io.BytesIO(content), len(content))
