@@ -17,7 +17,7 @@ SIMULATE = $(BIN)/python tests/simulation/run.py $(if $(SEEDS),--seeds $(SEEDS))
 
 .PHONY: help
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 # ---- environment
 
@@ -108,6 +108,39 @@ crds: setup ## generate crds/, the copy of it in the chart, and docs/resources.m
 sanitize: setup ## kernel tests under the address and undefined-behaviour sanitizers
 	@scripts/sanitize.sh
 
+# ---- a real Kubernetes (docs/testing-on-kubernetes.md)
+
+CLUSTER := PYTHON=$(PYTHON) $(PYTHON) tests/e2e/cluster
+
+.PHONY: e2e-up
+e2e-up: ## build and start the local cluster for tests (as root); prints its kubeconfig
+	@$(CLUSTER) up
+
+.PHONY: e2e-down
+e2e-down: ## end the local cluster; nothing of it stays but the cache of what was built
+	@$(CLUSTER) down
+
+.PHONY: e2e
+e2e: setup ## the tests on a real cluster in their short form (E2E_KUBECONFIG=file for another cluster)
+	@scripts/run-suites.sh ci e2e/kubernetes
+
+.PHONY: e2e-full
+e2e-full: setup ## the tests on a real cluster in their long form
+	@scripts/run-suites.sh full e2e/kubernetes
+
+KIND_CLUSTER := $(shell sed -n 's/^name: //p' kind-config.yaml)
+
+.PHONY: kind-up
+kind-up: images ## a cluster of kind with our images, for machines with a container engine
+	@command -v kind >/dev/null || { echo "kind-up: there is no kind in PATH: https://kind.sigs.k8s.io" >&2; exit 1; }
+	@kind get clusters 2>/dev/null | grep -qx "$(KIND_CLUSTER)" || kind create cluster --config kind-config.yaml --wait 120s
+	@for archive in build/images/*.tar; do kind load image-archive --name "$(KIND_CLUSTER)" "$$archive"; done
+
+.PHONY: kind-down
+kind-down: ## delete the cluster of kind
+	@command -v kind >/dev/null || { echo "kind-down: there is no kind in PATH: https://kind.sigs.k8s.io" >&2; exit 1; }
+	@kind delete cluster --name "$(KIND_CLUSTER)"
+
 # ---- product
 
 .PHONY: run
@@ -127,4 +160,4 @@ images: setup ## container images, without an engine or a registry (IMAGES="tail
 clean: ## remove builds, caches and .venv (keeps .tailrace)
 	rm -rf build dist $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find services operator -name '*.so' -o -name '*.egg-info' -prune 2>/dev/null | xargs -r rm -rf
-	find services tests -name __pycache__ -prune | xargs -r rm -rf
+	find services operator scripts tests -name __pycache__ -prune | xargs -r rm -rf

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the test suites one after the other, prints how long each took, and fails when any failed.
 # Usage: run-suites.sh ci|full [SUITE...]     (SUITE: a folder below tests/, e.g. unit or compat/python)
+# e2e/cluster and e2e/kubernetes are not run unless named: they need root or a cluster (docs/testing-on-kubernetes.md).
 # A suite that is named or listed here must exist, run at least one test and skip none. `spec` checks the models in spec/.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -12,7 +13,7 @@ export TAILRACE_TEST_PROFILE=$profile
 if [ $# -gt 0 ]; then
     suites=("$@")
 else
-    suites=(unit images contract spec simulation cli crash compat/wire compat/python compat/java e2e)
+    suites=(unit images contract spec simulation cli crash compat/wire compat/python compat/java e2e/local e2e/pods)
 fi
 
 output=$(mktemp) || exit 1
@@ -79,9 +80,15 @@ prepare() {
         esac
     done
 }
-prepare "MinIO server" minio.sh images contract crash compat/python compat/java e2e
+prepare "MinIO server" minio.sh images contract crash compat/python compat/java e2e/local e2e/pods e2e/kubernetes
 prepare "Python client" python-client.sh compat/python
-prepare "Java client" java-client.sh images compat/java crash e2e
+prepare "Java client" java-client.sh images compat/java crash e2e/local e2e/kubernetes
+# The cluster's own tests always need the local one, the others only when no other cluster is named.
+if [ -n "${E2E_KUBECONFIG:-}" ]; then
+    prepare "local cluster" local-cluster.sh e2e/cluster
+else
+    prepare "local cluster" local-cluster.sh e2e/cluster e2e/kubernetes
+fi
 
 for suite in "${suites[@]}"; do
     if [ "$suite" = spec ]; then by_models; else by_pytest "$suite"; fi

@@ -14,7 +14,7 @@ from tailrace.common.streamcut import StreamCut
 REPOSITORY = Path(__file__).resolve().parents[3]
 DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
 CUT = StreamCut("demo", "sensors", {0: 0}).to_text()
-TARGETS = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+TARGETS = set(re.findall(r"^([a-z][a-z0-9-]*):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
@@ -22,7 +22,7 @@ def test_links_and_make_targets_exist(document: Path) -> None:
     text = document.read_text()
     links = [target for target in re.findall(r"\]\(([^)#]+)", text) if "://" not in target]
     assert [target for target in links if not (document.parent / target).exists()] == []
-    commands = re.findall(r"(?:`|^ {4})make ([a-z-]+)", text, re.MULTILINE)
+    commands = re.findall(r"(?:`|^ {4})make ([a-z][a-z0-9-]*)", text, re.MULTILINE)
     assert [target for target in commands if target not in TARGETS] == []
 
 

@@ -74,11 +74,6 @@ class Instance:
         return self.state_root / self.name
 
     @property
-    def lock(self) -> Path:
-        """Held by whoever starts or ends this cluster."""
-        return self.state_root / f"{self.name}.lock"
-
-    @property
     def control_socket(self) -> Path:
         """Where the node takes requests."""
         return self.run / "control.sock"

@@ -17,7 +17,7 @@ from localcluster import configs, host, node, pki, system
 from localcluster.access import LocalCluster
 from localcluster.build import binaries
 from localcluster.errors import ClusterError
-from localcluster.layout import SOURCES, Instance
+from localcluster.layout import SOURCES, Instance, cache_folder
 from localcluster.progress import say
 
 LOCK_LIMIT_S = 300
@@ -32,33 +32,31 @@ def up(instance: Instance) -> LocalCluster:
     """A cluster whose node, DNS and default ServiceAccount are ready. One that runs already is taken as it is."""
     host.check()
     programs = binaries()
-    with _lock(instance):
-        started = time.monotonic()
-        cluster = LocalCluster(instance)
+    started = time.monotonic()
+    cluster = LocalCluster(instance)
+    with _lock():
         if cluster.node is None or cluster.programs != programs:
             _remove(instance)
             _start(instance, programs)
-        try:
-            _await_ready(cluster, started)
-        except ClusterError as error:
-            raise ClusterError(f"{error}; logs are in {instance.logs}") from error
-        say(f"ready after {time.monotonic() - started:.0f} s")
-        return cluster
+    try:
+        _await_ready(cluster, started)
+    except ClusterError as error:
+        raise ClusterError(f"{error}; logs are in {instance.logs}") from error
+    say(f"ready after {time.monotonic() - started:.0f} s")
+    return cluster
 
 
 def down(instance: Instance) -> None:
     """End the cluster and remove all of it; nothing happens where there is none."""
-    if not instance.state_root.is_dir():
-        return
-    with _lock(instance):
-        _remove(instance)
-    instance.lock.unlink(missing_ok=True)
+    if instance.state_root.is_dir():
+        with _lock():
+            _remove(instance)
 
 
 @contextmanager
-def _lock(instance: Instance) -> Iterator[None]:
-    instance.state_root.mkdir(parents=True, exist_ok=True)
-    with instance.lock.open("w") as file:
+def _lock() -> Iterator[None]:
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with (cache_folder() / "lifecycle.lock").open("w") as file:
 
         def taken() -> bool:
             try:
@@ -67,11 +65,12 @@ def _lock(instance: Instance) -> Iterator[None]:
                 return False
             return True
 
-        _wait(taken, LOCK_LIMIT_S, "another command is starting or ending the cluster")
+        _wait(taken, LOCK_LIMIT_S, "another command is starting or ending a cluster")
         yield
 
 
 def _start(instance: Instance, programs: Path) -> None:
+    instance.state_root.mkdir(parents=True, exist_ok=True)
     host.check_file_system(instance.state_root)
     say("starting")
     for folder in (instance.run, instance.logs, instance.run / "config", instance.run / "config" / "cni"):
@@ -80,7 +79,7 @@ def _start(instance: Instance, programs: Path) -> None:
     pki.make(instance.run / "pki", instance.kubeconfig.parent, instance.port)
     for name, text in configs.files(instance.cgroup).items():
         (instance.run / "config" / name).write_text(text)
-    system.save_kernel_settings(instance.run / "kernel-settings.json")
+    system.save_kernel_settings(_settings_note(instance))
     system.make_cgroup(instance.cgroup)
     with (instance.logs / "node.log").open("w") as log:
         begun = subprocess.run(
@@ -96,6 +95,11 @@ def _start(instance: Instance, programs: Path) -> None:
         raise ClusterError(f"the node did not start: {_last_line(instance)}")
 
 
+def _settings_note(instance: Instance) -> Path:
+    """The machine's settings before the first of its clusters; the last one to go restores them."""
+    return instance.state_root / "kernel-settings.json"
+
+
 def _last_line(instance: Instance) -> str:
     lines = (instance.logs / "node.log").read_text().strip().splitlines() or ["no message"]
     return lines[-1].removeprefix("cluster: ")
@@ -107,9 +111,10 @@ def _remove(instance: Instance) -> None:
         os.kill(identity.pid, signal.SIGKILL)  # the kernel ends all the rest of its namespaces
         _wait(lambda: not identity.alive, END_LIMIT_S, f"process {identity.pid}, the node, does not end")
     system.remove_cgroup(instance.cgroup)
-    system.restore_kernel_settings(instance.run / "kernel-settings.json")
     if instance.run.exists():
         shutil.rmtree(instance.run)
+    if instance.state_root.exists() and not any(other.is_dir() for other in instance.state_root.iterdir()):
+        system.restore_kernel_settings(_settings_note(instance))
 
 
 def _await_ready(cluster: LocalCluster, started: float) -> None:

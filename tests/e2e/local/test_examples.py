@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parent.parent.parent
+REPOSITORY = Path(__file__).resolve().parents[3]
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
 EXAMPLE_DEADLINE_S = 100.0
 

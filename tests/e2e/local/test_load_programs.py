@@ -18,7 +18,7 @@ from harness.sequences import differences, longest_pause_s
 from harness.server import Server
 from tailrace.client import Client, ScalingPolicy, StreamConfig, StreamName
 
-REPOSITORY = Path(__file__).resolve().parent.parent.parent
+REPOSITORY = Path(__file__).resolve().parents[3]
 PROGRAMS = REPOSITORY / "tests/e2e/kubernetes/programs"
 HARNESS = REPOSITORY / "tests/support/harness"
 SMALL = ("--cache", "128MiB", "--containers", "2")
