@@ -299,6 +299,26 @@ async def test_leases_tell_whether_there_was_an_owner_ever(core: KubernetesCore)
     assert not await any_epoch_taken(api, "other")
 
 
+async def test_a_cluster_that_was_made_again_under_its_name_had_no_owner(core: KubernetesCore) -> None:
+    """Its Leases go on counting; it may have another Tier 2, which nobody has marked yet."""
+    api = LocalKubernetes(core)
+    core.replace_status(
+        STREAM_CLUSTERS,
+        write_map(core.get(STREAM_CLUSTERS, "c"), ClusterMap(4, {2: Assignment("w")})),
+    )
+    clock = SimClock(asyncio.get_running_loop())
+    before, after = (LeaseEpochs(api, "c", "w", "1", clock, name) for name in ("before", "after"))
+    epoch = await before.take(2)
+    await before.keep([2])
+    assert await any_epoch_taken(api, "c", "before")
+    assert not await any_epoch_taken(api, "c", "after")
+    assert await after.take(2) > epoch
+    assert await any_epoch_taken(api, "c", "after")
+    await after.release(2)
+    assert await any_epoch_taken(api, "c", "after")
+    assert not await any_epoch_taken(api, "c", "before")
+
+
 def test_whatever_fails_an_epoch_is_taken_once() -> None:
     """Rivals under every fault of the API: epochs of one life of a Lease are returned once, and rise."""
     faults: dict[str, int] = {}

@@ -37,9 +37,15 @@ if TYPE_CHECKING:
 
 
 class LeaseEpochs:
-    """Epochs for one process of a worker (`incarnation`); implements `Epochs`."""
+    """Epochs for one process of a worker (`incarnation`); implements `Epochs`.
 
-    def __init__(self, api: KubernetesApi, cluster: str, worker: str, incarnation: str, clock: Clock) -> None:
+    ``cluster_id`` stays in the Leases: a cluster that was deleted and made again under its name is another one.
+    """
+
+    def __init__(
+        self, api: KubernetesApi, cluster: str, worker: str, incarnation: str, clock: Clock, cluster_id: str = ""
+    ) -> None:
+        self._cluster_id = cluster_id
         self._api = api
         self._cluster = cluster
         self._worker = worker
@@ -53,7 +59,7 @@ class LeaseEpochs:
             found = await self._read(container_id)
             await self._check_named(container_id)
             epoch = max(_epoch_of(found), floor) + 1
-            lease = ContainerLease(container_id, self._worker, epoch)
+            lease = ContainerLease(container_id, self._worker, epoch, self._cluster_id)
             try:
                 await self._write(lease, found)
             except (AlreadyExistsError, WriteConflictError, NotFoundError):
@@ -73,7 +79,7 @@ class LeaseEpochs:
         if found is None or epoch is None or epoch != _epoch_of(found):
             return
         try:
-            await self._write(ContainerLease(container_id, "", epoch), found)
+            await self._write(ContainerLease(container_id, "", epoch, self._cluster_id), found)
         except (WriteConflictError, NotFoundError):
             return  # somebody took it just now
 
@@ -95,8 +101,9 @@ class LeaseEpochs:
         leases = [lease for item in listing.items if (lease := read_container_lease(item)) is not None]
         missing = set(container_ids) - {lease.container_id for lease in leases}
         for container_id in sorted(missing & self._taken.keys()):
+            lease = ContainerLease(container_id, self._worker, self._taken[container_id], self._cluster_id)
             try:
-                await self._write(ContainerLease(container_id, self._worker, self._taken[container_id]), None)
+                await self._write(lease, None)
             except AlreadyExistsError:
                 continue  # the list was an old one, or somebody took the container just now
             except NotFoundError as error:  # the namespace is gone, or comes back just now
@@ -133,14 +140,16 @@ class LeaseEpochs:
             raise NotOwnerError(f"container {container_id}: worker {self._worker} was started again elsewhere")
 
 
-async def any_epoch_taken(api: KubernetesApi, cluster: str) -> bool:
+async def any_epoch_taken(api: KubernetesApi, cluster: str, cluster_id: str = "") -> bool:
     """Whether a container of the cluster ever had an owner, as far as its Leases are still there.
 
+    Leases of another cluster that had the name before do not count: this one may have another Tier 2.
     Every owner marks Tier 2 before it takes an epoch (`clusterobject.bind_tier2`, whose ``bound`` this is): without the
     mark, Tier 2 has lost its objects then. Raises UnavailableError.
     """
     listing = await api.list(LEASES, labels_of(cluster, CONTAINER_ROLE))
-    return any(_epoch_of(manifest) > 0 for manifest in listing.items)
+    leases = [lease for item in listing.items if (lease := read_container_lease(item)) is not None]
+    return any(lease.epoch > 0 and lease.cluster_id == cluster_id for lease in leases)
 
 
 def _epoch_of(manifest: Manifest | None) -> int:

@@ -23,6 +23,7 @@ ROLE_LABEL: Final = "tailrace.io/role"
 CONTAINER_ROLE: Final = "container"
 WORKER_ROLE: Final = "worker"
 
+_CLUSTER_ID: Final = "tailrace.io/cluster-id"
 _EPOCH: Final = "tailrace.io/epoch"
 _CONTAINER: Final = "tailrace.io/container"
 _INCARNATION: Final = "tailrace.io/incarnation"
@@ -36,11 +37,15 @@ _TRANSITIONS_MAX: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class ContainerLease:
-    """``epoch``: the last one that was taken, 0 for none; ``holder``: the worker who took it, empty after it let go."""
+    """``epoch``: the last one that was taken, 0 for none; ``holder``: the worker who took it, empty after it let go.
+
+    ``cluster_id``: of the cluster that it was taken in; empty: that is not known.
+    """
 
     container_id: int
     holder: str
     epoch: int
+    cluster_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,13 @@ def read_container_lease(manifest: Manifest) -> ContainerLease | None:
         return None
     holder = _spec(manifest).get("holderIdentity")
     epoch = _number(annotations.get(_EPOCH)) or 0
-    return ContainerLease(container_id, holder if isinstance(holder, str) else "", epoch)
+    cluster_id = annotations.get(_CLUSTER_ID, "")
+    return ContainerLease(
+        container_id,
+        holder if isinstance(holder, str) else "",
+        epoch,
+        cluster_id if isinstance(cluster_id, str) else "",
+    )
 
 
 def write_container_lease(cluster: str, lease: ContainerLease, found: Manifest | None, now_ms: int) -> Manifest:
@@ -86,6 +97,9 @@ def write_container_lease(cluster: str, lease: ContainerLease, found: Manifest |
     annotations = manifest["metadata"]["annotations"]
     annotations[_CONTAINER] = str(lease.container_id)
     annotations[_EPOCH] = str(lease.epoch)
+    annotations.pop(_CLUSTER_ID, None)
+    if lease.cluster_id:
+        annotations[_CLUSTER_ID] = lease.cluster_id
     spec = manifest["spec"]
     spec["holderIdentity"] = lease.holder
     spec["leaseTransitions"] = min(lease.epoch, _TRANSITIONS_MAX)  # a column of kubectl; the annotation counts

@@ -128,7 +128,9 @@ class ClusterStoreService:
         if spec.tried:  # the name must be heard of again soon, or its containers go elsewhere
             self._register()
         await self._patiently(self._bind)
-        self._epochs = LeaseEpochs(self._api, spec.cluster, spec.worker, self._incarnation, self._clock)
+        self._epochs = LeaseEpochs(
+            self._api, spec.cluster, spec.worker, self._incarnation, self._clock, spec.cluster_id
+        )
         ports = WorkerPorts(
             self._store,
             self._open_log,
@@ -179,7 +181,7 @@ class ClusterStoreService:
         if not spec.tried:
             with _naming(place):
                 await probe_conditions(self._store, self._entropy.token(8).hex(), place)
-        bound = await any_epoch_taken(self._api, spec.cluster)
+        bound = await any_epoch_taken(self._api, spec.cluster, spec.cluster_id)
         with _naming(place):
             await bind_tier2(self._store, place, spec.cluster_id, spec.container_count, bound=bound)
 

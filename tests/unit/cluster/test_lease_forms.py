@@ -36,7 +36,9 @@ junk = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
 )
 
-container_leases = st.builds(ContainerLease, st.integers(0, 1023), st.just("") | names, st.integers(0, 2**62))
+container_leases = st.builds(
+    ContainerLease, st.integers(0, 1023), st.just("") | names, st.integers(0, 2**62), st.just("") | names
+)
 worker_leases = st.builds(
     WorkerLease, names, st.text("0123456789abcdef", min_size=1), st.integers(0, 2**40), st.booleans(), st.none() | both
 )
