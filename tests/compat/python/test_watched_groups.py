@@ -34,12 +34,13 @@ async def test_a_group_of_the_python_client_is_watched(server: Any, python_clien
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
+    output = process.stdout
     assert process.stdin is not None
-    assert process.stdout is not None
+    assert output is not None
 
     async def answer() -> str:
         async with asyncio.timeout(STEP_DEADLINE_S):
-            return (await process.stdout.readline()).decode().strip()
+            return (await output.readline()).decode().strip()
 
     try:
         async with Client(environment["TAILRACE_COMPAT_CONTROLLER"]) as client:
