@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -148,12 +149,23 @@ def _downloaded(names: Sequence[str]) -> list[Package]:
         packages = _candidates(names)
         _download(packages)
     except ImageError as first:
-        if os.geteuid() != 0:
+        if not refresh_lists():
             raise ImageError(f"{first}; apt's lists may be outdated: run apt-get update as root") from first
-        _run("apt-get", "update", "--quiet")
         packages = _candidates(names)
         _download(packages)
     return packages
+
+
+def refresh_lists() -> bool:
+    """Ask apt's sources what they have; False where that is not permitted. A source that fails is told of, and no more:
+    it may have nothing that is needed here."""
+    if os.geteuid() != 0:
+        return False
+    try:
+        _run("apt-get", "update", "--quiet")
+    except ImageError as failure:
+        print(f"make_images: {failure}", file=sys.stderr)
+    return True
 
 
 def _candidates(names: Sequence[str]) -> list[Package]:

@@ -221,6 +221,8 @@ def make_all(names: Sequence[str], again: bool = False) -> list[tuple[str, Path,
     made = []
     with cache.exclusive():
         BUILD.mkdir(parents=True, exist_ok=True)
+        if again:
+            debian.refresh_lists()
         wheel = python.build_wheel(REPOSITORY, BUILD)
         maker = Maker(wheel, again)
         for name in names:
