@@ -143,7 +143,7 @@ def changes_of(manifest: Manifest, outcome: Outcome, generation: int | None, now
     status = found if isinstance(found, dict) else {}
     wanted = {name: value for name, value in outcome.status.items() if status.get(name) != value}
     conditions = merged(status.get("conditions"), outcome.conditions, generation, now)
-    if conditions != status.get("conditions"):
+    if outcome.conditions and conditions != status.get("conditions"):
         wanted["conditions"] = conditions
     if generation is not None and status.get("observedGeneration") != generation:
         wanted["observedGeneration"] = generation

@@ -147,7 +147,7 @@ def _age(manifest: Manifest) -> tuple[str, str]:
 
 def _overlap(one: Tier2Spec, other: Tier2Spec) -> bool:
     """Whether objects of one are below the prefix of the other: orphans are looked for there."""
-    if (one.endpoint.rstrip("/"), one.bucket) != (other.endpoint.rstrip("/"), other.bucket):
+    if (one.endpoint, one.bucket) != (other.endpoint, other.bucket):
         return False
     first, second = (f"{tier2.prefix}/" if tier2.prefix else "" for tier2 in (one, other))
     return first.startswith(second) or second.startswith(first)

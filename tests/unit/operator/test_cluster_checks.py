@@ -1,0 +1,168 @@
+"""Checks of StreamClusters: each names the field and the fix."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from tailrace.cluster.clusterobject import ClusterMark
+from tailrace.common import limits
+from tailrace_operator.cluster import checks
+from tailrace_operator.cluster.render import Plan, children
+from tailrace_operator.cluster.state import notable, placed_condition, pods_condition
+from tailrace_operator.cluster.tier2 import Credentials, Tier2Error
+from tailrace_operator.objects import STATEFUL_SETS
+from tailrace_operator.reconciling import Truth
+from tailrace_operator.specs import SegmentStoreSpec, StreamClusterSpec, Tier2Spec
+
+TIER2 = Tier2Spec("data", "http://minio:9000", "minio", "streams")
+MIB = limits.MIB
+
+
+def resource(name: str, age: str, **tier2: str) -> dict[str, Any]:
+    place = {"bucket": "data", "endpoint": "http://minio:9000", "credentialsSecret": "minio", "prefix": "streams"}
+    metadata = {"name": name, "namespace": "here", "uid": f"uid-{name}", "creationTimestamp": age}
+    return {"metadata": metadata, "spec": {"tier2": {**place, **tier2}}}
+
+
+def secret(**data: str) -> dict[str, Any]:
+    encoded = {name: base64.b64encode(value.encode()).decode() for name, value in data.items()}
+    return {"metadata": {"uid": "u", "resourceVersion": "1"}, "data": encoded}
+
+
+def test_memory_that_does_not_fit() -> None:
+    assert checks.memory_problem(StreamClusterSpec(TIER2)) is None, "the defaults fit"
+    problem = checks.memory_problem(StreamClusterSpec(TIER2, 16, SegmentStoreSpec(2, 8, 1024 * MIB)))
+    assert problem is not None
+    assert problem.message.startswith("spec.segmentStore.memory: ")
+    assert "8 workers" in problem.message
+
+
+def test_a_changed_number_of_containers() -> None:
+    spec = StreamClusterSpec(TIER2, 16)
+    plan = Plan("main", "here", "uid", spec, "image", "print")
+    (running,) = (child.manifest for child in children(plan) if child.kind == STATEFUL_SETS)
+    assert checks.containers_problem(spec, running) is None
+    assert checks.containers_problem(spec, None) is None
+    problem = checks.containers_problem(StreamClusterSpec(TIER2, 8), running)
+    assert problem is not None
+    assert problem.message == (
+        "spec.containers: the cluster has 16 containers, and their number cannot change: set it to 16"
+    )
+
+
+@pytest.mark.parametrize("damaged", [{}, {"spec": {}}, {"spec": {"template": {"spec": {"containers": []}}}}])
+def test_a_workload_of_somebody_else_tells_no_number(damaged: dict[str, Any]) -> None:
+    assert checks.containers_of(damaged) is None
+
+
+def test_marks_of_others() -> None:
+    spec = StreamClusterSpec(TIER2, 16)
+    assert checks.mark_problem(spec, "ours", None) is None
+    assert checks.mark_problem(spec, "ours", ClusterMark("ours", 16)) is None
+    theirs = checks.mark_problem(spec, "ours", ClusterMark("theirs", 16))
+    assert theirs is not None
+    assert theirs.reason == "BucketOfAnotherCluster"
+    assert "set spec.adoptClusterId to theirs" in theirs.message
+    other = checks.mark_problem(spec, "ours", ClusterMark("ours", 8))
+    assert other is not None
+    assert other.reason == "ContainersChanged"
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "overlap"),
+    [
+        ("streams", "streams", True),
+        ("streams", "streams/inside", True),
+        ("streams/inside", "streams", True),
+        ("streams", "", True),
+        ("", "streams", True),
+        ("streams", "streams2", False),
+        ("a", "b", False),
+    ],
+)
+def test_places_that_overlap(mine: str, theirs: str, overlap: bool) -> None:
+    younger, older = resource("younger", "2026-01-02T00:00:00Z", prefix=mine), resource("older", "2026-01-01T00:00:00Z")
+    older["spec"]["tier2"]["prefix"] = theirs
+    spec = StreamClusterSpec.parse(younger)
+    problem = checks.rival_problem(younger, spec, [younger, older])
+    assert (problem is not None) == overlap
+    assert checks.rival_problem(older, StreamClusterSpec.parse(older), [younger, older]) is None, "who was first stays"
+
+
+def test_other_buckets_and_stores_are_other_places() -> None:
+    younger = resource("younger", "2026-01-02T00:00:00Z")
+    spec = StreamClusterSpec.parse(younger)
+    for change in ({"bucket": "other"}, {"endpoint": "http://elsewhere:9000"}):
+        assert checks.rival_problem(younger, spec, [resource("older", "2026-01-01T00:00:00Z", **change)]) is None
+
+
+def test_one_of_two_of_the_same_second_stays() -> None:
+    one, two = resource("one", "2026-01-01T00:00:00Z"), resource("two", "2026-01-01T00:00:00Z")
+    spec = StreamClusterSpec.parse(one)
+    refused = [checks.rival_problem(mine, spec, [one, two]) is not None for mine in (one, two)]
+    assert sorted(refused) == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (None, "SecretMissing"),
+        (secret(), "SecretIncomplete"),
+        (secret(accessKey="a"), "SecretIncomplete"),
+        (secret(accessKey="a", secretKey=""), "SecretIncomplete"),
+        ({"metadata": {"uid": "u"}, "data": {"accessKey": "%%%", "secretKey": "eA=="}}, "SecretIncomplete"),
+    ],
+)
+def test_secrets_that_lack_something(found: dict[str, Any] | None, reason: str) -> None:
+    with pytest.raises(Tier2Error, match=r"^spec\.tier2\.credentialsSecret: ") as caught:
+        checks.credentials_of(TIER2, found)
+    assert caught.value.reason == reason
+
+
+def test_the_fingerprint_is_of_the_credentials_alone() -> None:
+    one = checks.fingerprint(secret(), Credentials("a", "bc"))
+    newer = {"metadata": {"uid": "u", "resourceVersion": "99", "labels": {"x": "y"}}}
+    assert checks.fingerprint(newer, Credentials("a", "bc")) == one
+    assert checks.fingerprint(secret(), Credentials("ab", "c")) != one
+    assert checks.fingerprint({"metadata": {"uid": "other"}}, Credentials("a", "bc")) != one
+    assert "bc" not in repr(Credentials("a", "bc"))
+
+
+def workload(generation: int = 1, **status: int) -> dict[str, Any]:
+    return {"metadata": {"generation": generation}, "status": {"observedGeneration": 1, **status}}
+
+
+@pytest.mark.parametrize(
+    ("found", "truth", "reason", "warns"),
+    [
+        (None, Truth.FALSE, "NotCreated", False),
+        (workload(), Truth.FALSE, "PodsChanging", False),
+        (workload(readyReplicas=1, updatedReplicas=1), Truth.FALSE, "PodsChanging", False),
+        (workload(2, readyReplicas=2, updatedReplicas=2), Truth.FALSE, "PodsChanging", False),
+        (workload(readyReplicas=1, updatedReplicas=2), Truth.FALSE, "PodsNotReady", True),
+        (workload(readyReplicas=2, updatedReplicas=2), Truth.TRUE, "PodsReady", False),
+    ],
+)
+def test_pods(found: dict[str, Any] | None, truth: Truth, reason: str, warns: bool) -> None:
+    condition = pods_condition("SegmentStoreReady", "segment store", found, 2)
+    assert (condition.truth, condition.reason, condition.warns) == (truth, reason, warns)
+
+
+def test_containers_placed() -> None:
+    status: dict[str, Any] = {"containers": [{"id": 0, "worker": "a"}], "workers": [{"name": "a", "internal": "h:1"}]}
+    manifest: dict[str, Any] = {"spec": {"containers": 2}, "status": status}
+    partly = placed_condition(manifest, "1 workers take containers", None)
+    assert (partly.reason, partly.warns) == ("ContainersWithoutWorker", True)
+    assert partly.message == "1 of 2 containers have a worker: 1 workers take containers."
+    none = placed_condition({"spec": {"containers": 2}}, "nothing yet", None)
+    assert (none.reason, none.warns) == ("ContainersWithoutWorker", False)
+    seen = notable(manifest)
+    status["containers"].append({"id": 1, "worker": "gone"})
+    assert notable(manifest) != seen
+    assert placed_condition(manifest, "x", None).truth is Truth.FALSE, "nobody knows where the worker is"
+    status["containers"][1]["worker"] = "a"
+    assert placed_condition(manifest, "x", None).truth is Truth.TRUE
+    assert placed_condition(manifest, "x", "it ended").reason == "PlacerFailed"

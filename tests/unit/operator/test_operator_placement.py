@@ -1,0 +1,90 @@
+"""Placers of the operator: one for each cluster, again after a failure, none after the end; in simulated time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+
+from harness.localkubernetes import LocalKubernetes
+from sim import SimWorld
+from tailrace.cluster.clustermap import read_map
+from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint
+from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, Kind
+from tailrace.cluster.leases import WorkerLease, write_worker_lease
+from tailrace.common import limits
+from tailrace_operator.placement import Placements
+
+
+class Nobody:
+    """A prober that gets no answer."""
+
+    async def answers(self, worker: str, endpoints: ContainerEndpoints | None) -> bool:
+        return False
+
+
+def play(scenario: Callable[[LocalKubernetes, Placements], Awaitable[None]]) -> None:
+    with SimWorld(1) as world:
+
+        async def main() -> None:
+            api = LocalKubernetes()
+            api.core.create(STREAM_CLUSTERS, {"metadata": {"name": "c"}, "spec": {"containers": 4}})
+            placements = Placements(lambda namespace: api, Nobody())
+            try:
+                await scenario(api, placements)
+            finally:
+                await placements.close()
+
+        world.run(main())
+
+
+def make_worker(api: LocalKubernetes, renewal: int = 1) -> None:
+    endpoints = ContainerEndpoints(Endpoint("host", 1))
+    found = api.core.objects.get(("leases", "c.worker.a"))
+    lease = write_worker_lease("c", WorkerLease("a", "one", renewal, endpoints=endpoints), found, 0)
+    (api.core.replace if found else api.core.create)(LEASES, lease)
+
+
+def test_a_cluster_is_placed_by_one_placer() -> None:
+    async def scenario(api: LocalKubernetes, placements: Placements) -> None:
+        assert placements.reason("here", "c") == "the cluster is not placed yet"
+        placements.ensure("here", "c")
+        placements.ensure("here", "c")
+        assert len(placements) == 1
+        await asyncio.sleep(3)
+        make_worker(api)
+        for renewal in range(2, 8):
+            await asyncio.sleep(1)
+            make_worker(api, renewal)
+        assert len(read_map(api.core.get(STREAM_CLUSTERS, "c")).assignments) == 4
+        assert "1 workers take containers" in placements.reason("here", "c")
+        assert placements.failure("here", "c") is None
+        await placements.end("here", "c")
+        requests = len(api.requests)
+        await asyncio.sleep(10)
+        assert len(api.requests) == requests, "it has ended"
+
+    play(scenario)
+
+
+def test_a_placer_that_fails_is_started_again_with_growing_pauses() -> None:
+    async def scenario(api: LocalKubernetes, placements: Placements) -> None:
+        tries: list[float] = []
+
+        async def fail(verb: str, kind: Kind, name: str) -> None:
+            tries.append(asyncio.get_running_loop().time())
+            raise RuntimeError("unforeseen")
+
+        api.before = fail
+        placements.ensure("here", "c")
+        await asyncio.sleep(200)
+        pauses = [later - earlier for earlier, later in itertools.pairwise(tries)]
+        assert pauses[0] < 1.5 * limits.PLACER_RETRY_MIN_S
+        assert all(later > 0.99 * earlier for earlier, later in itertools.pairwise(pauses))
+        assert max(pauses) <= limits.PLACER_RETRY_MAX_S + 1
+        assert "unforeseen" in str(placements.failure("here", "c"))
+        api.before = None
+        await asyncio.sleep(limits.PLACER_RETRY_MAX_S + 2)
+        assert placements.failure("here", "c") is None
+
+    play(scenario)

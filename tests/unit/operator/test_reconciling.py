@@ -1,0 +1,151 @@
+"""Conditions, Events, finalizers: what an outcome changes in an object (Kubernetes API conventions)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace_operator.reconciling import (
+    FINALIZER,
+    Condition,
+    Outcome,
+    Truth,
+    changes_of,
+    condition_of,
+    merged,
+    ready,
+    transitions,
+)
+
+THEN, NOW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
+
+
+def stored(kind: str, truth: str = "True", reason: str = "Fine", generation: int = 1) -> dict[str, Any]:
+    return {
+        "type": kind,
+        "status": truth,
+        "reason": reason,
+        "message": "As it was.",
+        "lastTransitionTime": THEN,
+        "observedGeneration": generation,
+    }
+
+
+def manifest(status: Any = None, generation: int = 1, **metadata: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"metadata": {"generation": generation, **metadata}}
+    return found if status is None else {**found, "status": status}
+
+
+CONDITIONS = st.builds(
+    Condition,
+    st.sampled_from(["Ready", "Accepted", "Lagging"]),
+    st.sampled_from(Truth),
+    st.sampled_from(["Fine", "Broken"]),
+    st.sampled_from(["One.", "Two."]),
+)
+OWN = st.lists(CONDITIONS, unique_by=lambda condition: condition.type)
+
+
+def test_the_time_of_a_condition_is_that_of_its_status() -> None:
+    before = [stored("Ready")]
+    (same,) = merged(before, [Condition("Ready", Truth.TRUE, "Better", "Still.")], 2, NOW)
+    assert (same["lastTransitionTime"], same["reason"], same["observedGeneration"]) == (THEN, "Better", 2)
+    (other,) = merged(before, [Condition("Ready", Truth.FALSE, "Broken", "Not now.")], 2, NOW)
+    assert (other["lastTransitionTime"], other["status"]) == (NOW, "False")
+
+
+def test_conditions_of_others_stay() -> None:
+    foreign = {**stored("Foreign"), "extra": 1}
+    found = merged([foreign, stored("Ready")], [Condition("Ready", Truth.FALSE, "Broken", "No.")], 1, NOW)
+    assert found[0] == foreign
+    assert [item["type"] for item in found] == ["Foreign", "Ready"]
+
+
+@pytest.mark.parametrize("damaged", [None, "x", 7, {}, [1, "a", None, {"status": "True"}], {"type": "Ready"}])
+def test_conditions_that_cannot_be_read_count_as_lost(damaged: Any) -> None:
+    found = merged(damaged, [Condition("Ready", Truth.TRUE, "Fine", "Yes.")], 1, NOW)
+    assert [item["type"] for item in found] == ["Ready"]
+
+
+@given(OWN, OWN)
+def test_what_is_written_is_written_once(first: list[Condition], second: list[Condition]) -> None:
+    """The same outcome again changes nothing, and tells nothing."""
+    status: dict[str, Any] = {}
+    for outcome in (Outcome(tuple(first)), Outcome(tuple(second))):
+        changes = changes_of(manifest(status), outcome, 1, NOW)
+        status = {**status, **(changes.status or {})}
+        again = changes_of(manifest(status), outcome, 1, NOW)
+        assert (again.status, again.notices) == (None, ())
+
+
+@given(OWN, OWN)
+def test_each_condition_that_changes_is_told_at_most_once(first: list[Condition], second: list[Condition]) -> None:
+    before = merged([], first, 1, THEN)
+    told = transitions(before, second)
+    changed = {
+        condition.type
+        for condition in second
+        for item in before
+        if item["type"] == condition.type and (item["status"], item["reason"]) != (condition.truth, condition.reason)
+    }
+    new = {condition.type for condition in second} - {item["type"] for item in before}
+    assert len(told) <= len(changed | new)
+    assert not (told and not changed and not new)
+
+
+def test_ready_does_not_repeat_what_another_condition_says() -> None:
+    part = Condition("Tier2Ready", Truth.FALSE, "SecretMissing", "There is no Secret.")
+    told = transitions([], [part, ready([part], "Serving", "Yes.")])
+    assert [(notice.reason, notice.warning) for notice in told] == [("SecretMissing", True)]
+
+
+def test_ready_sums_up() -> None:
+    good = Condition("A", Truth.TRUE, "Fine", "Yes.")
+    unknown = Condition("B", Truth.UNKNOWN, "NotChecked", "Who knows.")
+    bad = Condition("C", Truth.FALSE, "Broken", "No.")
+    assert ready([good], "Serving", "All.").truth is Truth.TRUE
+    assert ready([good, unknown], "Serving", "All.").reason == "NotChecked"
+    assert (ready([unknown, bad], "Serving", "All.").truth, ready([unknown, bad], "S", "A.").reason) == (
+        Truth.FALSE,
+        "Broken",
+    )
+
+
+def test_only_what_changes_is_written() -> None:
+    status = {"observedGeneration": 1, "epoch": 3, "foreign": "stays"}
+    changes = changes_of(manifest(status), Outcome(status={"epoch": 3, "segments": 2, "gone": None}), 1, NOW)
+    assert changes.status == {"segments": 2}
+    assert changes_of(manifest(status), Outcome(status={"epoch": None}), 1, NOW).status == {"epoch": None}
+
+
+def test_the_generation_is_the_one_that_was_looked_at() -> None:
+    changes = changes_of(manifest({"observedGeneration": 1}, generation=9), Outcome(), 2, NOW)
+    assert changes.status == {"observedGeneration": 2}
+
+
+def test_finalizers_come_and_go_beside_those_of_others() -> None:
+    bare, ours = manifest(finalizers=["other/one"]), manifest(finalizers=["other/one", FINALIZER])
+    assert changes_of(bare, Outcome(finalizer=True), 1, NOW).finalizers == ["other/one", FINALIZER]
+    assert changes_of(ours, Outcome(finalizer=True), 1, NOW).finalizers is None
+    assert changes_of(ours, Outcome(finalizer=False), 1, NOW).finalizers == ["other/one"]
+    assert changes_of(ours, Outcome(), 1, NOW).finalizers is None
+    leaving = manifest(deletionTimestamp=NOW)
+    assert changes_of(leaving, Outcome(finalizer=True), 1, NOW).finalizers is None, "nobody may add one then"
+
+
+def test_a_condition_counts_for_the_specification_that_it_saw() -> None:
+    found = manifest({"conditions": [stored("Ready", generation=1)]}, generation=2)
+    assert condition_of(found, "Ready") is None
+    found["metadata"]["generation"] = 1
+    assert condition_of(found, "Ready") is Truth.TRUE
+    assert condition_of(found, "Other") is None
+
+
+def test_reasons_are_for_programs() -> None:
+    with pytest.raises(ValueError, match="CamelCase"):
+        Condition("Ready", Truth.TRUE, "not camel", "Text.")
+    with pytest.raises(ValueError, match="message"):
+        Condition("Ready", Truth.TRUE, "Fine", "")

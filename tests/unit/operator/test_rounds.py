@@ -1,0 +1,322 @@
+"""When objects are looked at: the queue, the rounds, the watch that stands still; in simulated time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from harness.localobjects import LocalObjects
+from sim import SimWorld
+from tailrace.cluster.kubernetes import STREAM_CLUSTERS, Kind, Manifest
+from tailrace.common import limits
+from tailrace.common.errors import UnavailableError
+from tailrace_operator.objects import STREAMS
+from tailrace_operator.reconciling import READY, Condition, Outcome, Truth
+from tailrace_operator.rounds import Key, Rounds, owner_of
+from tailrace_operator.watchcheck import WatchCheck
+from tailrace_operator.workqueue import WorkQueue
+
+
+class Fixed:
+    """Time and chance that stand still."""
+
+    def now_ms(self) -> int:
+        return 1_767_323_045_000
+
+    def token(self, length_bytes: int) -> bytes:
+        return bytes(length_bytes)
+
+    def uniform(self) -> float:
+        return 0.5
+
+
+class Counting:
+    """A reconciler that counts, and fails as often as it is told to."""
+
+    kind: Kind = STREAMS
+    period_s = 30.0
+
+    def __init__(self) -> None:
+        self.looks: list[tuple[str, int]] = []
+        self.went: list[str] = []
+        self.failures = 0
+        self.outcome = Outcome((Condition(READY, Truth.TRUE, "Fine", "Yes."),))
+        self.at_once = 0
+        self.most = 0
+
+    async def reconcile(self, manifest: Manifest) -> Outcome:
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        await asyncio.sleep(0.1)
+        self.at_once -= 1
+        self.looks.append((manifest["metadata"]["name"], manifest["metadata"]["generation"]))
+        if self.failures:
+            self.failures -= 1
+            raise UnavailableError("not now")
+        return self.outcome
+
+    async def gone(self, namespace: str, name: str) -> None:
+        self.went.append(name)
+
+
+def simulated(scenario: Callable[[], Awaitable[None]]) -> None:
+    with SimWorld(1) as world:
+
+        async def main() -> None:
+            await scenario()
+
+        world.run(main())
+
+
+async def running(work: Awaitable[Any], scenario: Awaitable[None]) -> None:
+    task = asyncio.ensure_future(work)
+    try:
+        await scenario
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def test_a_key_is_worked_on_once_at_a_time_and_again_when_it_was_added_meanwhile() -> None:
+    async def scenario() -> None:
+        begun: list[str] = []
+        at_once = 0
+
+        async def work(key: str) -> float | None:
+            nonlocal at_once
+            at_once += 1
+            assert at_once == 1
+            begun.append(key)
+            await asyncio.sleep(1)
+            at_once -= 1
+            return None
+
+        queue: WorkQueue[str] = WorkQueue(work)
+
+        async def steps() -> None:
+            for _ in range(3):
+                queue.add("a")
+            await asyncio.sleep(0.5)
+            queue.add("a")
+            queue.add("a")
+            await asyncio.sleep(5)
+            assert begun == ["a", "a"]
+            assert len(queue) == 0
+
+        await running(queue.run(), steps())
+
+    simulated(scenario)
+
+
+def test_the_earliest_time_counts_and_the_workers_have_a_bound() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        begun: list[tuple[str, float]] = []
+        busy, most = 0, 0
+
+        async def work(key: str) -> float | None:
+            nonlocal busy, most
+            busy += 1
+            most = max(most, busy)
+            begun.append((key, loop.time() - start_s))
+            await asyncio.sleep(0.5)
+            busy -= 1
+            return 7.0 if key == "again" and len(begun) < 20 else None
+
+        queue: WorkQueue[str] = WorkQueue(work, workers=3)
+        start_s = loop.time()
+
+        async def steps() -> None:
+            queue.add("late", 9.0)
+            queue.add("late", 2.0)
+            queue.add("late", 5.0)
+            queue.add("never", 3.0)
+            queue.discard("never")
+            for number in range(10):
+                queue.add(f"many-{number}")
+            queue.add("again", 1.9)
+            await asyncio.sleep(12)
+
+        await running(queue.run(), steps())
+        times = dict(begun)
+        assert 2.0 <= times["late"] < 2.6
+        assert [key for key, _ in begun].count("late") == 1
+        assert "never" not in times
+        assert [key for key, _ in begun].count("again") == 2
+        assert most == 3
+
+    simulated(scenario)
+
+
+def rounds_over(objects: LocalObjects, reconciler: Counting) -> Rounds:
+    rounds = Rounds(objects, None, Fixed(), Fixed())
+    rounds.add(reconciler)
+    return rounds
+
+
+def test_what_is_there_is_looked_at_each_period_and_what_changes_at_once() -> None:
+    async def scenario() -> None:
+        objects, reconciler = LocalObjects(), Counting()
+        made = objects.make(STREAMS, "one", {})
+        rounds = rounds_over(objects, reconciler)
+
+        async def steps() -> None:
+            await asyncio.sleep(5)
+            assert reconciler.looks == [("one", 1)]
+            made["metadata"]["generation"] = 2
+            rounds.heard(STREAMS, "MODIFIED", made)
+            await asyncio.sleep(5)
+            assert reconciler.looks == [("one", 1), ("one", 2)]
+            await asyncio.sleep(60)
+            assert reconciler.looks[2:] == [("one", 2)] * 2, "an older state of a list is not gone back to"
+
+        await running(rounds.run(), steps())
+        assert reconciler.most == 1
+
+    simulated(scenario)
+
+
+def test_own_status_is_no_reason_to_look_again() -> None:
+    async def scenario() -> None:
+        objects, reconciler = LocalObjects(), Counting()
+        objects.make(STREAMS, "one", {})
+        rounds = rounds_over(objects, reconciler)
+
+        async def steps() -> None:
+            await asyncio.sleep(5)
+            before = len(reconciler.looks)
+            found = await objects.get(STREAMS, "here", "one")
+            rounds.heard(STREAMS, "MODIFIED", found)  # its conditions are new: once
+            await asyncio.sleep(5)
+            found["status"]["tailBytes"] = 9
+            rounds.heard(STREAMS, "MODIFIED", found)
+            await asyncio.sleep(5)
+            assert len(reconciler.looks) == before + 1
+            found["status"] = {}
+            rounds.heard(STREAMS, "MODIFIED", found)
+            await asyncio.sleep(5)
+            assert len(reconciler.looks) == before + 2, "wiped conditions are written again"
+
+        await running(rounds.run(), steps())
+
+    simulated(scenario)
+
+
+def test_failures_are_tried_again_with_growing_pauses_and_told() -> None:
+    async def scenario() -> None:
+        objects, reconciler = LocalObjects(), Counting()
+        reconciler.period_s = 10_000.0
+        reconciler.failures = 6
+        objects.make(STREAMS, "one", {})
+        rounds = rounds_over(objects, reconciler)
+
+        async def steps() -> None:
+            await asyncio.sleep(2)
+            assert "status" not in await objects.get(STREAMS, "here", "one"), "one failure is no news"
+            await asyncio.sleep(12)
+            (ready,) = (await objects.get(STREAMS, "here", "one"))["status"]["conditions"]
+            assert (ready["status"], ready["reason"], ready["message"]) == ("Unknown", "Unavailable", "not now")
+            assert 3 <= rounds.failed <= 5
+            await asyncio.sleep(120)
+            (ready,) = (await objects.get(STREAMS, "here", "one"))["status"]["conditions"]
+            assert ready["status"] == "True"
+            assert rounds.failed == 6
+            assert objects.reasons("one") == ["Unavailable", "Fine"]
+
+        await running(rounds.run(), steps())
+
+    simulated(scenario)
+
+
+def test_what_is_gone_is_told_once_whoever_tells_it() -> None:
+    async def scenario() -> None:
+        objects, reconciler = LocalObjects(), Counting()
+        one, _ = objects.make(STREAMS, "one", {}), objects.make(STREAMS, "two", {})
+        rounds = rounds_over(objects, reconciler)
+
+        async def steps() -> None:
+            await asyncio.sleep(20)
+            objects.remove(STREAMS, "one")
+            rounds.heard(STREAMS, "DELETED", one)
+            objects.remove(STREAMS, "two")  # the watch does not tell
+            await asyncio.sleep(60)
+            assert reconciler.went == ["one", "two"]
+            assert len(rounds) == 0
+
+        await running(rounds.run(), steps())
+
+    simulated(scenario)
+
+
+def test_an_api_that_is_away_is_no_trouble_and_its_return_goes_on() -> None:
+    async def scenario() -> None:
+        class Away(LocalObjects):
+            async def list(self, *arguments: Any) -> tuple[Manifest, ...]:
+                if not self.reachable:
+                    raise UnavailableError("away")
+                return await super().list(*arguments)
+
+        objects, reconciler = Away(), Counting()
+        objects.make(STREAMS, "one", {})
+        rounds = rounds_over(objects, reconciler)
+        objects.reachable = False
+
+        async def steps() -> None:
+            await asyncio.sleep(600)
+            assert rounds.trouble() is None
+            assert reconciler.looks == []
+            objects.reachable = True
+            await asyncio.sleep(40)
+            assert reconciler.looks
+
+        await running(rounds.run(), steps())
+
+    simulated(scenario)
+
+
+def test_rounds_that_stand_still_are_trouble() -> None:
+    async def scenario() -> None:
+        class Stuck(LocalObjects):
+            async def list(self, *_: Any) -> tuple[Manifest, ...]:
+                await asyncio.sleep(1e6)
+                raise AssertionError
+
+        rounds = rounds_over(Stuck(), Counting())
+
+        async def steps() -> None:
+            await asyncio.sleep(60)
+            assert rounds.trouble() is None
+            await asyncio.sleep(3 * 30 + limits.OPERATOR_RECONCILE_DEADLINE_S)
+            assert "no round over streams" in str(rounds.trouble())
+
+        await running(rounds.run(), steps())
+
+    simulated(scenario)
+
+
+def test_a_watch_that_tells_nothing_is_found_out() -> None:
+    check, one, other = WatchCheck(), Key("streams", "here", "one"), Key("streams", "here", "other")
+    check.listed("streams", {one: "5"})
+    assert check.missed() is None, "it may be on its way"
+    check.listed("streams", {one: "5"})
+    assert check.missed() == one
+    check.heard(one, "5")
+    assert check.missed() is None
+    check.listed("streams", {one: "6", other: "7"})
+    check.heard(one, "6")
+    check.heard(other, "8")  # newer than the list
+    check.listed("streams", {one: "6", other: "8"})
+    assert check.missed() is None
+    check.heard(other, None)
+    check.listed("streams", {one: "6"})
+    assert check.missed() is None
+
+
+def test_children_name_their_owner() -> None:
+    owner = {"apiVersion": "tailrace.io/v1alpha1", "kind": "StreamCluster", "name": "main"}
+    child = {"metadata": {"namespace": "here", "name": "x", "ownerReferences": [owner]}}
+    assert owner_of(child, STREAM_CLUSTERS) == Key("streamclusters", "here", "main")
+    owner["apiVersion"] = "other.io/v1"
+    assert owner_of(child, STREAM_CLUSTERS) is None
+    assert owner_of({"metadata": {"namespace": "here"}}, STREAM_CLUSTERS) is None
