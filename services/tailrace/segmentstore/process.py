@@ -29,7 +29,6 @@ from tailrace.common.logs import configure_logs
 from tailrace.common.openfiles import connection_limits, raise_open_files
 from tailrace.common.processend import end_process
 from tailrace.common.realports import SystemClock, SystemEntropy
-from tailrace.segmentstore.admin import create_app
 from tailrace.segmentstore.clusterservice import ClusterStoreService, ClusterStoreSpec
 from tailrace.segmentstore.service import StoreService, StoreSpec
 
@@ -111,6 +110,9 @@ async def _run_service(orders: Orders, leave: asyncio.Event) -> None:
         stack.push_async_callback(service.close)
         await service.start()
         await service.listen_on(socket.socket(fileno=orders.store_descriptor))
+        # Here, not above: it takes as long to load as all else, and a worker that is back soon keeps its containers.
+        from tailrace.segmentstore.admin import create_app
+
         admin = socket.socket(fileno=orders.admin_descriptor)
         await stack.enter_async_context(serve_app(create_app(service.worker), admin, allowed.http))
         _tell(READY)
