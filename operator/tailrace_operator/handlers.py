@@ -1,4 +1,4 @@
-"""What kopf does here: it watches, and tells (design §11, ADR 0014).
+"""What kopf does here: it watches, and tells (design §11, ADR 0015).
 
 kopf runs in a thread with a loop of its own, since at its end it cancels whatever else runs on its loop. It is asked
 for plain events only: of what is there at the start, of creations, changes and deletions. Its handlers of changes write
@@ -133,7 +133,7 @@ def _settings(kinds: Sequence[tuple[Kind, dict[str, str]]]) -> kopf.OperatorSett
     settings.posting.enabled = False
     settings.peering.standalone = True
     settings.scanning.disabled = True  # needs to list namespaces and definitions of the whole cluster
-    settings.watching.server_timeout = limits.OPERATOR_WATCH_S
+    settings.watching.server_timeout = round(limits.OPERATOR_WATCH_S)  # the API server takes whole seconds alone
     settings.watching.client_timeout = limits.OPERATOR_WATCH_S + limits.OPERATOR_WATCH_MARGIN_S
     settings.watching.connect_timeout = limits.KUBERNETES_CALL_DEADLINE_S
     settings.watching.reconnect_backoff = 1.0

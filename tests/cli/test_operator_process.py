@@ -357,6 +357,18 @@ async def test_bad_input_is_told_and_makes_no_pods(
     assert found == set(marks), "no data is touched"
 
 
+async def test_a_secret_that_may_not_be_read_is_told(operators: Operators, store: Store) -> None:
+    make_secret(operators.server, store)
+    operators.server.forbidden.add(f"/api/v1/namespaces/{NAMESPACE}/secrets/credentials")
+    await operators.start()
+    operators.server.make(STREAM_CLUSTERS, stream_cluster(store))
+    message = await operators.until_condition("Tier2Ready", "False", "SecretForbidden")
+    assert "may not read Secret credentials" in message
+    assert operators.children() == {}
+    operators.server.forbidden.clear()
+    await operators.until_condition("Tier2Ready", "True", "Usable")
+
+
 async def test_pods_that_run_are_left_alone_while_a_check_fails(operators: Operators, store: Store) -> None:
     server = operators.server
     make_secret(server, store)
@@ -464,6 +476,14 @@ async def test_a_watch_that_falls_silent_is_noticed_and_costs_a_period(operators
     server.make(STREAM_CLUSTERS, stream_cluster(store, bucket=f"{store.bucket}-new"))
     await operators.until_condition("Tier2Ready", "True", "Usable")
     assert "the watch of streamclusters stands still" in await until_answer(operators.health, 503)
+
+
+async def test_its_watches_are_taken(operators: Operators) -> None:
+    """As an API server takes them: whole seconds, for one."""
+    process = await operators.start()
+    await until(lambda: {"streamclusters", "streams", "readergroups"} <= operators.server.watched)
+    assert process.returncode is None
+    assert not [line for line in operators.log() if line["event"] == "library"]
 
 
 async def test_definitions_may_come_later(operators: Operators, store: Store) -> None:

@@ -79,7 +79,8 @@ class ApiServer:
     """The server's truth, and hands for tests.
 
     ``down``: every request is answered 503. ``mute``: watches of these plurals tell nothing, without an error.
-    ``refuse``: what a write must not contain, by plural, and the message of the 422.
+    ``forbidden``: paths that are answered 403. ``refuse``: what a write must not contain, by plural, and the message of
+    the 422.
     """
 
     def __init__(self, kinds: tuple[Kind, ...] = KINDS) -> None:
@@ -88,6 +89,7 @@ class ApiServer:
         self.down = False
         self.mute: set[str] = set()
         self.refuse: dict[str, Callable[[Manifest], str | None]] = {}
+        self.forbidden: set[str] = set()
         self.requests: list[str] = []
         self.ending: set[str] = set()
         self._applied: dict[tuple[Place, str], Manifest] = {}
@@ -268,6 +270,9 @@ class ApiServer:
             return namespace in (None, metadata["namespace"]) and labels.items() <= has.items()
 
         if request.query_params.get("watch", "").lower() in ("true", "1"):
+            timeout = request.query_params.get("timeoutSeconds", "0")
+            if not timeout.isdecimal():
+                return _status(400, f'strconv.ParseInt: parsing "{timeout}": invalid syntax')
             return self._watch(kind, selected, request.query_params.get("resourceVersion", "0"))
 
         def found() -> Manifest:
@@ -276,6 +281,11 @@ class ApiServer:
             return {"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": metadata, "items": items}
 
         return await self._answer(request, found)
+
+    @property
+    def watched(self) -> set[str]:
+        """Plurals that somebody watches."""
+        return {plural for plural, _ in self._watchers}
 
     def _watch(self, kind: Kind, selected: Callable[[Manifest], bool], since: str) -> Any:
         if self.down:
@@ -392,6 +402,8 @@ class ApiServer:
         self.requests.append(f"{request.method} {request.url.path}")
         if self.down:
             return _status(503, "as told")
+        if request.url.path in self.forbidden:
+            return _status(403, "as told")
         try:
             return JSONResponse(effect(), 201 if request.method == "POST" else 200)
         except ApiError as error:
