@@ -1,4 +1,4 @@
-"""Reconciling: when which object is looked at (ADR 0014).
+"""Reconciling: when which object is looked at (ADR 0015).
 
 Three things bring an object on: a change that the watch tells, its period, and a failure before. Each period all
 objects of a kind are listed: so a watch that has fallen silent costs a period and no more, and it is noticed. An object

@@ -1,4 +1,4 @@
-"""Whether a watch still tells what happens, seen from lists; pure (ADR 0014).
+"""Whether a watch still tells what happens, seen from lists; pure (ADR 0015).
 
 A watch can fall silent without an error. What a list shows twice in a row in one version, a period apart, and the watch
 has told in another one or not at all, the watch has missed.

@@ -1,4 +1,4 @@
-"""What is to be reconciled, and when: each object once at a time, the earliest first (ADR 0014)."""
+"""What is to be reconciled, and when: each object once at a time, the earliest first (ADR 0015)."""
 
 from __future__ import annotations
 

@@ -111,6 +111,16 @@ def credentials_of(tier2: Tier2Spec, secret: Manifest | None) -> Credentials:
     return Credentials(*found)
 
 
+def secret_forbidden(tier2: Tier2Spec) -> Tier2Error:
+    """The operator may not read the Secret; whether there is one nobody tells it."""
+    return Tier2Error(
+        "SecretForbidden",
+        f"spec.tier2.credentialsSecret: the operator may not read Secret {tier2.credentials_secret}: name another one, "
+        "or let it (values operator.credentialsSecrets or operator.allSecrets of the chart)",
+        passing=True,
+    )
+
+
 def fingerprint(secret: Manifest, credentials: Credentials) -> str:
     """Changes when the credentials do, and only then; costly to guess them from (it is shown in the StatefulSet)."""
     salt = str(secret["metadata"]["uid"]).encode()

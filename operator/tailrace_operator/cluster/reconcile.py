@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS
+from tailrace.cluster.kubernetescalls import ForbiddenError
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, InvalidSpecError, NotFoundError, WriteConflictError
 from tailrace_operator.cluster import checks, names
@@ -147,6 +148,8 @@ class StreamClusterReconciler:
             secret = await self._objects.get(SECRETS, metadata["namespace"], spec.tier2.credentials_secret)
         except NotFoundError:
             secret = None
+        except ForbiddenError as error:
+            raise checks.secret_forbidden(spec.tier2) from error
         credentials = checks.credentials_of(spec.tier2, secret)
         mark = await self._probe.look(spec.tier2, credentials)
         problem = checks.mark_problem(spec, spec.cluster_id(metadata["uid"]), mark)

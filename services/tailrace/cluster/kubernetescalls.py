@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
     from tailrace.cluster.kubernetes import Manifest
 
+
+class ForbiddenError(UnavailableError):
+    """The API does not let this process do it (401, 403); whoever runs the cluster may mend that."""
+
+
 Configuration: TypeAlias = client.Configuration
 """How the API is reached, and as whom."""
 
@@ -145,6 +150,8 @@ def translated(
             return NotFoundError(message)
         if error.status == 409:
             return conflict(message)
+        if error.status in (401, 403):
+            return ForbiddenError(message)
         return (refused if error.status in (400, 422) else UnavailableError)(message)
     if isinstance(error, urllib3.exceptions.TimeoutError):
         return DeadlineError(f"{what}: no answer from the Kubernetes API: {error}")
