@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,21 +21,11 @@ API = "kube-apiserver"
 
 @dataclass
 class Cluster:
-    """Any cluster that a kubeconfig leads to."""
+    """What a kubeconfig leads to, with the programs that speak to it."""
 
     kubeconfig: Path
-    kubectl_program: str = "kubectl"
-    helm_program: str = "helm"
-
-    @classmethod
-    def external(cls, kubeconfig: Path) -> Cluster:
-        """A cluster that somebody else made, such as one of kind; kubectl and helm are those in PATH."""
-        if not kubeconfig.is_file():
-            raise ClusterError(f"E2E_KUBECONFIG is {kubeconfig}, which is no file")
-        for program in ("kubectl", "helm"):
-            if shutil.which(program) is None:
-                raise ClusterError(f"there is no {program} in PATH")
-        return cls(kubeconfig)
+    kubectl_program: str
+    helm_program: str
 
     @property
     def environment(self) -> dict[str, str]:
@@ -120,10 +109,6 @@ class LocalCluster(Cluster):
         """Give containerd the images of an archive; returns the names that it tells."""
         with archive.open("rb") as file:
             return self._containerd("images", "import", "-", stdin=file)
-
-    def remove_image(self, name: str) -> None:
-        """Forget an image; pods that run it go on."""
-        self._containerd("images", "remove", name)
 
     def images(self) -> list[str]:
         """Names of the images that pods can use."""

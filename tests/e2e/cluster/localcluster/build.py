@@ -29,6 +29,8 @@ PAUSE = SOURCES / "pause" / "pause.c"
 PACK_IMAGE = REPOSITORY / "scripts" / "pack_image.py"
 FIND_GO = REPOSITORY / "tests" / "support" / "go.sh"
 PACKAGES = ("./hyperkube", "./kubectl", "./coredns", "helm.sh/helm/v3/cmd/helm")
+PROGRAMS = ("hyperkube", "kubectl", "coredns", "helm")
+GO_FLAGS = "-mod=readonly -trimpath -buildvcs=false"
 HYPERKUBE_NAMES = ("kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubelet")
 BUILD_LIMIT_S = 3600
 READ_BYTES = 65536
@@ -50,11 +52,14 @@ def binaries() -> Path:
 def _inputs_digest() -> str:
     """Names a build by what it is made from: also this file, which holds the flags."""
     digest = hashlib.sha256(platform.machine().encode())
-    sources = sorted(path for path in GO.rglob("*") if path.suffix in (".go", ".mod", ".sum"))
-    for path in (*sources, PAUSE, PACK_IMAGE, Path(__file__)):
+    for path in (*_go_sources(), PAUSE, PACK_IMAGE, Path(__file__)):
         digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def _go_sources() -> list[Path]:
+    return sorted(path for path in GO.rglob("*") if path.suffix in (".go", ".mod", ".sum"))
 
 
 def _build(final: Path) -> None:
@@ -63,6 +68,8 @@ def _build(final: Path) -> None:
     with _lock(final.parent / "build.lock"):
         if final.is_dir():
             return  # by whoever held the lock
+        for broken_off in final.parent.glob("building-*"):
+            shutil.rmtree(broken_off)
         started = time.monotonic()
         staging = Path(tempfile.mkdtemp(dir=final.parent, prefix="building-"))
         try:
@@ -96,18 +103,17 @@ def _lock(path: Path) -> Iterator[None]:
 
 
 def _build_programs(staging: Path, log: Path) -> None:
-    go = _find_go()
     kubernetes, helm = _version("k8s.io/kubernetes"), _version("helm.sh/helm/v3")
-    environment = {
-        **os.environ,
-        "CGO_ENABLED": "0",
-        "GOFLAGS": "-mod=readonly -trimpath -buildvcs=false",
-        "GOTOOLCHAIN": "local",
-        "GOWORK": "off",
-    }
-    say(f"building Kubernetes {kubernetes}, CoreDNS and Helm {helm} (up to half an hour, once); output in {log}")
-    flags = ["-v", "-ldflags", _link_flags(kubernetes, helm), "-o", f"{staging}/"]
-    _run_told([go, "build", *flags, *PACKAGES], environment, log)
+    linking = _link_flags(kubernetes, helm)
+    made_from = _digest_of_programs(linking)
+    earlier = _with_the_same_programs(staging.parent, made_from)
+    if earlier is not None:
+        for name in PROGRAMS:
+            os.link(earlier / name, staging / name)
+    else:
+        say(f"building Kubernetes {kubernetes}, CoreDNS and Helm {helm} (up to half an hour, once); output in {log}")
+        environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": GO_FLAGS, "GOTOOLCHAIN": "local", "GOWORK": "off"}
+        _run_told([_find_go(), "build", "-v", "-ldflags", linking, "-o", f"{staging}/", *PACKAGES], environment, log)
     for name in HYPERKUBE_NAMES:
         (staging / name).symlink_to("hyperkube")
     for command, expected in (
@@ -118,6 +124,23 @@ def _build_programs(staging: Path, log: Path) -> None:
         said = _run([str(staging / command[0]), *command[1:]])
         if expected not in said:
             raise ClusterError(f"{command[0]} was built, but does not say that it is {expected}: {said.strip()!r}")
+    (staging / "programs.digest").write_text(made_from)
+
+
+def _digest_of_programs(linking: str) -> str:
+    """Names the programs alone by what they are made from, so that a change of an image does not build them again."""
+    digest = hashlib.sha256(f"{GO_FLAGS}\0{linking}\0{PACKAGES}".encode())
+    for path in _go_sources():
+        digest.update(f"{path.relative_to(GO)}\0{path.stat().st_size}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _with_the_same_programs(builds: Path, made_from: str) -> Path | None:
+    for note in sorted(builds.glob("*/programs.digest")):
+        if note.read_text() == made_from and not note.parent.name.startswith("building-"):
+            return note.parent
+    return None
 
 
 def _version(module: str) -> str:

@@ -35,7 +35,7 @@ def up(instance: Instance) -> LocalCluster:
     started = time.monotonic()
     cluster = LocalCluster(instance)
     with _lock():
-        if cluster.node is None or cluster.programs != programs:
+        if cluster.node is None or cluster.programs != programs or _has_failed(instance):
             _remove(instance)
             _start(instance, programs)
     try:
@@ -93,6 +93,14 @@ def _start(instance: Instance, programs: Path) -> None:
         )
     if begun.returncode != 0:
         raise ClusterError(f"the node did not start: {_last_line(instance)}")
+
+
+def _has_failed(instance: Instance) -> bool:
+    """Whether a node runs that did not get its components to run."""
+    try:
+        return bool(node.ask(instance, {"do": "status"})["stage"] == "failed")
+    except OSError:
+        return False  # it has not come so far yet
 
 
 def _settings_note(instance: Instance) -> Path:
