@@ -308,6 +308,18 @@ def test_errors_are_one_line(cluster: LocalCluster, tmp_path: Path) -> None:
     assert command("--name", "second", "down").returncode == 0
 
 
+def test_a_node_that_died_is_replaced(cluster: LocalCluster) -> None:
+    node = cluster.node
+    assert node is not None
+    psutil.Process(node.pid).kill()
+    until(lambda: cluster.node is None)
+    assert command("status").returncode == 1
+    again = command("up")
+    assert again.returncode == 0, again.stderr
+    assert not cluster.exists("pod/web")  # nothing was kept
+    assert answers(cluster)
+
+
 def test_down_leaves_nothing(cluster: LocalCluster, instance: Instance, before: Footprint) -> None:
     node = cluster.node
     assert node is not None
