@@ -189,7 +189,8 @@ class _Forwarding(logging.Handler):
 
 def forward_logs() -> None:
     """Let kopf's and asyncio's warnings appear among our lines."""
-    for name in ("kopf", "asyncio", "urllib3"):
+    logging.captureWarnings(True)
+    for name in ("kopf", "asyncio", "urllib3", "py.warnings"):
         logger = logging.getLogger(name)
         logger.handlers = [_Forwarding()]
         logger.propagate = False

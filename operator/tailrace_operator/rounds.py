@@ -105,7 +105,8 @@ class Rounds:
             return
         self._known[key] = manifest
         noted = (_essence(manifest), self._notable[key.plural](manifest))
-        if self._noted.get(key) != noted:
+        wiped = not _has_conditions(manifest) and known is not None and _has_conditions(known)
+        if self._noted.get(key) != noted or wiped:
             self._noted[key] = noted
             self._failures.pop(key, None)
             self._queue.add(key)
@@ -242,7 +243,7 @@ def _is_older(manifest: Manifest, known: Manifest) -> bool:
 
 
 def _essence(manifest: Mapping[str, Any]) -> Any:
-    """What an object is asked to be; and whether its conditions are there, which somebody may have wiped."""
+    """What an object is asked to be."""
     metadata = manifest["metadata"]
     return (
         metadata.get("uid"),
@@ -250,5 +251,9 @@ def _essence(manifest: Mapping[str, Any]) -> Any:
         metadata.get("deletionTimestamp"),
         FINALIZER in (metadata.get("finalizers") or []),
         sorted((metadata.get("annotations") or {}).items()),
-        bool((manifest.get("status") or {}).get("conditions")),
     )
+
+
+def _has_conditions(manifest: Mapping[str, Any]) -> bool:
+    """Somebody may have wiped them."""
+    return bool((manifest.get("status") or {}).get("conditions"))
