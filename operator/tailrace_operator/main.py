@@ -33,7 +33,15 @@ from tailrace_operator.controllers import Controllers
 from tailrace_operator.handlers import Watching, forward_logs
 from tailrace_operator.health import Health
 from tailrace_operator.leading import Leadership
-from tailrace_operator.objects import DEPLOYMENTS, STATEFUL_SETS, STREAM_CLUSTERS, HttpObjects
+from tailrace_operator.objects import (
+    DEPLOYMENTS,
+    READER_GROUPS,
+    STATEFUL_SETS,
+    STREAM_CLUSTERS,
+    STREAMS,
+    HttpObjects,
+)
+from tailrace_operator.parting import release_namespace
 from tailrace_operator.placement import Placements
 from tailrace_operator.readergroup.reconcile import ReaderGroupReconciler
 from tailrace_operator.rounds import Rounds, owner_of
@@ -211,7 +219,18 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
                 await _lead(settings, health, leadership, stop)
         finally:
             health.leads = False
+            if stop.is_set():
+                await _part(settings)
             await leadership.release()  # after all else has ended: who takes it now is alone
+
+
+async def _part(settings: Settings) -> None:
+    """Standbys, too: nobody knows which of the pods of a namespace that goes has its rights for longest."""
+    objects = HttpObjects(settings.configuration(), settings.identity)
+    try:
+        await release_namespace(objects, (STREAMS, READER_GROUPS, STREAM_CLUSTERS), settings.namespace)
+    finally:
+        objects.close()
 
 
 async def _lead(settings: Settings, health: Health, leadership: Leadership, stop: asyncio.Event) -> None:

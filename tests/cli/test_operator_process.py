@@ -32,7 +32,9 @@ from tailrace_operator.objects import (
     SERVICE_ACCOUNTS,
     SERVICES,
     STATEFUL_SETS,
+    STREAMS,
 )
+from tailrace_operator.reconciling import FINALIZER
 
 PATIENCE_S = 90.0
 CHILDREN = (
@@ -456,6 +458,23 @@ async def test_a_leader_that_is_told_to_end_lets_go_at_once(operators: Operators
     first.send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(first.wait(), PATIENCE_S) == 0
     assert operators.leader() == ""
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_a_namespace_that_goes_with_its_operator_does_not_hang(operators: Operators, ends: bool) -> None:
+    server = operators.server
+    finalizers = ["other.io/keep", FINALIZER]
+    spec = {"cluster": "main", "scope": "shop", "deletionPolicy": "Delete"}
+    server.make(STREAMS, {"metadata": {"name": "orders", "finalizers": finalizers}, "spec": spec})
+    first = await operators.start()
+    await until(lambda: operators.leader() != "")
+    if ends:
+        server.ending.add(NAMESPACE)
+    first.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(first.wait(), PATIENCE_S) == 0
+    stream = server.find(STREAMS, "orders")
+    assert stream is not None
+    assert stream["metadata"]["finalizers"] == (["other.io/keep"] if ends else finalizers)
 
 
 async def test_a_leader_that_cannot_renew_ends_and_says_why(operators: Operators) -> None:

@@ -17,7 +17,6 @@ from tailrace_operator.schema.build import (
     string,
     string_set,
     struct,
-    timestamp,
 )
 
 FIXED_TAKES_NO_RATE: Final = Rule(
@@ -165,13 +164,6 @@ def status() -> Schema:
             "headBytes": integer("Bytes that were truncated from the stream's beginning."),
             "tailBytes": integer("Bytes that were ever written to the stream."),
             "bytes": integer("Bytes that are kept: tail less head."),
-            "lastTruncation": struct(
-                "The last time the stream's oldest data went.",
-                {
-                    "time": timestamp("When."),
-                    "reason": string("Why.", max_length=grammar.MESSAGE_MAX_LENGTH),
-                },
-            ),
         },
     )
 

@@ -367,6 +367,7 @@ OPERATOR_RECONCILE_DEADLINE_S: Final = 120.0  # of one look at one object
 OPERATOR_CONFLICTS_MAX: Final = 5  # with other writers of an object, before the look is begun again
 OPERATOR_OBJECTS_MAX: Final = 10_000  # of all kinds together
 OPERATOR_STOP_DEADLINE_S: Final = 15.0  # for all that runs in the operator to end
+OPERATOR_PARTING_DEADLINE_S: Final = 10.0  # to let go of the resources of a namespace that goes
 OPERATOR_CLIENTS_MAX: Final = 256  # clusters with an open connection to their controllers
 OPERATOR_CLUSTER_KNOWN_S: Final = 10.0  # for which a cluster's resource is not looked up again
 OPERATOR_CLUSTERS_KNOWN_MAX: Final = 1000
