@@ -47,8 +47,10 @@ KUBE = pytest.StashKey[Kubectl]()
 FIGURES = pytest.StashKey[Figures]()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests on a cluster take longer than others."""
+    if PROFILE == "full" and float(config.getini("faulthandler_timeout") or 0):
+        raise pytest.UsageError("these tests take longer than others may: give -o faulthandler_timeout=0")
     for item in items:
         if item.get_closest_marker("timeout") is None and Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.timeout(TEST_DEADLINE_S))

@@ -56,7 +56,7 @@ def test_readers_join_a_group_that_a_resource_made(
         kube.until_condition("readergroup", group, "Ready", "True", READY_S)
         kube.until_condition("readergroup", group, "Lagging", "True", READY_S)
         assert kube.get("readergroup", group)["status"]["lagBytes"] > 500 * 100
-        load = Load(kube, images, healthy.controller_uri, name, kind, rate=50, joins=True)
+        load = Load(kube, images, healthy.controller_uri, name, kind, rate=50, joins=group)
         load.start()
         status_until(kube, group, "onlineReaders", load.readers)
         load.until_flowing()
@@ -77,7 +77,7 @@ def test_a_kept_group_keeps_its_place(healthy: StreamSystem, kube: Kubectl, prog
     with stream(healthy, "kept-place", SCOPE, 2) as name:
         kube.apply(group_manifest("group-tailrace", CLUSTER, SCOPE, ["kept-place"]))
         kube.until_condition("readergroup", "group-tailrace", "Ready", "True", READY_S)
-        load = Load(kube, images, healthy.controller_uri, name, rate=50, joins=True)
+        load = Load(kube, images, healthy.controller_uri, name, rate=50, joins="group-tailrace")
         load.start()
         load.until_flowing()
         load.finish()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -208,6 +209,10 @@ def remove_pods(kube: Kubectl, *names: str) -> None:
     kube("delete", "pod", *names, "--force", "--grace-period=0", "--ignore-not-found", deadline_s=120)
 
 
+def _new_name(base: str) -> str:
+    return f"{base}-{uuid.uuid4().hex[:8]}"
+
+
 @dataclass
 class Load:
     """A writer and a reader group over one stream, of one kind of client: ``tailrace`` or ``java``."""
@@ -223,25 +228,24 @@ class Load:
     """Events a second; 0: as many as are taken."""
     length_bytes: int = 200
     readers: int = 2
-    joins: bool = False
-    """The reader group, ``group-KIND``, is there already."""
-    label: str = ""
+    joins: str = ""
+    """A reader group that is there already; else one is made, new for each load: groups outlive streams."""
     writer: LoadPod = field(init=False)
     reader: LoadPod = field(init=False)
     wrote: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        base = f"{self.kind}-{(self.label or self.stream.rpartition('/')[2]).lower()}"
+        base = f"{self.kind}-{self.stream.rpartition('/')[2]}"
         self.writer = LoadPod(self.kube, f"{base}-writer")
         self.reader = LoadPod(self.kube, f"{base}-reader")
 
     def start(self) -> None:
         """Make the pods; returns at once."""
         numbers = (str(self.keys), str(self.rate), str(self.length_bytes))
-        reading = (f"group-{self.kind}", str(self.readers), *(["join"] if self.joins else []))
+        group = (self.joins, str(self.readers), "join") if self.joins else (_new_name("group"), str(self.readers))
         self.kube.apply(
             pod_manifest(self.writer.name, self._image, self._command("writer", "w", *numbers)),
-            pod_manifest(self.reader.name, self._image, self._command("reader", *reading)),
+            pod_manifest(self.reader.name, self._image, self._command("reader", *group)),
         )
 
     @property
@@ -272,7 +276,8 @@ class Load:
         written = self.wrote["keys"]
         total = sum(written.values())
         assert not self.wrote["failed"], f"{self.stream}: {self.wrote['failed']}"
-        assert self.wrote["acknowledged_of"] == written, f"{self.stream}: some events were never acknowledged"
+        unacknowledged = sequences.differences(written, self.wrote["acknowledged_of"])
+        assert not unacknowledged, f"{self.stream}: some events were never acknowledged: {unacknowledged}"
         self.reader.until("events", total, CATCH_UP_DEADLINE_S)
         self.agrees(self.reader.end(), written)
         self.agrees(self.verify(), written)

@@ -68,6 +68,11 @@ class Load:
         self.acknowledged[key] += 1
         self.pauses.acknowledged(key, now_s)
 
+    async def all_done(self) -> None:
+        """Everything handed over was acknowledged or failed; a flush ends a little before the last ones are told."""
+        while self.acknowledged.total() + self.failed.total() < self.written.total():
+            await asyncio.sleep(PACE_S)
+
     def progress(self) -> dict[str, Any]:
         """For the line of every second."""
         return {
@@ -101,6 +106,7 @@ async def main() -> None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FLUSH_DEADLINE_S):
                     await writer.flush()
+                    await load.all_done()
         finally:
             reporting.cancel()
         tell(
