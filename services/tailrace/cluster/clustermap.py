@@ -63,6 +63,16 @@ def read_map(manifest: Manifest) -> ClusterMap:
     return ClusterMap(count, assignments, workers)
 
 
+def is_of_cluster(manifest: Manifest, cluster_id: str) -> bool:
+    """Whether a Lease with that id is of the StreamCluster's own (ADR 0013), and not of one that had the name before.
+
+    What does not tell its cluster is.
+    """
+    adopted = (manifest.get("spec") or {}).get("adoptClusterId")
+    ids = {text for text in (manifest["metadata"].get("uid"), adopted) if isinstance(text, str) and text}
+    return not cluster_id or not ids or cluster_id in ids
+
+
 def write_map(manifest: Manifest, cluster_map: ClusterMap) -> Manifest:
     """The resource with the map in its status; all else in it stays."""
     containers: list[dict[str, Any]] = []

@@ -50,13 +50,17 @@ class ContainerLease:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLease:
-    """``incarnation`` names the process; ``renewal`` counts its renewals; ``leaving``: it wants no containers."""
+    """``incarnation`` names the process; ``renewal`` counts its renewals; ``leaving``: it wants no containers.
+
+    ``cluster_id``: of the cluster whose data it serves; empty: that is not known.
+    """
 
     worker: str
     incarnation: str
     renewal: int
     leaving: bool = False
     endpoints: ContainerEndpoints | None = None
+    cluster_id: str = ""
 
 
 def container_lease_name(cluster: str, container_id: int) -> str:
@@ -82,13 +86,7 @@ def read_container_lease(manifest: Manifest) -> ContainerLease | None:
         return None
     holder = _spec(manifest).get("holderIdentity")
     epoch = _number(annotations.get(_EPOCH)) or 0
-    cluster_id = annotations.get(_CLUSTER_ID, "")
-    return ContainerLease(
-        container_id,
-        holder if isinstance(holder, str) else "",
-        epoch,
-        cluster_id if isinstance(cluster_id, str) else "",
-    )
+    return ContainerLease(container_id, holder if isinstance(holder, str) else "", epoch, _cluster_id(annotations))
 
 
 def write_container_lease(cluster: str, lease: ContainerLease, found: Manifest | None, now_ms: int) -> Manifest:
@@ -97,9 +95,7 @@ def write_container_lease(cluster: str, lease: ContainerLease, found: Manifest |
     annotations = manifest["metadata"]["annotations"]
     annotations[_CONTAINER] = str(lease.container_id)
     annotations[_EPOCH] = str(lease.epoch)
-    annotations.pop(_CLUSTER_ID, None)
-    if lease.cluster_id:
-        annotations[_CLUSTER_ID] = lease.cluster_id
+    _set_cluster_id(annotations, lease.cluster_id)
     spec = manifest["spec"]
     spec["holderIdentity"] = lease.holder
     spec["leaseTransitions"] = min(lease.epoch, _TRANSITIONS_MAX)  # a column of kubectl; the annotation counts
@@ -118,7 +114,8 @@ def read_worker_lease(manifest: Manifest) -> WorkerLease | None:
     internal = read_endpoint(annotations.get(_INTERNAL))
     endpoints = ContainerEndpoints(internal, read_endpoint(annotations.get(_EXTERNAL))) if internal else None
     renewal = _number(annotations.get(_RENEWAL)) or 0
-    return WorkerLease(worker, incarnation, renewal, annotations.get(_LEAVING) == "true", endpoints)
+    leaving = annotations.get(_LEAVING) == "true"
+    return WorkerLease(worker, incarnation, renewal, leaving, endpoints, _cluster_id(annotations))
 
 
 def write_worker_lease(cluster: str, lease: WorkerLease, found: Manifest | None, now_ms: int) -> Manifest:
@@ -129,6 +126,7 @@ def write_worker_lease(cluster: str, lease: WorkerLease, found: Manifest | None,
     annotations[_INCARNATION] = lease.incarnation
     annotations[_RENEWAL] = str(lease.renewal)
     annotations[_LEAVING] = "true" if lease.leaving else "false"
+    _set_cluster_id(annotations, lease.cluster_id)
     for name, endpoint in zip((_INTERNAL, _EXTERNAL), _both(lease.endpoints), strict=True):
         annotations.pop(name, None)
         if endpoint is not None:
@@ -156,6 +154,17 @@ def micro_time(now_ms: int) -> str:
     """A time as Leases have it."""
     now = datetime.datetime.fromtimestamp(now_ms / 1000, datetime.UTC)
     return now.strftime("%Y-%m-%dT%H:%M:%S.%f") + "Z"
+
+
+def _cluster_id(annotations: Mapping[str, Any]) -> str:
+    found = annotations.get(_CLUSTER_ID)
+    return found if isinstance(found, str) else ""
+
+
+def _set_cluster_id(annotations: dict[str, Any], cluster_id: str) -> None:
+    annotations.pop(_CLUSTER_ID, None)
+    if cluster_id:
+        annotations[_CLUSTER_ID] = cluster_id
 
 
 def _both(endpoints: ContainerEndpoints | None) -> tuple[Endpoint | None, Endpoint | None]:

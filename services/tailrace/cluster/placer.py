@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from tailrace.cluster.clustermap import Assignment, ClusterMap, read_map, write_map
+from tailrace.cluster.clustermap import Assignment, ClusterMap, is_of_cluster, read_map, write_map
 from tailrace.cluster.failure import FailureDetector, Renewal, Verdict
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, KubernetesApi
 from tailrace.cluster.leases import (
@@ -30,10 +30,11 @@ from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NotFoundError, UnavailableError, WriteConflictError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from typing import NoReturn
 
     from tailrace.cluster.endpoints import ContainerEndpoints
+    from tailrace.cluster.kubernetes import Manifest
 
 _logger = structlog.get_logger()
 
@@ -124,7 +125,10 @@ class Placer:
     async def _place(self, leases: Mapping[str, WorkerLease], verdict: Verdict) -> Decision:
         manifest = await self._api.get(STREAM_CLUSTERS, self._cluster)
         before = read_map(manifest)
-        holders = await self._holders(before)
+        strangers = {name for name, lease in leases.items() if not is_of_cluster(manifest, lease.cluster_id)}
+        leases = {name: lease for name, lease in leases.items() if name not in strangers}
+        verdict = _without(verdict, strangers)
+        holders = await self._holders(manifest, before)
         now = self._without_old_marks(_with_lost_assignments(before, holders, verdict))
         self._named = frozenset(assignment.worker for assignment in now.assignments.values())
         unheard = sorted({*verdict.unheard, *(self._named - verdict.known)})
@@ -162,7 +166,7 @@ class Placer:
         }
         return dataclasses.replace(cluster_map, assignments=assignments)
 
-    async def _holders(self, cluster_map: ClusterMap) -> dict[int, str]:
+    async def _holders(self, manifest: Manifest, cluster_map: ClusterMap) -> dict[int, str]:
         """Who holds the containers of which the map says nothing, or says that they are handed over."""
         assignments = cluster_map.assignments
         if len(assignments) == cluster_map.container_count and not any(
@@ -171,7 +175,22 @@ class Placer:
             return {}
         listing = await self._api.list(LEASES, labels_of(self._cluster, CONTAINER_ROLE))
         leases = [lease for item in listing.items if (lease := read_container_lease(item)) is not None]
-        return {lease.container_id: lease.holder for lease in leases}
+        return {lease.container_id: lease.holder for lease in leases if is_of_cluster(manifest, lease.cluster_id)}
+
+
+def _without(verdict: Verdict, strangers: Collection[str]) -> Verdict:
+    """The verdict for which workers of a cluster that had the name before are gone, whatever they do.
+
+    While their pods end they live, renew their Leases and serve their own Tier 2: a container of this cluster that was
+    placed there would take events into the other one's data.
+    """
+    return dataclasses.replace(
+        verdict,
+        alive=tuple(name for name in verdict.alive if name not in strangers),
+        unheard=tuple(name for name in verdict.unheard if name not in strangers),
+        held=tuple(name for name in verdict.held if name not in strangers),
+        dead=tuple(sorted({*verdict.dead, *strangers})),
+    )
 
 
 def _with_lost_assignments(before: ClusterMap, holders: Mapping[int, str], verdict: Verdict) -> ClusterMap:

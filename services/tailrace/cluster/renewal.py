@@ -63,10 +63,11 @@ class Renewer:
         endpoints: ContainerEndpoints,
         clock: Clock,
         heart: Heart,
+        cluster_id: str = "",
     ) -> None:
         self._api = api
         self._cluster = cluster
-        self._lease = WorkerLease(worker, incarnation, 0, endpoints=endpoints)
+        self._lease = WorkerLease(worker, incarnation, 0, endpoints=endpoints, cluster_id=cluster_id)
         self._name = worker_lease_name(cluster, worker)
         self._clock = clock
         self._heart = heart

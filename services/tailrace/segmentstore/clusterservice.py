@@ -270,7 +270,16 @@ class ClusterStoreService:
         beating = asyncio.get_running_loop().create_task(self._tell_beats())
         try:
             endpoints = ContainerEndpoints(Endpoint(spec.host, spec.port))
-            yield Renewer(api, spec.cluster, spec.worker, self._incarnation, endpoints, self._clock, self._heart)
+            yield Renewer(
+                api,
+                spec.cluster,
+                spec.worker,
+                self._incarnation,
+                endpoints,
+                self._clock,
+                self._heart,
+                spec.cluster_id,
+            )
         finally:
             await _cancel([beating])
             await api.close()

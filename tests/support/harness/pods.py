@@ -168,7 +168,7 @@ class Pods:
 
     def declare(self, containers: int = CONTAINERS) -> None:
         """Make the StreamCluster."""
-        manifest = {"metadata": {"name": CLUSTER}, "spec": {"containers": containers}}
+        manifest = {"metadata": {"name": CLUSTER}, "spec": {"containers": containers, "adoptClusterId": CLUSTER_ID}}
         self.kubernetes.core.create(STREAM_CLUSTERS, manifest)
 
     def store(self, number: int, **options: str) -> StorePod:

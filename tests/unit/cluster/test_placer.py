@@ -43,6 +43,7 @@ class Stage:
         self.core.create(STREAM_CLUSTERS, {"metadata": {"name": "c"}, "spec": {"containers": COUNT}})
         self.renewals = dict.fromkeys(workers, 0)
         self.leaving: set[str] = set()
+        self.clusters: dict[str, str] = {}
         self.answering: set[str] = set()
         self.asked: list[tuple[str, ContainerEndpoints | None]] = []
         for number, holder in enumerate(holders):
@@ -70,7 +71,8 @@ class Stage:
             if worker in silent:
                 continue
             self.renewals[worker] += 1
-            lease = WorkerLease(worker, "1", self.renewals[worker], worker in self.leaving, endpoints_of(worker))
+            leaving, cluster_id = worker in self.leaving, self.clusters.get(worker, "")
+            lease = WorkerLease(worker, "1", self.renewals[worker], leaving, endpoints_of(worker), cluster_id)
             name = worker_lease_name("c", worker)
             if ("leases", name) in self.core.objects:
                 self.core.replace(LEASES, write_worker_lease("c", lease, self.core.get(LEASES, name), 0))
@@ -349,3 +351,42 @@ def test_a_pod_answers_when_it_says_anything() -> None:
             assert not await asker.spawn(HelloProber().answers("w", None))
 
         world.run(main())
+
+
+def test_workers_of_a_cluster_that_had_the_name_before_get_nothing_of_the_new_one() -> None:
+    """Their pods are still ending, and hold their own containers, over their own Tier 2."""
+
+    async def scenario(stage: Stage) -> None:
+        core = stage.core
+        core.delete(STREAM_CLUSTERS, "c")
+        core.create(STREAM_CLUSTERS, {"metadata": {"name": "c"}, "spec": {"containers": COUNT}})
+        uid = core.get(STREAM_CLUSTERS, "c")["metadata"]["uid"]
+        stage.clusters = {"a": "old", "b": "old"}
+        for number in range(COUNT):
+            core.create(LEASES, write_container_lease("c", ContainerLease(number, "ab"[number % 2], 7, "old"), None, 0))
+        for _ in range(4):
+            await stage.step()
+        assert stage.owners == "----"
+        assert not stage.map.workers, "nobody is to be sent there"
+
+        stage.renewals["d"], stage.clusters["d"] = 0, uid
+        for _ in range(3):
+            await stage.step()
+        assert stage.owners == "dddd"
+        assert set(stage.map.workers) == {"d"}
+
+    on_stage(scenario)
+
+
+def test_workers_of_an_adopted_cluster_are_the_cluster_s_own() -> None:
+    async def scenario(stage: Stage) -> None:
+        core = stage.core
+        core.delete(STREAM_CLUSTERS, "c")
+        spec = {"containers": COUNT, "adoptClusterId": "old"}
+        core.create(STREAM_CLUSTERS, {"metadata": {"name": "c"}, "spec": spec})
+        stage.clusters = {"a": "old", "b": "old"}
+        for _ in range(3):
+            await stage.step()
+        assert stage.owners == "aabb"
+
+    on_stage(scenario)
