@@ -78,17 +78,27 @@ def mark_problem(spec: StreamClusterSpec, cluster_id: str, mark: ClusterMark | N
 
 
 def rival_problem(manifest: Manifest, spec: StreamClusterSpec, others: Iterable[Manifest]) -> Problem | None:
-    """Another, older StreamCluster over the same place, or over one that contains this one or lies in it."""
+    """Another StreamCluster over the same place, over one that contains this one or lies in it, or of the same id.
+
+    Of two the one stays whose containers are placed, else the older one. One id is one cluster: an endpoint can be
+    written in several ways, and the object store's mark tells two resources of one id nothing.
+    """
+    cluster_id = spec.cluster_id(manifest["metadata"]["uid"])
     for other in others:
-        theirs = _tier2_of(other)
-        if theirs is None or other["metadata"]["uid"] == manifest["metadata"]["uid"]:
+        theirs, metadata = _spec_of(other), other["metadata"]
+        if theirs is None or metadata["uid"] == manifest["metadata"]["uid"] or _rank(manifest) < _rank(other):
             continue
-        if _age(other) < _age(manifest) and _overlap(spec.tier2, theirs):
-            metadata = other["metadata"]
+        whose = f"StreamCluster {metadata['namespace']}/{metadata['name']}"
+        if theirs.cluster_id(metadata["uid"]) == cluster_id:
+            return Problem(
+                "ClusterIdShared",
+                f"spec.adoptClusterId: {cluster_id} is {whose}, which is still there: delete that one first",
+            )
+        if _overlap(spec.tier2, theirs.tier2):
             return Problem(
                 "BucketShared",
-                f"spec.tier2.prefix: {spec.tier2.url} overlaps with {theirs.url} of StreamCluster "
-                f"{metadata['namespace']}/{metadata['name']}: give another bucket or prefix",
+                f"spec.tier2.prefix: {spec.tier2.url} overlaps with {theirs.tier2.url} of {whose}: give another "
+                "bucket or prefix",
             )
     return None
 
@@ -142,17 +152,19 @@ def _decoded(secret: Manifest, key: str) -> str:
         return ""
 
 
-def _tier2_of(manifest: Manifest) -> Tier2Spec | None:
+def _spec_of(manifest: Manifest) -> StreamClusterSpec | None:
     """None: it is not a StreamCluster that anybody could run."""
     try:
-        return StreamClusterSpec.parse(manifest).tier2
+        return StreamClusterSpec.parse(manifest)
     except InvalidSpecError:
         return None
 
 
-def _age(manifest: Manifest) -> tuple[str, str]:
-    metadata = manifest["metadata"]
-    return str(metadata.get("creationTimestamp", "")), str(metadata["uid"])
+def _rank(manifest: Manifest) -> tuple[bool, str, str]:
+    """Who of two over one place stays: the lesser one."""
+    metadata, status = manifest["metadata"], manifest.get("status")
+    is_placed = isinstance(status, dict) and bool(status.get("containers"))
+    return not is_placed, str(metadata.get("creationTimestamp", "")), str(metadata["uid"])
 
 
 def _overlap(one: Tier2Spec, other: Tier2Spec) -> bool:

@@ -166,3 +166,25 @@ def test_containers_placed() -> None:
     status["containers"][1]["worker"] = "a"
     assert placed_condition(manifest, "x", None).truth is Truth.TRUE
     assert placed_condition(manifest, "x", "it ended").reason == "PlacerFailed"
+
+
+def test_one_id_is_one_cluster_however_its_place_is_written() -> None:
+    """Two names of one endpoint cannot be told from two stores; the id of the cluster can."""
+    older, younger = resource("older", "2026-01-01T00:00:00Z"), resource("younger", "2026-01-02T00:00:00Z")
+    older["metadata"]["uid"] = "99999999-2222-4333-8444-555555555555"
+    younger["spec"]["adoptClusterId"] = older["metadata"]["uid"]
+    younger["spec"]["tier2"]["endpoint"] = "http://minio.storage.svc:9000"
+    problem = checks.rival_problem(younger, StreamClusterSpec.parse(younger), [younger, older])
+    assert problem is not None
+    assert problem.reason == "ClusterIdShared"
+    assert problem.message.startswith("spec.adoptClusterId: 99999999-2222-4333-8444-555555555555 is StreamCluster ")
+    assert checks.rival_problem(older, StreamClusterSpec.parse(older), [younger, older]) is None
+
+
+def test_a_cluster_that_runs_stays_before_an_older_one_that_comes_to_its_place() -> None:
+    older, younger = resource("older", "2026-01-01T00:00:00Z"), resource("younger", "2026-01-02T00:00:00Z")
+    younger["status"] = {"containers": [{"id": 0, "worker": "younger-store-0-0"}]}
+    assert checks.rival_problem(younger, StreamClusterSpec.parse(younger), [younger, older]) is None
+    problem = checks.rival_problem(older, StreamClusterSpec.parse(older), [younger, older])
+    assert problem is not None
+    assert problem.reason == "BucketShared"
