@@ -38,6 +38,12 @@ DATA_STAYS: Final = Rule(
     "bucket and prefix are immutable once containers are placed: the cluster's data is there",
     ".spec.tier2",
 )
+IDENTITY_STAYS: Final = Rule(
+    f"{_HAS_NO_DATA} || (has(self.spec.adoptClusterId) == has(oldSelf.spec.adoptClusterId) && "
+    "(!has(self.spec.adoptClusterId) || self.spec.adoptClusterId == oldSelf.spec.adoptClusterId))",
+    "adoptClusterId is immutable once containers are placed: the cluster's data and its workers are marked with it",
+    ".spec.adoptClusterId",
+)
 
 
 def _memory(description: str, default: str) -> Schema:
@@ -225,4 +231,4 @@ def status() -> Schema:
 
 def root_rules() -> list[Rule]:
     """Rules over the whole resource."""
-    return [CLUSTER_NAME, DATA_STAYS]
+    return [CLUSTER_NAME, DATA_STAYS, IDENTITY_STAYS]

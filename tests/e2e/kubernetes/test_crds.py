@@ -170,6 +170,9 @@ def test_the_place_of_the_data_may_change_before_there_is_any_and_not_after(api:
         kept = {**TIER2, "prefix": "a", "bucket": "other"}
         answer = api.refusal(manifest("StreamCluster", "placed", {"tier2": {**kept, **tier2}}))
         assert "immutable once containers are placed" in answer
+    adopting = {"tier2": {**TIER2, "prefix": "a", "bucket": "other"}, "adoptClusterId": str(uuid.UUID(int=1))}
+    answer = api.refusal(manifest("StreamCluster", "placed", adopting))
+    assert "adoptClusterId is immutable once containers are placed" in answer
     moved = {**TIER2, "prefix": "a", "bucket": "other", "endpoint": "https://elsewhere", "credentialsSecret": "new"}
     api.apply(manifest("StreamCluster", "placed", {"tier2": moved}))
     api.delete("streamcluster", "placed")
