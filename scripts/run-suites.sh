@@ -26,9 +26,10 @@ note() { summary+=("$(printf '%-18s %5d s  %s' "$1" $((SECONDS - $2)) "$3")"); }
 
 # One suite by pytest. A skipped test is not shown, so it counts as a failure.
 by_pytest() {
-    local started=$SECONDS result=passed code
+    local started=$SECONDS result=passed code options=()
+    [ "$1" = e2e/kubernetes ] && options=(-o faulthandler_timeout=0)  # a test there may take longer than others may
     echo "== $1 ($profile)"
-    "$python" -m pytest -q "tests/$1" 2>&1 | tee "$output"
+    "$python" -m pytest -q "${options[@]}" "tests/$1" 2>&1 | tee "$output"
     code=${PIPESTATUS[0]}
     if [ "$code" -ne 0 ]; then
         result="FAILED ($code)"
@@ -88,6 +89,7 @@ if [ -n "${E2E_KUBECONFIG:-}" ]; then
     prepare "local cluster" local-cluster.sh e2e/cluster
 else
     prepare "local cluster" local-cluster.sh e2e/cluster e2e/kubernetes
+    prepare "images" e2e-images.sh e2e/kubernetes
 fi
 
 for suite in "${suites[@]}"; do

@@ -7,7 +7,7 @@ import pytest
 from harness.kubechart import CLUSTER
 from harness.kubectl import Kubectl, condition_of, until
 from harness.kubeload import Programs
-from harness.kubesystem import StreamSystem, cordoned, stream_manifest, until_segments
+from harness.kubesystem import StreamSystem, stream_manifest, until_segments
 
 READY_S = 120.0
 GONE_S = 90.0
@@ -36,8 +36,7 @@ def test_deleted_while_no_controller_runs(
     kube.apply(stream_manifest("orphan", CLUSTER, SCOPE, deletionPolicy=policy))
     kube.until_condition("stream", "orphan", "Ready", "True", READY_S)
     written = programs.write(f"{SCOPE}/orphan", EVENTS)
-    with cordoned(kube):
-        healthy.kill_pods(*healthy.pods("controller"))
+    with healthy.without_controllers():
         if policy == "Retain":
             kube.delete("stream", "orphan", deadline_s=GONE_S)
         else:
@@ -55,8 +54,7 @@ def test_deleted_while_no_controller_runs(
 def test_let_go_by_force_while_no_controller_runs(healthy: StreamSystem, kube: Kubectl) -> None:
     kube.apply(stream_manifest("forced", CLUSTER, SCOPE, deletionPolicy="Delete"))
     kube.until_condition("stream", "forced", "Ready", "True", READY_S)
-    with cordoned(kube):
-        healthy.kill_pods(*healthy.pods("controller"))
+    with healthy.without_controllers():
         kube("annotate", "stream", "forced", "tailrace.io/force-delete=true")
         kube.delete("stream", "forced", deadline_s=GONE_S)
     healthy.until_ready()

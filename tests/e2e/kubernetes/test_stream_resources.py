@@ -35,7 +35,7 @@ def test_scaled_and_edited_under_load(healthy: StreamSystem, kube: Kubectl, imag
     assert load.finish() > 0
     until("the status follows the stream", lambda: kube.get("stream", "scaled")["status"].get("bytes", 0) > 0, READY_S)
     assert found["status"]["epoch"] >= 3
-    assert {"StreamCreated", "StreamScaled", "StreamUpdated"} <= set(reasons(kube, "scaled"))
+    assert {"StreamCreated", "StreamUpdated"} <= set(reasons(kube, "scaled"))
     columns = kube("get", "strm").splitlines()[0].split()
     assert columns == ["NAME", "READY", "REASON", "SCOPE", "SEGMENTS", "BYTES", "AGE"]
     assert "scaled" in kube("get", "tailrace")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ API_VERSION = "tailrace.io/v1alpha1"
 READY_DEADLINE_S = 180.0
 GONE_DEADLINE_S = 120.0
 PLACED_DEADLINE_S = 120.0
+FORCED_END_S = 4.0
 
 ASK_WORKERS = (
     "import urllib.request as r; print(r.urlopen('http://127.0.0.1:6061/v1/workers', timeout=10).read().decode())"
@@ -114,8 +116,12 @@ class StreamSystem:
     # -- breaking ------------------------------------------------------------------------------------------------
 
     def kill_pods(self, *names: str) -> None:
-        """SIGKILL to everything in these pods, at the same time; they are replaced."""
+        """Delete pods by force, at the same time; they are replaced. SIGTERM comes at once, SIGKILL 2 s later."""
         self.kube.kill_pod(*names)
+
+    def without_controllers(self) -> contextlib.AbstractContextManager[None]:
+        """No controller runs while the block does: none can be placed."""
+        return _without_pods(self, "controller")
 
     def signal_worker(self, worker: Worker, signal_name: str) -> int:
         """Send a signal to a worker process; returns its process id."""
@@ -206,6 +212,16 @@ def stream(system: StreamSystem, name: str, scope: str, segments: int) -> Iterat
     system.kube.until_condition("stream", name, "Ready", "True", READY_DEADLINE_S)
     yield f"{scope}/{name}"
     system.kube.delete("stream", name, deadline_s=GONE_DEADLINE_S)
+
+
+@contextlib.contextmanager
+def _without_pods(system: StreamSystem, component: str) -> Iterator[None]:
+    with cordoned(system.kube):
+        system.kill_pods(*system.pods(component))
+        time.sleep(
+            FORCED_END_S
+        )  # the API server forgets such pods before their processes end, and tells nothing of that
+        yield
 
 
 @contextlib.contextmanager
