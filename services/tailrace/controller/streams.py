@@ -9,6 +9,7 @@ from tailrace.common.errors import (
     BadRequestError,
     NoSuchScopeError,
     NoSuchStreamError,
+    NotTheOwnerError,
     StreamNotSealedError,
     StreamSealedError,
     WorkflowBusyError,
@@ -139,10 +140,11 @@ class StreamManager:
             if offset > length:
                 raise BadRequestError(f"cut has offset {offset} for segment {identifier}, which is {length} long")
 
-    async def seal(self, key: StreamKey, incarnation: int | None = None) -> None:
+    async def seal(self, key: StreamKey, incarnation: int | None = None, owner: str | None = None) -> None:
         """Seal: open transactions are aborted first. Sealed already is fine. Raises NoSuchStreamError.
 
-        With `incarnation` that stream of the name alone, else the one that there is now.
+        With `incarnation` that stream of the name alone, else the one that there is now. With `owner` only as long as
+        it is that one's, else NotTheOwnerError.
         """
         intent_id = self._context.new_id()
         meant = (await self.load(key)).incarnation if incarnation is None else incarnation
@@ -152,6 +154,7 @@ class StreamManager:
 
         def is_done(root: StreamRecord) -> bool:
             _refuse_other(root, key, meant)
+            _refuse_of_other(root, key, owner)
             return _sealed_already(root)
 
         async with self._driver.enlisted(key):
@@ -163,10 +166,11 @@ class StreamManager:
         if isinstance(root.intent, SealIntent):
             await self._driver.wait(key, root.intent.intent_id)
 
-    async def delete(self, key: StreamKey, incarnation: int | None = None) -> None:
+    async def delete(self, key: StreamKey, incarnation: int | None = None, owner: str | None = None) -> None:
         """Delete a sealed stream with its mark stream. Raises NoSuchStreamError, StreamNotSealedError.
 
-        With `incarnation` that stream of the name alone, else the one that there is now.
+        With `incarnation` that stream of the name alone, else the one that there is now. With `owner` only as long as
+        it is that one's, else NotTheOwnerError.
         """
         intent_id = self._context.new_id()
         meant = (await self.load(key)).incarnation if incarnation is None else incarnation
@@ -178,6 +182,7 @@ class StreamManager:
 
         def is_done(root: StreamRecord) -> bool:
             _refuse_other(root, key, meant)
+            _refuse_of_other(root, key, owner)
             return isinstance(root.intent, DeleteIntent)
 
         async with self._driver.enlisted(key):
@@ -260,6 +265,12 @@ def _refuse_other(root: StreamRecord, key: StreamKey, incarnation: int) -> None:
     """A call that is late must not change a stream that was created under the same name since it was made."""
     if root.incarnation != incarnation:
         raise NoSuchStreamError(f"the stream {key} that was meant does not exist any more")
+
+
+def _refuse_of_other(root: StreamRecord, key: StreamKey, owner: str | None) -> None:
+    """Asked with the decision, in one compare-and-swap: a stream may change hands at any moment (ADR 0014)."""
+    if owner is not None and root.owner != owner:
+        raise NotTheOwnerError(str(key), root.owner)
 
 
 def _sealed_already(root: StreamRecord) -> bool:

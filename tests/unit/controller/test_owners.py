@@ -175,6 +175,68 @@ async def test_a_deletion_that_was_cut_off_is_gone_on_with(
     assert (await describe(api)).status == pb.StreamDescription.STREAM_NOT_FOUND
 
 
+class Between:
+    """Does something before the n-th call to a store; for `World.start` in a crash's place."""
+
+    def __init__(self, at_call: int, act: Any) -> None:
+        self.left = at_call
+        self.act = act
+
+    def wrap(self, target: Any) -> Any:
+        """The store with it in front."""
+        return Acting(target, self)
+
+
+class Acting:
+    """A store."""
+
+    def __init__(self, target: Any, between: Between) -> None:
+        self._target = target
+        self._between = between
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*args: Any, **keywords: Any) -> Any:
+            self._between.left -= 1
+            if self._between.left == 0:
+                await self._between.act()
+            return await getattr(self._target, name)(*args, **keywords)
+
+        return call
+
+
+async def test_a_stream_that_changes_hands_while_it_is_deleted_is_not_the_deletion_s_any_more(
+    world: Any, make_api: Any
+) -> None:
+    """At whichever call of the deletion to a store another one claims it."""
+    other = make_api(await world.start())
+    seen: list[str] = []
+    for at_call in range(1, 60):
+        between = Between(10**9, None)
+        slow = make_api(await world.start(between))
+        await other.setup()
+        incarnation = (await describe(other)).incarnation
+        await claim(other, "me", incarnation=incarnation)
+        outcome: list[Any] = []
+
+        async def take(outcome: list[Any] = outcome, incarnation: int = incarnation) -> None:
+            state = (await describe(other, sizes=False)).state
+            outcome += [state, (await claim(other, "you", expected="me", incarnation=incarnation)).status]
+
+        between.act, between.left = take, at_call
+        deleted = (await delete(slow, "me")).status
+        state, claimed = outcome or ("gone", STATUS.STREAM_NOT_FOUND)
+        found = await describe(other, sizes=False)
+        seen.append(state)
+        if state == "active" and claimed == STATUS.SUCCESS:
+            assert (deleted, found.state) == (STATUS.NOT_THE_OWNER, "active"), at_call
+        elif state in ("sealing", "sealed") and claimed == STATUS.SUCCESS:
+            assert (deleted, found.owner) == (STATUS.NOT_THE_OWNER, "you"), at_call
+        if found.status == pb.StreamDescription.SUCCESS:
+            assert (await delete(other, "you")).status == STATUS.SUCCESS
+        await slow.controller.close()
+    assert {"active", "sealing", "sealed", "gone"} <= set(seen)
+
+
 async def test_the_cut_of_a_subscriber_is_told(api: Any) -> None:
     request = pb.SubscriberCutRequest(scope=api.scope, stream=api.stream, subscriber=f"{api.scope}/g")
     assert (await api.call("getSubscriberCut", request)).status == pb.SubscriberCut.STREAM_NOT_FOUND
