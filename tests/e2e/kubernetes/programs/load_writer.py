@@ -70,7 +70,7 @@ class Load:
 
     async def all_done(self) -> None:
         """Everything handed over was acknowledged or failed; a flush ends a little before the last ones are told."""
-        while self.acknowledged.total() + self.failed.total() < self.written.total():
+        while self.acknowledged.total() + self.failed.total() < self.written.total():  # noqa: ASYNC110  # few, at the end
             await asyncio.sleep(PACE_S)
 
     def progress(self) -> dict[str, Any]:
