@@ -41,7 +41,7 @@ def test_readers_join_a_group_that_a_resource_made(
 ) -> None:
     """The readers' programs name the group that is there already; its lag grows without them and shrinks with them."""
     with stream(healthy, f"read-{kind}", SCOPE, 4) as name:
-        written = programs.write(name, 500, name="before")
+        written = programs.write(name, 500, name="before", kind=kind)
         group = f"group-{kind}"
         kube.apply(
             group_manifest(

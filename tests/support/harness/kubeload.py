@@ -26,6 +26,7 @@ JAVA_CLASS_PATH = "/opt/java/classes:/opt/java/lib/*"
 START_DEADLINE_S = 120.0
 CATCH_UP_DEADLINE_S = 180.0
 END_DEADLINE_S = 300.0
+EVENT_BYTES = 100
 TALE_LINES = 400
 END_PROGRAM = "import os; os.kill(1, 15)"
 
@@ -186,11 +187,14 @@ class Programs:
         return output
 
     def write(
-        self, stream: str, events: int, *, keys: int = 8, name: str = "w", length_bytes: int = 100
+        self, stream: str, events: int, *, keys: int = 8, name: str = "w", kind: str = "tailrace"
     ) -> dict[str, int]:
-        """Write events; returns how many of each key. A writer's name is new to the stream: numbers begin with 0."""
-        numbers = (name, str(keys), str(events), str(length_bytes))
-        return dict(self._last_words("write-some", "write_some.py", self.controller, stream, *numbers)["keys"])
+        """Write events in the form of that kind of client; returns how many of each key.
+
+        A writer's name is new to the stream: numbers begin with 0.
+        """
+        words = (name, str(keys), str(events), str(EVENT_BYTES), *(["java"] if kind == "java" else []))
+        return dict(self._last_words("write-some", "write_some.py", self.controller, stream, *words)["keys"])
 
     def read(self, stream: str) -> dict[str, int]:
         """How many events of each key are in a stream now; fails when any is twice or out of order."""
