@@ -7,10 +7,12 @@ answers, whether the credentials are right, whether the bucket is there, and who
 from __future__ import annotations
 
 import asyncio
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import urlsplit
+from xml.etree import ElementTree
 
 import minio
 import urllib3
@@ -19,6 +21,7 @@ from minio.error import InvalidResponseError, MinioException, S3Error, ServerErr
 from tailrace.cluster.clusterobject import CLUSTER_KEY, ClusterMark, parse_mark
 from tailrace.common import limits
 from tailrace.common.errors import StartError, TailraceError
+from tailrace_operator.cluster.boundedhttp import BoundedHttp
 
 if TYPE_CHECKING:
     from tailrace_operator.specs import Tier2Spec
@@ -88,12 +91,7 @@ class MinioProbe:
 
 
 def _look(tier2: Tier2Spec, credentials: Credentials) -> ClusterMark | None:
-    pool = urllib3.PoolManager(
-        timeout=urllib3.Timeout(total=limits.TIER2_CHECK_DEADLINE_S),
-        retries=False,  # it is asked again anyway
-        maxsize=1,
-        cert_reqs="CERT_REQUIRED",
-    )
+    pool = BoundedHttp(limits.TIER2_CHECK_DEADLINE_S, limits.TIER2_MARK_MAX_BYTES)
     try:
         return _ask(_client(tier2, credentials, pool), tier2)
     except Tier2Error:
@@ -102,10 +100,11 @@ def _look(tier2: Tier2Spec, credentials: Credentials) -> ClusterMark | None:
         raise Tier2Error("Unreadable", f"spec.tier2: {error}: give another bucket or prefix") from error
     except S3Error as error:
         raise _refused(tier2, error) from error
-    except (ServerError, InvalidResponseError) as error:
+    except (ServerError, InvalidResponseError, ElementTree.ParseError, UnicodeDecodeError) as error:
+        # Never what it answered: the operator may reach more than whoever made the resource.
         raise Tier2Error(
             "StoreFails",
-            f"spec.tier2.endpoint: {tier2.endpoint} answers, but not as an object store: {error}",
+            f"spec.tier2.endpoint: {tier2.endpoint} answers, but not as an object store{_status_of(error)}",
             passing=True,
         ) from error
     except (urllib3.exceptions.HTTPError, OSError) as error:
@@ -113,10 +112,21 @@ def _look(tier2: Tier2Spec, credentials: Credentials) -> ClusterMark | None:
     except (MinioException, ValueError) as error:
         raise Tier2Error("Invalid", f"spec.tier2: {error}") from error
     finally:
-        pool.clear()
+        pool.close()
 
 
-def _client(tier2: Tier2Spec, credentials: Credentials, pool: urllib3.PoolManager) -> minio.Minio:
+def _status_of(error: Exception) -> str:
+    found = re.search(r"(?:Response code: |status code )(\d{3})\b", str(error))
+    return f": status {found[1]}" if found else ""
+
+
+def _code(error: S3Error) -> str:
+    """What the object store calls its error, if that is a word."""
+    code = error.code or ""
+    return code if re.fullmatch(r"[A-Za-z0-9.]{1,64}", code) else "an error without a name"
+
+
+def _client(tier2: Tier2Spec, credentials: Credentials, pool: BoundedHttp) -> minio.Minio:
     url = urlsplit(tier2.endpoint)
     return minio.Minio(
         url.netloc,
@@ -155,7 +165,7 @@ def _make(client: minio.Minio, tier2: Tier2Spec) -> None:
         raise Tier2Error(
             "BucketMissing",
             f"spec.tier2.bucket: bucket {tier2.bucket} does not exist and cannot be made with the credentials of "
-            f"Secret {tier2.credentials_secret} ({error.code}): make it, or let them make it",
+            f"Secret {tier2.credentials_secret} ({_code(error)}): make it, or let them make it",
         ) from error
 
 
@@ -165,7 +175,7 @@ def _refused(tier2: Tier2Spec, error: S3Error) -> Tier2Error:
         return Tier2Error(
             "CredentialsWrong",
             f"spec.tier2.credentialsSecret: {tier2.endpoint} does not take the credentials of Secret {secret} "
-            f"({error.code}): correct its accessKey and secretKey",
+            f"({_code(error)}): correct its accessKey and secretKey",
         )
     if error.code in ("AccessDenied", "AllAccessDisabled"):
         return Tier2Error(
@@ -174,10 +184,10 @@ def _refused(tier2: Tier2Spec, error: S3Error) -> Tier2Error:
             "read, write, list and delete there",
         )
     if error.code in ("NoSuchBucket", "InvalidBucketName"):
-        return Tier2Error("BucketMissing", f"spec.tier2.bucket: bucket {tier2.bucket} cannot be used: {error.code}")
+        return Tier2Error("BucketMissing", f"spec.tier2.bucket: bucket {tier2.bucket} cannot be used: {_code(error)}")
     return Tier2Error(
         "StoreFails",
-        f"spec.tier2.endpoint: {tier2.endpoint} answers {error.code}: see to the object store",
+        f"spec.tier2.endpoint: {tier2.endpoint} answers {_code(error)}: see to the object store",
         passing=True,
     )
 

@@ -1,0 +1,114 @@
+"""What an endpoint that is no object store, or a hostile one, may do to the operator: nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tailrace.cluster.clusterobject import ClusterMark
+from tailrace.common import limits
+from tailrace_operator.cluster.tier2 import Credentials, MinioProbe, Tier2Error
+from tailrace_operator.specs import Tier2Spec
+
+Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
+CREDENTIALS = Credentials("key", "secret")
+MARK = b'{"format": 1, "cluster": "c", "containers": 4}'
+
+
+@contextlib.asynccontextmanager
+async def serving(answer: Answer) -> AsyncIterator[Tier2Spec]:
+    """An endpoint that answers so."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            await answer(writer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        host, port = server.sockets[0].getsockname()
+        yield Tier2Spec("data", f"http://{host}:{port}", "minio", "streams")
+
+
+@pytest.fixture
+def probe(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(limits, "TIER2_CHECK_DEADLINE_S", 0.5)
+    probe = MinioProbe()
+    yield probe
+    probe.close()
+
+
+def whole(status: str, body: bytes, content_type: str = "application/xml") -> Answer:
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        writer.write(head.encode() + body)
+        await writer.drain()
+
+    return answer
+
+
+async def refusal(probe: MinioProbe, answer: Answer) -> Tier2Error:
+    async with serving(answer) as tier2:
+        with pytest.raises(Tier2Error) as caught:
+            await probe.look(tier2, CREDENTIALS)
+        return caught.value
+
+
+async def test_an_object_store_is_understood(probe: MinioProbe) -> None:
+    async with serving(whole("200 OK", MARK)) as tier2:
+        assert await probe.look(tier2, CREDENTIALS) == ClusterMark("c", 4)
+    missing = b"<Error><Code>NoSuchKey</Code></Error>"
+    async with serving(whole("404 Not Found", missing)) as tier2:
+        assert await probe.look(tier2, CREDENTIALS) is None
+
+
+async def test_what_another_server_answers_is_not_repeated(probe: MinioProbe) -> None:
+    """Else whoever may make a StreamCluster reads what only the operator can reach."""
+    error = await refusal(probe, whole("404 Not Found", b"token=hidden", "text/plain"))
+    assert error.reason == "StoreFails"
+    assert "404" in str(error)
+    assert "hidden" not in str(error)
+    coded = await refusal(probe, whole("400 Bad Request", b"<Error><Code>hidden one\nand two</Code></Error>"))
+    assert "hidden" not in str(coded)
+
+
+@pytest.mark.parametrize("body", [b"<Error", b"\xff\xfe<", b"<Error>&x;</Error>"])
+async def test_what_cannot_be_read_is_told_as_such(probe: MinioProbe, body: bytes) -> None:
+    assert (await refusal(probe, whole("400 Bad Request", body))).reason == "StoreFails"
+
+
+async def test_an_answer_without_an_end_is_cut_off(probe: MinioProbe) -> None:
+    sent = 0
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        writer.write(b"HTTP/1.1 500 Oh\r\nContent-Type: text/plain\r\n\r\n")
+        while True:
+            writer.write(bytes(limits.MIB))
+            await writer.drain()
+            sent += 1
+
+    error = await refusal(probe, answer)
+    assert error.reason == "EndpointUnreachable"
+    assert sent < 64, "more than sockets buffer was taken"
+
+
+async def test_endpoints_that_dawdle_do_not_keep_others_waiting(probe: MinioProbe) -> None:
+    async def dawdle(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n")
+        while True:
+            writer.write(b"X-Wait: a\r\n"[:1])
+            await writer.drain()
+            await asyncio.sleep(0.05)
+
+    async with serving(dawdle) as slow, serving(whole("200 OK", MARK)) as good:
+        looks = [probe.look(slow, CREDENTIALS) for _ in range(limits.TIER2_CHECK_THREADS)]
+        refused = await asyncio.gather(*looks, return_exceptions=True)
+        assert {error.reason for error in refused if isinstance(error, Tier2Error)} == {"EndpointUnreachable"}
+        assert await probe.look(good, CREDENTIALS) == ClusterMark("c", 4)
