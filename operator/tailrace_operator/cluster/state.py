@@ -32,12 +32,14 @@ def pods_condition(condition_type: str, what: str, workload: Manifest | None, wa
     ready, updated = ready_pods(workload), _count(status, "updatedReplicas")
     rolling = _count(status, "observedGeneration") < int(workload["metadata"].get("generation") or 0)
     if updated < wanted or rolling:
-        message = f"{ready} of {wanted} {what} pods are ready, {min(updated, wanted)} are as the specification says."
+        # While the change is not taken note of, the number of changed pods is that of the change before.
+        changed = "the change begins" if rolling else f"{updated} are as the specification says"
+        message = f"{ready} of {wanted} {what} pods are ready, {changed}."
         return Condition(condition_type, Truth.FALSE, "PodsChanging", message, bad=None)
     if ready < wanted:
         message = f"{ready} of {wanted} {what} pods are ready."
         return Condition(condition_type, Truth.FALSE, "PodsNotReady", message)
-    return Condition(condition_type, Truth.TRUE, "PodsReady", f"All {wanted} {what} pods are ready.")
+    return Condition(condition_type, Truth.TRUE, "PodsReady", f"{wanted} of {wanted} {what} pods are ready.")
 
 
 def placed_condition(manifest: Manifest, reason: str, failure: str | None) -> Condition:
@@ -58,7 +60,7 @@ def placed_condition(manifest: Manifest, reason: str, failure: str | None) -> Co
         bad = Truth.FALSE if placed else None  # none has one before the first pods are there
         return Condition(CONTAINERS_PLACED, Truth.FALSE, "ContainersWithoutWorker", message, bad=bad)
     workers = len({assignment.worker for assignment in cluster_map.assignments.values()})
-    message = f"All {count} containers have a worker, {workers} in all."
+    message = f"{count} of {count} containers have a worker; workers with containers: {workers}."
     return Condition(CONTAINERS_PLACED, Truth.TRUE, "AllPlaced", message)
 
 

@@ -34,7 +34,7 @@ def refused(reason: str, message: str, *, retry_after_s: float | None = None) ->
 def unmeasured(reason: str, message: str, *, uid: str | None, retry_after_s: float | None = None) -> Outcome:
     """The group cannot be looked at."""
     conditions = (
-        Condition(ACCEPTED, Truth.TRUE, "Accepted", "The resource can be carried out."),
+        Condition(ACCEPTED, Truth.TRUE, "Accepted", "The specification can be carried out."),
         Condition(READY, Truth.FALSE, reason, message),
         Condition(LAGGING, Truth.UNKNOWN, reason, "The lag is not measured.", bad=Truth.TRUE),
     )
@@ -43,7 +43,7 @@ def unmeasured(reason: str, message: str, *, uid: str | None, retry_after_s: flo
 
 def measured(sample: Sample, threshold: LagThreshold | None, ready: Condition, uid: str | None) -> Outcome:
     """The group as it is; ``uid`` is that of the resource that the group belongs to, if it is one."""
-    accepted = Condition(ACCEPTED, Truth.TRUE, "Accepted", "The resource can be carried out.")
+    accepted = Condition(ACCEPTED, Truth.TRUE, "Accepted", "The specification can be carried out.")
     return Outcome((accepted, ready, lagging(sample, threshold)), {**numbers(sample), "uid": uid})
 
 

@@ -148,7 +148,9 @@ class ReaderGroupReconciler:
         try:
             sample = await self._sample(cluster, spec, manifest)
         except NoSuchReaderGroupError:
-            message = f"Reader group {group} has no state; an application of the {spec.flavour} flavour makes it."
+            message = f"Reader group {group} has no state yet."
+            if spec.flavour == "Rust":
+                message = f"There is no reader group {group} yet: an application makes it, with a Rust, Python or Node client."
             return conditions.unmeasured("GroupNotFound", message, uid=None)
         except (DataError, IllegalStateError) as error:
             message = f"The state of reader group {group} cannot be read: {error}."

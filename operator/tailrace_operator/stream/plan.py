@@ -138,9 +138,15 @@ def _retention(spec: RetentionSpec | None) -> RetentionPolicy | None:
 def differences(before: StreamConfig, after: StreamConfig) -> str:
     """Which parts of a configuration differ, in words."""
     parts = {
-        "scaling": before.scaling != after.scaling,
+        _scaling_in_words(before.scaling, after.scaling): before.scaling != after.scaling,
         "retention": before.retention != after.retention,
         "tags": before.tags != after.tags,
         "rollover size": before.rollover_bytes != after.rollover_bytes,
     }
     return ", ".join(name for name, differs in parts.items() if differs)
+
+
+def _scaling_in_words(before: ScalingPolicy, after: ScalingPolicy) -> str:
+    if before.min_segments == after.min_segments:
+        return "scaling"
+    return f"scaling (minSegments {after.min_segments}, before {before.min_segments})"

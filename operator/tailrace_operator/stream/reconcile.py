@@ -132,7 +132,7 @@ async def _take(client: Client, stream: StreamName, me: Owner, step: Step) -> No
                 return _adopted(stream, me, expected)
             case Update(config, changes):
                 await controller.update_stream(stream, config)
-                return Notice("StreamUpdated", f"The {changes} of stream {stream} follow the resource again.")
+                return Notice("StreamUpdated", f"Stream {stream} was set to what this resource says: {changes}.")
             case Scale(segments):
                 await client.streams.scale_to(stream, segments)
                 return Notice("StreamScaled", f"Stream {stream} was scaled to {segments} segments.")

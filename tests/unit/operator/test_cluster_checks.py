@@ -151,6 +151,13 @@ def test_pods(found: dict[str, Any] | None, truth: Truth, reason: str, warns: bo
     assert (condition.truth, condition.reason, condition.warns) == (truth, reason, warns)
 
 
+def test_pods_before_the_change_is_taken_note_of_do_not_count_as_changed() -> None:
+    message = pods_condition("SegmentStoreReady", "segment store", workload(2, readyReplicas=2, updatedReplicas=2), 2)
+    assert message.message == "2 of 2 segment store pods are ready, the change begins."
+    later = pods_condition("SegmentStoreReady", "segment store", workload(readyReplicas=2, updatedReplicas=1), 2)
+    assert later.message == "2 of 2 segment store pods are ready, 1 are as the specification says."
+
+
 def test_containers_placed() -> None:
     status: dict[str, Any] = {"containers": [{"id": 0, "worker": "a"}], "workers": [{"name": "a", "internal": "h:1"}]}
     manifest: dict[str, Any] = {"spec": {"containers": 2}, "status": status}

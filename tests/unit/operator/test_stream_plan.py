@@ -90,6 +90,15 @@ def test_what_differs_is_said() -> None:
     assert found.config.retention == RetentionPolicy(RetentionKind.TIME, 5)
 
 
+def test_a_number_of_segments_that_differs_is_said() -> None:
+    more = step(dataclasses.replace(SPEC, scaling=ScalingSpec("Fixed", 8)))
+    assert isinstance(more, Update)
+    assert more.changes == "scaling (minSegments 8, before 2)"
+    rate = step(dataclasses.replace(SPEC, scaling=ScalingSpec("EventRate", 2, 100, 2)))
+    assert isinstance(rate, Update)
+    assert rate.changes == "scaling"
+
+
 SPECS = st.builds(
     StreamSpec,
     st.just("main"),
