@@ -150,7 +150,7 @@ class ReaderGroupReconciler:
         except NoSuchReaderGroupError:
             message = f"Reader group {group} has no state yet."
             if spec.flavour == "Rust":
-                message = f"There is no reader group {group} yet: an application makes it, with a Rust, Python or Node client."
+                message = f"There is no reader group {group} yet: a Rust, Python or Node client makes it."
             return conditions.unmeasured("GroupNotFound", message, uid=None)
         except (DataError, IllegalStateError) as error:
             message = f"The state of reader group {group} cannot be read: {error}."
