@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import os
 import signal
 import uuid
@@ -16,7 +17,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from fastapi.responses import JSONResponse
+from fastapi import Request  # not for type checkers alone: FastAPI reads annotations
+from fastapi.responses import JSONResponse, Response
 
 from tailrace.cli.standalone import check_s3_endpoint
 from tailrace.cli.workers import WorkerPlace, WorkerProcess, WorkerProcesses
@@ -32,6 +34,7 @@ from tailrace.segmentstore.standin import StandIn
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Awaitable, Callable
 
     from fastapi import FastAPI
 
@@ -119,6 +122,7 @@ class StorePod:
         self._stack.push_async_callback(self._workers.close)
         asked = Workers(self._workers.workers)
         app = create_app(asked, options.containers, asked.owner_of)
+        refuse_orders_from_elsewhere(app)
         self._add_health(app)
         await self._stack.enter_async_context(serve_app(app, admin, allowed.http))
         self._workers.begin()
@@ -170,6 +174,23 @@ class StorePod:
     async def close(self) -> None:
         """End everything."""
         await self._stack.aclose()
+
+
+def refuse_orders_from_elsewhere(app: FastAPI) -> None:
+    """Let only who is in the pod (``kubectl port-forward`` is) do more than look: the port asks nobody who they are."""
+
+    @app.middleware("http")
+    async def check(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
+        if request.method not in ("GET", "HEAD") and not _is_here(request):
+            return JSONResponse({"error": "orders are taken from within the pod only"}, status_code=403)
+        return await go_on(request)
+
+
+def _is_here(request: Request) -> bool:
+    try:
+        return request.client is not None and ipaddress.ip_address(request.client.host).is_loopback
+    except ValueError:
+        return False
 
 
 def checked_budgets(options: StorePodOptions) -> PodBudgets:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
+import httpx
 import pytest
 
 from tailrace.cli.main import run
-from tailrace.cli.storepod import StorePodOptions, checked_budgets
-from tailrace.cli.workersadmin import joined_metrics
+from tailrace.cli.storepod import StorePodOptions, checked_budgets, refuse_orders_from_elsewhere
+from tailrace.cli.workersadmin import Workers, create_app, joined_metrics
 from tailrace.common import limits
 from tailrace.segmentstore.process import Orders, decode_orders, encode_orders
 from tailrace.segmentstore.service import StoreSpec
@@ -119,3 +120,20 @@ def test_metrics_of_workers_keep_their_numbers() -> None:
         '# HELP a b\n# TYPE a gauge\na{worker="0"} 1.0\na{worker="3"} 1.0\n'
         '# HELP c d\n# TYPE c gauge\nc{worker="3",x="y"} 2.0\n'
     )
+
+
+@pytest.mark.parametrize(("client", "allowed"), [("127.0.0.1", True), ("::1", True), ("10.0.0.7", False), ("x", False)])
+async def test_orders_are_taken_from_within_the_pod_only(client: str, allowed: bool) -> None:
+    """The admin port asks nobody who they are, and every pod of the namespace may reach it."""
+    app = create_app(Workers([]), 16, nobody)
+    refuse_orders_from_elsewhere(app)
+    transport = httpx.ASGITransport(app, client=(client, 4711))
+    async with httpx.AsyncClient(transport=transport, base_url="http://store:6061") as asking:
+        flush = await asking.post("/v1/containers/3/flush")
+        assert flush.status_code == (503 if allowed else 403)
+        assert (await asking.get("/ping")).status_code == 200
+
+
+async def nobody(container_id: int) -> str | None:
+    """See FindOwner."""
+    return None
