@@ -250,6 +250,7 @@ def test_credentials_of_the_trial_minio_are_kept_over_upgrades(kube: Kubectl) ->
         (["colour=red"], "colour"),
         (["image.pullPolicy=Often"], "pullPolicy"),
         (["cluster.name=a.b"], "name"),
+        (["cluster.enabled=true", "minio.enabled=true", "cluster.spec.segmentstore.replicas=3"], "segmentstore"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )

@@ -54,7 +54,7 @@ def test_every_value_is_in_the_schema_and_the_other_way_round() -> None:
         assert set(found) == names, path
         for name in names:
             field = expected["properties"][name]
-            if "properties" in field and name != "resources":
+            if "properties" in field and name not in ("resources", "spec"):
                 compare(found[name], field, f"{path}.{name}")
 
     compare(values(), schema(), "")
@@ -69,6 +69,10 @@ def test_every_value_is_in_the_schema_and_the_other_way_round() -> None:
         ("image.pullPolicy", "Often"),
         ("cluster.name", "a.b"),
         ("cluster.colour", "red"),
+        ("cluster.spec.segmentstore", {"memory": "2Gi"}),
+        ("cluster.spec.segmentStore", {"memory": "2 GB"}),
+        ("cluster.spec.segmentStore", {"cpu": 2}),
+        ("cluster.spec.tier2", {"bukket": "data"}),
         ("minio.bucket", "ab"),
         ("minio.persistence.size", "much"),
         ("networkPolicy.clients", [{}]),
@@ -84,6 +88,16 @@ def test_wrong_values_are_refused(path: str, value: object) -> None:
         inner = inner[place]
     inner[name] = value
     assert not jsonschema.Draft7Validator(schema()).is_valid(changed)
+
+
+def test_a_spec_of_a_cluster_is_taken_in_parts() -> None:
+    for path in EXAMPLES:
+        for manifest in yaml.safe_load_all(path.read_text()):
+            if manifest["kind"] == "StreamCluster":
+                whole = {**values(), "cluster": {"enabled": True, "name": "", "spec": manifest["spec"]}}
+                jsonschema.validate(whole, schema())
+    part = {**values(), "cluster": {"enabled": True, "name": "", "spec": {"segmentStore": {"replicas": 3}}}}
+    jsonschema.validate(part, schema())
 
 
 def test_the_chart_has_the_definitions_of_the_repository() -> None:
