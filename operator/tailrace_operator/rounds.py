@@ -8,6 +8,7 @@ is reconciled from the newest state that was heard of, by one call at a time.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -54,9 +55,11 @@ class Rounds:
         self._reconcilers: dict[str, Reconciler] = {}
         self._notable: dict[str, Notable] = {}
         self._known: dict[Key, Manifest] = {}
+        self._counts: Counter[str] = Counter()
         self._noted: dict[Key, Any] = {}
         self._failures: dict[Key, int] = {}
-        self._queue = WorkQueue(self._work)
+        self._queues: dict[str, WorkQueue[Key]] = {}
+        """By kind: Streams that wait for their controller leave the workers of StreamClusters alone."""
         self._watch = WatchCheck()
         self._rounds_s: dict[str, float] = {}
         """When a round over a kind was begun last."""
@@ -67,6 +70,7 @@ class Rounds:
         """Register a kind. `notable`: what of an object, besides its specification, is worth a look when it changes."""
         plural = reconciler.kind.plural
         self._reconcilers[plural] = reconciler
+        self._queues[plural] = WorkQueue(self._work)
         self._notable[plural] = notable
 
     @property
@@ -92,38 +96,43 @@ class Rounds:
     def child_changed(self, owner: Key) -> None:
         """Something that belongs to an object changed by itself; several changes in a moment count as one."""
         if owner in self._known:
-            self._queue.add(owner, limits.OPERATOR_CHILD_PAUSE_S)
+            self._queues[owner.plural].add(owner, limits.OPERATOR_CHILD_PAUSE_S)
 
     def _note(self, key: Key, manifest: Manifest) -> None:
         known = self._known.get(key)
         if known is not None and _is_older(manifest, known):
             return
-        if known is None and len(self._known) >= limits.OPERATOR_OBJECTS_MAX:
+        if known is None and self._counts[key.plural] >= limits.OPERATOR_OBJECTS_MAX:
             _logger.error(
-                "too_many_objects", known=len(self._known), ignored=f"{key.plural} {key.namespace}/{key.name}"
+                "too_many_objects",
+                known=self._counts[key.plural],
+                ignored=f"{key.plural} {key.namespace}/{key.name}",
             )
             return
+        self._counts[key.plural] += known is None
         self._known[key] = manifest
         noted = (_essence(manifest), self._notable[key.plural](manifest))
         wiped = not _has_conditions(manifest) and known is not None and _has_conditions(known)
         if self._noted.get(key) != noted or wiped:
             self._noted[key] = noted
             self._failures.pop(key, None)
-            self._queue.add(key)
+            self._queues[key.plural].add(key)
 
     def _forget(self, key: Key) -> None:
         self._watch.heard(key, None)
         if self._known.pop(key, None) is not None:
+            self._counts[key.plural] -= 1
             self._noted.pop(key, None)
             self._failures.pop(key, None)
-            self._queue.add(key)
+            self._queues[key.plural].add(key)
 
     # -- what runs
 
     async def run(self) -> NoReturn:
         """Work until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._queue.run())
+            for queue in self._queues.values():
+                group.create_task(queue.run())
             for reconciler in self._reconcilers.values():
                 group.create_task(self._go_round(reconciler))
         raise AssertionError("a group that is not cancelled does not end")
@@ -148,7 +157,7 @@ class Rounds:
         for number, (key, manifest) in enumerate(found.items()):
             self._note(key, manifest)
             if key in self._known:
-                self._queue.add(key, number * spread_s / len(found))
+                self._queues[key.plural].add(key, number * spread_s / len(found))
 
     async def _forget_if_gone(self, kind: Kind, key: Key) -> None:
         """What a list does not show may have been made after it."""

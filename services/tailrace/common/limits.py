@@ -357,7 +357,7 @@ DRAIN_DEADLINE_S: Final = 60.0  # for a worker that leaves to get rid of its con
 # -- the operator (ADR 0013) --------------------------------------------------------------------------------------
 CONDITION_MESSAGE_MAX_LENGTH: Final = 1024  # characters; Kubernetes takes 32 KiB, people do not
 EVENT_MESSAGE_MAX_LENGTH: Final = 1024  # what the API server takes
-OPERATOR_WORKERS: Final = 8  # objects that are reconciled at a time
+OPERATOR_WORKERS: Final = 8  # objects of a kind that are reconciled at a time
 OPERATOR_PERIOD_S: Final = 60.0  # between two looks at an object that nobody changes
 OPERATOR_CLUSTER_PERIOD_S: Final = 20.0  # the same for StreamClusters
 OPERATOR_RETRY_MIN_S: Final = 1.0  # after the first failure; doubled with each one in a row
@@ -365,7 +365,7 @@ OPERATOR_RETRY_MAX_S: Final = 60.0
 OPERATOR_FAILURES_TOLD: Final = 3  # in a row, before the object's conditions say so
 OPERATOR_RECONCILE_DEADLINE_S: Final = 120.0  # of one look at one object
 OPERATOR_CONFLICTS_MAX: Final = 5  # with other writers of an object, before the look is begun again
-OPERATOR_OBJECTS_MAX: Final = 10_000  # of all kinds together
+OPERATOR_OBJECTS_MAX: Final = 10_000  # of each kind
 OPERATOR_STOP_DEADLINE_S: Final = 15.0  # for all that runs in the operator to end
 OPERATOR_PARTING_DEADLINE_S: Final = 10.0  # to let go of the resources of a namespace that goes
 OPERATOR_CLIENTS_MAX: Final = 256  # clusters with an open connection to their controllers

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 from harness.localobjects import LocalObjects
 from sim import SimWorld
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS, Kind, Manifest
@@ -318,3 +320,57 @@ def test_children_name_their_owner() -> None:
     owner["apiVersion"] = "other.io/v1"
     assert owner_of(child, STREAM_CLUSTERS) is None
     assert owner_of({"metadata": {"namespace": "here"}}, STREAM_CLUSTERS) is None
+
+
+class Hanging(Counting):
+    """One whose objects wait for a controller that does not answer."""
+
+    async def reconcile(self, manifest: Manifest) -> Outcome:
+        await asyncio.sleep(30.0)
+        return await super().reconcile(manifest)
+
+
+class CountingClusters(Counting):
+    kind = STREAM_CLUSTERS
+
+
+def test_objects_of_one_kind_do_not_keep_those_of_another_waiting() -> None:
+    async def scenario() -> None:
+        objects, streams, clusters = LocalObjects(), Hanging(), CountingClusters()
+        for number in range(100):
+            objects.make(STREAMS, f"s{number}", {})
+        rounds = rounds_over(objects, streams)
+        rounds.add(clusters)
+
+        async def steps() -> None:
+            await asyncio.sleep(20)
+            objects.make(STREAM_CLUSTERS, "main", {})
+            rounds.heard(STREAM_CLUSTERS, "ADDED", await objects.get(STREAM_CLUSTERS, "here", "main"))
+            await asyncio.sleep(2)
+            assert [name for name, _ in clusters.looks] == ["main"]
+
+        await running(rounds.run(), steps())
+
+    simulated(scenario)
+
+
+def test_too_many_objects_of_one_kind_take_no_place_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "OPERATOR_OBJECTS_MAX", 3)
+
+    async def scenario() -> None:
+        objects, streams, clusters = LocalObjects(), Counting(), CountingClusters()
+        for number in range(5):
+            objects.make(STREAMS, f"s{number}", {})
+        objects.make(STREAM_CLUSTERS, "main", {})
+        rounds = rounds_over(objects, streams)
+        rounds.add(clusters)
+
+        async def steps() -> None:
+            await asyncio.sleep(20)
+            assert len({name for name, _ in streams.looks}) == 3
+            assert {name for name, _ in clusters.looks} == {"main"}
+            assert len(rounds) == 4
+
+        await running(rounds.run(), steps())
+
+    simulated(scenario)
