@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tailrace.client.model import StreamName
+from tailrace.cluster.kubernetescalls import ForbiddenError
 from tailrace.common import limits
-from tailrace.common.errors import InvalidSpecError, NotTheOwnerError, TailraceError, UnavailableError
+from tailrace.common.errors import InvalidSpecError, NotTheOwnerError, TailraceError
 from tailrace_operator.controllers import ClusterName, ClusterState
 from tailrace_operator.reconciling import Notice, Outcome, holds
 from tailrace_operator.specs import StreamSpec
@@ -71,10 +72,13 @@ async def why_kept(
 
 
 async def _namespace_ends(objects: Objects, namespace: str) -> bool:
-    """Whether the namespace goes; one that cannot be asked about counts as staying, then what was asked for is done."""
+    """Whether the namespace goes. Raises UnavailableError: not known, so nothing is decided.
+
+    Where this may not be asked, namespaces count as staying, and what was asked for is done.
+    """
     try:
         return await objects.namespace_ends(namespace)
-    except UnavailableError:
+    except ForbiddenError:
         return False
 
 

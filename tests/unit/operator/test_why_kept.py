@@ -1,0 +1,47 @@
+"""Why nothing is deleted although a resource goes: what is not known is asked again, not decided (ADR 0014)."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.localobjects import NAMESPACE, LocalObjects
+from tailrace.cluster.kubernetescalls import ForbiddenError
+from tailrace.common.errors import UnavailableError
+from tailrace_operator.controllers import ClusterName, Controllers
+from tailrace_operator.objects import STREAM_CLUSTERS, STREAMS
+from tailrace_operator.stream.deletion import why_kept
+
+
+class Refusing(LocalObjects):
+    """Does not tell about namespaces."""
+
+    def __init__(self, error: UnavailableError) -> None:
+        super().__init__()
+        self.error = error
+
+    async def namespace_ends(self, namespace: str) -> bool:
+        """See Objects.namespace_ends."""
+        raise self.error
+
+
+async def asked(objects: LocalObjects) -> str | None:
+    objects.make(STREAM_CLUSTERS, "main", {})
+    stream = objects.make(STREAMS, "orders", {"cluster": "main", "deletionPolicy": "Delete"})
+    return await why_kept(objects, Controllers(objects), stream, ClusterName(NAMESPACE, "main"), "Delete")
+
+
+async def test_while_it_is_not_known_whether_the_namespace_goes_nothing_is_deleted() -> None:
+    """An API server that is busy deleting a namespace is late with answers; the data of its streams is to stay."""
+    with pytest.raises(UnavailableError):
+        await asked(Refusing(UnavailableError("too many requests")))
+
+
+async def test_who_may_not_look_at_namespaces_deletes_what_is_asked_for() -> None:
+    assert await asked(Refusing(ForbiddenError("no"))) is None
+
+
+async def test_a_namespace_that_goes_keeps_its_data() -> None:
+    objects = LocalObjects()
+    objects.ending.add(NAMESPACE)
+    assert await asked(objects) == f"namespace {NAMESPACE} is being deleted"
+    assert await asked(LocalObjects()) is None
