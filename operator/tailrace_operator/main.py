@@ -129,7 +129,7 @@ class Operator:
         self._objects = HttpObjects(settings.configuration(), settings.identity)
         self._probe = MinioProbe()
         self._controllers = Controllers(self._objects)
-        self._placements = Placements(self._api_of, HelloProber())
+        self._placements = Placements(self._api_of, HelloProber(), self._leave)
         self._rounds = Rounds(self._objects, settings.served, SystemClock(), SystemEntropy())
         clusters = StreamClusterReconciler(
             self._objects,
@@ -191,6 +191,12 @@ class Operator:
         if namespace not in self._apis:
             self._apis[namespace] = HttpKubernetes(self._settings.configuration(), namespace)
         return self._apis[namespace]
+
+    async def _leave(self, namespace: str) -> None:
+        """Namespaces come and go: their connections and threads must not stay."""
+        api = self._apis.pop(namespace, None)
+        if api is not None:
+            await api.close()
 
     def _figures(self) -> dict[str, tuple[str, float]]:
         return {

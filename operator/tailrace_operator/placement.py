@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,12 +27,22 @@ class _Running:
     """Why the placer before ended; None: the present one is the first, or took a step."""
 
 
-class Placements:
-    """The placers that run. ``api_of`` gives the API of a namespace."""
+async def _nothing(_: str) -> None:
+    """Whoever gave the API keeps it."""
 
-    def __init__(self, api_of: Callable[[str], KubernetesApi], prober: Prober) -> None:
+
+class Placements:
+    """The placers that run. ``api_of`` gives the API of a namespace; ``leave`` is told when none is placed in it."""
+
+    def __init__(
+        self,
+        api_of: Callable[[str], KubernetesApi],
+        prober: Prober,
+        leave: Callable[[str], Awaitable[None]] = _nothing,
+    ) -> None:
         self._api_of = api_of
         self._prober = prober
+        self._leave = leave
         self._running: dict[tuple[str, str], _Running] = {}
 
     def __len__(self) -> int:
@@ -52,6 +62,8 @@ class Placements:
         if running is not None:
             running.task.cancel()
             await asyncio.wait([running.task])
+            if all(place[0] != namespace for place in self._running):
+                await self._leave(namespace)
             _logger.info("placement_ended", namespace=namespace, cluster=cluster)
 
     async def close(self) -> None:

@@ -88,3 +88,24 @@ def test_a_placer_that_fails_is_started_again_with_growing_pauses() -> None:
         assert placements.failure("here", "c") is None
 
     play(scenario)
+
+
+def test_connections_to_a_namespace_are_kept_while_a_cluster_of_it_is_placed() -> None:
+    async def scenario(api: LocalKubernetes, _: Placements) -> None:
+        left: list[str] = []
+
+        async def leave(namespace: str) -> None:
+            left.append(namespace)
+
+        placements = Placements(lambda namespace: api, Nobody(), leave)
+        for place in (("here", "c"), ("here", "d"), ("there", "c")):
+            placements.ensure(*place)
+        await asyncio.sleep(2)
+        await placements.end("here", "c")
+        assert left == []
+        await placements.end("here", "d")
+        assert left == ["here"]
+        await placements.close()
+        assert left == ["here", "there"]
+
+    play(scenario)
