@@ -38,7 +38,7 @@ class HelloProber:
                     return await answer.came
                 finally:
                     transport.abort()
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, ValueError) as error:  # the last one: what is no name of a host
             _logger.info("worker_does_not_answer", worker=worker, reason=repr(error))
             return False
 

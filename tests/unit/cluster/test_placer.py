@@ -390,3 +390,9 @@ def test_workers_of_an_adopted_cluster_are_the_cluster_s_own() -> None:
         assert stage.owners == "aabb"
 
     on_stage(scenario)
+
+
+async def test_an_endpoint_that_is_no_name_is_an_answer_and_no_failure() -> None:
+    """Endpoints come from annotations, which whoever may write Leases writes; a placer that fails places nothing."""
+    for host in ("x" * 64 + ".svc", "a..b", "\ud800", "a\x00b"):
+        assert not await HelloProber().answers("w", ContainerEndpoints(Endpoint(host, 1)))
