@@ -108,6 +108,14 @@ def test_the_chart_has_the_definitions_of_the_repository() -> None:
     assert len(there) == 3
 
 
+@pytest.mark.parametrize("path", ["docs/kubernetes.md", "charts/tailrace/templates/NOTES.txt"])
+def test_definitions_that_helm_installed_are_taken_over(path: str) -> None:
+    """Helm's fields conflict with whoever applies a definition that differs."""
+    commands = re.findall(r"kubectl apply [^\n`]*crds/", (REPOSITORY / path).read_text())
+    assert commands
+    assert all("--server-side --force-conflicts" in command for command in commands)
+
+
 def exposed(metric: str) -> bool:
     """Whether the code has such a metric: by its whole name, or by a prefix in a template and the rest as a word."""
     text = "".join((REPOSITORY / source).read_text() for source in SOURCES)
