@@ -2,6 +2,7 @@ package io.tailrace.compat;
 
 import io.pravega.client.EventStreamClientFactory;
 import io.pravega.client.admin.ReaderGroupManager;
+import io.pravega.client.segment.impl.ServerTimeoutException;
 import io.pravega.client.stream.EventRead;
 import io.pravega.client.stream.EventStreamReader;
 import io.pravega.client.stream.ReaderConfig;
@@ -73,6 +74,10 @@ final class VerifiableReader {
                     next = reader.readNextEvent(200);
                 } catch (TruncatedDataException lost) {
                     out.println("truncated");
+                    continue;
+                } catch (ServerTimeoutException late) {
+                    // The client waits a few seconds for the group's state, and leaves it to the application to ask again.
+                    System.err.println(name + ": " + late);
                     continue;
                 }
                 if (next.getEvent() != null) {
