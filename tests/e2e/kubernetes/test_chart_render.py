@@ -29,6 +29,7 @@ VALUES = {
     "trial": ["cluster.enabled=true", "minio.enabled=true"],
     "own object store": ["cluster.enabled=true", "cluster.name=main", *OWN_TIER2],
     "all namespaces": ["operator.allNamespaces=true", "operator.allSecrets=true", "operator.replicas=1"],
+    "another operator": ["operator.enabled=false", "cluster.enabled=true", "minio.enabled=true"],
     "everything": [
         "cluster.enabled=true",
         "cluster.spec.segmentStore.memory=2Gi",
@@ -153,6 +154,21 @@ def test_network_policies_choose_the_pods_that_there_are(kube: Kubectl) -> None:
     stores = next(each for each in policies if each["metadata"]["name"].endswith("segmentstore"))
     (port,) = stores["spec"]["ingress"][0]["ports"]
     assert (port["port"], port["endPort"]) == (12345, 12345 + 63)
+
+
+def test_a_release_without_an_operator_lets_that_of_another_namespace_in(kube: Kubectl) -> None:
+    manifests = rendered(kube, VALUES["another operator"])
+    assert not [each for each in manifests if each["metadata"]["labels"]["app.kubernetes.io/component"] == "operator"]
+    (peer,) = (
+        peer
+        for policy in of_kind(manifests, "NetworkPolicy")
+        if policy["metadata"]["name"].endswith("minio")
+        for peer in policy["spec"]["ingress"][0]["from"]
+        if "namespaceSelector" in peer
+    )
+    assert peer["namespaceSelector"] == {}
+    labels = {"app.kubernetes.io/name": "tailrace", "app.kubernetes.io/component": "operator"}
+    assert peer["podSelector"]["matchLabels"] == labels
 
 
 def without_owner(manifest: Manifest) -> Manifest:
