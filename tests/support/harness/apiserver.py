@@ -121,7 +121,10 @@ class ApiServer:
         made = {"apiVersion": kind.api_version, "kind": kind.kind, **deepcopy(manifest), "metadata": metadata}
         if kind.status_apart:
             made.pop("status", None)
-        return self._store(place, made, "ADDED")
+        stored = self._store(place, made, "ADDED")
+        if self._is_orphan(made):  # as a reconcile that was under way when its object went makes one
+            asyncio.get_running_loop().call_soon(self._collect, place, made["metadata"]["uid"])
+        return stored
 
     def edit(self, kind: Kind, name: str, change: dict[str, Any], namespace: str = NAMESPACE) -> Manifest:
         """What ``kubectl patch --type=merge`` does, status included."""
@@ -186,6 +189,17 @@ class ApiServer:
         for child, manifest in list(self.objects.items()):
             if any(owner["uid"] == uid for owner in manifest["metadata"].get("ownerReferences") or []):
                 self.remove(self.kinds[child[0]], child[2], child[1])
+
+    def _is_orphan(self, manifest: Manifest) -> bool:
+        """Whether an object has owners, and none of them is there."""
+        owners = {owner["uid"] for owner in manifest["metadata"].get("ownerReferences") or []}
+        return bool(owners) and not any(found["metadata"]["uid"] in owners for found in self.objects.values())
+
+    def _collect(self, place: Place, uid: str) -> None:
+        """What Kubernetes' garbage collector does with orphans."""
+        found = self.objects.get(place)
+        if found is not None and found["metadata"]["uid"] == uid and self._is_orphan(found):
+            self.remove(self.kinds[place[0]], place[2], place[1])
 
     def _tell(self, plural: str, change: str, manifest: Manifest) -> None:
         event = {"type": change, "object": deepcopy(manifest)}
