@@ -44,12 +44,16 @@ def main(instance: Instance, binaries: Path) -> None:
     listener = socket.create_server(("127.0.0.1", instance.port))
     os.setsid()
     system.unshare(NAMESPACES)
+    noted, note = os.pipe()
     pid = os.fork()
     if pid:
         identity = system.ProcessIdentity.of(pid)
         if identity is not None:
             identity.write(instance.run / "node.json")
         os._exit(0)
+    os.close(note)
+    os.read(noted, 1)  # until the process above has ended: it sees the same mounts, and no process of its own in /proc
+    os.close(noted)
     os.chdir("/")
     os.environ["PATH"] = PATH
     _mounts(instance.run, binaries)
