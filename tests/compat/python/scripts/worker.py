@@ -11,7 +11,9 @@ key until told ``stop``, waits until all are acknowledged and notes in ``result`
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -67,6 +69,7 @@ def _write(folder: Path, scope: str, stream: str, keys: int, length: int) -> Non
 
 
 def main() -> None:
+    faulthandler.enable()  # the client is native code
     folder, what, *arguments = sys.argv[1:]
     if what == "read":
         scope, stream, group, reader = arguments
@@ -74,6 +77,7 @@ def main() -> None:
     else:
         scope, stream, keys, length = arguments
         _write(Path(folder), scope, stream, int(keys), int(length))
+    os._exit(0)  # all is written down; the client's threads may outlive the interpreter, and crash then
 
 
 main()
