@@ -290,6 +290,25 @@ async def test_a_cluster_that_is_in_use_is_refused(cluster: Cluster, monkeypatch
 
 
 @object_log
+async def test_a_frame_that_arrives_after_its_owner_has_ended(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request on its way outlives the process that sent it: the container is verified once more."""
+    before = await cluster.verify()
+    late = cluster.keys(r"log/0/0*2/\d+")[-1]
+    frame = (cluster.tier2 / late).read_bytes()
+    (cluster.tier2 / late).unlink()
+    account = verify_module.account_for_log
+
+    async def arrives(*arguments: object) -> None:
+        await account(*arguments)  # type: ignore[arg-type]
+        (cluster.tier2 / late).write_bytes(frame)
+
+    monkeypatch.setattr(verify_module, "account_for_log", arrives)
+    assert (await cluster.verify()).as_json() == before.as_json()
+
+
+@object_log
 @pytest.mark.parametrize("mistake", ["moved twice", "used twice"])
 async def test_references_that_do_not_fit_their_sections(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, mistake: str

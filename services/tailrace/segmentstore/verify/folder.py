@@ -220,21 +220,33 @@ class _Verification:
             raise StartError(f"Tier 2 belongs to cluster {found}, not to {cluster_id}")
 
     async def _verify(self, container: int, opened: int) -> None:
-        report = ContainerReport(self._report, container)
+        """One container. Raises StartError: its log was written to meanwhile, each time.
+
+        A request that was on its way when the last owner ended may be carried out a moment later, so that a log which
+        changed once is no sign of an owner that lives.
+        """
+        for attempt in range(limits.VERIFY_ATTEMPTS):
+            if attempt:
+                await asyncio.sleep(limits.VERIFY_PAUSE_S)
+            part = Report()
+            changed = await self._attempt(container, opened, ContainerReport(part, container))
+            if not changed:
+                self._report.merge(part)
+                return
+        raise StartError(f"Tier 2 is in use: {changed} has a new owner or new frames")
+
+    async def _attempt(self, container: int, opened: int, report: ContainerReport) -> str:
+        """Verify it; returns the place of its log when that was written to meanwhile, and nothing counts."""
         log = await self._logs.log(container)
         cluster_id = uuid.UUID(self._manifest.cluster_id).bytes
         tier2 = Tier2(self._store, cluster_id, container, 0, self._entropy)
         await ContainerVerification(log, self._store, tier2, cluster_id, self._cache, report, self._advance).run()
-        if isinstance(log, ClosedObjectLog):
-            await self._account(log, opened, report)
-
-    async def _account(self, log: ClosedObjectLog, opened: int, report: ContainerReport) -> None:
-        """The objects of a log. Raises StartError: it was written to meanwhile."""
+        if not isinstance(log, ClosedObjectLog):
+            return ""
         if opened > log.last_claim:
             report.problem(f"it does not know epoch {opened}, for which it was opened", place=log.directory)
         await account_for_log(log, self._store, report)
-        if log.last_claim and not await log.same_owner():
-            raise StartError(f"Tier 2 is in use: {log.directory} has a new owner or new frames")
+        return log.directory if log.last_claim and not await log.same_owner() else ""
 
     def _advance(self, length_bytes: int) -> None:
         self._done += length_bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from tailrace.common import limits
@@ -97,6 +97,12 @@ class Report:
         self.orphan_bytes += orphan.length_bytes
         if len(self.orphans) < limits.VERIFY_LISTED_MAX:
             self.orphans.append(orphan)
+
+    def merge(self, part: Report) -> None:
+        """Take in what was found of another part of the whole."""
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(part, one.name))
+        del self.orphans[limits.VERIFY_LISTED_MAX :], self.problems[limits.VERIFY_LISTED_MAX :]
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, in the order of the fields."""
