@@ -33,25 +33,22 @@ from tailrace_operator.controllers import Controllers
 from tailrace_operator.handlers import Watching, forward_logs
 from tailrace_operator.health import Health
 from tailrace_operator.leading import Leadership
-from tailrace_operator.objects import (
-    DEPLOYMENTS,
-    READER_GROUPS,
-    STATEFUL_SETS,
-    STREAM_CLUSTERS,
-    STREAMS,
-    HttpObjects,
-)
+from tailrace_operator.objects import DEPLOYMENTS, STATEFUL_SETS, STREAM_CLUSTERS, HttpObjects
 from tailrace_operator.parting import release_namespace
 from tailrace_operator.placement import Placements
 from tailrace_operator.readergroup.reconcile import ReaderGroupReconciler
+from tailrace_operator.releasecommand import NAME as RELEASE
+from tailrace_operator.releasecommand import release, release_settings_of
 from tailrace_operator.rounds import Rounds, owner_of
 from tailrace_operator.stream.reconcile import StreamReconciler
+from tailrace_operator.uninstalling import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from tailrace.cluster.kubernetes import Kind, Manifest
     from tailrace.cluster.kubernetescalls import Configuration
+    from tailrace_operator.releasecommand import ReleaseSettings
 
 IMAGE_VARIABLE: Final = "TAILRACE_IMAGE"
 POD_VARIABLE: Final = "POD_NAME"
@@ -84,7 +81,11 @@ class Settings:
 
 def settings_of(arguments: Sequence[str], environment: dict[str, str]) -> Settings:
     """Read the command line. Ends the process when it is wrong, as argparse does."""
-    parser = argparse.ArgumentParser(prog="tailrace-operator", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="tailrace-operator",
+        description=__doc__.partition("\n")[0],
+        epilog=f"`tailrace-operator {RELEASE} --help` tells how one is taken away for good.",
+    )
     parser.add_argument("--namespace", required=True, help="the operator's own namespace, and the one that it serves")
     parser.add_argument("--all-namespaces", action="store_true", help="serve all namespaces")
     parser.add_argument("--kubeconfig", help="how to reach the API from outside of a pod")
@@ -234,7 +235,7 @@ async def _part(settings: Settings) -> None:
     """Standbys, too: nobody knows which of the pods of a namespace that goes has its rights for longest."""
     objects = HttpObjects(settings.configuration(), settings.identity)
     try:
-        await release_namespace(objects, (STREAMS, READER_GROUPS, STREAM_CLUSTERS), settings.namespace)
+        await release_namespace(objects, KINDS, settings.namespace, SystemClock())
     finally:
         objects.close()
 
@@ -280,19 +281,33 @@ async def _run(settings: Settings) -> None:
     await serve(settings, stop)
 
 
+async def _release(settings: ReleaseSettings) -> None:
+    """Whoever ends it in the middle may begin it again."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _leave, 128 + signal.SIGTERM)
+    await release(settings)
+
+
 def main() -> None:
-    """Entry point of `tailrace-operator`."""
-    settings = settings_of(sys.argv[1:], dict(os.environ))
+    """Entry point of `tailrace-operator`, and of `tailrace-operator release`."""
+    arguments, environment = sys.argv[1:], dict(os.environ)
+    work, name = _work(arguments, environment)
     configure_logs()
     forward_logs()
     try:
-        asyncio.run(_run(settings))
+        asyncio.run(work)
     except StartError as error:
-        _end(f"tailrace-operator cannot start: {error}")
+        _end(f"{name} cannot start: {error}")
     except TailraceError as error:
-        _end(f"tailrace-operator ends: {error}")
+        _end(f"{name} ends: {error}")
     _logger.info("ended")
     _leave(0)
+
+
+def _work(arguments: list[str], environment: dict[str, str]) -> tuple[Coroutine[Any, Any, None], str]:
+    """What the command line asks for, and its name."""
+    if arguments[:1] == [RELEASE]:
+        return _release(release_settings_of(arguments[1:], environment)), f"tailrace-operator {RELEASE}"
+    return _run(settings_of(arguments, environment)), "tailrace-operator"
 
 
 def _end(line: str) -> None:

@@ -7,6 +7,7 @@ whoever sets it. An object's own status and finalizers are written by merge patc
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote
 
@@ -32,7 +33,15 @@ ROLES: Final = Kind("rbac.authorization.k8s.io", "v1", "Role", "roles")
 ROLE_BINDINGS: Final = Kind("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings")
 DISRUPTION_BUDGETS: Final = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", status_apart=True)
 
-__all__ = ["STREAM_CLUSTERS", "HttpObjects", "Objects"]
+__all__ = ["STREAM_CLUSTERS", "HttpObjects", "Objects", "Page"]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some of the objects of a kind. ``rest``: what the next page is asked for with; None: there is none."""
+
+    items: tuple[Manifest, ...]
+    rest: str | None
 
 
 class Objects(Protocol):
@@ -51,6 +60,14 @@ class Objects(Protocol):
         self, kind: Kind, namespace: str | None, labels: Mapping[str, str] | None = None
     ) -> tuple[Manifest, ...]:
         """The objects with these labels, in one namespace or (None) in all."""
+        ...
+
+    async def page(self, kind: Kind, namespace: str | None, rest: str | None = None) -> Page:
+        """At most ``limits.KUBERNETES_PAGE`` objects, as they were when the first page was asked for (`rest` None).
+
+        Raises:
+            NotFoundError: there is no such kind. UnavailableError: also when the first page was asked for too long ago.
+        """
         ...
 
     async def apply(self, kind: Kind, namespace: str, manifest: Manifest) -> Manifest:
@@ -119,7 +136,14 @@ class HttpObjects:
             raise UnavailableError(
                 f"list {kind.plural}: {len(items)} objects, at most {limits.KUBERNETES_LIST_MAX} are taken"
             )
-        return tuple({"apiVersion": kind.api_version, "kind": kind.kind, **item} for item in items)
+        return tuple(_whole(kind, item) for item in items)
+
+    async def page(self, kind: Kind, namespace: str | None, rest: str | None = None) -> Page:
+        """See Objects.page."""
+        query = {"limit": str(limits.KUBERNETES_PAGE), **({"continue": rest} if rest else {})}
+        found = await self._request("list", "GET", kind, namespace, query=query)
+        items = tuple(_whole(kind, item) for item in found.get("items") or [])
+        return Page(items, found["metadata"].get("continue") or None)
 
     async def apply(self, kind: Kind, namespace: str, manifest: Manifest) -> Manifest:
         """See Objects.apply."""
@@ -222,6 +246,11 @@ class HttpObjects:
             refused=BadRequestError,
             **options,
         )
+
+
+def _whole(kind: Kind, item: Manifest) -> Manifest:
+    """Items of lists do not say what they are."""
+    return {"apiVersion": kind.api_version, "kind": kind.kind, **item}
 
 
 def _path(kind: Kind, namespace: str | None, name: str) -> str:

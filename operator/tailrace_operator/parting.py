@@ -13,45 +13,33 @@ from typing import TYPE_CHECKING
 import structlog
 
 from tailrace.common import limits
-from tailrace.common.errors import NotFoundError, TailraceError
-from tailrace_operator.reconciling import FINALIZER
+from tailrace.common.errors import TailraceError
+from tailrace_operator.releasing import Releasing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace.cluster.kubernetes import Kind, Manifest
+    from tailrace.cluster.kubernetes import Kind
+    from tailrace.common.ports import Clock
     from tailrace_operator.objects import Objects
 
 _logger = structlog.get_logger()
 
 
-async def release_namespace(objects: Objects, kinds: Sequence[Kind], namespace: str) -> None:
+async def release_namespace(objects: Objects, kinds: Sequence[Kind], namespace: str, clock: Clock) -> None:
     """Take the finalizer off everything in the namespace, if that is being deleted.
 
-    What fails is told in the log: the process ends, whatever comes of it. Call it when nothing reconciles any more.
+    What fails is told in the log: the process ends, whatever comes of it. Call it when nothing reconciles any more. No
+    Events are made: a namespace that goes takes no new objects.
     """
+    releasing = Releasing(objects, kinds, namespace, clock)
     try:
         async with asyncio.timeout(limits.OPERATOR_PARTING_DEADLINE_S):
             if not await objects.namespace_ends(namespace):
                 return
-            for kind in kinds:
-                for manifest in await objects.list(kind, namespace):
-                    await _release(objects, kind, manifest)
+            count = await releasing.until_clean()
+            _logger.info("namespace_released", namespace=namespace, resources=count)
     except TimeoutError:
-        _logger.error("not_all_released", namespace=namespace, seconds=limits.OPERATOR_PARTING_DEADLINE_S)
+        _logger.error("not_all_released", namespace=namespace, reason=releasing.state)
     except TailraceError as error:
         _logger.error("not_all_released", namespace=namespace, reason=str(error))
-
-
-async def _release(objects: Objects, kind: Kind, manifest: Manifest) -> None:
-    metadata = manifest["metadata"]
-    finalizers = list(metadata.get("finalizers") or [])
-    if FINALIZER not in finalizers:
-        return
-    try:
-        await objects.set_finalizers(kind, manifest, [item for item in finalizers if item != FINALIZER])
-        _logger.info("released", kind=kind.kind, namespace=metadata["namespace"], name=metadata["name"])
-    except NotFoundError:
-        return
-    except TailraceError as error:  # the others' turn comes all the same
-        _logger.error("not_released", kind=kind.kind, name=metadata["name"], reason=str(error))

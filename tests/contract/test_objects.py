@@ -9,6 +9,7 @@ from kubernetes import client
 
 from harness.apiserver import NAMESPACE, ApiServer, api_server
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS, Manifest
+from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NotFoundError, UnavailableError, WriteConflictError
 from tailrace_operator.objects import CONFIG_MAPS, EVENTS, SERVICES, HttpObjects
 from tailrace_operator.reconciling import Notice
@@ -76,6 +77,32 @@ async def test_lists_are_by_namespace_and_label(api: ApiServer, objects: HttpObj
     everywhere = await objects.list(CONFIG_MAPS, None)
     assert [item["metadata"]["name"] for item in everywhere] == ["c", "a", "b"], "by namespace first"
     assert [item["metadata"]["name"] for item in await objects.list(CONFIG_MAPS, NAMESPACE, {"x": "b"})] == ["b"]
+
+
+async def test_any_number_of_objects_is_read_in_pages_of_one_moment(api: ApiServer, objects: HttpObjects) -> None:
+    names = [f"a{number:04}" for number in range(limits.KUBERNETES_PAGE * 2 + 1)]
+    for name in names:
+        api.make(CONFIG_MAPS, config_map(name))
+    first = await objects.page(CONFIG_MAPS, NAMESPACE)
+    assert (len(first.items), first.items[0]["kind"]) == (limits.KUBERNETES_PAGE, "ConfigMap")
+    api.remove(CONFIG_MAPS, names[-1])
+    second = await objects.page(CONFIG_MAPS, NAMESPACE, first.rest)
+    third = await objects.page(CONFIG_MAPS, NAMESPACE, second.rest)
+    assert third.rest is None
+    assert [item["metadata"]["name"] for page in (first, second, third) for item in page.items] == names
+    assert (await objects.page(CONFIG_MAPS, "elsewhere")).items == ()
+
+
+async def test_pages_of_a_list_that_was_begun_long_ago_are_not_there(api: ApiServer, objects: HttpObjects) -> None:
+    for number in range(limits.KUBERNETES_PAGE + 1):
+        api.make(CONFIG_MAPS, config_map(f"a{number}"))
+    first = await objects.page(CONFIG_MAPS, None)
+    api.forget_pages()
+    with pytest.raises(UnavailableError):
+        await objects.page(CONFIG_MAPS, None, first.rest)
+    del api.kinds[CONFIG_MAPS.plural]
+    with pytest.raises(NotFoundError):
+        await objects.page(CONFIG_MAPS, None)
 
 
 async def test_a_status_is_merged_and_compared(api: ApiServer, objects: HttpObjects) -> None:

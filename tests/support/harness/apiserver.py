@@ -97,8 +97,14 @@ class ApiServer:
         self._version = 999
         self._history: list[tuple[int, str, Manifest]] = []
         self._watchers: list[tuple[str, asyncio.Queue[tuple[str, Manifest]]]] = []
+        self._pages: dict[str, list[Manifest]] = {}
+        """What is left of lists that were asked for in pages, as of their first one."""
 
     # -- hands
+
+    def forget_pages(self) -> None:
+        """What happens to lists that were begun long ago."""
+        self._pages.clear()
 
     def find(self, kind: Kind, name: str, namespace: str = NAMESPACE) -> Manifest | None:
         """The object as it is now."""
@@ -292,6 +298,15 @@ class ApiServer:
         def found() -> Manifest:
             items = [item for item in self.all(kind) if selected(item)]
             metadata = {"resourceVersion": str(self._version)}
+            rest, limit = request.query_params.get("continue"), int(request.query_params.get("limit", "0"))
+            if rest is not None:
+                if rest not in self._pages:
+                    raise ApiError(410, "the provided continue parameter is too old")
+                items = self._pages.pop(rest)
+            if limit and len(items) > limit:
+                metadata["continue"] = uuid.uuid4().hex
+                self._pages[metadata["continue"]] = items[limit:]
+                items = items[:limit]
             return {"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": metadata, "items": items}
 
         return await self._answer(request, found)

@@ -10,6 +10,7 @@ from typing import Any
 
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS, Kind, Manifest
 from tailrace.common.errors import NotFoundError, UnavailableError, WriteConflictError
+from tailrace_operator.objects import Page
 from tailrace_operator.reconciling import Notice, Outcome, Reconciler
 from tailrace_operator.settling import settle
 
@@ -31,9 +32,11 @@ class LocalObjects:
 
     # -- what users and the API server do
 
-    def make(self, kind: Kind, name: str, spec: Mapping[str, Any], namespace: str = NAMESPACE) -> Manifest:
-        """A new object."""
-        metadata = {"namespace": namespace, "name": name, "uid": str(uuid.uuid4()), "generation": 1}
+    def make(
+        self, kind: Kind, name: str, spec: Mapping[str, Any], namespace: str = NAMESPACE, **metadata: Any
+    ) -> Manifest:
+        """A new object; ``metadata``: more of it."""
+        metadata |= {"namespace": namespace, "name": name, "uid": str(uuid.uuid4()), "generation": 1}
         manifest = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": deepcopy(spec)}
         assert (kind.plural, namespace, name) not in self._objects
         return self._store(kind, manifest)
@@ -102,16 +105,27 @@ class LocalObjects:
     async def list(
         self, kind: Kind, namespace: str | None, labels: Mapping[str, str] | None = None
     ) -> tuple[Manifest, ...]:
-        """See Objects.list; labels are not looked at."""
+        """See Objects.list."""
+        wanted = (labels or {}).items()
         return tuple(
             deepcopy(item)
             for (plural, place, _), item in sorted(self._objects.items())
-            if plural == kind.plural and namespace in (None, place)
+            if plural == kind.plural
+            and namespace in (None, place)
+            and wanted <= item["metadata"].get("labels", {}).items()
         )
 
+    async def page(self, kind: Kind, namespace: str | None, rest: str | None = None) -> Page:
+        """See Objects.page; all are one page."""
+        return Page(await self.list(kind, namespace), None)
+
     async def apply(self, kind: Kind, namespace: str, manifest: Manifest) -> Manifest:
-        """See Objects.apply. Streams and reader groups have no children."""
-        raise NotImplementedError
+        """See Objects.apply; only of fields of the spec, to an object that is there."""
+        found = self._find(kind, namespace, manifest["metadata"]["name"])
+        if manifest["metadata"]["uid"] != found["metadata"]["uid"]:
+            raise WriteConflictError(f"{kind.plural} {manifest['metadata']['name']} is another one")
+        found["spec"] |= deepcopy(manifest["spec"])
+        return self._store(kind, found)
 
     async def merge_status(self, kind: Kind, manifest: Manifest, status: Mapping[str, Any]) -> Manifest:
         """See Objects.merge_status."""
