@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from tailrace.cluster.kubernetes import LEASES
+from tailrace.cluster.leases import WORKER_ROLE, labels_of, read_worker_lease
 from tailrace.cluster.mapreader import MapReader
 from tailrace.common import limits
 from tailrace.common.errors import NotOwnerError, TailraceError, UnavailableError
@@ -74,6 +76,8 @@ class Follower:
         handover: Handover,
         renewals: Renewals,
     ) -> None:
+        self._api = api
+        self._cluster = cluster
         self._worker = worker
         self._host = host
         self._handover = handover
@@ -108,13 +112,13 @@ class Follower:
     async def drain(self, together_with: Collection[str] = ()) -> None:
         """Leave: hand all containers over, one after the other as the placer moves them; `run` must go on meanwhile.
 
-        What is left after ``limits.DRAIN_DEADLINE_S``, or when there is no other worker but those that leave
-        `together_with` this one, is released as it is.
+        What is left after ``limits.DRAIN_DEADLINE_S`` is released as it is, and at once when nobody is there to take
+        it: no other worker but those that leave, as they say or `together_with` this one, or no cluster any more.
         """
         self._renewals.leave()
         loop = asyncio.get_running_loop()
         ends_at_s = loop.time() + limits.DRAIN_DEADLINE_S
-        while self._host.owned() and self._has_others(together_with) and loop.time() < ends_at_s:
+        while self._host.owned() and loop.time() < ends_at_s and await self._has_others(together_with):
             self._changed.clear()
             self._reader.wake()
             try:
@@ -138,8 +142,22 @@ class Follower:
             except UnavailableError as error:
                 _logger.info("leases_not_looked_at", worker=self._worker, reason=str(error))
 
-    def _has_others(self, leaving: Collection[str]) -> bool:
-        return self._map is None or bool(self._map.workers.keys() - {self._worker, *leaving})
+    async def _has_others(self, leaving: Collection[str]) -> bool:
+        """Whether somebody may take a container: a worker that the placer knows of and that does not leave, too."""
+        if self._reader.is_gone:
+            return False
+        if self._map is None:
+            return True
+        others = self._map.workers.keys() - {self._worker, *leaving}
+        if not others:
+            return False
+        try:
+            listing = await self._api.list(LEASES, labels_of(self._cluster, WORKER_ROLE))
+        except UnavailableError as error:
+            _logger.info("leaving_not_known", worker=self._worker, reason=str(error))
+            return True
+        leases = [lease for item in listing.items if (lease := read_worker_lease(item)) is not None]
+        return bool(others - {lease.worker for lease in leases if lease.leaving})
 
     def _follow(self, cluster_map: ClusterMap) -> None:
         self._map = cluster_map

@@ -36,6 +36,8 @@ class MapReader:
         self._version = ""
         self.trouble = ""
         """Why the last reading failed; empty: it did not."""
+        self.is_gone = False
+        """Whether the last reading that was answered found that the cluster does not exist."""
 
     def wake(self) -> None:
         """Read the map soon."""
@@ -67,9 +69,10 @@ class MapReader:
             return False
         except (NotFoundError, BadRequestError) as error:
             self.trouble = str(error)
+            self.is_gone = isinstance(error, NotFoundError)
             _logger.error("no_map", cluster=self._cluster, reason=self.trouble)
             return True
-        self.trouble = ""
+        self.trouble, self.is_gone = "", False
         self._on_map(cluster_map)
         return True
 

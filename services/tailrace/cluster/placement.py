@@ -68,12 +68,19 @@ def _quotas(theirs: Mapping[str, list[int]], total: int) -> dict[str, int]:
 
 
 def next_step(
-    container_count: int, current: Mapping[int, str], workers: Workers, handing_over: int, handing_over_max: int
+    container_count: int,
+    current: Mapping[int, str],
+    workers: Workers,
+    handing_over: int,
+    handing_over_max: int,
+    *,
+    balancing: bool = True,
 ) -> Step:
     """The part of `place` that is done now.
 
     What has no living worker is placed at once. The others move `handing_over_max` at a time, of which `handing_over`
-    are under way; those of workers that leave come first.
+    are under way; those of workers that leave come first, and those of the others wait unless it is time for
+    `balancing`.
     """
     wanted = place(container_count, current, workers)
     living = {*workers.accepting, *workers.keeping, *workers.leaving}
@@ -81,5 +88,6 @@ def next_step(
     placed = {number: wanted[number] for number in changed if current.get(number) not in living}
     moves = [number for number in changed if number not in placed]
     moves.sort(key=lambda number: (current[number] not in workers.leaving, number))
-    room = max(0, handing_over_max - handing_over)
-    return Step(placed, {number: wanted[number] for number in moves[:room]}, len(moves[room:]))
+    due = moves if balancing else [number for number in moves if current[number] in workers.leaving]
+    now = due[: max(0, handing_over_max - handing_over)]
+    return Step(placed, {number: wanted[number] for number in now}, len(moves) - len(now))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from tailrace.cluster.calm import Accepting, Calm
 from tailrace.cluster.clustermap import Assignment, ClusterMap, is_of_cluster, read_map, write_map
 from tailrace.cluster.failure import FailureDetector, Renewal, Verdict
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, KubernetesApi
@@ -58,13 +59,13 @@ class Decision:
 class Placer:
     """Places the containers of one cluster."""
 
-    def __init__(
-        self, api: KubernetesApi, cluster: str, prober: Prober, detector: FailureDetector | None = None
-    ) -> None:
+    def __init__(self, api: KubernetesApi, cluster: str, prober: Prober, calm_s: float | None = None) -> None:
+        """``calm_s``: how long the map is left uneven after a failure (default: ``limits.PLACER_CALM_S``)."""
         self._api = api
         self._cluster = cluster
         self._prober = prober
-        self._detector = detector or FailureDetector()
+        self._detector = FailureDetector()
+        self._calm = Calm(limits.PLACER_CALM_S if calm_s is None else calm_s)
         self._named: frozenset[str] = frozenset()
         self._endpoints: dict[str, ContainerEndpoints] = {}
         self._marked_at_s: dict[tuple[int, Assignment], float] = {}
@@ -136,18 +137,34 @@ class Placer:
             decision, after = f"nothing moves until it is known whether {', '.join(unheard)} live", now
         else:
             workers = _workers(leases, verdict)
-            current = {number: assignment.worker for number, assignment in now.assignments.items()}
+            accepting = frozenset((worker, leases[worker].incarnation) for worker in workers.accepting)
             going = sum(bool(assignment.handed_over_by) for assignment in now.assignments.values())
-            step = next_step(before.container_count, current, workers, going, limits.MOVES_IN_FLIGHT_MAX)
+            step = await self._next_step(manifest, now, workers, accepting, going)
             after = _after(now, step)
             decision = _sentence(step, workers, verdict, going)
-        after = dataclasses.replace(after, workers=_endpoints(before, leases, after))
+        after = dataclasses.replace(after, workers=_endpoints(before, leases, verdict, after))
         self._endpoints = dict(after.workers)
         if after == before:
             return Decision(decision)
         await self._api.replace_status(STREAM_CLUSTERS, write_map(manifest, after))
         self._named = frozenset(assignment.worker for assignment in after.assignments.values())
         return Decision(decision, changed=True)
+
+    async def _next_step(
+        self, manifest: Manifest, now: ClusterMap, workers: Workers, accepting: Accepting, going: int
+    ) -> Step:
+        """What moves now; for balance alone only in calm times. Who holds what is asked when all else is calm."""
+        current = {number: assignment.worker for number, assignment in now.assignments.items()}
+        needed, evened = (
+            next_step(now.container_count, current, workers, going, limits.MOVES_IN_FLIGHT_MAX, balancing=balancing)
+            for balancing in (False, True)
+        )
+        now_s = asyncio.get_running_loop().time()
+        self._calm.saw(now_s, accepting, placed=bool(needed.placed))
+        if needed == evened or not self._calm.may_balance(now_s, held=True):
+            return needed
+        held = _are_held(now, await self._list_holders(manifest))
+        return evened if self._calm.may_balance(now_s, held=held) else needed
 
     def _without_old_marks(self, cluster_map: ClusterMap) -> ClusterMap:
         """Hand-overs that take too long are over: their workers may never tell, and the new one waits no longer.
@@ -173,6 +190,9 @@ class Placer:
             assignment.handed_over_by for assignment in assignments.values()
         ):
             return {}
+        return await self._list_holders(manifest)
+
+    async def _list_holders(self, manifest: Manifest) -> dict[int, str]:
         listing = await self._api.list(LEASES, labels_of(self._cluster, CONTAINER_ROLE))
         leases = [lease for item in listing.items if (lease := read_container_lease(item)) is not None]
         return {lease.container_id: lease.holder for lease in leases if is_of_cluster(manifest, lease.cluster_id)}
@@ -208,6 +228,14 @@ def _with_lost_assignments(before: ClusterMap, holders: Mapping[int, str], verdi
     return dataclasses.replace(before, assignments=assignments)
 
 
+def _are_held(cluster_map: ClusterMap, holders: Mapping[int, str]) -> bool:
+    """Whether everybody has taken what is assigned, as far as Leases tell; what is on its way is another matter."""
+    return all(
+        found.handed_over_by or holders.get(number, found.worker) == found.worker
+        for number, found in cluster_map.assignments.items()
+    )
+
+
 def _workers(leases: Mapping[str, WorkerLease], verdict: Verdict) -> Workers:
     leaving = [worker for worker in verdict.alive if worker in leases and leases[worker].leaving]
     accepting = [
@@ -229,14 +257,16 @@ def _after(now: ClusterMap, step: Step) -> ClusterMap:
 
 
 def _endpoints(
-    before: ClusterMap, leases: Mapping[str, WorkerLease], after: ClusterMap
+    before: ClusterMap, leases: Mapping[str, WorkerLease], verdict: Verdict, after: ClusterMap
 ) -> dict[str, ContainerEndpoints]:
-    """Endpoints of all workers with a Lease; those of others only as long as they are to have containers."""
-    found = {worker: lease.endpoints for worker, lease in sorted(leases.items()) if lease.endpoints is not None}
-    for worker in sorted({assignment.worker for assignment in after.assignments.values()} - found.keys()):
-        if worker in before.workers:
-            found[worker] = before.workers[worker]
-    return found
+    """Endpoints of all workers with a Lease that are not given up; others' only while they are to have containers.
+
+    Who leaves waits for whoever is named here to take its containers.
+    """
+    told = {worker: lease.endpoints for worker, lease in leases.items() if lease.endpoints is not None}
+    needed = {assignment.worker for assignment in after.assignments.values()}
+    found = {**before.workers, **told}
+    return {worker: found[worker] for worker in sorted({*told} - {*verdict.dead} | (needed & found.keys()))}
 
 
 def _sentence(step: Step, workers: Workers, verdict: Verdict, going: int) -> str:

@@ -15,6 +15,7 @@ from tailrace.client import Client
 STREAMS = 12
 CRASH_GAP_MAX_S = 10.0
 DRAIN_GAP_MAX_S = 3.0
+ALONE_DRAIN_MAX_S = 20.0
 LAPSE_S = 5.0
 
 pytestmark = pytest.mark.timeout(240)
@@ -118,6 +119,30 @@ async def test_a_pod_that_ends_hands_over_first(pods: Pods) -> None:
             assert set(pods.placed()) == {"orange-store-1-0", "orange-store-1-1"}
             assert gap_s < DRAIN_GAP_MAX_S
         await writers.check(client)
+
+
+async def test_pods_that_nobody_can_take_over_from_do_not_wait(pods: Pods) -> None:
+    """The last one, while Leases of another one that died are there; and all at the same time."""
+    await pods.start(controllers=0)
+    await pods.stores[0].kill()
+    await until("its containers are elsewhere", lambda: not any("store-0" in name for name in pods.placed()))
+    await until("it is not there any more", lambda: not any("store-0" in name for name in pods.map().workers))
+    began_s = asyncio.get_running_loop().time()
+    assert await pods.stores[1].terminate() == 0
+    took_s = asyncio.get_running_loop().time() - began_s
+    print(f"SIGTERM of the last pod: over after {took_s:.2f} s")
+    assert took_s < ALONE_DRAIN_MAX_S
+
+    for pod in pods.stores:
+        await pod.start()
+    for pod in pods.stores:
+        await pod.wait_ready()
+    await pods.settle()
+    began_s = asyncio.get_running_loop().time()
+    assert await asyncio.gather(*(pod.terminate() for pod in pods.stores)) == [0, 0]
+    took_s = asyncio.get_running_loop().time() - began_s
+    print(f"SIGTERM of all pods: over after {took_s:.2f} s")
+    assert took_s < ALONE_DRAIN_MAX_S
 
 
 async def test_outages_of_the_api_and_a_wiped_status_move_nothing(pods: Pods) -> None:

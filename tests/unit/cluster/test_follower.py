@@ -12,7 +12,8 @@ from tailrace.cluster.clustermap import Assignment, ClusterMap, read_map, write_
 from tailrace.cluster.endpointfollower import follow_endpoints
 from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint
 from tailrace.cluster.follower import Follower
-from tailrace.cluster.kubernetes import STREAM_CLUSTERS, Kind
+from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, Kind
+from tailrace.cluster.leases import WorkerLease, worker_lease_name, write_worker_lease
 from tailrace.cluster.mapping import container_of
 from tailrace.cluster.mapreader import MapReader
 from tailrace.common import limits
@@ -349,6 +350,60 @@ async def test_a_drain_waits_for_nobody_who_leaves_with_it(
     await until(lambda: len(containers.running) == COUNT)
     assert follower.has_followed
     await asyncio.wait_for(follower.drain(together_with=("b",)), 5)
+    assert not containers.running
+
+
+async def test_a_drain_waits_for_nobody_whose_lease_says_that_it_leaves(
+    api: LocalKubernetes, containers: Containers, follower: Follower
+) -> None:
+    """All pods of a cluster end at the same time: each would wait for the others as long as it may."""
+    assign(api, "aaaa", workers="abc")
+    for name, leaving in (("b", True), ("c", False)):
+        api.core.create(LEASES, write_worker_lease("c", WorkerLease(name, "1", 1, leaving), None, 0))
+    await until(lambda: len(containers.running) == COUNT)
+    draining = asyncio.ensure_future(follower.drain())
+    listed = api.requests.count(("list", ""))
+    await until(lambda: api.requests.count(("list", "")) > listed + 3)
+    assert not draining.done()
+    assert len(containers.running) == COUNT
+    lease = api.core.get(LEASES, worker_lease_name("c", "c"))
+    api.core.replace(LEASES, write_worker_lease("c", WorkerLease("c", "1", 2, leaving=True), lease, 0))
+    await asyncio.wait_for(draining, 5)
+    assert not containers.running
+
+
+async def test_a_drain_waits_for_nobody_when_the_cluster_is_gone(
+    api: LocalKubernetes, containers: Containers, follower: Follower
+) -> None:
+    assign(api, "aaaa", workers="ab")
+    await until(lambda: len(containers.running) == COUNT)
+    draining = asyncio.ensure_future(follower.drain())
+    before = len(api.requests)
+    await until(lambda: len(api.requests) > before + 3)
+    assert not draining.done()
+    api.core.delete(STREAM_CLUSTERS, "c")
+    await asyncio.wait_for(draining, 5)
+    assert not containers.running
+
+
+async def test_a_drain_waits_while_it_cannot_be_known_who_leaves(
+    api: LocalKubernetes, containers: Containers, follower: Follower
+) -> None:
+    assign(api, "aaaa", workers="ab")
+    await until(lambda: len(containers.running) == COUNT)
+    refused: list[str] = []
+
+    async def refuse(verb: str, kind: Kind, name: str) -> None:
+        if verb == "list":
+            refused.append(name)
+            raise UnavailableError("not now")
+
+    api.before = refuse
+    draining = asyncio.ensure_future(follower.drain())
+    await until(lambda: len(refused) > 2)
+    assert not draining.done()
+    assign(api, "bbbb")
+    await asyncio.wait_for(draining, 5)
     assert not containers.running
 
 

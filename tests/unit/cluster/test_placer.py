@@ -44,6 +44,7 @@ class Stage:
         self.renewals = dict.fromkeys(workers, 0)
         self.leaving: set[str] = set()
         self.clusters: dict[str, str] = {}
+        self.starts: dict[str, int] = {}
         self.answering: set[str] = set()
         self.asked: list[tuple[str, ContainerEndpoints | None]] = []
         for number, holder in enumerate(holders):
@@ -72,7 +73,8 @@ class Stage:
                 continue
             self.renewals[worker] += 1
             leaving, cluster_id = worker in self.leaving, self.clusters.get(worker, "")
-            lease = WorkerLease(worker, "1", self.renewals[worker], leaving, endpoints_of(worker), cluster_id)
+            incarnation = str(self.starts.get(worker, 1))
+            lease = WorkerLease(worker, incarnation, self.renewals[worker], leaving, endpoints_of(worker), cluster_id)
             name = worker_lease_name("c", worker)
             if ("leases", name) in self.core.objects:
                 self.core.replace(LEASES, write_worker_lease("c", lease, self.core.get(LEASES, name), 0))
@@ -251,6 +253,112 @@ def test_the_pods_of_those_that_fell_silent_together_are_asked() -> None:
     on_stage(scenario)
 
 
+# -- balance ----------------------------------------------------------------------------------------------------------
+
+CALM_STEPS = int(limits.PLACER_CALM_S)
+LAPSE_STEPS = int(limits.WORKER_LEASE_LAPSE_S) + 2
+
+
+async def lose_b(stage: Stage) -> None:
+    """Two workers, of which one dies: the other one has everything."""
+    for _ in range(3):
+        await stage.step()
+    assert stage.owners == "aabb"
+    for _ in range(LAPSE_STEPS):
+        if (await stage.step(silent="b")).changed:
+            break
+    assert stage.owners == "aaaa"
+
+
+def test_a_worker_that_is_back_gets_its_share_when_the_map_has_been_calm_for_a_while() -> None:
+    """Its containers were just recovered elsewhere: a move at once would be a second interruption for their clients."""
+
+    async def scenario(stage: Stage) -> None:
+        await lose_b(stage)
+        for _ in range(CALM_STEPS):
+            decision = await stage.step()
+            assert stage.owners == "aaaa"
+        assert decision.reason == "2 workers take containers; 2 containers move later"
+        await stage.step()
+        assert stage.owners == "aaBB"
+
+    on_stage(scenario)
+
+
+def test_a_new_cluster_whose_workers_come_one_after_the_other_is_even_in_the_end() -> None:
+    async def scenario(stage: Stage) -> None:
+        for _ in range(3):
+            await stage.step()
+        assert stage.owners == "aaaa"
+        for worker in "bcd":
+            stage.renewals[worker] = 0
+            for _ in range(CALM_STEPS):
+                await stage.step()
+        assert stage.owners == "aaaa", "each of them is a change"
+        for _ in range(CALM_STEPS):
+            await stage.step()
+        assert sorted(stage.owners.lower()) == ["a", "b", "c", "d"]
+
+    on_stage(scenario, workers="a")
+
+
+def test_a_worker_that_was_started_again_recovers_what_it_has_before_anything_moves() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.put("aaaa")
+        for _ in range(CALM_STEPS):
+            await stage.step()
+        stage.starts["a"] = 2  # within the time of a lapse: it keeps everything
+        for _ in range(CALM_STEPS):
+            await stage.step()
+            assert stage.owners == "aaaa"
+        await stage.step()
+        assert stage.owners == "aaBB"
+
+    on_stage(scenario)
+
+
+def test_who_leaves_is_not_kept_waiting_for_calm() -> None:
+    async def scenario(stage: Stage) -> None:
+        await lose_b(stage)
+        stage.leaving.add("a")
+        await stage.step()
+        assert stage.owners == "BBBB"
+
+    on_stage(scenario)
+
+
+def test_what_nobody_has_taken_yet_is_waited_for() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.put("aaaa")
+        for number, holder in enumerate("aab."):  # the last two are not with whom they are assigned to
+            stage.hold(number, holder)
+        for _ in range(2 * CALM_STEPS):
+            await stage.step()
+        assert stage.owners == "aaaa"
+        stage.hold(2, "a")
+        await stage.step()
+        assert stage.owners == "aaaa"
+        stage.hold(3, "a")
+        await stage.step()
+        assert stage.owners == "aaBB"
+
+    on_stage(scenario)
+
+
+def test_what_nobody_ever_takes_is_not_waited_for_without_end() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.put("aaaa")
+        stage.hold(0, ".")
+        for _ in range(CALM_STEPS + int(limits.PLACER_UNHELD_MAX_S)):
+            await stage.step()
+            assert stage.owners == "aaaa"
+        for _ in range(3):
+            await stage.step()
+        assert stage.owners == "aabb"
+
+    on_stage(scenario)
+
+
 def test_endpoints_that_change_are_written_and_those_of_the_lost_stay_as_long_as_they_are_needed() -> None:
     async def scenario(stage: Stage) -> None:
         for _ in range(3):
@@ -262,6 +370,24 @@ def test_endpoints_that_change_are_written_and_those_of_the_lost_stay_as_long_as
             await stage.step(silent="b")
         assert stage.owners == "aaaa"
         assert stage.map.workers.keys() == {"a"}
+
+    on_stage(scenario)
+
+
+def test_who_was_given_up_is_named_as_long_as_it_is_to_have_containers() -> None:
+    """Its Lease stays; who leaves would wait for it to take containers."""
+
+    async def scenario(stage: Stage) -> None:
+        await lose_b(stage)
+        await stage.step(silent="b")
+        assert stage.map.workers.keys() == {"a"}
+        await stage.step()
+        assert stage.map.workers.keys() == {"a", "b"}
+        stage.put("bbbb")
+        for _ in range(LAPSE_STEPS):
+            stage.leaving.add("a")
+            await stage.step(silent="b")
+        assert stage.map.workers.keys() == {"a", "b"}, "b is to have them all, and nobody else takes them"
 
     on_stage(scenario)
 

@@ -87,7 +87,7 @@ def _two_processes_of_one_worker_both_own(patch: pytest.MonkeyPatch) -> None:
 def _lost_map_made_from_nothing(patch: pytest.MonkeyPatch) -> None:
     """A map that lost its containers is placed anew, wherever these are."""
 
-    async def nobody(self: placer.Placer, cluster_map: ClusterMap) -> dict[int, str]:
+    async def nobody(self: placer.Placer, manifest: Manifest, cluster_map: ClusterMap) -> dict[int, str]:
         return {}
 
     patch.setattr(placer.Placer, "_holders", nobody)
@@ -145,7 +145,9 @@ def _silence_counted_through_an_outage(patch: pytest.MonkeyPatch) -> None:
 def _containers_placed_without_need(patch: pytest.MonkeyPatch) -> None:
     """Containers are dealt out anew whenever the workers change, whoever has them."""
 
-    def dealt(count: int, current: Mapping[int, str], workers: Any, going: int, going_max: int) -> Step:
+    def dealt(
+        count: int, current: Mapping[int, str], workers: Any, going: int, going_max: int, *, balancing: bool
+    ) -> Step:
         accepting = sorted(workers.accepting)
         wanted = {number: accepting[number % len(accepting)] for number in range(count)} if accepting else {}
         if workers.keeping or workers.leaving:
