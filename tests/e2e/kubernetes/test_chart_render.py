@@ -82,7 +82,7 @@ def pods_of(manifests: list[Manifest]) -> list[Manifest]:
     found = []
     for manifest in manifests:
         template = manifest if manifest["kind"] == "Pod" else (manifest.get("spec") or {}).get("template")
-        if template is not None and manifest["kind"] in WORKLOADS | {"Pod"}:
+        if template is not None and manifest["kind"] in WORKLOADS | {"Job", "Pod"}:
             name = f"{manifest['metadata']['name']}-try"
             found.append({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": template["spec"]})
             claims = manifest["spec"].get("volumeClaimTemplates", [])
@@ -114,6 +114,24 @@ def test_every_pod_is_a_restricted_one(kube: Kubectl, values: list[str]) -> None
                 assert container["resources"]["limits"]["memory"]
     finally:
         kube.delete("serviceaccount", ACCOUNT)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_before_removal_a_job_of_this_operator_and_no_other_object_lets_go(kube: Kubectl, wide: bool) -> None:
+    manifests = rendered(kube, ["operator.nodeSelector.disk=fast", f"operator.allNamespaces={json.dumps(wide)}"])
+    hooks = [each for each in manifests if "helm.sh/hook" in each["metadata"].get("annotations", {})]
+    (job,) = hooks
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
+    assert job["metadata"]["labels"]["app.kubernetes.io/component"] != "operator", "no Service or budget may choose it"
+    pod, (deployment,) = job["spec"]["template"]["spec"], of_kind(manifests, "Deployment")
+    (container,) = pod["containers"]
+    assert container["args"][container["args"].index("--deployment") + 1] == deployment["metadata"]["name"]
+    assert ("--all-namespaces" in container["args"]) is wide
+    assert job["spec"]["activeDeadlineSeconds"] > int(container["args"][-1])
+    beside = deployment["spec"]["template"]["spec"]
+    assert container["image"] == beside["containers"][0]["image"]
+    assert pod["serviceAccountName"] == beside["serviceAccountName"]
+    assert pod["nodeSelector"] == beside["nodeSelector"] == {"disk": "fast"}
 
 
 def test_what_only_other_operators_know_names_ports_that_there_are(kube: Kubectl) -> None:
@@ -159,6 +177,7 @@ def test_network_policies_choose_the_pods_that_there_are(kube: Kubectl) -> None:
 def test_a_release_without_an_operator_lets_that_of_another_namespace_in(kube: Kubectl) -> None:
     manifests = rendered(kube, VALUES["another operator"])
     assert not [each for each in manifests if each["metadata"]["labels"]["app.kubernetes.io/component"] == "operator"]
+    assert of_kind(manifests, "Job") == [], "what is left behind is for the other operator to look after"
     (peer,) = (
         peer
         for policy in of_kind(manifests, "NetworkPolicy")
@@ -258,7 +277,7 @@ def test_credentials_of_the_trial_minio_are_kept_over_upgrades(kube: Kubectl) ->
         assert spec["tier2"]["endpoint"] == f"http://shop-tailrace-minio.{kube.namespace}.svc:9000"
         assert spec["tier2"]["credentialsSecret"] == "shop-tailrace-minio"
     finally:
-        kube.helm("uninstall", RELEASE)
+        kube.helm("uninstall", RELEASE, "--no-hooks")  # there is no image that a hook could run
 
 
 @pytest.mark.parametrize(

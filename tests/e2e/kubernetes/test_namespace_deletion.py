@@ -15,6 +15,7 @@ from harness.kubesystem import StreamSystem, fixed, group_manifest, stream_manif
 GONE_BOUND_S = 180.0
 READY_S = 120.0
 STREAMS = 5
+KINDS = ("streams", "readergroups", "streamclusters")
 
 
 @pytest.mark.parametrize("first", ["namespace", "release", "cluster"])
@@ -42,6 +43,8 @@ def test_nothing_holds_it_up(
     began_s = time.time()
     if first == "release":
         kubechart.uninstall(kube)
+        assert _held(kube) == []
+        assert sorted(item["metadata"]["name"] for item in kube.list("streams")) == names
     elif first == "cluster":
         kube("delete", "streamcluster", system.cluster, "--wait=false")
     try:
@@ -54,12 +57,19 @@ def test_nothing_holds_it_up(
     healthy.until_ready()
 
 
+def _held(kube: Kubectl) -> list[str]:
+    """What has a finalizer."""
+    return [
+        f"{kind}/{item['metadata']['name']}"
+        for kind in KINDS
+        for item in kube.list(kind)
+        if item["metadata"].get("finalizers")
+    ]
+
+
 def _let_go(kube: Kubectl) -> list[str]:
     """What still has a finalizer; it is taken off, so that the next test has a clean cluster."""
-    left = []
-    for kind in ("streams", "readergroups", "streamclusters"):
-        for item in kube.list(kind):
-            name = item["metadata"]["name"]
-            left.append(f"{kind}/{name}")
-            kube.patch(kind, name, {"metadata": {"finalizers": None}})
+    left = _held(kube)
+    for held in left:
+        kube.patch(*held.split("/"), {"metadata": {"finalizers": None}})
     return left

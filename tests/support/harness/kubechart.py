@@ -18,6 +18,7 @@ STORE_MEMORY, STORE_MEMORY_BYTES = "1536Mi", 1536 << 20
 FOREIGN_SECRETS = ("half", "wrong", "nobody-made-it")
 """Secrets that tests name in StreamClusters of their own; the operator may read those that its release names."""
 INSTALL_DEADLINE_S = 60.0
+UNINSTALL_DEADLINE_S = 180.0
 MINIO_DEADLINE_S = 120.0
 TEST_DEADLINE_S = 240.0
 UNITS = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
@@ -49,8 +50,8 @@ def install(kube: Kubectl, *, store_memory: str = STORE_MEMORY, small: bool = Fa
 
 
 def uninstall(kube: Kubectl) -> None:
-    """Take the release away; what its resources leave is up to them. Raises KubeError."""
-    kube.helm("uninstall", RELEASE, "--ignore-not-found", deadline_s=INSTALL_DEADLINE_S)
+    """Take the release away; its resources stay, and nothing holds them. Raises KubeError."""
+    kube.helm("uninstall", RELEASE, "--ignore-not-found", deadline_s=UNINSTALL_DEADLINE_S)
 
 
 def is_installed(kube: Kubectl) -> bool:

@@ -65,6 +65,7 @@ def test_every_value_is_in_the_schema_and_the_other_way_round() -> None:
     [
         ("operator.replicas", 0),
         ("operator.replicas", "2"),
+        ("operator.releaseDeadlineSeconds", 1),
         ("operator.credentialsSecrets", ["A"]),
         ("image.pullPolicy", "Often"),
         ("cluster.name", "a.b"),
