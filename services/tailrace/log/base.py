@@ -36,7 +36,11 @@ class SequencedLog:
         return limits.LOG_FRAMES_IN_FLIGHT_MAX
 
     @property
-    def frames_per_checkpoint(self) -> int:
+    def frames_cost_requests(self) -> bool:
+        """They lie behind each other in files."""
+        return False
+
+    def frames_per_checkpoint(self, worth: int) -> int:
         """They are scanned in one go: their bytes and their operations count."""
         return limits.CHECKPOINT_INTERVAL_OPERATIONS
 

@@ -161,6 +161,7 @@ class ClosedObjectLog:
 
     def close(self) -> None:
         """See ClosedLog.close: nothing was locked."""
+        self._scanner.forget_kept()
 
 
 def _reason(error: DataError) -> str:

@@ -116,9 +116,13 @@ class ObjectLog(SequencedLog):
         return limits.LOG_OBJECT_PART_FRAMES_MAX
 
     @property
-    def frames_per_checkpoint(self) -> int:
+    def frames_cost_requests(self) -> bool:
+        """See DurableLog.frames_cost_requests."""
+        return True
+
+    def frames_per_checkpoint(self, worth: int) -> int:
         """See DurableLog.frames_per_checkpoint: opening asks the store for each."""
-        return limits.LOG_OBJECT_CHECKPOINT_FRAMES
+        return min(max(worth, limits.LOG_OBJECT_CHECKPOINT_FRAMES_MIN), limits.LOG_OBJECT_CHECKPOINT_FRAMES)
 
     @property
     def owned_at_s(self) -> float:
@@ -234,6 +238,7 @@ class ObjectLog(SequencedLog):
             raise IllegalStateError(f"log {self._keys.folder} is not open")
         if self._unsynced_bytes + length > limits.LOG_UNACKNOWLEDGED_MAX_BYTES:
             raise OverloadedError(f"log {self._keys.folder}: {self._unsynced_bytes} bytes wait already")
+        self._scanner.forget_kept()  # the recovery is over
         self._queue.append(_Append(self._next_sequence, views, length, future))
         self._next_sequence += 1
         self._unsynced_bytes += length
@@ -324,6 +329,7 @@ class ObjectLog(SequencedLog):
             for task in self._tasks:
                 if task is not current:
                     task.cancel()
+        self._scanner.forget_kept()
         pending = [*self._flight, *self._queue]
         self._flight.clear()
         self._queue.clear()

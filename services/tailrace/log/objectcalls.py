@@ -58,8 +58,12 @@ class ObjectCalls:
 
     async def find_header(self, key: str) -> bytes | None:
         """The first ``HEADER_BYTES`` of a frame, or None when there is none. CorruptionError: it is too short."""
+        return await self.find_start(key, HEADER_BYTES)
+
+    async def find_start(self, key: str, length: int) -> bytes | None:
+        """The first bytes of an object, or None when there is none. CorruptionError: it is shorter."""
         try:
-            return await self._within(key, self._store.get_range(key, 0, HEADER_BYTES))
+            return await self._within(key, self._store.get_range(key, 0, length))
         except NotFoundError:
             return None
 
@@ -67,12 +71,16 @@ class ObjectCalls:
         """Put an object that must not exist. Raises AlreadyExistsError, perhaps because of an own lost attempt."""
         await self._within(key, self._store.put(key, [data], if_absent=True))
 
-    async def list(self, keys: LogKeys) -> list[ObjectName]:
-        """The objects of all epochs, perhaps an old state: never more than a hint."""
+    async def list(self, keys: LogKeys) -> dict[ObjectName, int]:
+        """The objects of all epochs, and their lengths, perhaps an old state: never more than a hint."""
         deadline_s = limits.STORAGE_CALL_DEADLINE_S * limits.LOG_OBJECT_OPEN_ATTEMPTS  # there may be many pages
         try:
             async with asyncio.timeout(deadline_s):
-                return [name async for info in self._store.list(keys.folder) if (name := keys.parse(info.key))]
+                return {
+                    name: info.length_bytes
+                    async for info in self._store.list(keys.folder)
+                    if (name := keys.parse(info.key))
+                }
         except TimeoutError as error:
             raise DeadlineError(f"{keys.folder}: no list in {deadline_s:g} s") from error
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, DataLossError
@@ -17,6 +17,7 @@ from tailrace.log import frames
 from tailrace.log.claims import find_last
 from tailrace.log.frames import Condition, FrameHeader, FrameKind, StartRecord, Verdict
 from tailrace.log.objectcalls import ObjectCalls, all_of
+from tailrace.log.objectkept import KeptFrames
 from tailrace.log.objectkeys import LogKeys, ObjectKind
 from tailrace.log.objectrecovery import (
     WINDOW_FRAMES,
@@ -31,6 +32,9 @@ from tailrace.log.objectrecovery import (
 
 if TYPE_CHECKING:
     from tailrace.log.objectkeys import ObjectName
+
+_KEPT_AT_ONCE: Final = 16
+"""Kept frames that a recovery gets before others have their turn."""
 
 
 def header_of(data: bytes, place: str) -> FrameHeader:
@@ -59,15 +63,28 @@ class Hints:
 
     last_frames: dict[int, int]
     """Greatest sequence of each epoch that has frames."""
+    lengths: dict[tuple[int, int], int]
+    """Bytes of the object of each frame, by epoch and sequence."""
 
     @classmethod
-    def of(cls, names: Sequence[ObjectName]) -> Hints:
-        """From parsed keys."""
+    def of(cls, found: Mapping[ObjectName, int]) -> Hints:
+        """From parsed keys, with the lengths of their objects."""
         last: dict[int, int] = {}
-        for name in names:
+        lengths: dict[tuple[int, int], int] = {}
+        for name, length in found.items():
             if name.kind is ObjectKind.FRAME:
                 last[name.epoch] = max(last.get(name.epoch, 0), name.number)
-        return cls(last)
+                lengths[name.epoch, name.number] = length
+        return cls(last, lengths)
+
+
+class _Ahead(NamedTuple):
+    """A frame that is on its way to a recovery, or kept."""
+
+    epoch: int
+    sequence: int
+    length_bytes: int
+    payload: memoryview | asyncio.Task[memoryview]
 
 
 class ObjectScanner:
@@ -76,14 +93,32 @@ class ObjectScanner:
     def __init__(self, calls: ObjectCalls, keys: LogKeys) -> None:
         self._calls = calls
         self._keys = keys
+        self._kept = KeptFrames()
+        self._lengths: dict[tuple[int, int], int] = {}  # as a list showed them
 
     async def decision(self, below_epoch: int) -> ObjectDecision:
         """What the owners before `below_epoch` left. Their epochs must be claimed away before this is called.
 
+        Small frames that count are kept for `frame` and `frames`, until `forget_kept`.
+
         Raises:
             CorruptionError, DataLossError, FormatVersionError: it cannot be told for certain; names the object.
         """
+        self.forget_kept()
         hints = Hints.of(await self._calls.persist(lambda: self._calls.list(self._keys)))
+        self._lengths = hints.lengths
+        try:
+            decision = await self._decision(below_epoch, hints)
+        finally:
+            self._lengths = {}
+        self._kept.retain(decision.extents)
+        return decision
+
+    def forget_kept(self) -> None:
+        """Nobody will ask for what the last decision kept."""
+        self._kept.clear()
+
+    async def _decision(self, below_epoch: int, hints: Hints) -> ObjectDecision:
         top = await self._newest_started(below_epoch)
         await self._refuse_frames_without_start(hints, top.header.epoch if top else 0, below_epoch)
         if top is None:
@@ -162,10 +197,40 @@ class ObjectScanner:
         return header
 
     async def _data_header(self, epoch: int, sequence: int, nonce: bytes | None) -> FrameHeader | None:
+        """The header of a frame, verified; the whole frame is kept when it is small and sound."""
         key = self._keys.frame(epoch, sequence)
-        header = await self._header(key)
+        length = self._lengths.get((epoch, sequence), 0)
+        if length < frames.SECTOR_BYTES or not self._kept.reserve(length):
+            return self._of_frame(epoch, sequence, nonce, await self._header(key))
+        kept = False
+        try:
+            data = await self._whole(key, length)
+            if data is None:
+                return self._of_frame(epoch, sequence, nonce, await self._header(key))
+            found = header_of(data[: frames.HEADER_BYTES], f"object {key}")
+            header = self._of_frame(epoch, sequence, nonce, found)
+            # One that is damaged behind its header is only an error if it counts: whoever needs it reads it again.
+            if len(data) == found.frame_length and frames.judge_frame(found, memoryview(data)) == frames.COMPLETE:
+                self._kept.keep(epoch, sequence, frames.payload_of(found, memoryview(data)), length)
+                kept = True
+            return header
+        finally:
+            if not kept:
+                self._kept.release(length)
+
+    async def _whole(self, key: str, length: int) -> bytes | None:
+        """An object that a list showed to be so long; None: there is none of that length, or none."""
+        try:
+            return await self._calls.persist(lambda: self._calls.find_start(key, length))
+        except CorruptionError:
+            return None
+
+    def _of_frame(
+        self, epoch: int, sequence: int, nonce: bytes | None, header: FrameHeader | None
+    ) -> FrameHeader | None:
+        """The header that was found under a frame's key, if it belongs there. Raises CorruptionError."""
         if header is not None:
-            place, container = f"object {key}", self._keys.container
+            place, container = f"object {self._keys.frame(epoch, sequence)}", self._keys.container
             check_identity(header, place, kind=FrameKind.DATA, container=container, epoch=epoch, nonce=nonce)
             if header.sequence != sequence:
                 raise CorruptionError(place, f"holds frame {header.sequence}")
@@ -184,7 +249,7 @@ class ObjectScanner:
     ) -> ObjectScan:
         """The prefix from `first` through `last` (None: as far as it goes), and what can be seen behind a gap."""
         scan = ObjectScan(epoch, first)
-        count = 4
+        count = _first_count(first, hint if last is None else last)
         while last is None or scan.next_sequence <= last:
             at = scan.next_sequence
             wanted = range(at, at + count if last is None else min(at + count, last + 1))
@@ -213,39 +278,58 @@ class ObjectScanner:
         Raises:
             CorruptionError: it is damaged. DataLossError: it is not there.
         """
+        kept = self._kept.get(epoch, sequence)
+        return kept if kept is not None else await self._read(epoch, sequence)
+
+    async def _read(self, epoch: int, sequence: int) -> memoryview:
         key = self._keys.frame(epoch, sequence)
         data = await self._calls.persist(lambda: self._calls.find(key))
         if data is None:
             raise DataLossError(f"log frame {sequence} is missing ({key})")
         header, payload = frame_in(data, f"object {key}")
-        check_identity(header, f"object {key}", kind=FrameKind.DATA, container=self._keys.container, epoch=epoch)
-        if header.sequence != sequence:
-            raise CorruptionError(f"object {key}", f"holds frame {header.sequence}")
+        self._of_frame(epoch, sequence, None, header)
         return payload
 
     async def frames(self, places: Iterator[tuple[int, int, int]]) -> AsyncGenerator[tuple[int, int, memoryview], None]:
         """Epoch, sequence and payload of frames by epoch, sequence and length; read ahead within bounds."""
-        ahead: deque[tuple[int, int, int, asyncio.Task[memoryview]]] = deque()
-        ahead_bytes = 0
-        loop = asyncio.get_running_loop()
+        ahead: deque[_Ahead] = deque()
+        ahead_bytes = kept = 0
         following = next(places, None)
         try:
             while following is not None or ahead:
                 while following is not None and (not ahead or _may_read(len(ahead), ahead_bytes + following[2])):
-                    epoch, sequence, length = following
-                    ahead.append((epoch, sequence, length, loop.create_task(self.frame(epoch, sequence))))
-                    ahead_bytes += length
+                    ahead.append(self._ahead(*following))
+                    ahead_bytes += following[2]
                     following = next(places, None)
-                epoch, sequence, length, task = ahead[0]
-                payload = await task
+                item = ahead[0]
+                if isinstance(item.payload, asyncio.Task):
+                    payload = await item.payload
+                else:
+                    payload = item.payload
+                    kept += 1
+                    if kept % _KEPT_AT_ONCE == 0:
+                        await asyncio.sleep(0)
                 ahead.popleft()
-                ahead_bytes -= length
-                yield epoch, sequence, payload
+                ahead_bytes -= item.length_bytes
+                yield item.epoch, item.sequence, payload
         finally:
-            for *_, task in ahead:
+            tasks = [item.payload for item in ahead if isinstance(item.payload, asyncio.Task)]
+            for task in tasks:
                 task.cancel()
-            if ahead:
-                await asyncio.wait([task for *_, task in ahead])
+            if tasks:
+                await asyncio.wait(tasks)
+
+    def _ahead(self, epoch: int, sequence: int, length_bytes: int) -> _Ahead:
+        kept = self._kept.get(epoch, sequence)
+        if kept is not None:
+            return _Ahead(epoch, sequence, length_bytes, kept)
+        task = asyncio.get_running_loop().create_task(self._read(epoch, sequence))
+        return _Ahead(epoch, sequence, length_bytes, task)
+
+
+def _first_count(first: int, expected_last: int | None) -> int:
+    """How many frames to ask for at once: as many as there seem to be, within bounds; else ever more."""
+    return min(max(0 if expected_last is None else expected_last - first + 1, 4), limits.LOG_OBJECT_SCANS_MAX)
 
 
 def _take(scan: ObjectScan, headers: Sequence[FrameHeader | None]) -> int:

@@ -82,8 +82,15 @@ class DurableLog(ReadableLog, Protocol):
         ...
 
     @property
-    def frames_per_checkpoint(self) -> int:
-        """With more frames since the last checkpoint, recovery takes long because of their number alone."""
+    def frames_cost_requests(self) -> bool:
+        """Whether recovery needs a request for each frame, however small it is."""
+        ...
+
+    def frames_per_checkpoint(self, worth: int) -> int:
+        """How many frames since the last checkpoint lead to one that costs as much as `worth` frames.
+
+        With more of them recovery takes long because of their number alone.
+        """
         ...
 
     @property

@@ -72,8 +72,32 @@ class Checkpointer:
             self._old_epochs
             or self._pipeline.written_bytes - self._bytes >= interval_bytes
             or self._pipeline.operations - self._operations >= limits.CHECKPOINT_INTERVAL_OPERATIONS
-            or self._log.next_sequence - self._frames >= self._log.frames_per_checkpoint
+            or self._has_many_frames()
         )
+
+    def _has_many_frames(self) -> bool:
+        """Whether recovery would take long because of the frames since the last checkpoint, whatever is in them."""
+        frames, worth = self._new_frames, self._body_bytes // limits.CHECKPOINT_BYTES_PER_FRAME
+        if frames < self._log.frames_per_checkpoint(worth):
+            return False
+        return frames >= self._log.frames_per_checkpoint(max(worth, self._flush_worth()))
+
+    @property
+    def _new_frames(self) -> int:
+        return self._log.next_sequence - self._frames
+
+    def _flush_worth(self) -> int:
+        """How many frames a flush is worth: each segment gets a chunk, which compaction reads again."""
+        pending = sum(1 for segment in self._state.segments.values() if segment.pending)
+        return pending * limits.CHECKPOINT_FRAMES_PER_SEGMENT
+
+    def wants_flush(self) -> bool:
+        """Whether everything should be flushed now: a checkpoint is due because of the log's frames, which are dear.
+
+        They can only go when nothing in them is missing in Tier 2.
+        """
+        dear = self._log.frames_cost_requests and self._has_many_frames()
+        return dear and self._new_frames >= self._flush_worth()
 
     async def _run(self, force: bool) -> None:
         if not await self._room(self._body_bytes, force):

@@ -62,13 +62,18 @@ class WorkerPorts:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What the containers of a worker share. They recover one after another (design §8): ``turn``."""
+    """What the containers of a worker share.
+
+    A few open at a time, as most of that is waiting for the store: ``openings``. They recover one after another
+    (design §8): ``turn``.
+    """
 
     ports: WorkerPorts
     cache: CacheManager
     pages: PageRoom
     upload_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(limits.UPLOADS_MAX))
     entries: EntryCache = field(default_factory=EntryCache)
+    openings: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(limits.CONTAINERS_OPENING_MAX))
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -171,7 +176,7 @@ class Keeper:
         ports = self._shared.ports
         for _ in range(limits.EPOCH_RETRIES_MAX):
             epoch = await ports.next_epoch(self.container_id, self._floor)
-            async with self._shared.turn:
+            async with self._shared.openings:
                 container = Container(self.container_id, epoch, self._ports_of_container())
                 try:
                     await container.start(ports.entropy.token(16))
@@ -206,6 +211,7 @@ class Keeper:
             ports.cluster_id,
             shared.upload_slots,
             shared.pages,
+            shared.turn,
         )
 
     # -- the end -------------------------------------------------------------------------------------------------

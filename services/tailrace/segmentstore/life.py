@@ -51,7 +51,8 @@ _T = TypeVar("_T")
 class ContainerPorts:
     """What a container is made of; all of it can be simulated.
 
-    The containers of a process share ``upload_slots`` and ``pages``.
+    The containers of a process share ``upload_slots`` and ``pages``, and they recover one after another (design §8):
+    ``turn``.
     """
 
     log: DurableLog
@@ -62,6 +63,7 @@ class ContainerPorts:
     cluster_id: bytes
     upload_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(limits.UPLOADS_MAX))
     pages: PageRoom | None = None
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class ContainerLife:
@@ -121,7 +123,8 @@ class ContainerLife:
         try:
             await self._log.open(self._epoch, nonce)
             recovery = Recovery(self._log, self.state, self._cache)
-            await recovery.run()
+            async with self._ports.turn:
+                await recovery.run()
             await self._snapshots.check_newest_if_told()
         except (DataError, FencedError) as error:
             self._stop(error)
@@ -338,6 +341,10 @@ class ContainerLife:
         """Write a checkpoint and truncate the log, if enough happened since the last one."""
         self._space.look_again()
         await self._checkpointer.run_if_due(force=force)
+
+    def checkpoint_wants_flush(self) -> bool:
+        """See `Checkpointer.wants_flush`."""
+        return self._checkpointer.wants_flush()
 
     async def flush_to_storage(self) -> None:
         """See `SegmentContainer.flush_to_storage`."""

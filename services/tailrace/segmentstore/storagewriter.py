@@ -1,8 +1,8 @@
 """The storage writer: moves a container's bytes and attributes to Tier 2 (design §5).
 
-Per segment it waits for 4 MiB or 30 s, whichever comes first; small segments of one pass share an object. Nothing is
-real before its reference is committed through the log, so a crash between writing and committing only leaves an
-orphan object.
+Per segment it waits for 4 MiB or 30 s, or until the log has too many frames for a quick recovery, whichever comes
+first; small segments of one pass share an object. Nothing is real before its reference is committed through the log, so
+a crash between writing and committing only leaves an orphan object.
 """
 
 from __future__ import annotations
@@ -48,6 +48,10 @@ class FlushHost(Protocol):
 
     async def checkpoint_if_due(self, *, force: bool = False) -> None:
         """Write a checkpoint and truncate the log, if enough happened since the last one."""
+        ...
+
+    def checkpoint_wants_flush(self) -> bool:
+        """Whether everything is to be flushed because the log has too many frames."""
         ...
 
     def may_delete(self, object_key: str) -> bool:
@@ -150,7 +154,7 @@ class StorageWriter:
 
     async def _one_pass(self) -> None:
         flush_now, self._flush_now = self._flush_now, False
-        due = self._due(flush_now=flush_now)
+        due = self._due(flush_now=flush_now or self._host.checkpoint_wants_flush())
         if due:
             await self._flush(due)
         await self._delete_objects()

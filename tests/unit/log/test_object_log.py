@@ -19,7 +19,7 @@ from tailrace.common.errors import (
     UnavailableError,
 )
 from tailrace.log.claims import Claim
-from tailrace.log.frames import EpochRange, StartRecord
+from tailrace.log.frames import HEADER_BYTES, EpochRange, StartRecord
 from tailrace.log.object import ObjectLog
 from tailrace.log.objectkeys import LogKeys, kept_marks
 from tailrace.log.objectrecovery import WINDOW_FRAMES
@@ -390,6 +390,19 @@ async def test_a_gap_of_the_pipeline_is_dropped_for_good(store: GateStore, blind
     await log.close()
     log = await opened(store, 3)
     assert (await contents(log))[3:] == [(3, 2, b"new")]
+    await log.close()
+
+
+@pytest.mark.parametrize("blind", [False, True])
+async def test_damage_of_what_does_not_count_is_no_error(store: GateStore, blind: bool) -> None:
+    """Behind a gap only headers tell anything, and what follows is dropped."""
+    await abandoned_with_a_gap(store)
+    damaged = bytearray(store.objects[KEYS.frame(1, 5)])
+    damaged[HEADER_BYTES] ^= 1
+    store.objects[KEYS.frame(1, 5)] = bytes(damaged)
+    store.blind = blind
+    log = await opened(store, 2)
+    assert [frame[:2] for frame in await contents(log)] == [(0, 1), (1, 1), (2, 1)]
     await log.close()
 
 

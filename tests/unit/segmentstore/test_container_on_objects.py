@@ -42,6 +42,55 @@ async def test_many_small_frames_lead_to_a_checkpoint(monkeypatch: pytest.Monkey
     await objects.close()
 
 
+async def test_small_frames_go_long_before_a_flush_is_due_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes that Tier 2 does not hold keep their frames: they are flushed when the frames become too many."""
+    monkeypatch.setattr(limits, "LOG_OBJECT_CHECKPOINT_FRAMES_MIN", 50)
+    monkeypatch.setattr(limits, "FLUSH_TICK_S", 0.01)
+    objects = Objects()
+    container, log = await opened(objects, 1)
+    await container.create_segment(NAME)
+    for number in range(300):
+        await container.append(NAME, [b"%03d" % number])
+    await eventually(lambda: log.next_sequence - log.log_start < 100)
+    flushes = container.status().details["flushes"]
+    assert 1 <= flushes <= 6
+    await container.close()
+    container, log = await opened(objects, 2)
+    assert await container.read_exact(NAME, 0, 900) == b"".join(b"%03d" % number for number in range(300))
+    await container.close()
+    await objects.close()
+
+
+async def test_many_segments_are_flushed_for_many_frames_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each gets a chunk, which costs a request later: so it should take the place of several frames."""
+    monkeypatch.setattr(limits, "LOG_OBJECT_CHECKPOINT_FRAMES_MIN", 10)
+    monkeypatch.setattr(limits, "FLUSH_TICK_S", 0.01)
+    objects = Objects()
+    container, log = await opened(objects, 1)
+    names = [f"scope/stream/{number}.#epoch.0" for number in range(20)]
+    for name in names:
+        await container.create_segment(name)
+    await eventually(lambda: log.next_sequence - container._checkpointer._frames <= 2)
+    begin = log.next_sequence
+    for name in names:
+        await container.append(name, [b"event"])
+    while log.next_sequence < begin + 60:
+        assert not container._checkpointer.wants_flush()
+        await container.append(names[0], [b"event"])
+    assert container.status().details["flushes"] == 0
+    while log.next_sequence < begin + 100:
+        await container.append(names[0], [b"event"])
+    await eventually(lambda: container.status().details["flushes"])
+    await eventually(lambda: log.log_start > begin)
+    await container.close()
+    await objects.close()
+
+
+@pytest.mark.parametrize(("worth", "frames"), [(0, 256), (256, 256), (1000, 1000), (1 << 30, 4096)])
+async def test_a_dear_checkpoint_is_due_later(worth: int, frames: int) -> None:
+    assert ObjectLog(Objects(), 7).frames_per_checkpoint(worth) == frames
+
+
 async def test_a_container_that_dies_soon_after_each_opening_can_be_opened_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

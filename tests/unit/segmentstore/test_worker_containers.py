@@ -21,6 +21,7 @@ from tailrace.common.errors import (
 from tailrace.common.realports import SystemClock, SystemEntropy
 from tailrace.log.memory import MemoryLog, MemoryLogStore
 from tailrace.segmentstore.life import ContainerLife
+from tailrace.segmentstore.recovery import Recovery
 from tailrace.segmentstore.worker import Worker, WorkerPorts
 from tailrace.storage.obstores import open_object_store
 from tailrace.storage.port import ObjectStore
@@ -130,6 +131,45 @@ async def test_requests_of_a_container_that_leaves_are_sent_away_and_what_is_sta
         await leaving
         await worker.open_container(0)
         assert (await worker.container_for(name).info(name)).length == 6
+
+
+class Seen:
+    """How many logs are opened, or recovered, at a time, at most."""
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+
+    @contextlib.asynccontextmanager
+    async def one_more(self) -> AsyncIterator[None]:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(0.01)  # what others would do meanwhile, they do
+        yield
+        self.now -= 1
+
+
+async def test_containers_open_together_within_a_bound_and_recover_one_after_another(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most of an opening is waiting for the store; the cache is filled by one recovery at a time."""
+    monkeypatch.setattr(limits, "CONTAINERS_OPENING_MAX", 2)
+    worker, openings, recoveries = cluster.worker("one"), Seen(), Seen()
+    open_log, run = MemoryLog.open, Recovery.run
+
+    async def seen_open(self: MemoryLog, epoch: int, nonce: bytes) -> None:
+        async with openings.one_more():
+            await open_log(self, epoch, nonce)
+
+    async def seen_run(self: Recovery) -> None:
+        async with recoveries.one_more():
+            await run(self)
+
+    monkeypatch.setattr(MemoryLog, "open", seen_open)
+    monkeypatch.setattr(Recovery, "run", seen_run)
+    async with running(worker):
+        await asyncio.gather(*(worker.open_container(number) for number in range(COUNT)))
+        assert len(worker.containers()) == COUNT
+    assert (openings.most, recoveries.most) == (2, 1)
 
 
 async def test_what_belongs_to_another_worker_is_not_opened(cluster: Cluster) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 from sim.process import SimProcess
 from sim.swarm import Swarm
 from sim.workloads.container import CONTAINER, ContainerWorkload
+from tailrace.common import limits
 from tailrace.log.object import ObjectLog
 from tailrace.log.port import DurableLog
 
@@ -22,6 +24,14 @@ class ObjectContainerWorkload(ContainerWorkload):
         self.world.store.late_max_s = 5.0
         self.world.store.duplicate_chance = self.random.choice([0.0, 0.0, 0.03])
         self.world.store.stale_list_chance = self.random.choice([0.0, 0.0, 0.5])
+        frames = random.Random(f"{seed}-object-log-frames")
+        self.knobs |= {
+            (limits, "LOG_OBJECT_CHECKPOINT_FRAMES_MIN"): frames.choice([1, 10, 40, 256]),
+            (limits, "CHECKPOINT_BYTES_PER_FRAME"): frames.choice([50, 4096]),
+            (limits, "CHECKPOINT_FRAMES_PER_SEGMENT"): frames.choice([0, 4]),
+            (limits, "LOG_OBJECT_KEPT_BYTES"): frames.choice([0, 5_000, limits.LOG_OBJECT_KEPT_BYTES]),
+            (limits, "LOG_OBJECT_KEPT_FRAME_MAX_BYTES"): frames.choice([1024, limits.LOG_OBJECT_KEPT_FRAME_MAX_BYTES]),
+        }
 
     def _crash_point(self, process: SimProcess, operations: int, power: bool) -> asyncio.Future[None]:
         return self.world.crash_at_store_request(process, operations)

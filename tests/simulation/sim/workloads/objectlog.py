@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import dataclass, field
+from typing import Any
 
+from sim.knobs import turned
 from sim.process import ProcessKilledError, SimProcess
 from sim.store import AttachedStore
 from sim.swarm import Swarm
@@ -113,6 +115,11 @@ class ObjectLogWorkload:
         """Faults that ended may still have errors under way."""
         self.swarm = Swarm(self.world, store=True, every_s=10.0)
         self.model = ObjectLogModel()
+        kept = random.Random(f"{seed}-object-log-kept")
+        self.knobs: dict[tuple[Any, str], Any] = {
+            (limits, "LOG_OBJECT_KEPT_BYTES"): kept.choice([0, 20_000, limits.LOG_OBJECT_KEPT_BYTES]),
+            (limits, "LOG_OBJECT_KEPT_FRAME_MAX_BYTES"): kept.choice([1024, limits.LOG_OBJECT_KEPT_FRAME_MAX_BYTES]),
+        }
         self.broken: list[BaseException] = []
         self.lease = 0
         self.steps = 0
@@ -124,7 +131,7 @@ class ObjectLogWorkload:
 
     def run(self) -> None:
         """Raises Violation."""
-        with self.world as world:
+        with turned(self.knobs), self.world as world:
             try:
                 world.run(self._lies() if self.lying else self._main())
             finally:
