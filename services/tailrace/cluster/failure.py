@@ -5,6 +5,9 @@ counted from the later of the last renewal that it saw and its own (re)connectio
 time inside a Lease is read. A worker that lapses alone is dead. When more than half of the workers lapse together, it
 may as well be the API or the observer: nothing is decided for one period, then their pods are asked, and only who does
 not answer is dead.
+
+A worker whose address refuses connections needs no lapse: nothing runs there. Who was not seen to renew for
+``suspect_s`` may be asked (`FailureDetector.suspects`), unless more than half of the workers are silent for so long.
 """
 
 from __future__ import annotations
@@ -17,6 +20,9 @@ from tailrace.common import limits
 
 LOOKS_MIN: Final = 3
 """Looks without a renewal that a lapse needs besides time: one old list proves nothing."""
+
+SUSPECT_LOOKS_MIN: Final = 2
+"""Looks without a renewal that a suspicion needs besides time."""
 
 _PAST_MAX: Final = 8
 
@@ -68,10 +74,14 @@ class FailureDetector:
     """See the module's docstring. All times are seconds of the observer's monotonic clock."""
 
     def __init__(
-        self, lapse_s: float = limits.WORKER_LEASE_LAPSE_S, together_s: float = limits.WORKER_LEASE_TOGETHER_S
+        self,
+        lapse_s: float = limits.WORKER_LEASE_LAPSE_S,
+        together_s: float = limits.WORKER_LEASE_TOGETHER_S,
+        suspect_s: float = limits.WORKER_LEASE_SUSPECT_S,
     ) -> None:
         self._lapse_s = lapse_s
         self._together_s = together_s
+        self._suspect_s = suspect_s
         self._workers: dict[str, _Worker] = {}
         self._looked_s: float | None = None
         """The last look; None: there was none yet, or the connection was lost since."""
@@ -119,6 +129,23 @@ class FailureDetector:
         if known is not None and not known.dead and self._is_lapsed(known, now_s):
             known.asked_s = now_s
             known.dead = not alive
+
+    def suspects(self, now_s: float) -> tuple[str, ...]:
+        """Who is silent, may be dead, and may be found to be so by asking (`refused`)."""
+        living = [name for name, worker in sorted(self._workers.items()) if not worker.dead]
+        silent = [name for name in living if self._is_suspect(self._workers[name], now_s)]
+        gone = sum(worker.dead and self._silence_s(worker, now_s) < self._lapse_s for worker in self._workers.values())
+        return tuple(silent) if 2 * (len(silent) + gone) <= len(living) + gone else ()
+
+    def refused(self, worker: str, now_s: float) -> None:
+        """A suspect's address refused a connection: its process, and the pod's that stands in for it, have ended."""
+        known = self._workers.get(worker)
+        if known is not None and self._is_suspect(known, now_s):
+            known.dead = True
+
+    def _is_suspect(self, worker: _Worker, now_s: float) -> bool:
+        silence_s = self._silence_s(worker, now_s)
+        return not worker.dead and worker.looks >= SUSPECT_LOOKS_MIN and silence_s >= self._suspect_s
 
     def verdict(self, now_s: float) -> Verdict:
         """What is known now; to be asked after each look."""

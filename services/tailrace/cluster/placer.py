@@ -31,7 +31,7 @@ from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NotFoundError, UnavailableError, WriteConflictError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
     from typing import NoReturn
 
     from tailrace.cluster.endpoints import ContainerEndpoints
@@ -45,6 +45,10 @@ class Prober(Protocol):
 
     async def answers(self, worker: str, endpoints: ContainerEndpoints | None) -> bool:
         """Whether the worker answers within ``limits.PROBE_DEADLINE_S``."""
+        ...
+
+    async def refuses(self, worker: str, endpoints: ContainerEndpoints | None) -> bool:
+        """Whether its address refuses a connection: the worker has ended. Silence is none, nor is any other failure."""
         ...
 
 
@@ -108,20 +112,26 @@ class Placer:
 
     async def _judge(self) -> Verdict:
         loop = asyncio.get_running_loop()
+        for worker, refuses in await self._ask(self._prober.refuses, self._detector.suspects(loop.time())):
+            if refuses:
+                self._detector.refused(worker, loop.time())
         verdict = self._detector.verdict(loop.time())
-        if not verdict.ask:
-            return verdict
+        for worker, alive in await self._ask(self._prober.answers, verdict.ask):
+            _logger.warning("worker_asked", worker=worker, answers=alive)
+            self._detector.answered(worker, loop.time(), alive=alive)
+        return self._detector.verdict(loop.time())
+
+    async def _ask(
+        self, question: Callable[[str, ContainerEndpoints | None], Awaitable[bool]], workers: Sequence[str]
+    ) -> list[tuple[str, bool]]:
         room = asyncio.Semaphore(limits.PROBES_CONCURRENT_MAX)
 
         async def ask(worker: str) -> bool:
             async with room:
-                return await self._prober.answers(worker, self._endpoints.get(worker))
+                return await question(worker, self._endpoints.get(worker))
 
-        answers = await asyncio.gather(*(ask(worker) for worker in verdict.ask))
-        for worker, alive in zip(verdict.ask, answers, strict=True):
-            _logger.warning("worker_asked", worker=worker, answers=alive)
-            self._detector.answered(worker, loop.time(), alive=alive)
-        return self._detector.verdict(loop.time())
+        answers = await asyncio.gather(*(ask(worker) for worker in workers))
+        return list(zip(workers, answers, strict=True))
 
     async def _place(self, leases: Mapping[str, WorkerLease], verdict: Verdict) -> Decision:
         manifest = await self._api.get(STREAM_CLUSTERS, self._cluster)

@@ -1,4 +1,4 @@
-"""Asking a worker's pod whether it is there: a Hello of the binary protocol, answered (wire §2, design §9)."""
+"""Asking a worker's pod whether it is there: a Hello of the binary protocol, answered (wire §2, design §9, ADR 0009)."""
 
 from __future__ import annotations
 
@@ -41,6 +41,24 @@ class HelloProber:
         except (OSError, TimeoutError, ValueError) as error:  # the last one: what is no name of a host
             _logger.info("worker_does_not_answer", worker=worker, reason=repr(error))
             return False
+
+    async def refuses(self, worker: str, endpoints: ContainerEndpoints | None) -> bool:
+        """See Prober.refuses. Whatever else goes wrong says nothing."""
+        if endpoints is None:
+            return False
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(limits.PROBE_REFUSAL_DEADLINE_S):
+                transport, _ = await loop.create_connection(
+                    asyncio.Protocol, endpoints.internal.host, endpoints.internal.port
+                )
+        except ConnectionRefusedError as error:
+            _logger.info("worker_is_not_there", worker=worker, reason=repr(error))
+            return True
+        except (OSError, TimeoutError, ValueError):  # the last one: what is no name of a host
+            return False
+        transport.abort()
+        return False
 
 
 class _Answer(asyncio.Protocol):

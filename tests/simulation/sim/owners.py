@@ -177,6 +177,12 @@ class SimProber:
         owner = self._fleet.owners.get(worker)
         return owner is not None and owner.process.alive and not owner.process.paused
 
+    async def refuses(self, worker: str, endpoints: ContainerEndpoints | None) -> bool:
+        """See Prober.refuses."""
+        await asyncio.sleep(0.01)
+        owner = self._fleet.owners.get(worker)
+        return owner is None or not owner.process.alive
+
 
 class OwnerFleet:
     """A cluster of such workers, a placer, and what happened to its containers."""

@@ -246,6 +246,70 @@ def test_a_new_worker_lives_at_once(fleet: Fleet) -> None:
     assert "f" in fleet.look().alive
 
 
+def test_who_is_silent_and_refuses_connections_is_dead_before_the_lapse(fleet: Fleet) -> None:
+    fleet.silent.add("c")
+    fleet.look()
+    assert not fleet.detector.suspects(fleet.now_s), "one look proves nothing"
+    fleet.look()
+    assert fleet.detector.suspects(fleet.now_s) == ("c",)
+    fleet.detector.refused("c", fleet.now_s)
+    assert fleet.detector.verdict(fleet.now_s) == Verdict(alive=("a", "b", "d", "e"), dead=("c",))
+    assert not fleet.detector.suspects(fleet.now_s)
+    fleet.renewals["c"] = Renewal("next", 0)
+    assert fleet.look() == Verdict(alive=tuple("abcde"))
+
+
+def test_who_renews_meanwhile_lives_whatever_its_address_said(fleet: Fleet) -> None:
+    fleet.silent.add("c")
+    fleet.look()
+    fleet.look()
+    fleet.silent.clear()
+    fleet.look()
+    fleet.detector.refused("c", fleet.now_s)
+    assert fleet.detector.verdict(fleet.now_s) == Verdict(alive=tuple("abcde"))
+
+
+def test_more_than_half_are_not_suspected_together_nor_one_after_the_other(fleet: Fleet) -> None:
+    """What refuses connections to most of the workers may be the network between them and the observer."""
+    fleet.silent.update("abc")
+    for _ in range(4):
+        fleet.look()
+        assert not fleet.detector.suspects(fleet.now_s)
+    fleet.silent.clear()
+    fleet.look()
+    fleet.silent.update("ab")
+    fleet.look()
+    fleet.silent.add("c")
+    fleet.look()
+    assert fleet.detector.suspects(fleet.now_s) == ("a", "b")
+    for name in "ab":
+        fleet.detector.refused(name, fleet.now_s)
+    fleet.look()
+    assert not fleet.detector.suspects(fleet.now_s)
+    assert fleet.look().dead == ("a", "b")
+    assert not fleet.detector.suspects(fleet.now_s)
+    fleet.look()
+    assert fleet.detector.suspects(fleet.now_s) == ("c",), "the others lapsed by now, whoever answers"
+
+
+def test_half_of_the_workers_may_be_suspected() -> None:
+    fleet = Fleet("abcd")
+    fleet.look()
+    fleet.look()
+    fleet.silent.update("ab")
+    fleet.look()
+    fleet.look()
+    assert fleet.detector.suspects(fleet.now_s) == ("a", "b")
+
+
+def test_an_outage_of_the_api_makes_nobody_suspect(fleet: Fleet) -> None:
+    fleet.silent.add("a")
+    for _ in range(10):
+        fleet.look(reachable=False)
+    fleet.look()
+    assert not fleet.detector.suspects(fleet.now_s)
+
+
 @given(st.lists(st.tuples(st.sets(st.sampled_from("abcde")), st.booleans(), st.sampled_from([1.0, 2.5, 7.0]))))
 def test_nobody_is_dead_without_a_whole_lapse_of_looks_at_the_silence(
     looks: list[tuple[set[str], bool, float]],

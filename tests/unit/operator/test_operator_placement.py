@@ -22,6 +22,9 @@ class Nobody:
     async def answers(self, worker: str, endpoints: ContainerEndpoints | None) -> bool:
         return False
 
+    async def refuses(self, worker: str, endpoints: ContainerEndpoints | None) -> bool:
+        return False
+
 
 def play(scenario: Callable[[LocalKubernetes, Placements], Awaitable[None]]) -> None:
     with SimWorld(1) as world:

@@ -29,6 +29,7 @@ from tailrace.cluster.heartbeat import Heart
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS
 from tailrace.cluster.leaseepochs import LeaseEpochs
 from tailrace.cluster.placer import Placer
+from tailrace.cluster.prober import HelloProber
 from tailrace.cluster.renewal import Renewer
 from tailrace.common import limits
 from tailrace.common.budgets import Budgets
@@ -264,6 +265,7 @@ class OperatorNode:
         self.process: SimProcess = world.process("operator")
         self._api = kubernetes.attach(self.process)
         self._unanswered = unanswered
+        self._prober = HelloProber()
 
     async def serve(self) -> None:
         """Place containers for ever."""
@@ -282,6 +284,13 @@ class OperatorNode:
             return False
         await connection.close()
         return True
+
+    async def refuses(self, worker: str, endpoints: ContainerEndpoints | None) -> bool:
+        """See Prober.refuses."""
+        refuses = await self._prober.refuses(worker, endpoints)
+        if refuses:
+            self._unanswered(worker)
+        return refuses
 
 
 def stream_cluster() -> dict[str, Any]:
