@@ -172,6 +172,13 @@ class Controllers:
             link.answered_s, link.silent_until_s = asyncio.get_running_loop().time(), None
             link.backoff.reset()
 
+    def look_anew(self, cluster: ClusterName) -> None:
+        """The cluster's resource changed: what was known of it, and of whether its controller answers, is old."""
+        self._known.pop(cluster, None)
+        link = self._links.get(cluster)
+        if link is not None:
+            link.answered_s = link.silent_until_s = None
+
     async def forget(self, cluster: ClusterName) -> None:
         """The cluster is gone: close its connections; calls under way fail."""
         self._known.pop(cluster, None)

@@ -27,9 +27,9 @@ from tailrace.common.http import listen, serve_app
 from tailrace.common.realports import SystemClock, SystemEntropy
 from tailrace_operator.cluster.names import MANAGED
 from tailrace_operator.cluster.reconcile import StreamClusterReconciler
-from tailrace_operator.cluster.state import notable
+from tailrace_operator.cluster.state import notable, told_to_followers
 from tailrace_operator.cluster.tier2 import MinioProbe
-from tailrace_operator.controllers import Controllers
+from tailrace_operator.controllers import ClusterName, Controllers
 from tailrace_operator.handlers import Watching, forward_logs
 from tailrace_operator.health import Health
 from tailrace_operator.leading import Leadership
@@ -39,7 +39,7 @@ from tailrace_operator.placement import Placements
 from tailrace_operator.readergroup.reconcile import ReaderGroupReconciler
 from tailrace_operator.releasecommand import NAME as RELEASE
 from tailrace_operator.releasecommand import release, release_settings_of
-from tailrace_operator.rounds import Rounds, owner_of
+from tailrace_operator.rounds import Key, Rounds, cluster_of, owner_of
 from tailrace_operator.stream.reconcile import StreamReconciler
 from tailrace_operator.uninstalling import KINDS
 
@@ -141,8 +141,10 @@ class Operator:
             period_s=settings.cluster_period_s,
         )
         self._rounds.add(clusters, notable)
-        self._rounds.add(StreamReconciler(self._objects, self._controllers))
-        self._rounds.add(ReaderGroupReconciler(self._objects, self._controllers))
+        self._rounds.add(StreamReconciler(self._objects, self._controllers), follows=cluster_of)
+        self._groups = ReaderGroupReconciler(self._objects, self._controllers)
+        self._rounds.add(self._groups, follows=cluster_of)
+        self._rounds.lead(STREAM_CLUSTERS, told_to_followers, self._cluster_changed)
 
     async def run(self) -> None:
         """Work until cancelled. Raises TailraceError: something that must not end has ended."""
@@ -187,6 +189,11 @@ class Operator:
                 self._rounds.child_changed(owner)
         else:
             self._rounds.heard(kind, change, manifest)
+
+    def _cluster_changed(self, key: Key) -> None:
+        cluster = ClusterName(key.namespace, key.name)
+        self._controllers.look_anew(cluster)
+        self._groups.look_anew(cluster)
 
     def _api_of(self, namespace: str) -> HttpKubernetes:
         if namespace not in self._apis:

@@ -1,6 +1,7 @@
 """Reconciling: when which object is looked at (ADR 0015).
 
-Three things bring an object on: a change that the watch tells, its period, and a failure before. Each period all
+Four things bring an object on: a change that the watch tells, a change of the object that it follows, its period, and a
+failure before. Each period all
 objects of a kind are listed: so a watch that has fallen silent costs a period and no more, and it is noticed. An object
 is reconciled from the newest state that was heard of, by one call at a time.
 """
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import structlog
 
+from tailrace.cluster.kubernetes import STREAM_CLUSTERS
 from tailrace.common import limits
 from tailrace.common.errors import NotFoundError, TailraceError
 from tailrace_operator.reconciling import FINALIZER, READY, Condition, Outcome, Truth
@@ -58,6 +60,10 @@ class Rounds:
         self._counts: Counter[str] = Counter()
         self._noted: dict[Key, Any] = {}
         self._failures: dict[Key, int] = {}
+        self._leader_of: dict[str, Callable[[Manifest], Key]] = {}
+        self._leaders: dict[str, tuple[Notable, Callable[[Key], None]]] = {}
+        self._told: dict[Key, Any] = {}
+        """Of objects that others follow: what these were told of last."""
         self._queues: dict[str, WorkQueue[Key]] = {}
         """By kind: Streams that wait for their controller leave the workers of StreamClusters alone."""
         self._watch = WatchCheck()
@@ -66,12 +72,30 @@ class Rounds:
         self.reconciled = 0
         self.failed = 0
 
-    def add(self, reconciler: Reconciler, notable: Notable = lambda _: None) -> None:
-        """Register a kind. `notable`: what of an object, besides its specification, is worth a look when it changes."""
+    def add(
+        self,
+        reconciler: Reconciler,
+        notable: Notable = lambda _: None,
+        *,
+        follows: Callable[[Manifest], Key] | None = None,
+    ) -> None:
+        """Register a kind. `notable`: what of an object, besides its specification, is worth a look when it changes.
+
+        ``follows``: the object that one of the kind depends on.
+        """
         plural = reconciler.kind.plural
+        if follows is not None:
+            self._leader_of[plural] = follows
         self._reconcilers[plural] = reconciler
         self._queues[plural] = WorkQueue(self._work)
         self._notable[plural] = notable
+
+    def lead(self, kind: Kind, told: Notable, changed: Callable[[Key], None]) -> None:
+        """Let the objects that follow one of `kind` be looked at when what is `told` of it changes, or it is gone.
+
+        ``changed`` is called before they are. Of many that follow one, a few are looked at at a time.
+        """
+        self._leaders[kind.plural] = (told, changed)
 
     @property
     def kinds(self) -> list[Kind]:
@@ -111,6 +135,7 @@ class Rounds:
             return
         self._counts[key.plural] += known is None
         self._known[key] = manifest
+        self._tell_followers(key, manifest)
         noted = (_essence(manifest), self._notable[key.plural](manifest))
         wiped = not _has_conditions(manifest) and known is not None and _has_conditions(known)
         if self._noted.get(key) != noted or wiped:
@@ -125,6 +150,24 @@ class Rounds:
             self._noted.pop(key, None)
             self._failures.pop(key, None)
             self._queues[key.plural].add(key)
+            self._tell_followers(key, None)
+
+    def _tell_followers(self, key: Key, manifest: Manifest | None) -> None:
+        if key.plural not in self._leaders:
+            return
+        told, changed = self._leaders[key.plural]
+        before = self._told.pop(key, None)
+        if manifest is not None:
+            self._told[key] = told(manifest)
+        if self._told.get(key) == before:
+            return
+        changed(key)
+        for plural, leader_of in self._leader_of.items():
+            followers = [one for one, its in self._known.items() if one.plural == plural and leader_of(its) == key]
+            spread_s = min(len(followers) * limits.OPERATOR_FOLLOW_GAP_S, self._reconcilers[plural].period_s / 2)
+            for number, follower in enumerate(followers):
+                self._failures.pop(follower, None)
+                self._queues[plural].add(follower, number * spread_s / len(followers))
 
     # -- what runs
 
@@ -234,6 +277,12 @@ def owner_of(manifest: Manifest, kind: Kind) -> Key | None:
         if owner.get("kind") == kind.kind and str(owner.get("apiVersion", "")).startswith(f"{kind.group}/"):
             return Key(kind.plural, str(metadata.get("namespace", "")), str(owner.get("name", "")))
     return None
+
+
+def cluster_of(manifest: Manifest) -> Key:
+    """The StreamCluster that a Stream or ReaderGroup names."""
+    name = (manifest.get("spec") or {}).get("cluster")
+    return Key(STREAM_CLUSTERS.plural, str(manifest["metadata"]["namespace"]), str(name))
 
 
 def _key(kind: Kind, manifest: Manifest) -> Key:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.cluster.clustermap import read_map
 from tailrace.common.errors import BadRequestError
-from tailrace_operator.reconciling import Condition, Truth
+from tailrace_operator.reconciling import READY, Condition, Truth
 
 if TYPE_CHECKING:
     from tailrace.cluster.kubernetes import Manifest
@@ -71,6 +71,14 @@ def notable(manifest: Manifest) -> Any:
         [(item.get("id"), item.get("worker")) for item in status.get("containers") or [] if isinstance(item, dict)],
         [item.get("name") for item in status.get("workers") or [] if isinstance(item, dict)],
     )
+
+
+def told_to_followers(manifest: Manifest) -> Any:
+    """What of a StreamCluster its Streams and ReaderGroups are to hear of: which one it is, and whether it serves."""
+    metadata = manifest["metadata"]
+    conditions = [one for one in _status(manifest).get("conditions") or [] if isinstance(one, dict)]
+    found = [one.get("status") for one in conditions if one.get("type") == READY]
+    return metadata.get("uid"), bool(metadata.get("deletionTimestamp")), found
 
 
 def _status(workload: Manifest | None) -> Mapping[str, Any]:

@@ -81,6 +81,12 @@ class LagBoard:
         assert group.found is not None
         return group.found
 
+    def look_anew(self, cluster: ClusterName) -> None:
+        """The cluster's resource changed: its groups are measured again when the next sample is asked for."""
+        known = self._clusters.get(cluster)
+        if known is not None:
+            known.measured_s = None
+
     def forget(self, cluster: ClusterName, resource: str) -> None:
         """Nobody asks for that resource's group any more."""
         known = self._clusters.get(cluster)

@@ -51,6 +51,10 @@ class ReaderGroupReconciler:
         self._controllers = controllers
         self._board = LagBoard(controllers)
 
+    def look_anew(self, cluster: ClusterName) -> None:
+        """The cluster's resource changed: what was measured before is not told any more."""
+        self._board.look_anew(cluster)
+
     @property
     def kind(self) -> Kind:
         """See Reconciler.kind."""

@@ -86,6 +86,23 @@ async def test_a_controller_that_does_not_answer_is_left_alone_for_a_while(
     assert controllers.asked == 2
 
 
+async def test_a_cluster_that_changed_is_asked_anew(controllers: Answering) -> None:
+    controllers.look_anew(MAIN)  # nobody has asked yet
+    controllers.answers = False
+    with pytest.raises(UnavailableError, match="main does not answer"):
+        async with controllers.use(MAIN):
+            raise AssertionError("nobody is there")
+    controllers.answers = True
+    controllers.look_anew(MAIN)
+    async with controllers.use(MAIN):
+        pass
+    controllers.answers = False
+    controllers.look_anew(MAIN)
+    with pytest.raises(UnavailableError, match="main does not answer"):
+        async with controllers.use(MAIN):
+            raise AssertionError("it answered a moment ago")
+
+
 async def test_whoever_comes_meanwhile_waits_for_the_one_question(controllers: Answering) -> None:
     async def use() -> None:
         async with controllers.use(MAIN):
@@ -133,6 +150,8 @@ async def test_a_cluster_is_looked_up_once_in_a_while(objects: LocalObjects, con
     await objects.set_finalizers(STREAM_CLUSTERS, manifest, ["x"])
     objects.remove(STREAM_CLUSTERS, "main")
     assert await controllers.state(MAIN) is ClusterState.THERE
+    controllers.look_anew(MAIN)
+    assert await controllers.state(MAIN) is ClusterState.LEAVING
     assert await controllers.state(MAIN, fresh=True) is ClusterState.LEAVING
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ from sim import SimWorld
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS, Kind, Manifest
 from tailrace.common import limits
 from tailrace.common.errors import UnavailableError
+from tailrace_operator.cluster.state import told_to_followers
 from tailrace_operator.objects import STREAMS
 from tailrace_operator.reconciling import READY, Condition, Outcome, Truth
-from tailrace_operator.rounds import Key, Rounds, owner_of
+from tailrace_operator.rounds import Key, Rounds, cluster_of, owner_of
 from tailrace_operator.watchcheck import WatchCheck
 from tailrace_operator.workqueue import WorkQueue
 
@@ -372,5 +374,115 @@ def test_too_many_objects_of_one_kind_take_no_place_of_another(monkeypatch: pyte
             assert len(rounds) == 4
 
         await running(rounds.run(), steps())
+
+    simulated(scenario)
+
+
+async def say_ready(objects: LocalObjects, rounds: Rounds, status: str, ready_stores: int = 0) -> None:
+    """The StreamCluster says so of itself, and the watch tells."""
+    cluster = await objects.get(STREAM_CLUSTERS, "here", "main")
+    told = {"conditions": [{"type": READY, "status": status}], "readyStores": ready_stores}
+    rounds.heard(STREAM_CLUSTERS, "MODIFIED", await objects.merge_status(STREAM_CLUSTERS, cluster, told))
+
+
+@contextlib.contextmanager
+def followed(objects: LocalObjects, streams: Counting) -> Iterator[tuple[Rounds, list[Key]]]:
+    """Rounds over Streams that follow StreamClusters, and which of these have changed."""
+    changed: list[Key] = []
+    rounds = Rounds(objects, None, Fixed(), Fixed())
+    clusters = CountingClusters()
+    clusters.outcome = Outcome(())
+    rounds.add(clusters)
+    rounds.add(streams, follows=cluster_of)
+    rounds.lead(STREAM_CLUSTERS, told_to_followers, changed.append)
+    yield rounds, changed
+
+
+def test_streams_are_looked_at_when_their_cluster_begins_or_ceases_to_serve() -> None:
+    async def scenario() -> None:
+        objects, streams = LocalObjects(), Counting()
+        streams.period_s = 10_000.0
+        cluster = objects.make(STREAM_CLUSTERS, "main", {})
+        objects.make(STREAMS, "ours", {"cluster": "main"})
+        objects.make(STREAMS, "others", {"cluster": "other"})
+        objects.make(STREAMS, "elsewhere", {"cluster": "main"}, namespace="there")
+        main = Key("streamclusters", "here", "main")
+
+        with followed(objects, streams) as (rounds, changed):
+
+            async def steps() -> None:
+                await asyncio.sleep(5_100)
+                for status, looks in (("False", 1), ("False", 0), ("True", 1), ("Unknown", 1)):
+                    streams.looks.clear()
+                    changed.clear()
+                    await say_ready(objects, rounds, status, looks)
+                    await asyncio.sleep(2)
+                    assert streams.looks == [("ours", 1)] * looks
+                    assert changed == [main] * looks
+                streams.looks.clear()
+                rounds.heard(STREAM_CLUSTERS, "DELETED", cluster)
+                rounds.heard(STREAM_CLUSTERS, "DELETED", cluster)
+                await asyncio.sleep(2)
+                assert streams.looks == [("ours", 1)]
+                objects.remove(STREAM_CLUSTERS, "main")
+                again = objects.make(STREAM_CLUSTERS, "main", {})
+                rounds.heard(STREAM_CLUSTERS, "ADDED", again)
+                await asyncio.sleep(2)
+                assert streams.looks == [("ours", 1)] * 2
+
+            await running(rounds.run(), steps())
+
+    simulated(scenario)
+
+
+def test_a_stream_that_failed_for_long_is_looked_at_as_soon_as_its_cluster_serves() -> None:
+    async def scenario() -> None:
+        objects, streams = LocalObjects(), Counting()
+        streams.period_s = 10_000.0
+        streams.failures = 1_000
+        objects.make(STREAM_CLUSTERS, "main", {})
+        objects.make(STREAMS, "ours", {"cluster": "main"})
+
+        with followed(objects, streams) as (rounds, _):
+
+            async def steps() -> None:
+                await asyncio.sleep(600)
+                streams.looks.clear()
+                streams.failures = 1  # the first connection after it
+                await say_ready(objects, rounds, "True")
+                await asyncio.sleep(3)
+                assert len(streams.looks) == 2, "the pauses begin anew"
+
+            await running(rounds.run(), steps())
+
+    simulated(scenario)
+
+
+def test_many_streams_of_a_cluster_are_looked_at_one_after_the_other() -> None:
+    """Whoever changes meanwhile does not wait for all of them."""
+
+    async def scenario() -> None:
+        objects, streams = LocalObjects(), Counting()
+        streams.period_s = 10_000.0
+        objects.make(STREAM_CLUSTERS, "main", {})
+        made = [objects.make(STREAMS, f"s{number}", {"cluster": "main"}) for number in range(500)]
+
+        with followed(objects, streams) as (rounds, _):
+
+            async def steps() -> None:
+                await asyncio.sleep(5_100)
+                streams.looks.clear()
+                await say_ready(objects, rounds, "True")
+                await asyncio.sleep(2)
+                assert 80 < len(streams.looks) < 120
+                made[-1]["metadata"]["generation"] = 2
+                rounds.heard(STREAMS, "MODIFIED", made[-1])
+                await asyncio.sleep(0.3)
+                assert ("s499", 2) in streams.looks
+                await asyncio.sleep(500 * limits.OPERATOR_FOLLOW_GAP_S)
+                assert len({name for name, _ in streams.looks}) == 500
+                assert len(streams.looks) <= 501
+
+            await running(rounds.run(), steps())
 
     simulated(scenario)

@@ -18,6 +18,7 @@ from tailrace.common import limits
 from tailrace.common.errors import NoSuchReaderGroupError
 from tailrace.common.streamcut import parse_stream_cut
 from tailrace.wire.tables import TableEntry
+from tailrace_operator.controllers import ClusterName
 from tailrace_operator.objects import READER_GROUPS, STREAM_CLUSTERS
 from tailrace_operator.readergroup.rust import state_table
 
@@ -305,6 +306,10 @@ async def test_all_groups_of_a_cluster_are_measured_at_once(readers: Readers, mo
     for number in range(5):
         await readers.look(f"g{number}")
     assert board.measurements == before
+    readers.hand.reconcilers[READER_GROUPS.plural].look_anew(ClusterName(NAMESPACE, "main"))  # type: ignore[attr-defined]
+    for number in range(5):
+        await readers.look(f"g{number}")
+    assert board.measurements == before + 1, "their cluster has changed"
 
 
 class Key(dict[str, Any]):
