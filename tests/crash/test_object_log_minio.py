@@ -104,3 +104,12 @@ async def test_owners_that_replace_each_other_lose_and_repeat_nothing(store: Obj
     assert acknowledged.items() <= found.items()
     assert sorted(found) == list(range(len(found)))
     await log.close()
+
+
+async def test_many_objects_are_deleted_at_once(store: ObjectStore) -> None:
+    keys = [f"log/1/{number:020d}" for number in range(100)]
+    for key in keys[::2]:  # the others never were
+        await store.put(key, [b"frame"])
+    await store.delete(keys)
+    assert [info.key async for info in store.list("log/1")] == []
+    await store.delete(keys)

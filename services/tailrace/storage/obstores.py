@@ -109,12 +109,16 @@ class ObstoreObjects:
                 yield ObjectInfo(meta["path"].removeprefix(self._prefix), meta["size"])
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects; missing ones are not an error."""
+        """Delete objects; missing ones are not an error. An S3 store gets one request for all of them."""
+        if keys and isinstance(self._store, S3Store):
+            await self._delete(keys[0], [self._prefix + key for key in keys])
+            return
         for key in keys:
-            try:
-                await self._call("delete", key, obstore.delete_async(self._store, self._prefix + key))
-            except NotFoundError:
-                continue
+            await self._delete(key, self._prefix + key)
+
+    async def _delete(self, what: str, paths: str | Sequence[str]) -> None:
+        with contextlib.suppress(NotFoundError):
+            await self._call("delete", what, obstore.delete_async(self._store, paths))
 
     async def close(self) -> None:
         """Nothing to let go of: obstore closes its connections with the store object."""
