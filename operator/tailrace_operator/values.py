@@ -37,24 +37,26 @@ def is_duration(text: str) -> bool:
     return matches(grammar.DURATION, text)
 
 
-def size_bytes(text: str) -> int:
+def size_bytes(given: str | int) -> int:
     """Bytes of ``1536Mi``, ``1.5G``, ``4096``; a part of a byte counts as one, as Kubernetes has it.
 
     Raises:
-        ValueError: the text is no size.
+        ValueError: it is no size.
     """
+    text = str(given)
     if not is_size(text):
         raise ValueError(f"{text[:40]!r} is no size as 1536Mi")
     whole, fraction, unit = _parts(text)
     return _rounded_up(whole, fraction, _SIZE_UNITS[unit])
 
 
-def cpu_millis(text: str) -> int:
+def cpu_millis(given: str | int) -> int:
     """Thousandths of a processor of ``500m``, ``2``, ``1.5``.
 
     Raises:
-        ValueError: the text is no amount of processors.
+        ValueError: it is no amount of processors.
     """
+    text = str(given)
     if not matches(grammar.CPU, text):
         raise ValueError(f"{text[:40]!r} is no amount of processors as 500m")
     whole, fraction, unit = _parts(text)

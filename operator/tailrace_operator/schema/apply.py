@@ -20,6 +20,8 @@ def applied(schema: dict[str, Any], value: Any, path: str) -> Any:
     Raises:
         InvalidSpecError: it does not keep to the schema; names the field.
     """
+    if schema.get("x-kubernetes-int-or-string"):
+        return _number_or_string(schema, value, path)
     match schema["type"]:
         case "object":
             return _object(schema, value, path)
@@ -79,6 +81,14 @@ def _string(schema: dict[str, Any], value: Any, path: str) -> str:
     if "pattern" in schema and not re.search(schema["pattern"].removesuffix("$") + r"\Z", value):
         raise InvalidSpecError(path, f"{_shown(value)} does not match {schema['pattern']}")
     return value
+
+
+def _number_or_string(schema: dict[str, Any], value: Any, path: str) -> int | str:
+    if isinstance(value, str):
+        return _string(schema, value, path)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return _integer(schema, value, path)
+    raise InvalidSpecError(path, f"{_shown(value)} is neither a whole number nor a text")
 
 
 def _integer(schema: dict[str, Any], value: Any, path: str) -> int:

@@ -88,6 +88,22 @@ def integer(
     return _completed(schema, default, rules)
 
 
+def quantity(
+    description: str, *, pattern: str, maximum: int, default: str | None = None, rules: Sequence[Rule] = ()
+) -> Schema:
+    """A text as ``1536Mi`` or a whole number, as Kubernetes takes quantities; bounds of each beside the other's."""
+    schema: Schema = {
+        "x-kubernetes-int-or-string": True,
+        "anyOf": [{"type": "integer"}, {"type": "string"}],
+        "description": description,
+        "minimum": 0,
+        "maximum": maximum,
+        "maxLength": grammar.QUANTITY_MAX_LENGTH,
+        "pattern": pattern,
+    }
+    return _completed(schema, default, rules)
+
+
 def struct(
     description: str,
     properties: Mapping[str, Schema],

@@ -8,11 +8,13 @@ from tailrace_operator.schema import grammar
 from tailrace_operator.schema.build import Rule
 
 MEMORY_AT_LEAST: Final = Rule(
+    f"type(self) == int ? self >= {grammar.MEMORY_MIN_BYTES} : "
     f"!isQuantity(self) || quantity(self).compareTo(quantity('{grammar.MEMORY_MIN}')) >= 0",
     f"memory must be at least {grammar.MEMORY_MIN}, as in 1536Mi",
 )
 CPU_POSITIVE: Final = Rule(
-    "!isQuantity(self) || quantity(self).isGreaterThan(quantity('0'))", "cpu must be more than 0"
+    "type(self) == int ? self > 0 : !isQuantity(self) || quantity(self).isGreaterThan(quantity('0'))",
+    "cpu must be more than 0",
 )
 SIZE_BOUNDED: Final = Rule(
     f"!isQuantity(self) || quantity(self).compareTo(quantity('{grammar.SIZE_MAX}')) <= 0",

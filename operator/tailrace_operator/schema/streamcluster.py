@@ -15,6 +15,7 @@ from tailrace_operator.schema.build import (
     integer,
     keyed_list,
     observed_generation,
+    quantity,
     string,
     struct,
 )
@@ -47,20 +48,20 @@ IDENTITY_STAYS: Final = Rule(
 
 
 def _memory(description: str, default: str) -> Schema:
-    return string(
+    return quantity(
         description,
-        max_length=grammar.QUANTITY_MAX_LENGTH,
         pattern=grammar.SIZE,
+        maximum=grammar.SIZE_NUMBER_MAX,
         default=default,
         rules=[rules.MEMORY_AT_LEAST],
     )
 
 
 def _cpu() -> Schema:
-    return string(
+    return quantity(
         "Processors that a pod may use, as 500m or 2. Without it there is no limit.",
-        max_length=grammar.QUANTITY_MAX_LENGTH,
         pattern=grammar.CPU,
+        maximum=grammar.CPU_NUMBER_MAX,
         rules=[rules.CPU_POSITIVE],
     )
 

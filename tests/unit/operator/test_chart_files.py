@@ -72,7 +72,7 @@ def test_every_value_is_in_the_schema_and_the_other_way_round() -> None:
         ("cluster.colour", "red"),
         ("cluster.spec.segmentstore", {"memory": "2Gi"}),
         ("cluster.spec.segmentStore", {"memory": "2 GB"}),
-        ("cluster.spec.segmentStore", {"cpu": 2}),
+        ("cluster.spec.segmentStore", {"cpu": 0.5}),
         ("cluster.spec.tier2", {"bukket": "data"}),
         ("minio.bucket", "ab"),
         ("minio.persistence.size", "much"),

@@ -38,6 +38,8 @@ ALLOWED = {
     "x-kubernetes-list-type",
     "x-kubernetes-list-map-keys",
     "x-kubernetes-validations",
+    "x-kubernetes-int-or-string",
+    "anyOf",
 }
 
 
@@ -63,6 +65,13 @@ def own_nodes() -> list[Any]:
 def test_every_field_is_structural_and_bounded(node: dict[str, Any]) -> None:
     assert not node.keys() - ALLOWED
     assert node["description"].endswith(".")
+    if node.get("x-kubernetes-int-or-string"):
+        assert "type" not in node, "the API server allows it none"
+        assert node["anyOf"] == [{"type": "integer"}, {"type": "string"}], "and this one form beside"
+        assert node["maxLength"] >= 1
+        assert node["maximum"] > node["minimum"] >= 0
+        return
+    assert "anyOf" not in node
     match node["type"]:
         case "string":
             assert node["maxLength"] >= 1
@@ -190,7 +199,10 @@ TEXTS = ("", "a", "abc", "a.b", "1Gi", "2Gi", "7d", "25h", "1d", "0", "500m", "h
 
 def plausible(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
     """Values that often keep to the schema and often nearly do."""
-    match schema["type"]:
+    match schema.get("type", "quantity"):
+        case "quantity":
+            numbers = [schema["minimum"], schema["maximum"], schema["maximum"] + 1, -1, 2, 2**30, 0.5]
+            return st.sampled_from([*numbers, *TEXTS])
         case "object":
             required = set(schema.get("required", ()))
             fields = {name: plausible(field) for name, field in schema["properties"].items()}
