@@ -39,6 +39,7 @@ FULL_ONLY = [
     "test_namespace_deletion.py",
     "test_reader_group_resources.py",
     "test_stream_deletion.py",
+    "test_uninstall.py",
     "test_upgrade.py",
 ]
 collect_ignore = [] if PROFILE == "full" else FULL_ONLY

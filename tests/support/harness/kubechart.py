@@ -24,15 +24,16 @@ TEST_DEADLINE_S = 240.0
 UNITS = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 
 
-def values(*, store_memory: str = STORE_MEMORY, small: bool = False) -> dict[str, Any]:
-    """Values of the release. ``small``: as few processes as make a system."""
+def values(*, store_memory: str = STORE_MEMORY, small: bool = False, adopt: str | None = None) -> dict[str, Any]:
+    """Values of the release. ``small``: as few processes as make a system. ``adopt``: the id of the data's cluster."""
     size = {
         "containers": 4 if small else 16,
         "segmentStore": {"replicas": 1 if small else 2, "workers": 1 if small else 2, "memory": store_memory},
         "controller": {"replicas": 1 if small else 2},
     }
+    identity = {"adoptClusterId": adopt} if adopt else {}
     made: dict[str, Any] = {
-        "cluster": {"enabled": True, "name": CLUSTER, "spec": {**size, "tier2": {"prefix": "trial"}}},
+        "cluster": {"enabled": True, "name": CLUSTER, "spec": {**size, **identity, "tier2": {"prefix": "trial"}}},
         "minio": {"enabled": True, "resources": {"limits": {"memory": "2Gi"}}},
         "operator": {"replicas": 1 if small else 2, "credentialsSecrets": list(FOREIGN_SECRETS)},
     }
@@ -41,11 +42,11 @@ def values(*, store_memory: str = STORE_MEMORY, small: bool = False) -> dict[str
     return made
 
 
-def install(kube: Kubectl, *, store_memory: str = STORE_MEMORY, small: bool = False) -> None:
+def install(kube: Kubectl, *, store_memory: str = STORE_MEMORY, small: bool = False, adopt: str | None = None) -> None:
     """Install the release, or upgrade it; returns when the API server has taken it. Raises KubeError."""
     if kubecluster.is_local() and not is_installed(kube):
         kubecluster.make_volume(kube)
-    text = json.dumps(values(store_memory=store_memory, small=small))
+    text = json.dumps(values(store_memory=store_memory, small=small, adopt=adopt))
     kube.helm("upgrade", "--install", RELEASE, str(CHART), "--values", "-", stdin=text, deadline_s=INSTALL_DEADLINE_S)
 
 
