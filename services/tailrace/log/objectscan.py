@@ -209,8 +209,7 @@ class ObjectScanner:
                 return self._of_frame(epoch, sequence, nonce, await self._header(key))
             found = header_of(data[: frames.HEADER_BYTES], f"object {key}")
             header = self._of_frame(epoch, sequence, nonce, found)
-            # One that is damaged behind its header is only an error if it counts: whoever needs it reads it again.
-            if len(data) == found.frame_length and frames.judge_frame(found, memoryview(data)) == frames.COMPLETE:
+            if _is_sound(found, data):
                 self._kept.keep(epoch, sequence, frames.payload_of(found, memoryview(data)), length)
                 kept = True
             return header
@@ -325,6 +324,14 @@ class ObjectScanner:
             return _Ahead(epoch, sequence, length_bytes, kept)
         task = asyncio.get_running_loop().create_task(self._read(epoch, sequence))
         return _Ahead(epoch, sequence, length_bytes, task)
+
+
+def _is_sound(header: FrameHeader, data: bytes) -> bool:
+    """Whether an object is its whole frame, undamaged.
+
+    Damage behind a header is an error only if the frame counts: whoever needs it reads it again.
+    """
+    return len(data) == header.frame_length and frames.judge_frame(header, memoryview(data)) == frames.COMPLETE
 
 
 def _first_count(first: int, expected_last: int | None) -> int:

@@ -152,6 +152,12 @@ def _late_frames_of_older_epochs_counted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ObjectScanner, "_scan", scan)
 
 
+@bug("kept-frames-not-verified", ObjectLogWorkload)
+def _kept_frames_not_verified(patch: pytest.MonkeyPatch) -> None:
+    """A frame that a scan reads whole is taken for sound because its header is."""
+    patch.setattr(objectscan, "_is_sound", lambda header, data: len(data) == header.frame_length)
+
+
 @bug("truncated-without-mark", ObjectLogWorkload)
 def _truncated_without_mark(patch: pytest.MonkeyPatch) -> None:
     """Frames are deleted before a mark says that the log begins behind them."""

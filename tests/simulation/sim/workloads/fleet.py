@@ -69,6 +69,12 @@ class FleetWorkload:
             (limits, "FLUSH_INTERVAL_S"): rng.choice([0.5, 30.0]),
             (limits, "PLACER_CALM_S"): random.Random(f"{seed}-fleet-calm").choice([0.0, 3.0, limits.PLACER_CALM_S]),
         }
+        frames = random.Random(f"{seed}-fleet-frames")
+        self.knobs |= {
+            (limits, "LOG_OBJECT_CHECKPOINT_FRAMES_MIN"): frames.choice([5, 40, 256]),
+            (limits, "LOG_OBJECT_KEPT_BYTES"): frames.choice([5_000, limits.LOG_OBJECT_KEPT_BYTES]),
+            (limits, "CONTAINERS_OPENING_MAX"): frames.choice([1, 2, 4]),
+        }
         self.begins_anew = rng.random() < 0.3
         self.verifies = True
         self.nemesis = Nemesis(self, rng, faults)
