@@ -24,6 +24,7 @@ STREAMS: Final = Kind("tailrace.io", "v1alpha1", "Stream", "streams", status_apa
 READER_GROUPS: Final = Kind("tailrace.io", "v1alpha1", "ReaderGroup", "readergroups", status_apart=True)
 STATEFUL_SETS: Final = Kind("apps", "v1", "StatefulSet", "statefulsets", status_apart=True)
 DEPLOYMENTS: Final = Kind("apps", "v1", "Deployment", "deployments", status_apart=True)
+PODS: Final = Kind("", "v1", "Pod", "pods", status_apart=True)
 SERVICES: Final = Kind("", "v1", "Service", "services", status_apart=True)
 CONFIG_MAPS: Final = Kind("", "v1", "ConfigMap", "configmaps")
 SECRETS: Final = Kind("", "v1", "Secret", "secrets")

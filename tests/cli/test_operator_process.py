@@ -26,6 +26,7 @@ from tailrace_operator.objects import (
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,
     EVENTS,
+    PODS,
     ROLE_BINDINGS,
     ROLES,
     SECRETS,
@@ -254,6 +255,30 @@ async def test_a_cluster_gets_its_children_its_map_and_its_status(operators: Ope
     await until(lambda: wanted <= {(event["reason"], event["type"]) for event in server.all(EVENTS)})
     assert await operators.health() == (200, "ok")
     assert store.secret_key not in (operators.folder / "log-0").read_text()
+
+
+async def test_why_pods_are_not_ready_is_told_in_kubernetes_words(operators: Operators, store: Store) -> None:
+    server = operators.server
+    make_secret(server, store)
+    await operators.start()
+    server.make(STREAM_CLUSTERS, stream_cluster(store))
+    await until(lambda: server.find(DEPLOYMENTS, "main-controller") is not None)
+    for name, of, component in (("main-store-1", "main", "segmentstore"), ("other-store-0", "other", "segmentstore")):
+        labels = {"name": "tailrace", "instance": of, "component": component}
+        metadata = {"name": name, "labels": {f"app.kubernetes.io/{key}": value for key, value in labels.items()}}
+        waiting = {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}
+        status = {"containerStatuses": [{"name": component, "ready": False, "state": {"waiting": waiting}}]}
+        server.make(PODS, {"metadata": metadata})
+        server.edit(PODS, name, {"status": status})
+    for kind, name in ((STATEFUL_SETS, "main-store"), (DEPLOYMENTS, "main-controller")):
+        ready = {"replicas": 2, "readyReplicas": 1, "updatedReplicas": 2, "observedGeneration": 1}
+        server.edit(kind, name, {"status": ready})
+    told = await operators.until_condition("SegmentStoreReady", "False", "PodsNotReady")
+    assert told == "1 of 2 segment store pods are ready: pod main-store-1: ImagePullBackOff (Back-off pulling image)."
+    told = await operators.until_condition("ControllerReady", "False", "PodsNotReady")
+    assert told == "1 of 2 controller pods are ready."
+    server.forbidden.add(f"/api/v1/namespaces/{NAMESPACE}/pods")  # a role that is older than the operator
+    await until(lambda: operators.condition("SegmentStoreReady")[2] == "1 of 2 segment store pods are ready.")
 
 
 async def test_what_drifts_is_corrected(operators: Operators, store: Store) -> None:

@@ -15,8 +15,15 @@ import structlog
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS
 from tailrace.cluster.kubernetescalls import ForbiddenError
 from tailrace.common import limits
-from tailrace.common.errors import BadRequestError, InvalidSpecError, NotFoundError, WriteConflictError
+from tailrace.common.errors import (
+    BadRequestError,
+    InvalidSpecError,
+    NotFoundError,
+    UnavailableError,
+    WriteConflictError,
+)
 from tailrace_operator.cluster import checks, names
+from tailrace_operator.cluster.podtroubles import trouble_of
 from tailrace_operator.cluster.render import Child, Plan, children
 from tailrace_operator.cluster.state import (
     ACCEPTED,
@@ -28,7 +35,7 @@ from tailrace_operator.cluster.state import (
     ready_pods,
 )
 from tailrace_operator.cluster.tier2 import Tier2Error
-from tailrace_operator.objects import DEPLOYMENTS, SECRETS, SERVICES, STATEFUL_SETS
+from tailrace_operator.objects import DEPLOYMENTS, PODS, SECRETS, SERVICES, STATEFUL_SETS
 from tailrace_operator.reconciling import Condition, Outcome, Truth, is_deleted, ready
 from tailrace_operator.specs import StreamClusterSpec
 
@@ -100,11 +107,11 @@ class StreamClusterReconciler:
         try:
             spec = StreamClusterSpec.parse(manifest)
         except InvalidSpecError as error:
-            return self._outcome(manifest, None, workloads, [_false(ACCEPTED, "InvalidSpec", str(error))])
+            return await self._outcome(manifest, None, workloads, [_false(ACCEPTED, "InvalidSpec", str(error))])
         problem = await self._problem(manifest, spec, workloads)
         if problem is not None:
             refused = _false(ACCEPTED, problem.reason, problem.message)
-            return self._outcome(manifest, spec, workloads, [refused])
+            return await self._outcome(manifest, spec, workloads, [refused])
         accepted = Condition(ACCEPTED, Truth.TRUE, "Accepted", "The specification can be carried out.")
         try:
             credentials = await self._look(manifest, spec)
@@ -113,17 +120,17 @@ class StreamClusterReconciler:
             if workloads.store is not None:
                 await self._apply(self._plan(manifest, spec, ""), pods=False)
             retry_s = _PASSING_RETRY_S if error.passing else None
-            return self._outcome(manifest, spec, workloads, [accepted, refused], retry_s)
+            return await self._outcome(manifest, spec, workloads, [accepted, refused], retry_s)
         message = f"{spec.tier2.url} at {spec.tier2.endpoint} answers and is this cluster's."
         usable = Condition(TIER2_READY, Truth.TRUE, "Usable", message)
         try:
             workloads = await self._apply(self._plan(manifest, spec, credentials), pods=True)
         except BadRequestError as error:
             refused = _false(ACCEPTED, "ChildRefused", f"The Kubernetes API does not take what this makes: {error}")
-            return self._outcome(manifest, spec, workloads, [refused, usable])
+            return await self._outcome(manifest, spec, workloads, [refused, usable])
         self._placements.ensure(namespace, name)
         await self._prune(manifest, spec, workloads)
-        return self._outcome(manifest, spec, workloads, [accepted, usable])
+        return await self._outcome(manifest, spec, workloads, [accepted, usable])
 
     def _plan(self, manifest: Manifest, spec: StreamClusterSpec, credentials: str) -> Plan:
         metadata = manifest["metadata"]
@@ -217,7 +224,7 @@ class StreamClusterReconciler:
 
     # -- status
 
-    def _outcome(
+    async def _outcome(
         self,
         manifest: Manifest,
         spec: StreamClusterSpec | None,
@@ -234,8 +241,10 @@ class StreamClusterReconciler:
         store_pods = _replicas(workloads.store, spec.segment_store.replicas if spec else 0)
         controller_pods = _replicas(workloads.controller, spec.controller.replicas if spec else 0)
         conditions += [
-            pods_condition(STORE_READY, "segment store", workloads.store, store_pods),
-            pods_condition(CONTROLLER_READY, "controller", workloads.controller, controller_pods),
+            await self._pods(manifest, STORE_READY, names.STORE, "segment store", workloads.store, store_pods),
+            await self._pods(
+                manifest, CONTROLLER_READY, names.CONTROLLER, "controller", workloads.controller, controller_pods
+            ),
             placed_condition(
                 manifest, self._placements.reason(namespace, name), self._placements.failure(namespace, name)
             ),
@@ -249,6 +258,21 @@ class StreamClusterReconciler:
             status["controllerUri"] = names.controller_uri(name, namespace)
         summary = ready(conditions, "Serving", "Streams can be written and read.")
         return Outcome((*conditions, summary), status, retry_after_s=retry_after_s)
+
+    async def _pods(
+        self, manifest: Manifest, condition: str, component: str, what: str, workload: Manifest | None, wanted: int
+    ) -> Condition:
+        """Whether a component's pods are ready; they are asked for why not only when they are not."""
+        found = pods_condition(condition, what, workload, wanted)
+        if workload is None or found.is_true:
+            return found
+        metadata = manifest["metadata"]
+        try:
+            pods = await self._objects.list(PODS, metadata["namespace"], names.selector(metadata["name"], component))
+        except UnavailableError as error:  # it may not, perhaps: then the number alone is told
+            _logger.info("pods_not_listed", namespace=metadata["namespace"], name=metadata["name"], reason=str(error))
+            return found
+        return pods_condition(condition, what, workload, wanted, trouble_of(pods))
 
 
 def _false(condition_type: str, reason: str, message: str) -> Condition:

@@ -24,20 +24,26 @@ def ready_pods(workload: Manifest | None) -> int:
     return _count(_status(workload), "readyReplicas")
 
 
-def pods_condition(condition_type: str, what: str, workload: Manifest | None, wanted: int) -> Condition:
-    """Whether as many pods as asked for are ready, all of them as the specification says now."""
+def pods_condition(
+    condition_type: str, what: str, workload: Manifest | None, wanted: int, trouble: str = ""
+) -> Condition:
+    """Whether as many pods as asked for are ready, all of them as the specification says now.
+
+    `trouble`: what keeps one from being ready, as Kubernetes tells it.
+    """
     if workload is None:
         return Condition(condition_type, Truth.FALSE, "NotCreated", f"There are no {what} pods yet.", bad=None)
     status = _status(workload)
     ready, updated = ready_pods(workload), _count(status, "updatedReplicas")
+    why = f": {trouble}" if trouble else ""
     rolling = _count(status, "observedGeneration") < int(workload["metadata"].get("generation") or 0)
     if updated < wanted or rolling:
         # While the change is not taken note of, the number of changed pods is that of the change before.
         changed = "the change begins" if rolling else f"{updated} are as the specification says"
-        message = f"{ready} of {wanted} {what} pods are ready, {changed}."
+        message = f"{ready} of {wanted} {what} pods are ready, {changed}{why}."
         return Condition(condition_type, Truth.FALSE, "PodsChanging", message, bad=None)
     if ready < wanted:
-        message = f"{ready} of {wanted} {what} pods are ready."
+        message = f"{ready} of {wanted} {what} pods are ready{why}."
         return Condition(condition_type, Truth.FALSE, "PodsNotReady", message)
     return Condition(condition_type, Truth.TRUE, "PodsReady", f"{wanted} of {wanted} {what} pods are ready.")
 

@@ -238,6 +238,7 @@ def test_the_operator_may_do_nothing_that_it_does_not_need(kube: Kubectl) -> Non
         assert may("get", "secret/shop-tailrace-minio")
         assert may("get", f"namespace/{kube.namespace}")
         assert may("patch", "streams", "--subresource=status")
+        assert may("list", "pods")
         for words in (
             ("get", "secret/other"),
             ("list", "secrets"),

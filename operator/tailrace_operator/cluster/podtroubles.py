@@ -1,0 +1,90 @@
+"""Why pods are not ready, by what Kubernetes says of them itself; pure (design §11).
+
+What a process that runs waits for it tells on its own ``/readyz``; here is what keeps it from running.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from tailrace.cluster.kubernetes import Manifest
+
+_TEXT_MAX_LENGTH: Final = 200
+_PASSING: Final = frozenset({"ContainerCreating", "PodInitializing"})
+_BACK_OFF: Final = "CrashLoopBackOff"
+
+
+def trouble_of(pods: Iterable[Manifest]) -> str:
+    """What keeps the first of the pods that have a trouble from being ready, and how many more have one; or empty."""
+    found = {}
+    for pod in pods:
+        metadata = pod["metadata"]
+        if metadata.get("deletionTimestamp") is None and not _is_ready(pod) and (why := _why_not(pod)):
+            found[str(metadata["name"])] = why
+    if not found:
+        return ""
+    first = min(found)
+    more = f", and {len(found) - 1} more pods are not ready" if len(found) > 1 else ""
+    return f"pod {first}: {found[first]}{more}"
+
+
+def _is_ready(pod: Manifest) -> bool:
+    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in _list(_status(pod), "conditions"))
+
+
+def _why_not(pod: Manifest) -> str:
+    status = _status(pod)
+    if status.get("phase") == "Failed" and status.get("reason"):
+        return _with_message(status["reason"], status.get("message"))
+    for condition in _list(status, "conditions"):
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return _with_message(condition.get("reason") or "Unschedulable", condition.get("message"))
+    containers = [*_list(status, "initContainerStatuses"), *_list(status, "containerStatuses")]
+    return next((why for container in containers if (why := _why_container(container))), "")
+
+
+def _why_container(container: Mapping[str, Any]) -> str:
+    """What a container waits for, or ended with; empty: it runs and was not started again, or it begins."""
+    state, last = _mapping(container, "state"), _mapping(_mapping(container, "lastState"), "terminated")
+    waiting, ended = _mapping(state, "waiting"), _mapping(state, "terminated")
+    reason = waiting.get("reason")
+    if reason == _BACK_OFF:  # its message tells of nothing but pauses
+        return f"{_BACK_OFF} after {_end(last)}" if last else _BACK_OFF
+    if reason and reason not in _PASSING:
+        return _with_message(reason, waiting.get("message"))
+    if ended and ended.get("exitCode"):
+        return _end(ended)
+    if last and not container.get("ready"):
+        return f"it was started again after {_end(last)}"
+    return ""
+
+
+def _end(terminated: Mapping[str, Any]) -> str:
+    return f"{_line(terminated.get('reason') or 'Error')} (exit code {terminated.get('exitCode')})"
+
+
+def _with_message(reason: object, message: object) -> str:
+    return f"{_line(reason)} ({_line(message)})" if message else _line(reason)
+
+
+def _line(text: object) -> str:
+    """One line of what somebody else wrote, not too long, without an end of a sentence."""
+    line = " ".join(str(text).split()).rstrip(".")
+    return line if len(line) <= _TEXT_MAX_LENGTH else f"{line[: _TEXT_MAX_LENGTH - 3]}..."
+
+
+def _status(pod: Manifest) -> Mapping[str, Any]:
+    return _mapping(pod, "status")
+
+
+def _mapping(of: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = of.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _list(of: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
+    found = of.get(name)
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
