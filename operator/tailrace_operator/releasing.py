@@ -28,11 +28,24 @@ class ReleaseRefusedError(IllegalStateError):
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a resource was not let go."""
+
+    kind: str
+    namespace: str
+    name: str
+    error: TailraceError
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}: {self.error}"
+
+
+@dataclass(frozen=True, slots=True)
 class Pass:
     """One look at all resources: how many were let go, and why others that are held were not."""
 
     released: int
-    failures: tuple[TailraceError, ...]
+    failures: tuple[Failure, ...]
 
     @property
     def is_clean(self) -> bool:
@@ -42,10 +55,12 @@ class Pass:
     @property
     def is_hopeless(self) -> bool:
         """Another look would change nothing."""
-        return not self.released and bool(self.failures) and not any(error.retryable for error in self.failures)
+        return (
+            not self.released and bool(self.failures) and not any(failure.error.retryable for failure in self.failures)
+        )
 
     def __str__(self) -> str:
-        told = "; ".join(str(error) for error in self.failures[: limits.OPERATOR_RELEASE_TOLD_MAX])
+        told = "; ".join(str(failure) for failure in self.failures[: limits.OPERATOR_RELEASE_TOLD_MAX])
         return f"{FINALIZER} is still on {len(self.failures)} of the resources: {told}"
 
 
@@ -108,15 +123,16 @@ class Releasing:
 
     async def once(self) -> Pass:
         """Look at all resources once. Raises UnavailableError: the API server cannot be used now."""
-        released, failures = 0, []
+        released = 0
+        failures: list[Failure] = []
         async for kind, manifests in self._held():
             for first in range(0, len(manifests), limits.KUBERNETES_THREADS):
                 some = manifests[first : first + limits.KUBERNETES_THREADS]
                 results = await asyncio.gather(*(self._let_go(kind, manifest) for manifest in some))
-                failed = [error for error in results if error is not None]
-                for error in failed:
-                    if isinstance(error, UnavailableError):
-                        raise error
+                failed = [failure for failure in results if failure is not None]
+                for failure in failed:
+                    if isinstance(failure.error, UnavailableError):
+                        raise failure.error
                 failures += failed
                 released += len(results) - len(failed)
         return Pass(released, tuple(failures))
@@ -139,7 +155,7 @@ class Releasing:
                 if rest is None:
                     break
 
-    async def _let_go(self, kind: Kind, manifest: Manifest) -> TailraceError | None:
+    async def _let_go(self, kind: Kind, manifest: Manifest) -> Failure | None:
         """Why it was not; None: it is let go, or gone."""
         metadata = manifest["metadata"]
         finalizers = [name for name in metadata["finalizers"] if name != FINALIZER]
@@ -148,7 +164,7 @@ class Releasing:
         except NotFoundError:
             return None
         except TailraceError as error:
-            return error
+            return Failure(kind.kind, metadata["namespace"], metadata["name"], error)
         if is_deleted(manifest):
             _logger.info("released", kind=kind.kind, namespace=metadata["namespace"], name=metadata["name"])
             await self._tell(kind, manifest)

@@ -329,9 +329,12 @@ def test_what_the_server_refuses_keeps_nothing_else_and_is_told_at_once() -> Non
         objects = stage.objects
         for name in ("bad", "good", "worse"):
             objects.held(STREAMS, name)
-        objects.wrong = {name: BadRequestError(f"{name}: spec.scaling: Required") for name in ("bad", "worse")}
+        objects.wrong = {name: BadRequestError("spec.scaling: Required") for name in ("bad", "worse")}
         began_s = asyncio.get_running_loop().time()
-        with pytest.raises(ReleaseRefusedError, match=r"2 of the resources: bad: spec\.scaling: Required; worse"):
+        with pytest.raises(
+            ReleaseRefusedError,
+            match=r"2 of the resources: Stream here/bad: spec\.scaling: Required; Stream here/worse: spec",
+        ):
             await stage.uninstall()
         assert asyncio.get_running_loop().time() - began_s < 10
         assert objects.finalizers(STREAMS, "good") == []
