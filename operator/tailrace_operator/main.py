@@ -1,6 +1,7 @@
 """The process `tailrace-operator` (ADR 0013): takes the lead, then watches, reconciles and places until it ends.
 
-A standby runs nothing but its health endpoint. Who loses the lead ends at once, so that two never work for long.
+A standby looks at the workers' Leases, and serves its health endpoint.
+Who loses the lead ends at once, so that two never work for long.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from tailrace.cli.logs import configure_logs
+from tailrace.cli.together import all_of, beside
 from tailrace.cluster.kubernetesapi import HttpKubernetes
 from tailrace.cluster.kubernetescalls import in_cluster_configuration, kubeconfig_configuration
 from tailrace.cluster.prober import HelloProber
@@ -40,12 +42,14 @@ from tailrace_operator.readergroup.reconcile import ReaderGroupReconciler
 from tailrace_operator.releasecommand import NAME as RELEASE
 from tailrace_operator.releasecommand import release, release_settings_of
 from tailrace_operator.rounds import Key, Rounds, cluster_of, owner_of
+from tailrace_operator.standby import Standby
 from tailrace_operator.stream.reconcile import StreamReconciler
 from tailrace_operator.uninstalling import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from tailrace.cluster.failure import FailureDetector
     from tailrace.cluster.kubernetes import Kind, Manifest
     from tailrace.cluster.kubernetescalls import Configuration
     from tailrace_operator.releasecommand import ReleaseSettings
@@ -123,14 +127,14 @@ def settings_of(arguments: Sequence[str], environment: dict[str, str]) -> Settin
 class Operator:
     """The active process: everything that runs while it leads."""
 
-    def __init__(self, settings: Settings, health: Health) -> None:
+    def __init__(self, settings: Settings, health: Health, known: dict[tuple[str, str], FailureDetector]) -> None:
         self._settings = settings
         self._health = health
         self._apis: dict[str, HttpKubernetes] = {}
         self._objects = HttpObjects(settings.configuration(), settings.identity)
         self._probe = MinioProbe()
         self._controllers = Controllers(self._objects)
-        self._placements = Placements(self._api_of, HelloProber(), self._leave)
+        self._placements = Placements(self._api_of, HelloProber(), self._leave, known)
         self._rounds = Rounds(self._objects, settings.served, SystemClock(), SystemEntropy())
         clusters = StreamClusterReconciler(
             self._objects,
@@ -155,11 +159,7 @@ class Operator:
         self._health.trouble = self._rounds.trouble
         self._health.figures = self._figures
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(watching.run())
-                group.create_task(self._rounds.run())
-        except* TailraceError as errors:
-            raise errors.exceptions[0] from None
+            await all_of(watching.run(), self._rounds.run())
         finally:
             await self._placements.close()
 
@@ -228,14 +228,27 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
         leadership = Leadership(api, settings.identity, SystemClock())
         health.ready = True
         try:
-            if await _unless_stopped(leadership.acquire(), stop):
+            known: dict[tuple[str, str], FailureDetector] = {}
+            if await _unless_stopped(_stand_by(settings, leadership, known), stop):
                 health.leads = True
-                await _lead(settings, health, leadership, stop)
+                await _lead(settings, health, leadership, known, stop)
         finally:
             health.leads = False
             if stop.is_set():
                 await _part(settings)
             await leadership.release()  # after all else has ended: who takes it now is alone
+
+
+async def _stand_by(settings: Settings, leadership: Leadership, known: dict[tuple[str, str], FailureDetector]) -> None:
+    """Until this process leads; `known` is then what it saw of the workers meanwhile."""
+    objects = HttpObjects(settings.configuration(), settings.identity)
+    standby = Standby(objects, settings.served)
+    try:
+        async with beside(standby.run()):
+            await leadership.acquire()
+        known.update(standby.detectors)
+    finally:
+        objects.close()
 
 
 async def _part(settings: Settings) -> None:
@@ -247,24 +260,21 @@ async def _part(settings: Settings) -> None:
         objects.close()
 
 
-async def _lead(settings: Settings, health: Health, leadership: Leadership, stop: asyncio.Event) -> None:
-    operator = Operator(settings, health)
-
-    async def work() -> None:
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(leadership.keep())
-                group.create_task(operator.run())
-        except* TailraceError as errors:
-            raise errors.exceptions[0] from None
-
+async def _lead(
+    settings: Settings,
+    health: Health,
+    leadership: Leadership,
+    known: dict[tuple[str, str], FailureDetector],
+    stop: asyncio.Event,
+) -> None:
+    operator = Operator(settings, health, known)
     try:
-        await _unless_stopped(work(), stop)
+        await _unless_stopped(all_of(leadership.keep(), operator.run()), stop)
     finally:
         await operator.close()
 
 
-async def _unless_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> bool:
+async def _unless_stopped(work: Coroutine[Any, Any, object], stop: asyncio.Event) -> bool:
     """Whether the work came to its end before it was told to."""
     working = asyncio.ensure_future(work)
     stopping = asyncio.ensure_future(stop.wait())

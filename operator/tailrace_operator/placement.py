@@ -13,6 +13,7 @@ from tailrace.cluster.placer import Placer
 from tailrace.common import limits
 
 if TYPE_CHECKING:
+    from tailrace.cluster.failure import FailureDetector
     from tailrace.cluster.kubernetes import KubernetesApi
     from tailrace.cluster.placer import Prober
 
@@ -32,17 +33,22 @@ async def _nothing(_: str) -> None:
 
 
 class Placements:
-    """The placers that run. ``api_of`` gives the API of a namespace; ``leave`` is told when none is placed in it."""
+    """The placers that run. ``api_of`` gives the API of a namespace; ``leave`` is told when none is placed in it.
+
+    ``known``: what is known of workers before the first placer of a namespace's cluster begins.
+    """
 
     def __init__(
         self,
         api_of: Callable[[str], KubernetesApi],
         prober: Prober,
         leave: Callable[[str], Awaitable[None]] = _nothing,
+        known: dict[tuple[str, str], FailureDetector] | None = None,
     ) -> None:
         self._api_of = api_of
         self._prober = prober
         self._leave = leave
+        self._known = known or {}
         self._running: dict[tuple[str, str], _Running] = {}
 
     def __len__(self) -> int:
@@ -93,7 +99,8 @@ class Placements:
         pause_s = limits.PLACER_RETRY_MIN_S
         while True:
             running = self._running[namespace, cluster]
-            running.placer = Placer(self._api_of(namespace), cluster, self._prober)
+            detector = self._known.pop((namespace, cluster), None)
+            running.placer = Placer(self._api_of(namespace), cluster, self._prober, detector=detector)
             began_s = loop.time()
             try:
                 await running.placer.run()

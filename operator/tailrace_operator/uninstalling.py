@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
+from tailrace.cli.together import first_of
 from tailrace.common import limits
-from tailrace.common.errors import DeadlineError, NotFoundError, TailraceError, UnavailableError, WriteConflictError
+from tailrace.common.errors import DeadlineError, NotFoundError, UnavailableError, WriteConflictError
 from tailrace_operator.leading import LEASE_NAME, Leadership, LeadershipLostError
 from tailrace_operator.objects import DEPLOYMENTS, READER_GROUPS, STREAM_CLUSTERS, STREAMS
 from tailrace_operator.releasing import Releasing
@@ -142,15 +143,10 @@ class Uninstalling:
         self._doing = f"Lease {LEASE_NAME} is held by an operator that still runs, this one or another"
         await leadership.acquire()
         try:
-            async with asyncio.TaskGroup() as group:
-                keeping = group.create_task(leadership.keep())
-                count = await releasing.until_clean()
-                keeping.cancel()
-        except* TailraceError as errors:
-            raise errors.exceptions[0] from None
+            count: int = await first_of(releasing.until_clean(), leadership.keep())
+            return count
         finally:
             self._doing = releasing.state
-        return count
 
     async def _insist(self, what: str, call: Callable[[], Awaitable[_T]]) -> _T:
         """Until the API server does it, or refuses it."""

@@ -26,6 +26,17 @@ async def all_of(*work: Coroutine[Any, Any, Any]) -> list[Any]:
     return [task.result() for task in tasks]
 
 
+async def first_of(*work: Coroutine[Any, Any, Any]) -> Any:
+    """The result of the first that ends, or its failure; the others are cancelled, and have ended then."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        ended = [task for task in tasks if task.done()]
+    finally:
+        await _end(tasks)
+    return ended[0].result()
+
+
 @asynccontextmanager
 async def beside(work: Coroutine[Any, Any, Any]) -> AsyncIterator[None]:
     """Something that goes on while the block runs, and is cancelled at its end; raises what it failed with."""

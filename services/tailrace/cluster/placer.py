@@ -63,12 +63,22 @@ class Decision:
 class Placer:
     """Places the containers of one cluster."""
 
-    def __init__(self, api: KubernetesApi, cluster: str, prober: Prober, calm_s: float | None = None) -> None:
-        """``calm_s``: how long the map is left uneven after a failure (default: ``limits.PLACER_CALM_S``)."""
+    def __init__(
+        self,
+        api: KubernetesApi,
+        cluster: str,
+        prober: Prober,
+        calm_s: float | None = None,
+        detector: FailureDetector | None = None,
+    ) -> None:
+        """``calm_s``: how long the map is left uneven after a failure (default: ``limits.PLACER_CALM_S``).
+
+        ``detector``: what is known of the workers already.
+        """
         self._api = api
         self._cluster = cluster
         self._prober = prober
-        self._detector = FailureDetector()
+        self._detector = detector or FailureDetector()
         self._calm = Calm(limits.PLACER_CALM_S if calm_s is None else calm_s)
         self._named: frozenset[str] = frozenset()
         self._endpoints: dict[str, ContainerEndpoints] = {}

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tailrace.cli.together import all_of, beside
+from tailrace.cli.together import all_of, beside, first_of
 
 
 class Work:
@@ -113,3 +113,13 @@ async def test_what_failed_beside_is_told() -> None:
     failing.begun.set()
     with pytest.raises(ValueError, match="first"):
         await some_turns(failing)
+
+
+async def test_the_first_that_ends_counts_whatever_it_ends_with() -> None:
+    work = Work()
+    assert await first_of(work.run(), give(2)) == 2
+    assert work.ended or not work.begun.is_set()
+    work = Work()
+    with pytest.raises(ValueError, match="first"):
+        await first_of(work.run(), fail(work))
+    assert work.ended
