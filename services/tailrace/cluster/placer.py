@@ -290,20 +290,20 @@ def _endpoints(
 
 
 def _sentence(step: Step, workers: Workers, verdict: Verdict, going: int) -> str:
-    parts = [f"{len(workers.accepting)} workers take containers"]
-    for names, what in (
-        (workers.leaving, "leave"),
-        (verdict.held, "are silent together and kept until their pods were asked"),
-        (verdict.dead, "are gone"),
+    parts = [f"workers that take containers: {len(workers.accepting)}"]
+    for what, names in (
+        ("leaving", workers.leaving),
+        ("silent together and kept until their pods were asked", verdict.held),
+        ("gone", verdict.dead),
     ):
         if names:
-            parts.append(f"{', '.join(names)} {what}")
-    for count, what in (
-        (len(step.placed), "containers placed"),
-        (len(step.moved), "containers begin to move"),
-        (going, "containers were on their way"),
-        (step.postponed, "containers move later"),
+            parts.append(f"{what}: {', '.join(names)}")
+    for what, count in (
+        ("containers placed", len(step.placed)),
+        ("begin to move", len(step.moved)),
+        ("were on their way", going),
+        ("move later", step.postponed),
     ):
         if count:
-            parts.append(f"{count} {what}")
+            parts.append(f"{what}: {count}")
     return "; ".join(parts)

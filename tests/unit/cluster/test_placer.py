@@ -125,7 +125,7 @@ def test_who_is_silent_and_refuses_connections_is_replaced_before_the_lapse() ->
         assert stage.owners == "aabb"
         await stage.step(silent="a")
         assert stage.owners == "aabb"
-        assert "a are gone" in (await stage.step(silent="a")).reason
+        assert "gone: a" in (await stage.step(silent="a")).reason
         assert stage.owners == "bbbb"
         assert not stage.asked, "a refusal needs no Hello"
 
@@ -151,10 +151,10 @@ def test_a_new_cluster_is_placed_once_its_workers_are_known_to_live() -> None:
         assert first == Decision("nothing moves until it is known whether a, b live", changed=True)
         assert stage.owners == "----"
         second = await stage.step()
-        assert second == Decision("2 workers take containers; 4 containers placed", changed=True)
+        assert second == Decision("workers that take containers: 2; containers placed: 4", changed=True)
         assert stage.owners == "aabb"
         assert stage.map.workers == {"a": endpoints_of("a"), "b": endpoints_of("b")}
-        assert await stage.step() == Decision("2 workers take containers")
+        assert await stage.step() == Decision("workers that take containers: 2")
 
     on_stage(scenario)
 
@@ -219,7 +219,7 @@ def test_a_drain_moves_a_few_at_a_time_and_says_whom_to_wait_for() -> None:
         stage.hold(0, ".")  # let go: on its way
         stage.hold(1, "b")  # taken: done
         stage.hold(2, "-")  # nobody can tell: done
-        assert (await stage.step()).reason == "1 workers take containers; a leave; 1 containers were on their way"
+        assert (await stage.step()).reason == "workers that take containers: 1; leaving: a; were on their way: 1"
         assert stage.owners == "Bbbb"
         stage.hold(0, "b")
         await stage.step()
@@ -276,7 +276,7 @@ def test_the_pods_of_those_that_fell_silent_together_are_asked() -> None:
         assert stage.owners == "aabb"
         stage.answering.add("a")
         reasons = [(await stage.step(silent="ab")).reason for _ in range(11)]
-        assert "0 workers take containers; a, b are silent together and kept until their pods were asked" in reasons
+        assert "workers that take containers: 0; silent together and kept until their pods were asked: a, b" in reasons
         assert stage.asked == [("a", endpoints_of("a")), ("b", endpoints_of("b"))]
         assert stage.owners == "aabb"  # nobody takes them
         stage.renewals["c"] = 0
@@ -312,7 +312,7 @@ def test_a_worker_that_is_back_gets_its_share_when_the_map_has_been_calm_for_a_w
         for _ in range(CALM_STEPS):
             decision = await stage.step()
             assert stage.owners == "aaaa"
-        assert decision.reason == "2 workers take containers; 2 containers move later"
+        assert decision.reason == "workers that take containers: 2; move later: 2"
         await stage.step()
         assert stage.owners == "aaBB"
 

@@ -161,9 +161,9 @@ def test_pods_before_the_change_is_taken_note_of_do_not_count_as_changed() -> No
 def test_containers_placed() -> None:
     status: dict[str, Any] = {"containers": [{"id": 0, "worker": "a"}], "workers": [{"name": "a", "internal": "h:1"}]}
     manifest: dict[str, Any] = {"spec": {"containers": 2}, "status": status}
-    partly = placed_condition(manifest, "1 workers take containers", None)
+    partly = placed_condition(manifest, "workers that take containers: 1", None)
     assert (partly.reason, partly.warns) == ("ContainersWithoutWorker", True)
-    assert partly.message == "1 of 2 containers have a worker: 1 workers take containers."
+    assert partly.message == "1 of 2 containers have a worker: workers that take containers: 1."
     none = placed_condition({"spec": {"containers": 2}}, "nothing yet", None)
     assert (none.reason, none.warns) == ("ContainersWithoutWorker", False)
     seen = notable(manifest)

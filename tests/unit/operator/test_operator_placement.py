@@ -60,7 +60,7 @@ def test_a_cluster_is_placed_by_one_placer() -> None:
             await asyncio.sleep(1)
             make_worker(api, renewal)
         assert len(read_map(api.core.get(STREAM_CLUSTERS, "c")).assignments) == 4
-        assert "1 workers take containers" in placements.reason("here", "c")
+        assert "workers that take containers: 1" in placements.reason("here", "c")
         assert placements.failure("here", "c") is None
         await placements.end("here", "c")
         requests = len(api.requests)
