@@ -118,8 +118,10 @@ class Follower:
         self._renewals.leave()
         loop = asyncio.get_running_loop()
         ends_at_s = loop.time() + limits.DRAIN_DEADLINE_S
-        while self._host.owned() and loop.time() < ends_at_s and await self._has_others(together_with):
-            self._changed.clear()
+        while self._host.owned() and loop.time() < ends_at_s:
+            self._changed.clear()  # before the question, during which containers may go
+            if not await self._has_others(together_with):
+                break
             self._reader.wake()
             try:
                 await asyncio.wait_for(self._changed.wait(), min(limits.MAP_RETRY_S, ends_at_s - loop.time()))

@@ -1,4 +1,4 @@
-"""Asking a worker's pod whether it is there: a Hello of the binary protocol, answered (wire §2, design §9, ADR 0009)."""
+"""Asking a worker's pod whether it is there: a Hello of the binary protocol, answered (wire §2, ADR 0009)."""
 
 from __future__ import annotations
 
