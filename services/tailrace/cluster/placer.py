@@ -105,7 +105,7 @@ class Placer:
         except UnavailableError as error:
             self._detector.lost_contact()
             return Decision(f"the workers' Leases could not be listed, nothing moves: {error}")
-        verdict = await self._judge()
+        verdict = await self._judge(asyncio.get_running_loop().time())
         try:
             return await self._place(leases, verdict)
         except (UnavailableError, WriteConflictError) as error:
@@ -120,21 +120,25 @@ class Placer:
         self._detector.look(asyncio.get_running_loop().time(), renewals, self._named)
         return {lease.worker: lease for lease in leases}
 
-    async def _judge(self) -> Verdict:
-        loop = asyncio.get_running_loop()
-        for worker, refuses in await self._ask(self._prober.refuses, self._detector.suspects(loop.time())):
+    async def _judge(self, looked_s: float) -> Verdict:
+        """What is known as of the last look. Nobody lapses by the time that asking others takes."""
+        suspects = self._detector.suspects(looked_s)[: limits.PROBES_REFUSAL_MAX]  # the next look is not to be late
+        for worker, refuses in await self._ask(self._prober.refuses, suspects, limits.PROBES_REFUSAL_MAX):
             if refuses:
-                self._detector.refused(worker, loop.time())
-        verdict = self._detector.verdict(loop.time())
-        for worker, alive in await self._ask(self._prober.answers, verdict.ask):
+                self._detector.refused(worker, looked_s)
+        verdict = self._detector.verdict(looked_s)
+        for worker, alive in await self._ask(self._prober.answers, verdict.ask, limits.PROBES_CONCURRENT_MAX):
             _logger.warning("worker_asked", worker=worker, answers=alive)
-            self._detector.answered(worker, loop.time(), alive=alive)
-        return self._detector.verdict(loop.time())
+            self._detector.answered(worker, looked_s, alive=alive)
+        return self._detector.verdict(looked_s)
 
     async def _ask(
-        self, question: Callable[[str, ContainerEndpoints | None], Awaitable[bool]], workers: Sequence[str]
+        self,
+        question: Callable[[str, ContainerEndpoints | None], Awaitable[bool]],
+        workers: Sequence[str],
+        at_a_time: int,
     ) -> list[tuple[str, bool]]:
-        room = asyncio.Semaphore(limits.PROBES_CONCURRENT_MAX)
+        room = asyncio.Semaphore(at_a_time)
 
         async def ask(worker: str) -> bool:
             async with room:

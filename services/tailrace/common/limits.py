@@ -359,6 +359,7 @@ PLACER_UNHELD_MAX_S: Final = 60.0  # after which that waits no longer for contai
 PROBE_DEADLINE_S: Final = 2.0  # for a worker's answer to the question whether it is there
 PROBE_REFUSAL_DEADLINE_S: Final = 0.5  # for a connection to a worker that may have ended
 PROBES_CONCURRENT_MAX: Final = 16
+PROBES_REFUSAL_MAX: Final = 64  # connections that may be refused, tried between two looks; who is not asked lapses
 MOVES_IN_FLIGHT_MAX: Final = 4  # containers handed over at a time although their worker could keep them
 HANDOVER_PATIENCE_S: Final = 5.0  # for the owner before to let go of a container that is handed over
 HANDOVER_POLL_S: Final = 0.1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any
 
 from harness.localkubernetes import LocalKubernetes
@@ -37,7 +37,7 @@ def endpoints_of(worker: str) -> ContainerEndpoints:
 class Stage:
     """A cluster, its placer, and workers that renew with each step."""
 
-    def __init__(self, workers: str = "ab", holders: str = "") -> None:
+    def __init__(self, workers: Iterable[str] = "ab", holders: str = "") -> None:
         self.api = LocalKubernetes()
         self.core = self.api.core
         self.core.create(STREAM_CLUSTERS, {"metadata": {"name": "c"}, "spec": {"containers": COUNT}})
@@ -48,6 +48,7 @@ class Stage:
         self.answering: set[str] = set()
         self.refusing: set[str] = set()
         self.asked: list[tuple[str, ContainerEndpoints | None]] = []
+        self.refusal_takes_s = 0.0
         for number, holder in enumerate(holders):
             self.hold(number, holder)
         self.placer = Placer(self.api, "c", self)
@@ -59,6 +60,7 @@ class Stage:
 
     async def refuses(self, worker: str, endpoints: ContainerEndpoints | None) -> bool:
         """See Prober.refuses."""
+        await asyncio.sleep(self.refusal_takes_s)
         return worker in self.refusing and endpoints is not None
 
     def hold(self, number: int, holder: str) -> None:
@@ -70,7 +72,7 @@ class Stage:
             lease = ContainerLease(number, holder.strip("."), 1)
             self.core.create(LEASES, write_container_lease("c", lease, None, 0))
 
-    async def step(self, *, silent: str = "") -> Decision:
+    async def step(self, *, silent: Collection[str] = "") -> Decision:
         """One second later."""
         await asyncio.sleep(1.0)
         for worker in self.renewals:
@@ -141,6 +143,40 @@ def test_who_is_silent_and_accepts_connections_has_its_whole_lapse() -> None:
             assert stage.owners == "aabb"
         await stage.step(silent="a")
         assert stage.owners == "bbbb"
+
+    on_stage(scenario)
+
+
+def test_many_that_neither_answer_nor_refuse_are_given_up_as_few_are() -> None:
+    """To ask them must not take so long that the next look counts as a lost connection, time after time."""
+    workers = [f"w{number:03}" for number in range(400)]
+
+    async def scenario(stage: Stage) -> None:
+        stage.refusal_takes_s = limits.PROBE_REFUSAL_DEADLINE_S
+        for _ in range(3):
+            await stage.step()
+        began_s = asyncio.get_running_loop().time()
+        while "gone" not in (await stage.step(silent=workers[:190])).reason:
+            assert asyncio.get_running_loop().time() - began_s < 20
+        assert {assignment.worker for assignment in stage.map.assignments.values()} <= {*workers[190:]}
+
+    on_stage(scenario, workers=workers)
+
+
+def test_nobody_lapses_while_others_are_asked() -> None:
+    """Silence ends with the last look: who renewed after it is not known yet."""
+
+    async def scenario(stage: Stage) -> None:
+        for _ in range(3):
+            await stage.step()
+        for _ in range(3):
+            await stage.step(silent="a")
+        stage.refusal_takes_s = 1.5
+        assert "gone" not in (await stage.step(silent="a")).reason
+        stage.refusal_takes_s = 0.0
+        for _ in range(3):
+            assert "gone" not in (await stage.step()).reason
+        assert stage.owners == "aabb"
 
     on_stage(scenario)
 
