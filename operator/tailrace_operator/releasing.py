@@ -122,7 +122,10 @@ class Releasing:
             pause_s = min(2 * pause_s, limits.OPERATOR_RELEASE_RETRY_MAX_S)
 
     async def once(self) -> Pass:
-        """Look at all resources once. Raises UnavailableError: the API server cannot be used now."""
+        """Look at all resources once. Raises UnavailableError: they cannot be listed now.
+
+        What the API server cannot take keeps no other resource waiting: it may be the fault of a webhook or a policy.
+        """
         released = 0
         failures: list[Failure] = []
         async for kind, manifests in self._held():
@@ -130,11 +133,10 @@ class Releasing:
                 some = manifests[first : first + limits.KUBERNETES_THREADS]
                 results = await asyncio.gather(*(self._let_go(kind, manifest) for manifest in some))
                 failed = [failure for failure in results if failure is not None]
-                for failure in failed:
-                    if isinstance(failure.error, UnavailableError):
-                        raise failure.error
                 failures += failed
                 released += len(results) - len(failed)
+                if failed:
+                    self.state = str(Pass(released, tuple(failures)))
         return Pass(released, tuple(failures))
 
     async def _held(self) -> AsyncIterator[tuple[Kind, list[Manifest]]]:

@@ -342,6 +342,24 @@ def test_what_the_server_refuses_keeps_nothing_else_and_is_told_at_once() -> Non
     play(scenario)
 
 
+def test_what_the_server_cannot_take_now_keeps_nothing_else() -> None:
+    """As with a webhook that does not answer, or a policy that forbids (403): it may pass, and others need not wait."""
+
+    async def scenario(stage: Stage) -> None:
+        objects = stage.objects
+        for name in ("bad", "good", "later"):
+            objects.held(STREAMS, name)
+        objects.held(READER_GROUPS, "readers")
+        objects.wrong = {"bad": UnavailableError("admission webhook denied the request")}
+        with pytest.raises(DeadlineError, match=r"1 of the resources: Stream here/bad: admission webhook denied"):
+            await stage.uninstall()
+        assert objects.finalizers(STREAMS, "good") == objects.finalizers(STREAMS, "later") == []
+        assert objects.finalizers(READER_GROUPS, "readers") == []
+        assert objects.finalizers(STREAMS, "bad") == [FINALIZER]
+
+    play(scenario)
+
+
 def test_what_others_change_meanwhile_is_looked_at_again() -> None:
     async def scenario(stage: Stage) -> None:
         objects = stage.objects
