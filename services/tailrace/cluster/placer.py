@@ -118,6 +118,8 @@ class Placer:
         leases = [lease for item in listing.items if (lease := read_worker_lease(item)) is not None]
         renewals = {lease.worker: Renewal(lease.incarnation, lease.renewal) for lease in leases}
         self._detector.look(asyncio.get_running_loop().time(), renewals, self._named)
+        # Not the map's alone: with a detector that knows the workers already, they may be asked before the map is read.
+        self._endpoints |= {lease.worker: lease.endpoints for lease in leases if lease.endpoints is not None}
         return {lease.worker: lease for lease in leases}
 
     async def _judge(self, looked_s: float) -> Verdict:

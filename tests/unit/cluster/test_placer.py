@@ -10,11 +10,15 @@ from harness.localkubernetes import LocalKubernetes
 from sim import SimWorld
 from tailrace.cluster.clustermap import Assignment, ClusterMap, read_map, write_map
 from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint
+from tailrace.cluster.failure import FailureDetector, Renewal
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS
 from tailrace.cluster.leases import (
+    WORKER_ROLE,
     ContainerLease,
     WorkerLease,
     container_lease_name,
+    labels_of,
+    read_worker_lease,
     worker_lease_name,
     write_container_lease,
     write_worker_lease,
@@ -28,6 +32,7 @@ from tailrace.wire.codec import encode
 from tailrace.wire.commands_append import STAND_IN_OLDEST_VERSION
 
 COUNT = 4
+WORKERS = labels_of("c", WORKER_ROLE)
 
 
 def endpoints_of(worker: str) -> ContainerEndpoints:
@@ -56,7 +61,7 @@ class Stage:
     async def answers(self, worker: str, endpoints: ContainerEndpoints | None) -> bool:
         """See Prober.answers."""
         self.asked.append((worker, endpoints))
-        return worker in self.answering
+        return worker in self.answering and endpoints is not None
 
     async def refuses(self, worker: str, endpoints: ContainerEndpoints | None) -> bool:
         """See Prober.refuses."""
@@ -338,6 +343,31 @@ async def lose_b(stage: Stage) -> None:
         if (await stage.step(silent="b")).changed:
             break
     assert stage.owners == "aaaa"
+
+
+def test_who_comes_to_lead_asks_those_that_fell_silent_together_where_their_leases_say() -> None:
+    """It may know of their silence before its first step, and has not read the map then."""
+
+    async def scenario(stage: Stage) -> None:
+        detector = FailureDetector()
+        stage.answering = set("abcd")
+        for number in range(20):
+            await stage.step(silent="abc" if number >= 5 else "")
+            leases = [read_worker_lease(item) for item in (await stage.api.list(LEASES, WORKERS)).items]
+            renewals = {lease.worker: Renewal(lease.incarnation, lease.renewal) for lease in leases if lease}
+            now_s = asyncio.get_running_loop().time()
+            detector.look(now_s, renewals)
+            asks = detector.verdict(now_s).ask
+        assert stage.owners == "abcd"
+        assert asks == ("a", "b", "c")
+        stage.asked.clear()
+        stage.placer = Placer(stage.api, "c", stage, detector=detector)
+        for _ in range(5):
+            await stage.step(silent="abc")
+            assert stage.owners == "abcd"
+        assert stage.asked == [(worker, endpoints_of(worker)) for worker in "abc"]
+
+    on_stage(scenario, workers="abcd")
 
 
 def test_a_worker_that_is_back_gets_its_share_when_the_map_has_been_calm_for_a_while() -> None:
