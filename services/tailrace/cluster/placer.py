@@ -186,8 +186,9 @@ class Placer:
             for balancing in (False, True)
         )
         now_s = asyncio.get_running_loop().time()
-        self._calm.saw(now_s, accepting, placed=bool(needed.placed))
-        if needed == evened or not self._calm.may_balance(now_s, held=True):
+        uneven = needed != evened
+        self._calm.saw(now_s, accepting, placed=bool(needed.placed), uneven=uneven)
+        if not uneven or not self._calm.may_balance(now_s, held=True):
             return needed
         held = _are_held(now, await self._list_holders(manifest))
         return evened if self._calm.may_balance(now_s, held=held) else needed

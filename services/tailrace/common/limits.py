@@ -356,6 +356,7 @@ HEARTBEAT_FRESH_S: Final = 15.0  # a loop without a beat for so long hangs; anyt
 PLACER_PERIOD_S: Final = 1.0  # between looks at the workers
 PLACER_CALM_S: Final = 15.0  # without failures and without other workers, before containers move for balance alone
 PLACER_UNHELD_MAX_S: Final = 60.0  # after which that waits no longer for containers that nobody has taken
+PLACER_RESTLESS_MAX_S: Final = 300.0  # of an uneven map, after which that waits for nothing
 PROBE_DEADLINE_S: Final = 2.0  # for a worker's answer to the question whether it is there
 PROBE_REFUSAL_DEADLINE_S: Final = 0.5  # for a connection to a worker that may have ended
 PROBES_CONCURRENT_MAX: Final = 16

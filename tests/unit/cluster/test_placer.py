@@ -459,6 +459,20 @@ def test_what_nobody_ever_takes_is_not_waited_for_without_end() -> None:
     on_stage(scenario)
 
 
+def test_a_worker_that_is_started_again_and_again_does_not_keep_others_without_a_share() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.put("aaaa")
+        for number in range(int(limits.PLACER_RESTLESS_MAX_S)):
+            stage.starts["a"] = 1 + number // 10
+            await stage.step()
+            assert stage.owners == "aaaa"
+        for _ in range(3):
+            await stage.step()
+        assert stage.owners == "aabb"
+
+    on_stage(scenario)
+
+
 def test_endpoints_that_change_are_written_and_those_of_the_lost_stay_as_long_as_they_are_needed() -> None:
     async def scenario(stage: Stage) -> None:
         for _ in range(3):
