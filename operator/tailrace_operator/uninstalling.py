@@ -52,13 +52,14 @@ class Leaving:
         """The namespace that it serves; None: all."""
         return None if self.all_namespaces else self.namespace
 
-    def spared(self, deployments: tuple[Manifest, ...]) -> frozenset[str]:
-        """Namespaces in which another operator is, by the Deployments of all operators that can be seen."""
-        return frozenset(
-            str(found["metadata"]["namespace"])
-            for found in deployments
-            if _replicas(found) and _place(found) != (self.namespace, self.deployment)
-        )
+    def others(self, deployments: tuple[Manifest, ...]) -> tuple[Manifest, ...]:
+        """Other operators that run, of the Deployments of all operators that can be seen."""
+        own = (self.namespace, self.deployment)
+        return tuple(found for found in deployments if _replicas(found) and _place(found) != own)
+
+    def is_replaced_by(self, others: tuple[Manifest, ...]) -> bool:
+        """Whether another operator serves all that this one served."""
+        return any(_serves_all(other) or _place(other)[0] == self.served for other in others)
 
 
 class Uninstalling:
@@ -87,10 +88,11 @@ class Uninstalling:
 
     async def _run(self, deadline_s: float) -> None:
         leaving = self._leaving
-        spared = leaving.spared(await self._insist("looking for other operators", self._operators))
-        if leaving.served in spared:
-            _logger.info("nothing_released", namespace=leaving.served, reason="another operator serves it")
+        others = leaving.others(await self._insist("looking for other operators", self._operators))
+        if leaving.is_replaced_by(others):
+            _logger.info("nothing_released", namespace=leaving.served or "all", reason="another operator serves it")
             return
+        spared = frozenset(_place(other)[0] for other in others)
         releasing = Releasing(self._objects, KINDS, leaving.served, self._clock, spared=spared, why=_WHY)
         await self._deletions(releasing, deadline_s / 2)
         while True:
@@ -163,6 +165,12 @@ class Uninstalling:
 
 def _place(manifest: Manifest) -> tuple[str, str]:
     return str(manifest["metadata"]["namespace"]), str(manifest["metadata"]["name"])
+
+
+def _serves_all(deployment: Manifest) -> bool:
+    """Whether the operator that a Deployment runs is one of all namespaces."""
+    pod = ((deployment.get("spec") or {}).get("template") or {}).get("spec") or {}
+    return any("--all-namespaces" in (container.get("args") or []) for container in pod.get("containers") or [])
 
 
 def _replicas(deployment: Manifest) -> int:

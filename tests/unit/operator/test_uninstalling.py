@@ -89,9 +89,11 @@ class Place(LocalObjects):
         """Those of a resource."""
         return list(self._find(kind, namespace, name)["metadata"].get("finalizers", []))
 
-    def operator(self, name: str = DEPLOYMENT, namespace: str = NAMESPACE, replicas: int = 2) -> None:
+    def operator(self, name: str = DEPLOYMENT, namespace: str = NAMESPACE, replicas: int = 2, *flags: str) -> None:
         """A Deployment of an operator."""
-        self.make(DEPLOYMENTS, name, {"replicas": replicas}, namespace, labels={**OPERATOR_LABELS, "x": name})
+        template = {"spec": {"containers": [{"args": ["--namespace", "$(POD_NAMESPACE)", *flags]}]}}
+        spec = {"replicas": replicas, "template": template}
+        self.make(DEPLOYMENTS, name, spec, namespace, labels={**OPERATOR_LABELS, "x": name})
 
     def replicas(self, name: str = DEPLOYMENT) -> int:
         """Pods that a Deployment is asked for."""
@@ -267,6 +269,25 @@ def test_an_operator_of_all_namespaces_lets_go_where_no_other_one_is() -> None:
         await stage.uninstall(all_namespaces=True)
         found = [objects.finalizers(STREAMS, "orders", each) for each in (NAMESPACE, "elsewhere", "theirs")]
         assert found == [[], [], [FINALIZER]]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("namespace", [NAMESPACE, "theirs"])
+def test_another_operator_of_all_namespaces_goes_on_with_all_of_them(namespace: str) -> None:
+    """In the same namespace it leads in this one's place, and would never let go of the Lease."""
+
+    async def scenario(stage: Stage) -> None:
+        objects = stage.objects
+        objects.operator(DEPLOYMENT, NAMESPACE, 2, "--all-namespaces")
+        objects.operator("other-operator", namespace, 2, "--all-namespaces")
+        objects.held(STREAMS, "orders", "elsewhere")
+        other = Leadership(LocalKubernetes(stage.core), "other-pod", LoopClock())
+        await other.acquire()
+        keeping = asyncio.create_task(other.keep())
+        await stage.uninstall(all_namespaces=True)
+        assert objects.finalizers(STREAMS, "orders", "elsewhere") == [FINALIZER]
+        keeping.cancel()
 
     play(scenario)
 
