@@ -145,7 +145,7 @@ def read_endpoint(text: object) -> Endpoint | None:
     if not isinstance(text, str):
         return None
     host, colon, port = text.rpartition(":")
-    if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536):
+    if not (colon and host and len(port) <= 5 and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         return None
     return Endpoint(host, int(port))
 
