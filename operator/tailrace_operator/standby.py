@@ -40,7 +40,11 @@ class Standby:
         loop = asyncio.get_running_loop()
         while True:
             began_s = loop.time()
-            await self.look()
+            try:
+                await self.look()
+            except Exception:  # whatever it is: without this a process leads, too, only not as soon
+                _logger.exception("workers_not_looked_at")
+                self.detectors = {}
             await asyncio.sleep(max(0.0, began_s + limits.PLACER_PERIOD_S - loop.time()))
 
     async def look(self) -> None:

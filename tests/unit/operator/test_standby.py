@@ -102,3 +102,33 @@ def test_a_silence_seen_while_standing_by_counts_unless_nobody_could_see_it(
             assert least_s <= await stage.lead(standby) <= most_s
 
         world.run(main())
+
+
+def test_whatever_is_wrong_with_what_is_seen_keeps_nobody_from_leading() -> None:
+    """A process looks only to be quick: it goes on, knows nothing, and sees again when it can."""
+    with SimWorld(1) as world:
+
+        async def main() -> None:
+            stage: Any = Stage()
+            standby = Standby(stage, "here")
+            looking = asyncio.create_task(standby.run())
+            await stage.renew(3)
+            listed = stage.list
+
+            async def strange(*asked: Any) -> tuple[Manifest, ...]:
+                found = await listed(*asked)
+                for item in found:
+                    del item["metadata"]["namespace"]
+                return tuple(found)
+
+            stage.list = strange
+            await stage.renew(3)
+            assert not looking.done()
+            assert not standby.detectors
+            stage.list = listed
+            await stage.renew(3)
+            assert set(standby.detectors) == {("here", "c")}
+            looking.cancel()
+            await asyncio.wait([looking])
+
+        world.run(main())
