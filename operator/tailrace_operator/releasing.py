@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 import structlog
 
 from tailrace.common import limits
-from tailrace.common.errors import BadRequestError, IllegalStateError, NotFoundError, TailraceError, UnavailableError
+from tailrace.common.errors import (
+    BadRequestError,
+    IllegalStateError,
+    NotFoundError,
+    TailraceError,
+    UnavailableError,
+    WriteConflictError,
+)
 from tailrace_operator.reconciling import FINALIZER, Notice, holds, is_deleted
 from tailrace_operator.settling import stamp
 
@@ -178,5 +185,5 @@ class Releasing:
         notice = Notice(f"{kind.kind}Retained", f"What this resource stood for stays as it is: {self._why}.")
         try:
             await self._objects.tell(kind, manifest, notice, stamp(self._clock))
-        except (UnavailableError, NotFoundError, BadRequestError) as error:
+        except (UnavailableError, NotFoundError, BadRequestError, WriteConflictError) as error:
             _logger.info("event_not_made", reason=str(error))

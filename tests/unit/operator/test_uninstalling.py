@@ -23,7 +23,7 @@ from tailrace.common.errors import (
 )
 from tailrace_operator.leading import LEASE_NAME, Leadership
 from tailrace_operator.objects import DEPLOYMENTS, READER_GROUPS, STREAMS, Page
-from tailrace_operator.reconciling import FINALIZER
+from tailrace_operator.reconciling import FINALIZER, Notice
 from tailrace_operator.releasing import ReleaseRefusedError
 from tailrace_operator.uninstalling import OPERATOR_LABELS, Leaving, Uninstalling
 
@@ -51,6 +51,7 @@ class Place(LocalObjects):
         self.wrong: dict[str, TailraceError] = {}
         self.before_release: Callable[[Manifest], None] = lambda _: None
         self.missing: set[str] = set()
+        self.wrong_events: TailraceError | None = None
         self.at_a_time = self.most_at_a_time = 0
 
     async def page(self, kind: Kind, namespace: str | None, rest: str | None = None) -> Page:
@@ -74,6 +75,12 @@ class Place(LocalObjects):
         if manifest["metadata"]["name"] in self.wrong:
             raise self.wrong[manifest["metadata"]["name"]]
         return await super().set_finalizers(kind, manifest, finalizers)
+
+    async def tell(self, kind: Kind, manifest: Manifest, notice: Notice, now: str) -> None:
+        """See Objects.tell."""
+        if self.wrong_events is not None:
+            raise self.wrong_events
+        await super().tell(kind, manifest, notice, now)
 
     def forget(self, kind: Kind, name: str) -> None:
         """It is gone."""
@@ -239,6 +246,19 @@ def test_what_cannot_be_deleted_goes_without_its_data_and_is_told() -> None:
         assert objects.reasons("orders") == ["StreamRetained"]
         assert objects.reasons("billing") == ["ReaderGroupRetained"]
         assert "its operator was uninstalled" in objects.told[0][1].message
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("error", [UnavailableError("403"), WriteConflictError("409"), BadRequestError("422")])
+def test_an_event_that_cannot_be_made_stops_nothing(error: TailraceError) -> None:
+    async def scenario(stage: Stage) -> None:
+        objects = stage.objects
+        objects.wrong_events = error
+        objects.held(STREAMS, "orders")
+        objects.remove(STREAMS, "orders")
+        await stage.uninstall()
+        assert not objects.exists(STREAMS, "orders")
 
     play(scenario)
 
