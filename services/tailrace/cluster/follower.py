@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from tailrace.cluster.kubernetes import LEASES
-from tailrace.cluster.leases import WORKER_ROLE, labels_of, read_worker_lease
+from tailrace.cluster.leases import WORKER_ROLE, WorkerLease, labels_of, read_worker_lease
 from tailrace.cluster.mapreader import MapReader
 from tailrace.common import limits
 from tailrace.common.errors import NotOwnerError, TailraceError, UnavailableError
@@ -86,6 +86,8 @@ class Follower:
         self._map: ClusterMap | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._left = False
+        self._heard: dict[str, tuple[tuple[str, int] | None, float]] = {}
+        """While it drains: the last renewal that was seen of each other worker, and when."""
         self._changed = asyncio.Event()
 
     async def run(self) -> NoReturn:
@@ -113,9 +115,11 @@ class Follower:
         """Leave: hand all containers over, one after the other as the placer moves them; `run` must go on meanwhile.
 
         What is left after ``limits.DRAIN_DEADLINE_S`` is released as it is, and at once when nobody is there to take
-        it: no other worker but those that leave, as they say or `together_with` this one, or no cluster any more.
+        it: no other worker but those that leave, as they say or `together_with` this one, and those that did not renew
+        since the drain began, for as long as a lapse takes; or no cluster any more.
         """
         self._renewals.leave()
+        self._heard.clear()
         loop = asyncio.get_running_loop()
         ends_at_s = loop.time() + limits.DRAIN_DEADLINE_S
         while self._host.owned() and loop.time() < ends_at_s:
@@ -159,7 +163,20 @@ class Follower:
             _logger.info("leaving_not_known", worker=self._worker, reason=str(error))
             return True
         leases = [lease for item in listing.items if (lease := read_worker_lease(item)) is not None]
-        return bool(others - {lease.worker for lease in leases if lease.leaving})
+        return bool(others - {lease.worker for lease in leases if lease.leaving} - self._silent(others, leases))
+
+    def _silent(self, others: Collection[str], leases: Collection[WorkerLease]) -> set[str]:
+        """Who of the others was not seen to renew for as long as a lapse takes.
+
+        The placer cannot give up the last workers, and one may end before its Lease says that it leaves.
+        """
+        now_s = asyncio.get_running_loop().time()
+        renewals = {lease.worker: (lease.incarnation, lease.renewal) for lease in leases}
+        for worker in others:
+            renewal = renewals.get(worker)
+            if worker not in self._heard or self._heard[worker][0] != renewal:
+                self._heard[worker] = renewal, now_s
+        return {worker for worker in others if now_s - self._heard[worker][1] > limits.WORKER_LEASE_LAPSE_S}
 
     def _follow(self, cluster_map: ClusterMap) -> None:
         self._map = cluster_map

@@ -372,6 +372,27 @@ async def test_a_drain_waits_for_nobody_whose_lease_says_that_it_leaves(
     assert not containers.running
 
 
+async def test_a_drain_waits_for_nobody_who_has_ended(
+    api: LocalKubernetes, containers: Containers, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker may end before its Lease says that it leaves; the map names it until others have its containers.
+
+    Worker c has no Lease at all.
+    """
+    monkeypatch.setattr(limits, "WORKER_LEASE_LAPSE_S", 0.3)
+    assign(api, "aabc", workers="abc")
+    api.core.create(LEASES, write_worker_lease("c", WorkerLease("b", "1", 1), None, 0))
+    await until(lambda: containers.running == {0, 1})
+    draining = asyncio.ensure_future(follower.drain())
+    for number in range(2, 12):  # as long as it renews it may take them
+        await asyncio.sleep(0.1)
+        lease = api.core.get(LEASES, worker_lease_name("c", "b"))
+        api.core.replace(LEASES, write_worker_lease("c", WorkerLease("b", "1", number), lease, 0))
+    assert not draining.done()
+    await asyncio.wait_for(draining, 5)
+    assert not containers.running
+
+
 async def test_a_drain_waits_for_nobody_when_the_cluster_is_gone(
     api: LocalKubernetes, containers: Containers, follower: Follower
 ) -> None:
