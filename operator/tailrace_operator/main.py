@@ -1,7 +1,7 @@
 """The process `tailrace-operator` (ADR 0013): takes the lead, then watches, reconciles and places until it ends.
 
-A standby looks at the workers' Leases, and serves its health endpoint.
-Who loses the lead ends at once, so that two never work for long.
+A standby looks at the workers' Leases, and serves its health endpoint. Who loses the lead ends at once, so that two
+never work for long.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Reconciling: when which object is looked at (ADR 0015).
 
 Four things bring an object on: a change that the watch tells, a change of the object that it follows, its period, and a
-failure before. Each period all
-objects of a kind are listed: so a watch that has fallen silent costs a period and no more, and it is noticed. An object
-is reconciled from the newest state that was heard of, by one call at a time.
+failure before. Each period all objects of a kind are listed: so a watch that has fallen silent costs a period and no
+more, and it is noticed. An object is reconciled from the newest state that was heard of, by one call at a time.
 """
 
 from __future__ import annotations
