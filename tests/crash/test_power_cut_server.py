@@ -89,6 +89,7 @@ async def _record(root: Path) -> Recording:
             async with Client(server.controller) as client:
                 await create_stream(client, STREAM, 1)
                 await _write(client)
+                await client.streams.tail(STREAM)  # it answers: the reply before has returned, and strace has seen so
         finally:
             os.kill(process, signal.SIGKILL)  # strace would let go of it
         await server.wait_gone()
@@ -118,7 +119,7 @@ def _acknowledgements(calls: list[Call]) -> list[tuple[float, int]]:
                     writers.setdefault(bytes(reply.writer_id), []).append((at_s, reply.event_number))
             del whole[:position]
     replies = max(writers.values(), key=lambda replies: replies[-1][1])
-    base = replies[-1][1] - EVENTS  # event numbers begin at 0 or 1
+    base = replies[0][1] - 1  # the first event was written alone; event numbers begin at 0 or 1
     return [(at_s, number - base) for at_s, number in replies]
 
 

@@ -51,7 +51,7 @@ class Figures:
                 figure.what,
                 figure.of,
                 f"{figure.value:.2f}",
-                "" if figure.bound is None else f"< {figure.bound:g}",
+                "" if figure.bound is None else f"< {figure.bound:.3g}",
                 figure.unit,
                 "" if figure.holds else "EXCEEDED",
             )
