@@ -117,11 +117,15 @@ class Follower:
         What is left after ``limits.DRAIN_DEADLINE_S`` is released as it is, and at once when nobody is there to take
         it: no other worker but those that leave, as they say or `together_with` this one, and those that did not renew
         since the drain began, for as long as a lapse takes; or no cluster any more.
+
+        It does not end before the worker's Lease says that it leaves, within ``limits.DRAIN_MARK_PATIENCE_S`` of its
+        beginning: others would take a worker that has ended for one that lives.
         """
         self._renewals.leave()
         self._heard.clear()
         loop = asyncio.get_running_loop()
-        ends_at_s = loop.time() + limits.DRAIN_DEADLINE_S
+        began_s = loop.time()
+        ends_at_s = began_s + limits.DRAIN_DEADLINE_S
         while self._host.owned() and loop.time() < ends_at_s:
             self._changed.clear()  # before the question, during which containers may go
             if not await self._has_others(together_with):
@@ -139,6 +143,17 @@ class Follower:
             self._settle(container_id)
         while self._tasks:
             await asyncio.wait(list(self._tasks.values()))
+        await self._wait_marked(began_s + limits.DRAIN_MARK_PATIENCE_S)
+
+    async def _wait_marked(self, ends_at_s: float) -> None:
+        if self._reader.is_gone:  # nobody is there to read it
+            return
+        try:
+            async with asyncio.timeout_at(ends_at_s):
+                await self._renewals.wait_left()
+        except TimeoutError:
+            reason = f"the API server took no renewal within {limits.DRAIN_MARK_PATIENCE_S:g} s"
+            _logger.warning("leaving_not_told", worker=self._worker, reason=reason)
 
     async def _keep(self) -> NoReturn:
         while True:

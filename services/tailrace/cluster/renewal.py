@@ -7,6 +7,7 @@ simulated process.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Protocol
 
@@ -39,7 +40,11 @@ class Renewals(Protocol):
         ...
 
     def leave(self) -> None:
-        """Say with the next renewal that the worker wants no containers any more."""
+        """Renew at once, and say from then on that the worker wants no containers any more."""
+        ...
+
+    async def wait_left(self) -> None:
+        """Return when the API server has taken a renewal that says so; it may never. Bounds are the caller's."""
         ...
 
     async def wait_superseded(self) -> None:
@@ -72,8 +77,15 @@ class Renewer:
         self._clock = clock
         self._heart = heart
         self._stored: Manifest | None = None
-        self.leaving = False
-        """Set from other threads, too."""
+        self._leaving = False
+        self._due = asyncio.Event()
+        self.left = asyncio.Event()
+        """Set when the API server has acknowledged a renewal that says that the worker leaves."""
+
+    def leave(self) -> None:
+        """See Renewals.leave; on the loop of `run`."""
+        self._leaving = True
+        self._due.set()
 
     async def register(self) -> None:
         """Make the Lease this process's own, whosever it was.
@@ -115,6 +127,7 @@ class Renewer:
         hangs = False
         while True:
             began_s = loop.time()
+            self._due.clear()  # before the renewal: who leaves in the middle of it may not be marked by it
             if rule.may_renew(self._heart.beats, began_s):
                 hangs = False
                 try:
@@ -126,7 +139,9 @@ class Renewer:
             elif not hangs:
                 hangs = True
                 _logger.error("loop_hangs", lease=self._name, seconds=limits.HEARTBEAT_FRESH_S)
-            await asyncio.sleep(max(0.0, began_s + limits.WORKER_LEASE_RENEW_S - loop.time()))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(began_s + limits.WORKER_LEASE_RENEW_S):
+                    await self._due.wait()
 
     async def _read(self) -> Manifest | None:
         try:
@@ -136,7 +151,7 @@ class Renewer:
 
     async def _try_write(self) -> bool:
         """Write the next renewal over what was read or stored last; False: that is not what is there."""
-        lease = dataclasses.replace(self._lease, renewal=self._lease.renewal + 1, leaving=self.leaving)
+        lease = dataclasses.replace(self._lease, renewal=self._lease.renewal + 1, leaving=self._leaving)
         self._lease = lease  # also when the outcome is unknown: no number is used for two renewals
         manifest = write_worker_lease(self._cluster, lease, self._stored, self._clock.now_ms())
         found, self._stored = self._stored, None
@@ -147,4 +162,6 @@ class Renewer:
                 self._stored = await self._api.replace(LEASES, manifest)
         except (AlreadyExistsError, WriteConflictError, NotFoundError):
             return False
+        if lease.leaving:
+            self.left.set()
         return True

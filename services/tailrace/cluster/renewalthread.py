@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -24,6 +26,15 @@ if TYPE_CHECKING:
 _logger = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the worker is told, on its own loop."""
+
+    registered: Callable[[TailraceError | None], None]
+    left: Callable[[], None]
+    superseded: Callable[[], None]
+
+
 class RenewalThread:
     """Implements `Renewals`. ``connect`` makes the renewer on the thread's own loop, and closes what it needed."""
 
@@ -34,6 +45,7 @@ class RenewalThread:
         self._task: asyncio.Task[None] | None = None
         self._renewer: Renewer | None = None
         self._leaving = False
+        self._left = asyncio.Event()
         self._superseded = asyncio.Event()
 
     async def start(self) -> None:
@@ -57,7 +69,8 @@ class RenewalThread:
 
         def run() -> None:
             try:
-                asyncio.run(self._run(lambda error: post(tell, error), lambda: post(self._superseded.set)))
+                told = _Told(*(partial(post, call) for call in (tell, self._left.set, self._superseded.set)))
+                asyncio.run(self._run(told))
             finally:
                 post(ended.set)
 
@@ -68,8 +81,14 @@ class RenewalThread:
     def leave(self) -> None:
         """See Renewals.leave."""
         self._leaving = True
-        if self._renewer is not None:
-            self._renewer.leaving = True
+        loop, renewer = self._loop, self._renewer
+        if loop is not None and renewer is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended already
+                loop.call_soon_threadsafe(renewer.leave)
+
+    async def wait_left(self) -> None:
+        """See Renewals.wait_left."""
+        await self._left.wait()
 
     async def wait_superseded(self) -> None:
         """See Renewals.wait_superseded."""
@@ -86,25 +105,40 @@ class RenewalThread:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._ended.wait(), 2 * limits.KUBERNETES_CALL_DEADLINE_S)
 
-    async def _run(self, tell: Callable[[TailraceError | None], None], superseded: Callable[[], None]) -> None:
+    async def _run(self, worker: _Told) -> None:
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         try:
             async with self._connect() as renewer:
-                renewer.leaving = self._leaving
-                self._renewer = renewer
+                self._renewer = renewer  # before the question: `leave` may be called meanwhile
+                if self._leaving:
+                    renewer.leave()
                 await renewer.register()
-                tell(None)
-                await renewer.run()
+                worker.registered(None)
+                await _renew(renewer, worker.left)
         except asyncio.CancelledError:
             return  # by `stop`
         except NotOwnerError as error:
             _logger.error("worker_superseded", reason=str(error))
-            superseded()
+            worker.superseded()
         except TailraceError as error:
-            tell(error)
+            worker.registered(error)
         except BaseException:
-            superseded()  # nobody renews any more: as good as superseded
+            worker.superseded()  # nobody renews any more: as good as superseded
             raise
         finally:
-            tell(UnavailableError("the renewals ended"))
+            worker.registered(UnavailableError("the renewals ended"))
+
+
+async def _renew(renewer: Renewer, left: Callable[[], None]) -> None:
+    """Renew until cancelled, and tell when the Lease says that the worker leaves. Raises as `Renewer.run`."""
+
+    async def tell_left() -> None:
+        await renewer.left.wait()
+        left()
+
+    telling = asyncio.get_running_loop().create_task(tell_left())
+    try:
+        await renewer.run()
+    finally:
+        telling.cancel()

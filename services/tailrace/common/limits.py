@@ -366,6 +366,7 @@ HANDOVER_PATIENCE_S: Final = 5.0  # for the owner before to let go of a containe
 HANDOVER_POLL_S: Final = 0.1
 HANDOVER_MARK_MAX_S: Final = 30.0  # in the map, whatever became of the hand-over; well above the patience
 DRAIN_DEADLINE_S: Final = 60.0  # for a worker that leaves to get rid of its containers
+DRAIN_MARK_PATIENCE_S: Final = 2.0  # from a drain's beginning, for the API server to take the mark of who leaves
 
 # -- the operator (ADR 0013) --------------------------------------------------------------------------------------
 CONDITION_MESSAGE_MAX_LENGTH: Final = 1024  # characters; Kubernetes takes 32 KiB, people do not

@@ -150,7 +150,11 @@ class Owner:
 
     def leave(self) -> None:
         """See Renewals.leave."""
-        self.renewer.leaving = True
+        self.renewer.leave()
+
+    async def wait_left(self) -> None:
+        """See Renewals.wait_left."""
+        await self.renewer.left.wait()
 
     async def start(self) -> None:
         """Begun already."""

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Collection
 
 import pytest
+import structlog
 
 from harness.localkubernetes import LocalKubernetes
 from tailrace.cluster.clustermap import Assignment, ClusterMap, read_map, write_map
 from tailrace.cluster.endpointfollower import follow_endpoints
 from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint
 from tailrace.cluster.follower import Follower
+from tailrace.cluster.heartbeat import Heart
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, Kind
-from tailrace.cluster.leases import WorkerLease, worker_lease_name, write_worker_lease
+from tailrace.cluster.leases import WorkerLease, read_worker_lease, worker_lease_name, write_worker_lease
 from tailrace.cluster.mapping import container_of
 from tailrace.cluster.mapreader import MapReader
+from tailrace.cluster.renewal import Renewer
+from tailrace.cluster.renewalthread import RenewalThread
 from tailrace.common import limits
 from tailrace.common.errors import (
     BadRequestError,
@@ -24,6 +29,7 @@ from tailrace.common.errors import (
     NotOwnerError,
     UnavailableError,
 )
+from tailrace.common.realports import SystemClock
 
 COUNT = 4
 
@@ -143,6 +149,8 @@ class Containers:
         self.holders: dict[int, str] = {}
         self.holder_error: Exception | None = None
         self.leaving = False
+        self.left = asyncio.Event()
+        self.left.set()
         self.kept: list[list[int]] = []
 
     async def open_container(self, container_id: int) -> None:
@@ -181,6 +189,9 @@ class Containers:
 
     def leave(self) -> None:
         self.leaving = True
+
+    async def wait_left(self) -> None:
+        await self.left.wait()
 
     async def wait_superseded(self) -> None:
         """Not needed."""
@@ -321,6 +332,83 @@ async def test_a_drain_waits_until_the_placer_has_moved_everything(
     assign(api, "aaaa")
     await asyncio.sleep(0.1)
     assert not containers.running
+
+
+async def test_a_worker_without_containers_does_not_end_before_its_lease_says_that_it_leaves(
+    api: LocalKubernetes,
+) -> None:
+    """Else it would be a living worker to the others, for as long as a lapse takes."""
+
+    @contextlib.asynccontextmanager
+    async def connect() -> AsyncIterator[Renewer]:
+        there = LocalKubernetes(api.core)
+        yield Renewer(there, "c", "a", "1", ContainerEndpoints(Endpoint("h", 1)), SystemClock(), Heart())
+
+    assign(api, "bbbb")
+    thread = RenewalThread(connect)
+    await thread.start()
+    containers = Containers()
+    follower = Follower(api, "c", "a", containers, containers, thread)
+    running = asyncio.ensure_future(follower.run())
+    await until(lambda: follower.has_followed)
+    await asyncio.wait_for(follower.drain(), 5)
+    lease = read_worker_lease(api.core.get(LEASES, worker_lease_name("c", "a")))
+    assert lease is not None
+    assert lease.leaving
+    await thread.stop()
+    running.cancel()
+    await asyncio.wait([running])
+
+
+async def test_a_drain_hands_over_while_its_lease_does_not_say_so_yet(
+    api: LocalKubernetes, containers: Containers, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DRAIN_MARK_PATIENCE_S", 3600.0)
+    containers.left.clear()
+    assign(api, "aaaa", workers="a")
+    await until(lambda: len(containers.running) == COUNT)
+    draining = asyncio.ensure_future(follower.drain())
+    await until(lambda: not containers.running)
+    await asyncio.sleep(0.05)
+    assert not draining.done()
+    containers.left.set()
+    await asyncio.wait_for(draining, 5)
+
+
+async def test_a_drain_goes_on_without_a_mark_that_cannot_be_written(
+    api: LocalKubernetes, containers: Containers, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The patience counts from the drain's beginning: a hand-over that takes longer is not followed by a wait."""
+    containers.left.clear()
+    assign(api, "aaab")
+    await until(lambda: len(containers.running) == 3)
+    monkeypatch.setattr(limits, "DRAIN_MARK_PATIENCE_S", 0.3)
+    loop = asyncio.get_running_loop()
+    draining = asyncio.ensure_future(follower.drain())
+    with structlog.testing.capture_logs() as told:
+        await asyncio.sleep(0.4)
+        assert containers.running
+        assign(api, "bbbb")
+        await until(lambda: not containers.running)
+        ended_s = loop.time()
+        await asyncio.wait_for(draining, 5)
+    assert loop.time() - ended_s < 0.3
+    assert [entry["event"] for entry in told if entry["log_level"] == "warning"] == ["leaving_not_told"]
+    began_s = loop.time()
+    await asyncio.wait_for(follower.drain(), 5)  # now with nothing to hand over
+    assert loop.time() - began_s >= 0.3
+
+
+async def test_a_drain_needs_no_mark_when_the_cluster_is_gone(
+    api: LocalKubernetes, containers: Containers, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DRAIN_MARK_PATIENCE_S", 3600.0)
+    containers.left.clear()
+    assign(api, "bbbb")
+    await until(lambda: follower.has_followed)
+    api.core.delete(STREAM_CLUSTERS, "c")
+    await until(lambda: follower.trouble)
+    await asyncio.wait_for(follower.drain(), 5)
 
 
 async def test_a_drain_ends_at_its_deadline(

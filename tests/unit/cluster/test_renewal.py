@@ -92,9 +92,46 @@ async def test_each_renewal_has_a_number_of_its_own(api: LocalKubernetes) -> Non
 async def test_who_leaves_says_so(api: LocalKubernetes) -> None:
     one = renewer(api)
     await one.register()
-    one.leaving = True
+    one.leave()
+    assert not one.left.is_set()
     await one.renew()
+    assert one.left.is_set()
     assert stored(api.core).leaving
+
+
+async def test_a_mark_whose_writing_was_not_acknowledged_counts_as_not_written(api: LocalKubernetes) -> None:
+    one = renewer(api)
+    await one.register()
+
+    async def lose(verb: str, kind: Any, name: str) -> None:
+        raise DeadlineError("no answer")
+
+    api.after = lose
+    one.leave()
+    with pytest.raises(UnavailableError):
+        await one.renew()
+    assert not one.left.is_set()
+    api.after = None
+    await one.renew()
+    assert one.left.is_set()
+
+
+async def test_a_renewal_under_way_as_the_worker_leaves_is_not_its_mark(api: LocalKubernetes) -> None:
+    one = renewer(api)
+    await one.register()
+
+    async def leave(verb: str, kind: Any, name: str) -> None:
+        api.before = None
+        one.leave()
+
+    api.before = leave
+    running = asyncio.ensure_future(one.run())
+    async with asyncio.timeout(limits.WORKER_LEASE_RENEW_S / 2):  # the next one does not wait for its time
+        await one.left.wait()
+    assert stored(api.core).leaving
+    assert [verb for verb, _ in api.requests] == ["get", "create", "replace", "replace"]
+    running.cancel()
+    await asyncio.wait([running])
 
 
 async def test_a_wiped_lease_is_made_again(api: LocalKubernetes) -> None:
@@ -197,6 +234,28 @@ def test_it_goes_on_through_outages_and_stops_while_the_loop_hangs() -> None:
         world.run(main())
 
 
+def test_who_leaves_renews_at_once_and_then_in_time_as_before() -> None:
+    with SimWorld(1) as world:
+        heart = Heart()
+
+        async def main() -> None:
+            process = world.process("w")
+            one = Renewer(world.kubernetes.attach(process), "c", "w", "1", ENDPOINTS, world.clock(), heart)
+            process.spawn(heart.beat())
+            process.spawn(one.run())
+            await asyncio.sleep(10.5)
+            one.leave()
+            began_s = world.loop.time()
+            await one.left.wait()
+            assert world.loop.time() - began_s < limits.WORKER_LEASE_RENEW_S / 4
+            assert stored(world.kubernetes.core).leaving
+            before = stored(world.kubernetes.core).renewal
+            await asyncio.sleep(30)
+            assert 25 <= stored(world.kubernetes.core).renewal - before <= 31
+
+        world.run(main())
+
+
 # -- the thread -------------------------------------------------------------------------------------------------------
 
 
@@ -254,6 +313,31 @@ async def test_the_thread_renews_while_the_loop_is_busy() -> None:
     assert stored(one.core).leaving
     await one.thread.stop()
     assert one.closed.is_set()
+
+
+async def test_the_thread_tells_when_the_lease_says_that_the_worker_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WORKER_LEASE_RENEW_S", 3600.0)
+    one = Threaded(KubernetesCore())
+    await one.thread.start()
+    one.failing = UnavailableError("no API here")
+    one.thread.leave()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(one.thread.wait_left(), 0.2)
+    one.failing = None
+    one.thread.leave()
+    await asyncio.wait_for(one.thread.wait_left(), 5)
+    assert stored(one.core).leaving
+    await one.thread.stop()
+
+
+@pytest.mark.usefixtures("fast")
+async def test_a_thread_that_begins_as_the_worker_leaves_says_so_at_once() -> None:
+    one = Threaded(KubernetesCore())
+    one.thread.leave()
+    await one.thread.start()
+    await asyncio.wait_for(one.thread.wait_left(), 5)
+    assert stored(one.core).leaving
+    await one.thread.stop()
 
 
 @pytest.mark.usefixtures("fast")

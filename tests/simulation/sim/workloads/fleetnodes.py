@@ -126,7 +126,11 @@ class TaskRenewals:
 
     def leave(self) -> None:
         """See Renewals.leave."""
-        self._renewer.leaving = True
+        self._renewer.leave()
+
+    async def wait_left(self) -> None:
+        """See Renewals.wait_left."""
+        await self._renewer.left.wait()
 
     async def wait_superseded(self) -> None:
         """See Renewals.wait_superseded."""
