@@ -132,7 +132,7 @@ def test_columns_show_condition_and_domain(stream: Kubectl) -> None:
     assert head.split() == ["NAME", "READY", "REASON", "SCOPE", "SEGMENTS", "BYTES", "AGE"]
     assert row.split()[:6] == ["scaled", "True", "AllGood", "shop", "3", "12"]
     wide, _ = stream("get", "strm", "scaled", "--output=wide").splitlines()
-    assert {"CLUSTER", "SCALING", "RETENTION", "EPOCH", "DELETION"} <= set(wide.split())
+    assert {"STREAM", "CLUSTER", "SCALING", "RETENTION", "EPOCH", "DELETION"} <= set(wide.split())
 
 
 def test_all_kinds_are_found_by_category_and_short_names(stream: Kubectl) -> None:

@@ -153,6 +153,12 @@ def test_columns_and_scale_point_at_fields(definition: Definition) -> None:
             at(schema, rule.field)
 
 
+@pytest.mark.parametrize(("kind", "path"), [("Stream", ".spec.streamName"), ("ReaderGroup", ".spec.groupName")])
+def test_a_name_that_is_not_the_resources_own_shows_with_wide(kind: str, path: str) -> None:
+    (column,) = (column for column in BY_KIND[kind].columns if column.json_path == path)
+    assert column.schema()["priority"] == 1
+
+
 def test_kubectl_scale_finds_a_number_in_every_stream() -> None:
     definition = BY_KIND["Stream"]
     assert definition.scale["specReplicasPath"] == ".spec.scaling.minSegments"
