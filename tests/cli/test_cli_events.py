@@ -115,7 +115,7 @@ def test_a_group_goes_on_where_it_was(cli, scope: str) -> None:
 async def test_following_until_interrupted(cli, scope: str) -> None:
     stream = f"{scope}/followed"
     cli.ok("stream", "create", stream)
-    cli.ok("write", stream, text="one\n")
+    assert cli.ok("write", stream, text="one\n").startswith("1 event, 3 B in ")
     async with cli.running("read", stream, "--follow") as reading, cli.running("write", stream) as writing:
         assert reading.stdout is not None
         assert writing.stdin is not None
@@ -199,6 +199,9 @@ def test_a_line_that_cannot_be_written_is_named(cli, scope: str, tmp_path: Path)
         "tailrace: line 4 is not JSON: 'three'; the 2 events before it are written"
     )
     assert sorted(cli.ok("read", stream).splitlines()) == ['{"k": 1}', '{"k": 2}']
+    assert cli.fails("write", stream, "--key", "k", text='{"k": 1}\nthree\n') == (
+        "tailrace: line 2 is not JSON: 'three'; the 1 event before it is written"
+    )
     assert cli.fails("write", stream, str(tmp_path)) == f"tailrace: {tmp_path}: Is a directory"
     cli.ok("stream", "seal", stream)
     assert cli.fails("write", stream, text="x\n") == f"tailrace: stream {stream} is sealed"

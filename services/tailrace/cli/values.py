@@ -94,6 +94,11 @@ def size_text(size_bytes: float) -> str:
     return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
 
 
+def count_text(count: int, noun: str) -> str:
+    """A number of things for people: ``1 event``, ``5,000 events``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def duration_text(duration_ms: int) -> str:
     """A duration for people, in the largest unit that divides it: ``7d``, ``90s``."""
     for unit in ("w", "d", "h", "m", "s"):

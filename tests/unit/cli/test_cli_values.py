@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tailrace.cli.values import (
     INT64_MAX,
     Bounds,
+    count_text,
     duration_text,
     parse_bounds,
     parse_duration_ms,
@@ -85,3 +86,8 @@ def test_positions() -> None:
 )
 def test_sizes_for_people(size: int, text: str) -> None:
     assert size_text(size) == text
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 events"), (1, "1 event"), (2, "2 events"), (5000, "5,000 events")])
+def test_counts_for_people(count: int, text: str) -> None:
+    assert count_text(count, "event") == text

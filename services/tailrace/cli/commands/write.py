@@ -14,7 +14,7 @@ from tailrace.cli.lines import by_key, known_length, read_lines
 from tailrace.cli.output import print_json, print_line, progress_bar
 from tailrace.cli.session import connected, run
 from tailrace.cli.settings import SETTINGS, ControllerOption, JsonOption
-from tailrace.cli.values import size_text
+from tailrace.cli.values import count_text, size_text
 from tailrace.client.model import StreamName
 from tailrace.common.errors import BadRequestError, SegmentSealedError, StreamSealedError
 
@@ -58,7 +58,7 @@ def write(
         )
     else:
         print_line(
-            f"{report.events:,} events, {size_text(report.payload_bytes)} in {report.seconds:.2f} s: "
+            f"{count_text(report.events, 'event')}, {size_text(report.payload_bytes)} in {report.seconds:.2f} s: "
             f"{rate:,.0f} events/s, {size_text(report.payload_bytes / max(report.seconds, 1e-9))}/s"
         )
 
@@ -90,7 +90,8 @@ async def _write_all(writer: EventWriter, file: Path | None, key: str | None, re
             bar.advance(read_bytes)
     except BadRequestError as error:
         await writer.flush()
-        raise BadRequestError(f"{error}; the {report.events:,} events before it are written") from error
+        before = f"the {count_text(report.events, 'event')} before it {'is' if report.events == 1 else 'are'} written"
+        raise BadRequestError(f"{error}; {before}") from error
 
 
 async def _write_lines(
