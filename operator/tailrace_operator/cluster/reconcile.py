@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS
-from tailrace.cluster.kubernetescalls import ForbiddenError
+from tailrace.cluster.kubernetes import ForbiddenError
 from tailrace.common import limits
 from tailrace.common.errors import (
     BadRequestError,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tailrace.client.model import StreamName
-from tailrace.cluster.kubernetescalls import ForbiddenError
+from tailrace.cluster.kubernetes import ForbiddenError
 from tailrace.common import limits
 from tailrace.common.errors import InvalidSpecError, NotTheOwnerError, TailraceError
 from tailrace_operator.controllers import ClusterName, ClusterState

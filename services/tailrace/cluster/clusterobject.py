@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 CLUSTER_KEY: Final = "cluster.json"
 _FORMAT: Final = 1
+_FORMAT_MAX: Final = 999
+_CLUSTER_ID: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
+"""A UUID, with room: errors show it, and what else somebody may have put there is nobody's business."""
 
 
 async def bind_tier2(store: ObjectStore, place: str, cluster_id: str, containers: int, *, bound: bool) -> None:
@@ -85,12 +89,19 @@ async def read_mark(store: ObjectStore, place: str) -> ClusterMark | None:
 
 
 def parse_mark(text: bytes, place: str) -> ClusterMark:
-    """What the content of ``cluster.json`` says. Raises StartError: it is damaged or newer."""
+    """What ``cluster.json`` says, perhaps somebody else's. Raises StartError: it is damaged or newer."""
+    damaged = StartError(f"{place}: {CLUSTER_KEY} is damaged")
     try:
         content = json.loads(text)
-        version = int(content["format"])
-        if version > _FORMAT:  # before all else: its other fields may be of another kind
+        version = content["format"]
+        # Before all else: the other fields of a newer one may be of another kind.
+        if type(version) is int and _FORMAT < version <= _FORMAT_MAX:
             raise StartError(f"{place}: {CLUSTER_KEY} of format {version} is newer than this program's {_FORMAT}")
-        return ClusterMark(str(content["cluster"]), int(content["containers"]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise StartError(f"{place}: {CLUSTER_KEY} is damaged") from error
+        cluster_id, containers = content["cluster"], content["containers"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise damaged from error
+    if not (version == _FORMAT and type(version) is int and type(containers) is int and isinstance(cluster_id, str)):
+        raise damaged
+    if not _CLUSTER_ID.fullmatch(cluster_id):
+        raise damaged
+    return ClusterMark(cluster_id, containers)

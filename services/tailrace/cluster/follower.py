@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from tailrace.cluster.kubernetes import LEASES
+from tailrace.cluster.kubernetes import LEASES, ForbiddenError
 from tailrace.cluster.leases import WORKER_ROLE, WorkerLease, labels_of, read_worker_lease
 from tailrace.cluster.mapreader import MapReader
 from tailrace.common import limits
@@ -88,6 +88,8 @@ class Follower:
         self._left = False
         self._heard: dict[str, tuple[tuple[str, int] | None, float]] = {}
         """While it drains: the last renewal that was seen of each other worker, and when."""
+        self._forbidden_s: float | None = None
+        """While it drains: since when the API lets this process see nothing."""
         self._changed = asyncio.Event()
 
     async def run(self) -> NoReturn:
@@ -116,13 +118,15 @@ class Follower:
 
         What is left after ``limits.DRAIN_DEADLINE_S`` is released as it is, and at once when nobody is there to take
         it: no other worker but those that leave, as they say or `together_with` this one, and those that did not renew
-        since the drain began, for as long as a lapse takes; or no cluster any more.
+        since the drain began, for as long as a lapse takes; or no cluster any more, or no right to look for as long:
+        a release takes the rights away before its pods have ended, and who lives has seen this worker lapse by then.
 
         It does not end before the worker's Lease says that it leaves, within ``limits.DRAIN_MARK_PATIENCE_S`` of its
         beginning: others would take a worker that has ended for one that lives.
         """
         self._renewals.leave()
         self._heard.clear()
+        self._forbidden_s = None
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         ends_at_s = began_s + limits.DRAIN_DEADLINE_S
@@ -175,10 +179,21 @@ class Follower:
         try:
             listing = await self._api.list(LEASES, labels_of(self._cluster, WORKER_ROLE))
         except UnavailableError as error:
-            _logger.info("leaving_not_known", worker=self._worker, reason=str(error))
-            return True
+            _logger.debug("leaving_not_known", worker=self._worker, reason=str(error))
+            return not self._is_long_forbidden(error)
+        self._forbidden_s = None
         leases = [lease for item in listing.items if (lease := read_worker_lease(item)) is not None]
         return bool(others - {lease.worker for lease in leases if lease.leaving} - self._silent(others, leases))
+
+    def _is_long_forbidden(self, error: UnavailableError) -> bool:
+        """Whether the API has refused for as long as a lapse takes, and with nothing else between."""
+        if not isinstance(error, ForbiddenError):
+            self._forbidden_s = None
+            return False
+        now_s = asyncio.get_running_loop().time()
+        if self._forbidden_s is None:
+            self._forbidden_s = now_s
+        return now_s - self._forbidden_s > limits.WORKER_LEASE_LAPSE_S
 
     def _silent(self, others: Collection[str], leases: Collection[WorkerLease]) -> set[str]:
         """Who of the others was not seen to renew for as long as a lapse takes.

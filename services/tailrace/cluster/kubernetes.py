@@ -10,6 +10,8 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
+from tailrace.common.errors import UnavailableError
+
 Manifest: TypeAlias = dict[str, Any]
 
 
@@ -49,12 +51,16 @@ class WatchEvent:
     manifest: Manifest
 
 
+class ForbiddenError(UnavailableError):
+    """The API does not let this process do it (401, 403); whoever runs the cluster may mend that."""
+
+
 class KubernetesApi(Protocol):
     """One namespace of an API server.
 
     Every call has a deadline. Whatever fails without a definite answer (no connection, no answer in time, 429, 5xx) or
-    may be mended by whoever runs the cluster (401, 403) is UnavailableError; **the outcome of a write is unknown
-    then**, also after 5xx. A manifest that is returned is the caller's.
+    may be mended by whoever runs the cluster (401, 403: ForbiddenError) is UnavailableError; **the outcome of a write
+    is unknown then**, also after 5xx. A manifest that is returned is the caller's.
     """
 
     async def get(self, kind: Kind, name: str) -> Manifest:

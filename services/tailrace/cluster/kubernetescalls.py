@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import urllib3
 from kubernetes import client, config
 
+from tailrace.cluster.kubernetes import ForbiddenError
 from tailrace.common import limits
 from tailrace.common.errors import DeadlineError, NotFoundError, StartError, TailraceError, UnavailableError
 
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tailrace.cluster.kubernetes import Manifest
-
-
-class ForbiddenError(UnavailableError):
-    """The API does not let this process do it (401, 403); whoever runs the cluster may mend that."""
 
 
 Configuration: TypeAlias = client.Configuration

@@ -64,13 +64,15 @@ class MapReader:
             self._version = manifest["metadata"]["resourceVersion"]
             cluster_map = read_map(manifest)
         except UnavailableError as error:
-            self.trouble = str(error)
-            _logger.warning("map_not_read", cluster=self._cluster, reason=self.trouble)
+            before, self.trouble = self.trouble, str(error)
+            if self.trouble != before:
+                _logger.warning("map_not_read", cluster=self._cluster, reason=self.trouble)
             return False
         except (NotFoundError, BadRequestError) as error:
-            self.trouble = str(error)
+            before, self.trouble = self.trouble, str(error)
             self.is_gone = isinstance(error, NotFoundError)
-            _logger.error("no_map", cluster=self._cluster, reason=self.trouble)
+            if self.trouble != before:
+                _logger.error("no_map", cluster=self._cluster, reason=self.trouble)
             return True
         self.trouble, self.is_gone = "", False
         self._on_map(cluster_map)

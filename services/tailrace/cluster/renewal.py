@@ -124,7 +124,7 @@ class Renewer:
         """
         loop = asyncio.get_running_loop()
         rule = HeartbeatRule(loop.time(), limits.HEARTBEAT_FRESH_S)
-        hangs = False
+        hangs, trouble = False, ""
         while True:
             began_s = loop.time()
             self._due.clear()  # before the renewal: who leaves in the middle of it may not be marked by it
@@ -132,10 +132,13 @@ class Renewer:
                 hangs = False
                 try:
                     await self.renew()
+                    trouble = ""
                 except NotOwnerError:
                     raise
                 except UnavailableError as error:
-                    _logger.warning("lease_not_renewed", lease=self._name, reason=str(error))
+                    before, trouble = trouble, str(error)
+                    if trouble != before:  # else it is said each second of an outage
+                        _logger.warning("lease_not_renewed", lease=self._name, reason=trouble)
             elif not hangs:
                 hangs = True
                 _logger.error("loop_hangs", lease=self._name, seconds=limits.HEARTBEAT_FRESH_S)

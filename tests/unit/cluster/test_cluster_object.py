@@ -55,6 +55,14 @@ async def test_a_mark_that_was_there_and_is_gone_is_refused(store: ObjectStore) 
         (b'{"format": 1, "cluster": "one"}', "is damaged"),
         (b'{"format": 1, "cluster": "one", "containers": "x"}', "is damaged"),
         (b'{"format": 2}', "is newer than"),
+        (b'{"format": 1' + b"0" * 2000 + b"}", "is damaged"),
+        (b'{"format": 1e999, "cluster": "one", "containers": 4}', "is damaged"),
+        (b'{"format": 1, "cluster": "one", "containers": 1e999}', "is damaged"),
+        (b'{"format": true, "cluster": "one", "containers": 4}', "is damaged"),
+        (b'{"format": 1, "cluster": "a\\nsecret", "containers": 4}', "is damaged"),
+        (b'{"format": 1, "cluster": "' + b"x" * 65 + b'", "containers": 4}', "is damaged"),
+        (b'{"format": 1, "cluster": ["one"], "containers": 4}', "is damaged"),
+        (b"[" * 60_000, "is damaged"),
     ],
 )
 async def test_a_mark_that_cannot_be_read_is_refused(store: ObjectStore, text: bytes, reason: str) -> None:

@@ -15,7 +15,7 @@ from tailrace.cluster.endpointfollower import follow_endpoints
 from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint
 from tailrace.cluster.follower import Follower
 from tailrace.cluster.heartbeat import Heart
-from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, Kind
+from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, ForbiddenError, Kind
 from tailrace.cluster.leases import WorkerLease, read_worker_lease, worker_lease_name, write_worker_lease
 from tailrace.cluster.mapping import container_of
 from tailrace.cluster.mapreader import MapReader
@@ -512,6 +512,31 @@ async def test_a_drain_waits_while_it_cannot_be_known_who_leaves(
     await until(lambda: len(refused) > 2)
     assert not draining.done()
     assign(api, "bbbb")
+    await asyncio.wait_for(draining, 5)
+    assert not containers.running
+
+
+async def test_a_drain_waits_for_nobody_when_it_may_not_look(
+    api: LocalKubernetes, containers: Containers, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A release that is removed takes the rights of its pods away while they end."""
+    monkeypatch.setattr(limits, "WORKER_LEASE_LAPSE_S", 0.3)
+    assign(api, "aaaa", workers="ab")
+    await until(lambda: len(containers.running) == COUNT)
+    answers = [ForbiddenError("403"), UnavailableError("503")]
+    refused = 0
+
+    async def refuse(verb: str, kind: Kind, name: str) -> None:
+        nonlocal refused
+        refused += verb == "list"
+        raise answers[refused % len(answers)]
+
+    api.before = refuse
+    draining = asyncio.ensure_future(follower.drain())
+    await asyncio.sleep(1.0)
+    assert refused > 2
+    assert not draining.done(), "an outage is no answer"
+    answers.pop()
     await asyncio.wait_for(draining, 5)
     assert not containers.running
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.localobjects import NAMESPACE, LocalObjects
-from tailrace.cluster.kubernetescalls import ForbiddenError
+from tailrace.cluster.kubernetes import ForbiddenError
 from tailrace.common.errors import UnavailableError
 from tailrace_operator.controllers import ClusterName, Controllers
 from tailrace_operator.objects import STREAM_CLUSTERS, STREAMS
