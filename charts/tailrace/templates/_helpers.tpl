@@ -53,6 +53,33 @@ runAsNonRoot: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
+{{/* Fails when the trial MinIO that is there has another volume than minio.persistence asks for: a StatefulSet's
+volumeClaimTemplates never change, and the API server's refusal does not say which value is meant. Sizes may be written in
+many ways; those that can only be written in one are compared, and the rest is left to the API server. */}}
+{{- define "tailrace.minioVolumeStays" -}}
+{{- $wanted := .Values.minio.persistence -}}
+{{- $there := (lookup "apps/v1" "StatefulSet" .Release.Namespace (include "tailrace.minio" .) | default dict).spec -}}
+{{- if $there -}}
+{{- $fixed := "minio.persistence.%s cannot be changed after the install: it is %v here. Keep it, or uninstall and install again" -}}
+{{- $claim := dict -}}
+{{- range $there.volumeClaimTemplates | default list }}{{ $claim = .spec }}{{ end -}}
+{{- if ne (not (empty $claim)) $wanted.enabled -}}
+{{- fail (printf $fixed "enabled" (not (empty $claim))) -}}
+{{- end -}}
+{{- if $wanted.enabled -}}
+{{- $class := $claim.storageClassName | default "" -}}
+{{- if ne $class ($wanted.storageClass | default "") -}}
+{{- fail (printf $fixed "storageClass" (quote $class)) -}}
+{{- end -}}
+{{- $size := $claim.resources.requests.storage -}}
+{{- $plain := "^[1-9][0-9]{0,2}[KMGT]i$" -}}
+{{- if and (ne $size $wanted.size) (regexMatch $plain $size) (regexMatch $plain $wanted.size) -}}
+{{- fail (printf $fixed "size" $size) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* spec.tier2 of the StreamCluster: what is given, over what the trial MinIO has. As JSON. */}}
 {{- define "tailrace.tier2" -}}
 {{- $given := .Values.cluster.spec.tier2 | default dict -}}

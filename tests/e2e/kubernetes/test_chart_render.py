@@ -282,6 +282,29 @@ def test_credentials_of_the_trial_minio_are_kept_over_upgrades(kube: Kubectl) ->
 
 
 @pytest.mark.parametrize(
+    ("installed", "upgraded", "told"),
+    [
+        ("enabled=false", "enabled=true", "enabled cannot be changed after the install: it is false here"),
+        ("enabled=true", "enabled=false", "enabled cannot be changed after the install: it is true here"),
+        ("storageClass=none", "storageClass=other", 'storageClass cannot be changed after the install: it is "none"'),
+        ("size=10240Mi", "size=20Gi", "size cannot be changed after the install: it is 10Gi here"),
+    ],
+)
+def test_the_volume_of_the_trial_minio_is_that_of_the_install(
+    kube: Kubectl, installed: str, upgraded: str, told: str
+) -> None:
+    trial = [*VALUES["trial"], *NO_IMAGE, *NO_MINIO_IMAGE]
+    kube.helm("install", RELEASE, str(CHART), *chosen([*trial, f"minio.persistence.{installed}"]))
+    try:
+        with pytest.raises(KubeError) as caught:
+            kube.helm("upgrade", RELEASE, str(CHART), *chosen([*trial, f"minio.persistence.{upgraded}"]))
+        assert f"minio.persistence.{told}" in caught.value.answer
+        kube.helm("upgrade", RELEASE, str(CHART), *chosen([*trial, f"minio.persistence.{installed}"]))
+    finally:
+        kube.helm("uninstall", RELEASE, "--no-hooks")
+
+
+@pytest.mark.parametrize(
     ("values", "told"),
     [
         (["cluster.enabled=true"], "cluster.spec.tier2.bucket is needed, or minio.enabled"),
