@@ -34,7 +34,7 @@ from tailrace.segmentstore.standin import StandIn
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from fastapi import FastAPI
 
@@ -144,16 +144,10 @@ class StorePod:
             content = {
                 "ready": is_ready,
                 "leaving": self._leaving,
-                "reasons": [reason for worker in workers if (reason := self._why_not(worker))],
+                "reasons": [reason for worker in workers if (reason := trouble_of(worker, self.options.names))],
                 "workers": [describe(worker) for worker in workers],
             }
             return JSONResponse(content, status_code=200 if is_ready else 503)
-
-    def _why_not(self, worker: WorkerProcess) -> str:
-        if worker.state == "following":
-            return ""
-        name = self.options.names[worker.number]
-        return f"{name}: {worker.reason or 'it does not follow the container map yet'}"
 
     async def wait_superseded(self) -> str:
         """Return when another process has the name of one of the workers; says which."""
@@ -174,6 +168,13 @@ class StorePod:
     async def close(self) -> None:
         """End everything."""
         await self._stack.aclose()
+
+
+def trouble_of(worker: WorkerProcess, names: Sequence[str]) -> str:
+    """Why a worker does not follow the map, or which containers of one that does are not open; empty: all is well."""
+    if worker.state == "following" and not worker.reason:
+        return ""
+    return f"{names[worker.number]}: {worker.reason or 'it does not follow the container map yet'}"
 
 
 def refuse_orders_from_elsewhere(app: FastAPI) -> None:

@@ -76,7 +76,7 @@ class WorkerProcess:
         self.place = place
         self.state: WorkerState = "starting"
         self.reason = ""
-        """Why it does not serve, or does not follow the map yet."""
+        """Why it does not serve, or does not follow the map yet; of one that does: which containers are not open."""
         self.starts = 0
         self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the first process serves; StartError: it ended before, and why."""

@@ -238,7 +238,7 @@ class Follower:
                     await self._let_go(container_id)
                 elif await self._is_free(container_id):
                     await self._host.open_container(container_id)
-                    _logger.info("container_opened", worker=self._worker, container=container_id)
+                    _logger.info("container_taken", worker=self._worker, container=container_id)  # open or not yet
         except NotOwnerError as error:  # the map is another one already
             _logger.info("container_not_ours", container=container_id, reason=str(error))
             self._reader.wake()

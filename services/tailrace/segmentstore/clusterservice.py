@@ -27,6 +27,7 @@ from tailrace.common.errors import NotOwnerError, StartError, UnavailableError
 from tailrace.log.object import ObjectLog
 from tailrace.log.probe import probe_conditions
 from tailrace.segmentstore.folderlogs import epoch_of_objects
+from tailrace.segmentstore.keeper import told
 from tailrace.segmentstore.server.budgets import InFlightBudget
 from tailrace.segmentstore.server.listener import SegmentStoreServer
 from tailrace.segmentstore.worker import Worker, WorkerPorts
@@ -35,6 +36,7 @@ from tailrace.storage.obstores import open_object_store
 if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+    from typing import NoReturn
 
     from tailrace.cluster.kubernetesapi import HttpKubernetes
     from tailrace.common.ports import Clock, Entropy
@@ -253,7 +255,7 @@ class ClusterStoreService:
             await _cancel(tasks)
 
     async def _tell_progress(self, follower: Follower) -> None:
-        """Tell what the map's first reading waits for, and when it was followed."""
+        """Tell what the map's first reading waits for, when it was followed, and which containers are not open then."""
         told = ""
         while not follower.has_followed:
             if follower.trouble not in ("", told):
@@ -261,6 +263,7 @@ class ClusterStoreService:
                 self._tell(WAITING + told)
             await asyncio.sleep(limits.WORKER_PROGRESS_POLL_S)
         self._tell(FOLLOWING)
+        await tell_what_is_not_open(self.worker, self._tell)
 
     @contextlib.asynccontextmanager
     async def _renewer(self) -> AsyncIterator[Renewer]:
@@ -293,6 +296,17 @@ class ClusterStoreService:
     async def close(self) -> None:
         """Stop serving; what was acknowledged is stored already."""
         await self._stack.aclose()
+
+
+async def tell_what_is_not_open(worker: Worker, tell: Callable[[str], None]) -> NoReturn:
+    """Tell for how long containers have not been open and why, until they are: a worker that follows goes on."""
+    was = ""
+    while True:
+        now = told(worker.not_open())
+        if now != was:
+            tell(WAITING + now if now else FOLLOWING)
+            was = now
+        await asyncio.sleep(limits.CONTAINERS_NOT_OPEN_POLL_S)
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from tailrace.segmentstore.tables.cache import EntryCache
 from tailrace.segmentstore.tables.service import TableService
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from tailrace.common.ports import Clock, Entropy
     from tailrace.log.port import DurableLog
@@ -77,6 +77,28 @@ class Shared:
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
+@dataclass(frozen=True, slots=True)
+class NotOpen:
+    """A container that is owned and not open: for how long, and why it was not opened or stopped the last time."""
+
+    container_id: int
+    for_s: float
+    reason: str
+
+
+def told(containers: Sequence[NotOpen]) -> str:
+    """One sentence of containers that are not open, those first that are it for the longest; empty: there is none."""
+    ordered = sorted(containers, key=lambda each: (-each.for_s, each.container_id))
+    named = ordered[: limits.CONTAINERS_NOT_OPEN_TOLD_MAX]
+    room = limits.WORKER_REASON_MAX_CHARACTERS // (limits.CONTAINERS_NOT_OPEN_TOLD_MAX + 1)
+    sentences = [
+        f"container {each.container_id} is not open for {each.for_s:.0f} s: {each.reason}"[:room] for each in named
+    ]
+    if more := len(ordered) - len(named):
+        sentences.append(f"nor are {more} more")
+    return "; ".join(sentences)
+
+
 class Keeper:
     """Keeps one container running until it is released.
 
@@ -99,6 +121,8 @@ class Keeper:
         self._refusal: NotOwnerError | None = None
         self._opened: Container | None = None  # the last one, until it is closed
         self._released: asyncio.Task[None] | None = None
+        self._closed_at_s: float | None = asyncio.get_running_loop().time()  # None: it is open
+        self._why_closed = "it is being opened for the first time"
 
     # -- running -------------------------------------------------------------------------------------------------
 
@@ -150,6 +174,7 @@ class Keeper:
         except (TailraceError, OSError) as error:
             # Whatever it is (a full disk, a log that cannot be read or locked just now), it may pass.
             self._pauses.not_opened(error)
+            self._why_closed = str(error) or repr(error)
             _logger.warning("container_not_opened", container=self.container_id, reason=str(error))
         return True
 
@@ -160,6 +185,7 @@ class Keeper:
         self._pauses.stopped(cause, asyncio.get_running_loop().time() - started_s)
         self.failed = container.status()
         self.container = self.tables = None
+        self._closed_at_s, self._why_closed = asyncio.get_running_loop().time(), str(cause) or repr(cause)
         if isinstance(cause, FencedError):
             self._floor = max(self._floor, cause.epoch)
         if isinstance(cause, DataError):
@@ -185,8 +211,9 @@ class Keeper:
                     await container.close()
                     self._floor = max(self._floor, error.epoch)
                     continue
-                except DataError:
+                except DataError as error:
                     self.failed = container.status()
+                    self._why_closed = str(error)
                     self._provable = False
                     await container.close()
                     return
@@ -196,6 +223,8 @@ class Keeper:
             self.failed = None
             self.container = self._opened = container
             self.tables = TableService(container, self._shared.entries)
+            self._closed_at_s = None
+            _logger.info("container_opened", container=self.container_id, epoch=epoch)
             return
         raise UnavailableError(f"container {self.container_id} was taken by others {limits.EPOCH_RETRIES_MAX} times")
 
@@ -246,6 +275,13 @@ class Keeper:
     def released(self) -> bool:
         """Whether that is over."""
         return self._released is not None and self._released.done()
+
+    def not_open(self) -> NotOpen | None:
+        """Since when the container is not open, and why; None: it is."""
+        if self._closed_at_s is None:
+            return None
+        now_s = asyncio.get_running_loop().time()
+        return NotOpen(self.container_id, now_s - self._closed_at_s, self._why_closed)
 
     def status(self) -> ContainerStatus | None:
         """The container's status, or how it was when it stopped; None: it was never opened."""

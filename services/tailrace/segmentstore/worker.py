@@ -16,7 +16,7 @@ from tailrace.common.errors import BadRequestError, ContainerStoppedError, Tailr
 from tailrace.kernel import BlockCache
 from tailrace.segmentstore.attributestore import PageRoom
 from tailrace.segmentstore.cachemanager import CacheManager
-from tailrace.segmentstore.keeper import Keeper, Shared, WorkerPorts
+from tailrace.segmentstore.keeper import Keeper, NotOpen, Shared, WorkerPorts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -182,6 +182,11 @@ class Worker:
         """Running containers by number."""
         keepers = [self._keepers[container_id] for container_id in self.owned()]
         return [keeper.container for keeper in keepers if keeper.container is not None]
+
+    def not_open(self) -> list[NotOpen]:
+        """Owned containers that are not open for longer than an ordinary opening takes, and why."""
+        found = [self._keepers[container_id].not_open() for container_id in self.owned()]
+        return [each for each in found if each is not None and each.for_s > limits.CONTAINER_NOT_OPEN_TOLD_S]
 
     def status(self) -> list[ContainerStatus]:
         """Status of every owned container, stopped ones with their reason."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import socket
 
 import httpx
 import pytest
 
 from tailrace.cli.main import run
-from tailrace.cli.storepod import StorePodOptions, checked_budgets, refuse_orders_from_elsewhere
-from tailrace.cli.workersadmin import Workers, create_app, joined_metrics
+from tailrace.cli.storepod import StorePodOptions, checked_budgets, refuse_orders_from_elsewhere, trouble_of
+from tailrace.cli.vigil import Vigil
+from tailrace.cli.workers import WorkerPlace, WorkerProcess
+from tailrace.cli.workersadmin import Workers, create_app, describe, joined_metrics
 from tailrace.common import limits
 from tailrace.segmentstore.process import Orders, decode_orders, encode_orders
 from tailrace.segmentstore.service import StoreSpec
@@ -132,6 +136,24 @@ async def test_orders_are_taken_from_within_the_pod_only(client: str, allowed: b
         flush = await asking.post("/v1/containers/3/flush")
         assert flush.status_code == (503 if allowed else 403)
         assert (await asking.get("/ping")).status_code == 200
+
+
+async def test_what_a_worker_that_follows_cannot_open_is_a_reason_beside_ready() -> None:
+    """It is no reason to send its siblings' clients away; it ends when the worker says that it goes on."""
+    with socket.socket() as store, socket.socket() as admin:
+        worker = WorkerProcess(1, WorkerPlace(OPTIONS.specs(checked_budgets(OPTIONS))[1], store, admin))
+        assert trouble_of(worker, OPTIONS.names) == "orange-store-0-1: it does not follow the container map yet"
+        for lines, reason in (
+            ("ready\nfollowing\n", ""),
+            ("waiting: container 0 is not open for 12 s: why\n", "container 0 is not open for 12 s: why"),
+            ("following\n", ""),
+        ):
+            process = await asyncio.create_subprocess_exec("printf", lines, stdout=asyncio.subprocess.PIPE)
+            assert await worker._listen(process, Vigil()) == ""
+            await process.wait()
+            assert worker.state == "following"
+            assert describe(worker)["reason"] == reason
+            assert trouble_of(worker, OPTIONS.names) == (reason and f"orange-store-0-1: {reason}")
 
 
 async def nobody(container_id: int) -> str | None:

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
+import structlog
 
 from tailrace.cluster.mapping import container_of
 from tailrace.common import limits
@@ -20,6 +21,8 @@ from tailrace.common.errors import (
 )
 from tailrace.common.realports import SystemClock, SystemEntropy
 from tailrace.log.memory import MemoryLog, MemoryLogStore
+from tailrace.segmentstore.clusterservice import FOLLOWING, WAITING, tell_what_is_not_open
+from tailrace.segmentstore.keeper import NotOpen, told
 from tailrace.segmentstore.life import ContainerLife
 from tailrace.segmentstore.recovery import Recovery
 from tailrace.segmentstore.worker import Worker, WorkerPorts
@@ -227,6 +230,64 @@ async def test_a_container_that_cannot_be_opened_at_once_is_opened_later(
             worker.container_by_id(0)
         await eventually(lambda: len(worker.containers()) == 1)
         assert cluster.unavailable == 0
+
+
+async def test_a_container_that_stays_unopened_is_told_of_with_its_reason_until_it_is_open(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`container_opened` is logged when it is open, not when it was taken; an ordinary opening is nothing to tell."""
+    monkeypatch.setattr(limits, "CONTAINER_REOPEN_MIN_S", 0.01)
+    monkeypatch.setattr(limits, "CONTAINER_REOPEN_MAX_S", 0.02)
+    monkeypatch.setattr(limits, "CONTAINERS_NOT_OPEN_POLL_S", 0.01)
+    worker, said = cluster.worker("one", (1,)), list[str]()
+    with structlog.testing.capture_logs() as logs:
+        async with running(worker):
+            cluster.unavailable = 10**6
+            telling = asyncio.ensure_future(tell_what_is_not_open(worker, said.append))
+            await worker.open_container(0)
+            assert worker.owned() == (0, 1)
+            assert worker.not_open() == []
+            monkeypatch.setattr(limits, "CONTAINER_NOT_OPEN_TOLD_S", 0.0)
+            (trouble,) = worker.not_open()
+            assert (trouble.container_id, trouble.reason) == (0, "nobody tells")
+            await eventually(lambda: said == [f"{WAITING}container 0 is not open for 0 s: nobody tells"])
+            assert [entry["container"] for entry in logs if entry["event"] == "container_opened"] == [1]
+            cluster.unavailable = 0
+            await eventually(lambda: said[1:] == [FOLLOWING])
+            assert [entry["container"] for entry in logs if entry["event"] == "container_opened"] == [1, 0]
+            telling.cancel()
+            await asyncio.wait([telling])
+
+
+async def test_containers_that_stopped_or_have_no_proved_data_are_told_of(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "CONTAINER_NOT_OPEN_TOLD_S", 0.0)
+    monkeypatch.setattr(limits, "CONTAINER_REOPEN_MIN_S", 600.0)
+    monkeypatch.setattr(limits, "CONTAINER_REOPEN_MAX_S", 600.0)
+    one, two = cluster.worker("one", (0,)), cluster.worker("two", (0,))
+    async with running(one):
+        assert one.not_open() == []
+        async with running(two):
+            name = segment_in(0)
+            with contextlib.suppress(ContainerStoppedError):
+                await one.container_for(name).create_segment(name)
+            await eventually(lambda: len(one.not_open()) == 1)
+            assert "epoch" in one.not_open()[0].reason
+            cluster.logs[1].frames.append((1, b"no frame of a container"))
+            await two.open_container(1)
+            assert [(each.container_id, bool(each.reason)) for each in two.not_open()] == [(1, True)]
+            assert "being opened" not in two.not_open()[0].reason
+
+
+def test_what_is_told_of_many_containers_has_a_bound() -> None:
+    many = [NotOpen(number, 10.0 + number, "x" * 5000) for number in range(200)]
+    text = told(many)
+    assert text.startswith("container 199 is not open for 209 s: xxx")
+    assert "; container 198 is not open for 208 s: " in text
+    assert text.endswith("; nor are 197 more")
+    assert len(WAITING + text) <= limits.WORKER_REASON_MAX_CHARACTERS
+    assert told([]) == ""
 
 
 async def test_a_container_comes_and_goes_at_once(cluster: Cluster) -> None:
