@@ -134,7 +134,7 @@ class Operator:
         self._objects = HttpObjects(settings.configuration(), settings.identity)
         self._probe = MinioProbe()
         self._controllers = Controllers(self._objects)
-        self._placements = Placements(self._api_of, HelloProber(), self._leave, known)
+        self._placements = Placements(self._api_of, HelloProber(), self._leave, known, self._homes_changed)
         self._rounds = Rounds(self._objects, settings.served, SystemClock(), SystemEntropy())
         clusters = StreamClusterReconciler(
             self._objects,
@@ -189,6 +189,9 @@ class Operator:
                 self._rounds.child_changed(owner)
         else:
             self._rounds.heard(kind, change, manifest)
+
+    def _homes_changed(self, namespace: str, cluster: str) -> None:
+        self._rounds.child_changed(Key(STREAM_CLUSTERS.plural, namespace, cluster))
 
     def _cluster_changed(self, key: Key) -> None:
         cluster = ClusterName(key.namespace, key.name)

@@ -15,7 +15,7 @@ from tailrace.common import limits
 if TYPE_CHECKING:
     from tailrace.cluster.failure import FailureDetector
     from tailrace.cluster.kubernetes import KubernetesApi
-    from tailrace.cluster.placer import Prober
+    from tailrace.cluster.placer import Homes, Prober
 
 _logger = structlog.get_logger()
 
@@ -32,10 +32,15 @@ async def _nothing(_: str) -> None:
     """Whoever gave the API keeps it."""
 
 
+def _untold(_namespace: str, _cluster: str) -> None:
+    """Nobody asked to be told."""
+
+
 class Placements:
     """The placers that run. ``api_of`` gives the API of a namespace; ``leave`` is told when none is placed in it.
 
-    ``known``: what is known of workers before the first placer of a namespace's cluster begins.
+    ``known``: what is known of workers before the first placer of a namespace's cluster begins. ``changed`` is told of
+    a namespace's cluster whose `homes` are others now.
     """
 
     def __init__(
@@ -44,11 +49,13 @@ class Placements:
         prober: Prober,
         leave: Callable[[str], Awaitable[None]] = _nothing,
         known: dict[tuple[str, str], FailureDetector] | None = None,
+        changed: Callable[[str, str], None] = _untold,
     ) -> None:
         self._api_of = api_of
         self._prober = prober
         self._leave = leave
         self._known = known or {}
+        self._changed = changed
         self._running: dict[tuple[str, str], _Running] = {}
 
     def __len__(self) -> int:
@@ -86,6 +93,11 @@ class Placements:
             return running.placer.decision.reason
         return running.failure or "the placer has just begun"
 
+    def homes(self, namespace: str, cluster: str) -> Homes | None:
+        """What is known of the workers that have containers; None: nothing yet."""
+        running = self._running.get((namespace, cluster))
+        return running.placer.homes if running is not None and running.placer is not None else None
+
     def failure(self, namespace: str, cluster: str) -> str | None:
         """Why the placer ended before and has not taken a step since; None: it goes on."""
         running = self._running.get((namespace, cluster))
@@ -100,7 +112,13 @@ class Placements:
         while True:
             running = self._running[namespace, cluster]
             detector = self._known.pop((namespace, cluster), None)
-            running.placer = Placer(self._api_of(namespace), cluster, self._prober, detector=detector)
+            running.placer = Placer(
+                self._api_of(namespace),
+                cluster,
+                self._prober,
+                detector=detector,
+                changed=lambda: self._changed(namespace, cluster),
+            )
             began_s = loop.time()
             try:
                 await running.placer.run()

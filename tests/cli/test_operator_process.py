@@ -255,6 +255,8 @@ async def test_a_cluster_gets_its_children_its_map_and_its_status(operators: Ope
     await until(lambda: wanted <= {(event["reason"], event["type"]) for event in server.all(EVENTS)})
     assert await operators.health() == (200, "ok")
     assert store.secret_key not in (operators.folder / "log-0").read_text()
+    told = await operators.until_condition("ContainersPlaced", "False", "ContainersWithoutWorker")
+    assert told == "4 of 4 containers wait for a worker: workers that take containers: 0; gone: main-store-0-0."
 
 
 async def test_why_pods_are_not_ready_is_told_in_kubernetes_words(operators: Operators, store: Store) -> None:
@@ -277,6 +279,10 @@ async def test_why_pods_are_not_ready_is_told_in_kubernetes_words(operators: Ope
     assert told == "1 of 2 segment store pods are ready: pod main-store-1: ImagePullBackOff (Back-off pulling image)."
     told = await operators.until_condition("ControllerReady", "False", "PodsNotReady")
     assert told == "1 of 2 controller pods are ready."
+    server.edit(PODS, "main-store-1", {"metadata": {"finalizers": ["other.io/slow"]}})
+    server.remove(PODS, "main-store-1")
+    ending = "1 of 2 segment store pods are ready: waits for pods that end: main-store-1."
+    await until(lambda: operators.condition("SegmentStoreReady")[2] == ending)
     server.forbidden.add(f"/api/v1/namespaces/{NAMESPACE}/pods")  # a role that is older than the operator
     await until(lambda: operators.condition("SegmentStoreReady")[2] == "1 of 2 segment store pods are ready.")
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from tailrace.cluster.kubernetes import Manifest
 
 _TEXT_MAX_LENGTH: Final = 200
+_NAMES_MAX: Final = 5
 _PASSING: Final = frozenset({"ContainerCreating", "PodInitializing"})
 _BACK_OFF: Final = "CrashLoopBackOff"
 
@@ -29,6 +30,16 @@ def trouble_of(pods: Iterable[Manifest]) -> str:
     first = min(found)
     more = f", and {len(found) - 1} more pods are not ready" if len(found) > 1 else ""
     return f"pod {first}: {found[first]}{more}"
+
+
+def ending_of(pods: Iterable[Manifest], wanted: Collection[str]) -> str:
+    """That pods of wanted names still end, whoever made them, and no others can be made until then; or empty."""
+    names = [str(pod["metadata"]["name"]) for pod in pods if pod["metadata"].get("deletionTimestamp") is not None]
+    ending = sorted({*names} & {*wanted}, key=lambda name: (len(name), name))
+    if not ending:
+        return ""
+    more = f", and {len(ending) - _NAMES_MAX} more" if len(ending) > _NAMES_MAX else ""
+    return f"waits for pods that end: {', '.join(ending[:_NAMES_MAX])}{more}"
 
 
 def _is_ready(pod: Manifest) -> bool:

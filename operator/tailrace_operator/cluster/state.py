@@ -11,6 +11,7 @@ from tailrace_operator.reconciling import READY, Condition, Truth
 
 if TYPE_CHECKING:
     from tailrace.cluster.kubernetes import Manifest
+    from tailrace.cluster.placer import Homes
 
 TIER2_READY = "Tier2Ready"
 ACCEPTED = "Accepted"
@@ -48,10 +49,11 @@ def pods_condition(
     return Condition(condition_type, Truth.TRUE, "PodsReady", f"{wanted} of {wanted} {what} pods are ready.")
 
 
-def placed_condition(manifest: Manifest, reason: str, failure: str | None) -> Condition:
-    """Whether the map names a known worker for every container.
+def placed_condition(manifest: Manifest, reason: str, failure: str | None, homes: Homes | None) -> Condition:
+    """Whether the map names a known worker for every container, and none of these is gone.
 
-    `reason`: what the placer did last; `failure`: why it ended.
+    `reason`: what the placer did last; `failure`: why it ended; `homes`: what it knows of the workers. As long as it is
+    not known whether some live, nothing has changed: an operator that has just begun to lead has heard of none.
     """
     if failure is not None:
         return Condition(CONTAINERS_PLACED, Truth.UNKNOWN, "PlacerFailed", failure, bad=Truth.UNKNOWN)
@@ -60,14 +62,29 @@ def placed_condition(manifest: Manifest, reason: str, failure: str | None) -> Co
     except BadRequestError as error:
         return Condition(CONTAINERS_PLACED, Truth.FALSE, "NoMap", str(error))
     count = cluster_map.container_count
-    placed = sum(assignment.worker in cluster_map.workers for assignment in cluster_map.assignments.values())
-    if placed < count:
-        message = f"{placed} of {count} containers have a worker: {reason}."
-        bad = Truth.FALSE if placed else None  # none has one before the first pods are there
+    named = {number for number, found in cluster_map.assignments.items() if found.worker in cluster_map.workers}
+    placed = named - homes.lost if homes else named
+    bad = Truth.FALSE if named else None  # none has one before the first pods are there
+    if len(placed) < count:
+        message = f"{count - len(placed)} of {count} containers wait for a worker: {reason}."
         return Condition(CONTAINERS_PLACED, Truth.FALSE, "ContainersWithoutWorker", message, bad=bad)
+    doubtful, before = placed & homes.doubtful if homes else placed, _placed_before(manifest)
+    if doubtful and before != Truth.TRUE:
+        message = (
+            f"{len(doubtful)} of {count} containers have a worker of which it is not known whether it lives: {reason}."
+        )
+        if before == Truth.FALSE:
+            return Condition(CONTAINERS_PLACED, Truth.FALSE, "ContainersWithoutWorker", message, bad=bad)
+        return Condition(CONTAINERS_PLACED, Truth.UNKNOWN, "WorkersNotHeard", message, bad=None)
     workers = len({assignment.worker for assignment in cluster_map.assignments.values()})
     message = f"{count} of {count} containers have a worker; workers with containers: {workers}."
     return Condition(CONTAINERS_PLACED, Truth.TRUE, "AllPlaced", message)
+
+
+def _placed_before(manifest: Manifest) -> object:
+    """The condition's status as it was told last, whatever was asked for then."""
+    conditions = [one for one in _status(manifest).get("conditions") or [] if isinstance(one, dict)]
+    return next((one.get("status") for one in conditions if one.get("type") == CONTAINERS_PLACED), None)
 
 
 def notable(manifest: Manifest) -> Any:

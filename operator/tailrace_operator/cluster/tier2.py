@@ -108,11 +108,23 @@ def _look(tier2: Tier2Spec, credentials: Credentials) -> ClusterMark | None:
             passing=True,
         ) from error
     except (urllib3.exceptions.HTTPError, OSError) as error:
-        raise _unreachable(tier2, str(error)) from error
+        raise _unreachable(tier2, _reason_of(error)) from error
     except (MinioException, ValueError) as error:
         raise Tier2Error("Invalid", f"spec.tier2: {error}") from error
     finally:
         pool.close()
+
+
+def _reason_of(error: BaseException) -> str:
+    """What the operating system or TLS says, without names of classes and files, nor what was answered."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, OSError):
+        found = found.__cause__ or found.__context__
+    if found is None:
+        if isinstance(error, urllib3.exceptions.ProtocolError):
+            return "its answer is not HTTP, or breaks off"
+        return re.sub(r"^(?:\w+\([^()]*\): )+", "", str(error))
+    return re.sub(r" \(_ssl\.c:\d+\)$", "", found.strerror or str(found)) or "no answer"
 
 
 def _status_of(error: Exception) -> str:

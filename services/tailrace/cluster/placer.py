@@ -60,6 +60,17 @@ class Decision:
     changed: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Homes:
+    """Containers by what is known of the workers that the map gives them; all others' live.
+
+    ``lost``: theirs are gone, and nobody is there to take them. ``doubtful``: it is not known whether theirs live.
+    """
+
+    lost: frozenset[int] = frozenset()
+    doubtful: frozenset[int] = frozenset()
+
+
 class Placer:
     """Places the containers of one cluster."""
 
@@ -70,29 +81,35 @@ class Placer:
         prober: Prober,
         calm_s: float | None = None,
         detector: FailureDetector | None = None,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
         """``calm_s``: how long the map is left uneven after a failure (default: ``limits.PLACER_CALM_S``).
 
-        ``detector``: what is known of the workers already.
+        ``detector``: what is known of the workers already. ``changed`` is called by `run` when `homes` are others.
         """
         self._api = api
         self._cluster = cluster
         self._prober = prober
         self._detector = detector or FailureDetector()
+        self._changed = changed
         self._calm = Calm(limits.PLACER_CALM_S if calm_s is None else calm_s)
         self._named: frozenset[str] = frozenset()
         self._endpoints: dict[str, ContainerEndpoints] = {}
         self._marked_at_s: dict[tuple[int, Assignment], float] = {}
         self.decision: Decision | None = None
         """What the last step of `run` did."""
+        self.homes: Homes | None = None
+        """As of the last step that could look and write; None: there was none yet."""
 
     async def run(self) -> NoReturn:
         """Take steps until cancelled."""
         loop = asyncio.get_running_loop()
         last = ""
         while True:
-            began_s = loop.time()
+            began_s, homes = loop.time(), self.homes
             self.decision = decision = await self.step()
+            if self.homes != homes:
+                self._changed()
             if decision.reason != last:
                 _logger.info("placement", cluster=self._cluster, reason=decision.reason)
                 last = decision.reason
@@ -171,8 +188,10 @@ class Placer:
         after = dataclasses.replace(after, workers=_endpoints(before, leases, verdict, after))
         self._endpoints = dict(after.workers)
         if after == before:
+            self.homes = _homes(after, verdict)
             return Decision(decision)
         await self._api.replace_status(STREAM_CLUSTERS, write_map(manifest, after))
+        self.homes = _homes(after, verdict)
         self._named = frozenset(assignment.worker for assignment in after.assignments.values())
         return Decision(decision, changed=True)
 
@@ -253,6 +272,15 @@ def _with_lost_assignments(before: ClusterMap, holders: Mapping[int, str], verdi
         if giver and (giver not in living or holders.get(number) not in (giver, "")):
             assignments[number] = Assignment(assignment.worker)
     return dataclasses.replace(before, assignments=assignments)
+
+
+def _homes(cluster_map: ClusterMap, verdict: Verdict) -> Homes:
+    alive, dead = {*verdict.alive}, {*verdict.dead}
+    workers = {number: assignment.worker for number, assignment in cluster_map.assignments.items()}
+    return Homes(
+        lost=frozenset(number for number, worker in workers.items() if worker in dead),
+        doubtful=frozenset(number for number, worker in workers.items() if worker not in alive | dead),
+    )
 
 
 def _are_held(cluster_map: ClusterMap, holders: Mapping[int, str]) -> bool:

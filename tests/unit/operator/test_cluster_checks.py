@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tailrace.cluster.clusterobject import ClusterMark
+from tailrace.cluster.placer import Homes
 from tailrace.common import limits
 from tailrace_operator.cluster import checks
 from tailrace_operator.cluster.render import Plan, children
@@ -158,21 +159,67 @@ def test_pods_before_the_change_is_taken_note_of_do_not_count_as_changed() -> No
     assert later.message == "2 of 2 segment store pods are ready, 1 are as the specification says."
 
 
+def placed_on_a(status: str | None = None) -> dict[str, Any]:
+    """A StreamCluster of two containers, both of worker a, with that status of ContainersPlaced."""
+    containers = [{"id": number, "worker": "a"} for number in (0, 1)]
+    conditions = [{"type": "ContainersPlaced", "status": status, "reason": "Any"}] if status else []
+    workers = [{"name": "a", "internal": "h:1"}]
+    return {
+        "spec": {"containers": 2},
+        "status": {"containers": containers, "workers": workers, "conditions": conditions},
+    }
+
+
 def test_containers_placed() -> None:
-    status: dict[str, Any] = {"containers": [{"id": 0, "worker": "a"}], "workers": [{"name": "a", "internal": "h:1"}]}
-    manifest: dict[str, Any] = {"spec": {"containers": 2}, "status": status}
-    partly = placed_condition(manifest, "workers that take containers: 1", None)
+    manifest = placed_on_a()
+    del manifest["status"]["containers"][1]
+    partly = placed_condition(manifest, "workers that take containers: 1", None, Homes())
     assert (partly.reason, partly.warns) == ("ContainersWithoutWorker", True)
-    assert partly.message == "1 of 2 containers have a worker: workers that take containers: 1."
-    none = placed_condition({"spec": {"containers": 2}}, "nothing yet", None)
+    assert partly.message == "1 of 2 containers wait for a worker: workers that take containers: 1."
+    none = placed_condition({"spec": {"containers": 2}}, "nothing yet", None, None)
     assert (none.reason, none.warns) == ("ContainersWithoutWorker", False)
     seen = notable(manifest)
-    status["containers"].append({"id": 1, "worker": "gone"})
+    manifest["status"]["containers"].append({"id": 1, "worker": "gone"})
     assert notable(manifest) != seen
-    assert placed_condition(manifest, "x", None).truth is Truth.FALSE, "nobody knows where the worker is"
-    status["containers"][1]["worker"] = "a"
-    assert placed_condition(manifest, "x", None).truth is Truth.TRUE
-    assert placed_condition(manifest, "x", "it ended").reason == "PlacerFailed"
+    assert placed_condition(manifest, "x", None, Homes()).truth is Truth.FALSE, "nobody knows where the worker is"
+    placed = placed_condition(placed_on_a(), "x", None, Homes())
+    assert (placed.truth, placed.reason) == (Truth.TRUE, "AllPlaced")
+    assert placed.message == "2 of 2 containers have a worker; workers with containers: 1."
+    assert placed_condition(manifest, "x", "it ended", Homes()).reason == "PlacerFailed"
+
+
+def test_containers_of_workers_that_are_gone_wait_for_one() -> None:
+    """The map keeps them where they were while there is nobody to take them."""
+    reason = "workers that take containers: 0; gone: a"
+    found = placed_condition(placed_on_a("True"), reason, None, Homes(lost=frozenset({0, 1})))
+    assert (found.truth, found.reason, found.warns) == (Truth.FALSE, "ContainersWithoutWorker", True)
+    assert found.message == "2 of 2 containers wait for a worker: workers that take containers: 0; gone: a."
+    one = placed_condition(placed_on_a("True"), reason, None, Homes(lost=frozenset({1})))
+    assert one.message.startswith("1 of 2 containers wait for a worker: ")
+
+
+@pytest.mark.parametrize("homes", [None, Homes(doubtful=frozenset({0, 1})), Homes(doubtful=frozenset({1}))])
+@pytest.mark.parametrize(
+    ("before", "truth", "reason"),
+    [
+        ("True", Truth.TRUE, "AllPlaced"),
+        ("False", Truth.FALSE, "ContainersWithoutWorker"),
+        ("Unknown", Truth.UNKNOWN, "WorkersNotHeard"),
+        (None, Truth.UNKNOWN, "WorkersNotHeard"),
+    ],
+)
+def test_who_has_not_heard_of_the_workers_yet_leaves_it_as_it_was(
+    homes: Homes | None, before: str | None, truth: Truth, reason: str
+) -> None:
+    """Another operator that begins to lead is no news, neither good nor bad."""
+    found = placed_condition(placed_on_a(before), "the placer has just begun", None, homes)
+    assert (found.truth, found.reason) == (truth, reason)
+    if truth is not Truth.TRUE:
+        doubtful = len(homes.doubtful) if homes else 2
+        assert found.message == (
+            f"{doubtful} of 2 containers have a worker of which it is not known whether it lives: "
+            "the placer has just begun."
+        )
 
 
 def test_one_id_is_one_cluster_however_its_place_is_written() -> None:

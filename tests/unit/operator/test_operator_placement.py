@@ -12,6 +12,7 @@ from tailrace.cluster.clustermap import read_map
 from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, Kind
 from tailrace.cluster.leases import WorkerLease, write_worker_lease
+from tailrace.cluster.placer import Homes
 from tailrace.common import limits
 from tailrace_operator.placement import Placements
 
@@ -89,6 +90,31 @@ def test_a_placer_that_fails_is_started_again_with_growing_pauses() -> None:
         api.before = None
         await asyncio.sleep(limits.PLACER_RETRY_MAX_S + 2)
         assert placements.failure("here", "c") is None
+
+    play(scenario)
+
+
+def test_what_becomes_of_the_workers_is_told_at_once() -> None:
+    """The map stays as it is while there is nobody to take a container, so its watch tells nothing."""
+
+    async def scenario(api: LocalKubernetes, _: Placements) -> None:
+        told: list[Homes | None] = []
+        placements = Placements(
+            lambda namespace: api, Nobody(), changed=lambda *place: told.append(placements.homes(*place))
+        )
+        assert placements.homes("here", "c") is None
+        placements.ensure("here", "c")
+        for renewal in range(1, 8):
+            make_worker(api, renewal)
+            await asyncio.sleep(1)
+        everything = frozenset(range(4))
+        assert told == [Homes()]
+        await asyncio.sleep(4 * limits.WORKER_LEASE_LAPSE_S)
+        assert told == [Homes(), Homes(doubtful=everything), Homes(lost=everything)], "silent, and then given up"
+        make_worker(api, 8)
+        await asyncio.sleep(2)
+        assert told[3:] == [Homes()]
+        await placements.close()
 
     play(scenario)
 

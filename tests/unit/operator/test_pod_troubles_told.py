@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_operator.cluster.podtroubles import trouble_of
+from tailrace_operator.cluster.podtroubles import ending_of, trouble_of
 from tailrace_operator.cluster.state import pods_condition
 
 KILLED = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
@@ -79,6 +79,26 @@ def test_the_first_of_several_is_told_and_how_many_more_there_are() -> None:
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     assert trouble_of([*pods, leaving]) == "pod main-store-1: ImagePullBackOff, and 2 more pods are not ready"
     assert trouble_of([]) == ""
+
+
+def test_pods_that_end_and_whose_names_are_wanted_are_waited_for() -> None:
+    """Those of a StreamCluster that had the name before, too: until they have ended theirs cannot be made."""
+
+    def leaving(name: str) -> dict[str, Any]:
+        found = pod(name, ready=True)
+        found["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        return found
+
+    pods = [leaving(f"main-store-{number}") for number in (1, 0, 2)]
+    assert ending_of(pods, ["main-store-0", "main-store-1"]) == "waits for pods that end: main-store-0, main-store-1"
+    assert ending_of([*pods[:1], pod("main-store-0")], ["main-store-0", "main-store-1"]) == (
+        "waits for pods that end: main-store-1"
+    )
+    assert ending_of([pod("main-store-0")], ["main-store-0"]) == ""
+    assert ending_of(pods, []) == "", "nobody is to come in their place"
+    many = [leaving(f"m-store-{number}") for number in range(100)]
+    told = ending_of(many, [one["metadata"]["name"] for one in many])
+    assert told.endswith(", m-store-3, m-store-4, and 95 more")
 
 
 def test_the_condition_tells_it_in_its_sentence() -> None:

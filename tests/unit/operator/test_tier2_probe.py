@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -130,3 +131,37 @@ async def test_endpoints_that_dawdle_do_not_keep_others_waiting(probe: MinioProb
         refused = await asyncio.gather(*looks, return_exceptions=True)
         assert {error.reason for error in refused if isinstance(error, Tier2Error)} == {"EndpointUnreachable"}
         assert await probe.look(good, CREDENTIALS) == ClusterMark("c", 4)
+
+
+async def test_why_an_endpoint_is_not_reached_is_told_without_names_of_the_program(probe: MinioProbe) -> None:
+    async def reason(endpoint: str) -> str:
+        with pytest.raises(Tier2Error) as caught:
+            await probe.look(Tier2Spec("data", endpoint, "minio", "streams"), CREDENTIALS)
+        assert caught.value.reason == "EndpointUnreachable"
+        return str(caught.value).partition("object store (")[2].removesuffix(")")
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        assert await reason(f"http://127.0.0.1:{taken.getsockname()[1]}") == "Connection refused"
+
+    async def leave(writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async def wait(writer: asyncio.StreamWriter) -> None:
+        await asyncio.Event().wait()
+
+    async with serving(leave) as tier2:
+        assert await reason(tier2.endpoint) == "Remote end closed connection without response"
+        assert "_ssl.c" not in (told := await reason(tier2.endpoint.replace("http:", "https:")))
+        assert "Http" not in told
+    async with serving(wait) as tier2:
+        assert "HTTP" not in await reason(tier2.endpoint)
+
+    async def greet(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"SSH-2.0-hidden\r\n")
+
+    async with serving(greet) as tier2:
+        assert await reason(tier2.endpoint) == "its answer is not HTTP, or breaks off"
+    unresolved = await reason("http://nowhere.invalid:9000")
+    assert "Http" not in unresolved
+    assert "nowhere.invalid" not in unresolved, "the endpoint is named before"
