@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from harness import kubechart
+from harness.figures import Figures
 from harness.kubectl import Kubectl, until
 from harness.kubeload import Images, Programs, programs_manifest
 from harness.kubesystem import StreamSystem, group_manifest, reasons, stream_manifest
@@ -14,6 +16,8 @@ from harness.kubesystem import StreamSystem, group_manifest, reasons, stream_man
 READY_S = 120.0
 AT_ONCE_S = 20.0
 GONE_S = 90.0
+PODS_GONE_BOUND_S = 45.0
+"""Below the time that pods may take to hand over, which nobody is there for."""
 NAMESPACE_GONE_S = 180.0
 SCOPE = "shop"
 EVENTS = 400
@@ -71,6 +75,23 @@ def test_uninstalled_and_installed_again(namespace: Kubectl, images: Images) -> 
     kube.delete("readergroup", "readers", deadline_s=GONE_S)
     kube.delete("stream", "held", deadline_s=GONE_S)
     assert "StreamDeleted" in reasons(kube, "held")
+
+
+def test_pods_of_a_release_that_is_uninstalled_wait_for_nobody(namespace: Kubectl, figures: Figures) -> None:
+    """Their rights and the object store go before they have ended; a new installation needs their names."""
+    kube = namespace
+    kubechart.install(kube)
+    system = StreamSystem(kube, kubechart.CLUSTER)
+    system.until_ready()
+    kube.apply(stream_manifest("held", system.cluster, SCOPE))
+    kube.until_condition("stream", "held", "Ready", "True", READY_S)
+    assert len(system.pods("segmentstore")) == 2
+    kubechart.uninstall(kube)
+    began_s = time.time()
+    pods = f"app.kubernetes.io/component=segmentstore,app.kubernetes.io/instance={system.cluster}"
+    until("the store pods have ended", lambda: kube.list("pods", pods) == [], GONE_S)
+    figure = figures.add("store pods gone after helm uninstall", "all", time.time() - began_s, "s", PODS_GONE_BOUND_S)
+    assert figure.holds
 
 
 def test_what_is_being_deleted_when_a_release_is_removed_goes_with_its_data_or_is_told(
