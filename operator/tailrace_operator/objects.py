@@ -34,6 +34,9 @@ ROLES: Final = Kind("rbac.authorization.k8s.io", "v1", "Role", "roles")
 ROLE_BINDINGS: Final = Kind("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings")
 DISRUPTION_BUDGETS: Final = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", status_apart=True)
 
+_NO_VERSION: Final = "1"
+"""Of no object: an apply that names it is a conflict with whatever is there, and makes what is not (ADR 0017)."""
+
 __all__ = ["STREAM_CLUSTERS", "HttpObjects", "Objects", "Page"]
 
 
@@ -71,13 +74,15 @@ class Objects(Protocol):
         """
         ...
 
-    async def apply(self, kind: Kind, namespace: str, manifest: Manifest) -> Manifest:
+    async def apply(self, kind: Kind, namespace: str, manifest: Manifest, *, only_new: bool = False) -> Manifest:
         """Create or change an object so that the fields of `manifest` are as it says (server-side apply).
 
-        Fields that an earlier apply named and this one does not are removed; fields of others stay.
+        Fields that an earlier apply named and this one does not are removed; fields of others stay, but one that is
+        named is taken from them.
 
         Raises:
-            WriteConflictError: `manifest` names a uid, and another object has the name.
+            WriteConflictError: `manifest` names a uid, and another object has the name, or none; or there is one
+            already, and it may be created alone (`only_new`). Nothing was changed.
         """
         ...
 
@@ -146,8 +151,9 @@ class HttpObjects:
         items = tuple(_whole(kind, item) for item in found.get("items") or [])
         return Page(items, found["metadata"].get("continue") or None)
 
-    async def apply(self, kind: Kind, namespace: str, manifest: Manifest) -> Manifest:
+    async def apply(self, kind: Kind, namespace: str, manifest: Manifest, *, only_new: bool = False) -> Manifest:
         """See Objects.apply."""
+        compared = {"resourceVersion": _NO_VERSION} if only_new else {}
         return await self._request(
             "apply",
             "PATCH",
@@ -155,7 +161,12 @@ class HttpObjects:
             namespace,
             manifest["metadata"]["name"],
             query={"fieldManager": FIELD_MANAGER, "force": "true"},
-            body={"apiVersion": kind.api_version, "kind": kind.kind, **manifest},
+            body={
+                "apiVersion": kind.api_version,
+                "kind": kind.kind,
+                **manifest,
+                "metadata": {**manifest["metadata"], **compared},
+            },
             content_type="application/apply-patch+yaml",
         )
 

@@ -390,6 +390,78 @@ async def test_bad_input_is_told_and_makes_no_pods(
     assert found == set(marks), "no data is touched"
 
 
+async def test_names_that_others_have_are_left_to_them(operators: Operators, store: Store) -> None:
+    """Who may write StreamClusters chooses the names of their children: none of them is an object of somebody else."""
+    server = operators.server
+    make_secret(server, store)
+    rules = [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]
+    theirs = [
+        server.make(SERVICE_ACCOUNTS, {"metadata": {"name": "main-store", "labels": {"mine": "yes"}}}),
+        server.make(ROLES, {"metadata": {"name": "main-controller"}, "rules": rules}),
+        server.make(CONFIG_MAPS, {"metadata": {"name": "main"}, "data": {"a": "b"}}),
+    ]
+    await operators.start()
+    server.make(STREAM_CLUSTERS, stream_cluster(store))
+    message = await operators.until_condition("Accepted", "False", "NameTaken")
+    assert operators.condition("Ready")[:2] == ("False", "NameTaken")
+    for named in ("ServiceAccount main-store", "Role main-controller", "ConfigMap main", "another name", "remove"):
+        assert named in message, message
+    looks = server.requests.count(workload := f"GET /apis/apps/v1/namespaces/{NAMESPACE}/statefulsets/main-store")
+    await until(lambda: server.requests.count(workload) >= looks + 3)
+    found = [server.find(SERVICE_ACCOUNTS, "main-store"), server.find(ROLES, "main-controller")]
+    assert [*found, server.find(CONFIG_MAPS, "main")] == theirs
+    assert operators.children() == {
+        "ConfigMap": ["main"],
+        "Role": ["main-controller"],
+        "ServiceAccount": ["main-store"],
+    }, "nothing is made beside them"
+    assert [event["reason"] for event in server.all(EVENTS) if event["type"] == "Warning"] == ["NameTaken"]
+    assert not list(store.client().list_objects(store.bucket, recursive=True))
+    for kind, item in zip((SERVICE_ACCOUNTS, ROLES, CONFIG_MAPS), theirs, strict=True):
+        server.remove(kind, item["metadata"]["name"])
+    await operators.until_condition("Accepted", "True", "Accepted")
+    await until(lambda: server.find(DEPLOYMENTS, "main-controller") is not None)
+
+
+async def test_what_is_left_of_a_cluster_of_that_name_is_taken_over(operators: Operators, store: Store) -> None:
+    server = operators.server
+    make_secret(server, store)
+    await operators.start()
+    first = server.make(STREAM_CLUSTERS, stream_cluster(store))
+    await until(lambda: server.find(DEPLOYMENTS, "main-controller") is not None)
+    server.orphan(STREAM_CLUSTERS, "main")
+    await until(lambda: any(line["event"] == "placement_ended" for line in operators.log()))
+    left = {(kind.kind, item["metadata"]["name"]): item["metadata"] for kind in CHILDREN for item in server.all(kind)}
+    assert len(left) == 15
+    assert not [metadata for metadata in left.values() if metadata.get("ownerReferences")]
+    again = stream_cluster(store)
+    again["spec"]["adoptClusterId"] = first["metadata"]["uid"]
+    second = server.make(STREAM_CLUSTERS, again)
+
+    def owners(kind: str, name: str) -> list[str]:
+        (found,) = (child for child in CHILDREN if child.kind == kind)
+        metadata = (server.find(found, name) or {"metadata": {}})["metadata"]
+        assert metadata.get("uid") == left[kind, name]["uid"], "it is the same one"
+        return [owner["uid"] for owner in metadata.get("ownerReferences") or []]
+
+    await until(lambda: all(owners(*place) == [second["metadata"]["uid"]] for place in left))
+
+
+async def test_what_goes_with_the_cluster_before_is_waited_for(operators: Operators, store: Store) -> None:
+    server = operators.server
+    make_secret(server, store)
+    owner = {"apiVersion": "tailrace.io/v1alpha1", "kind": "StreamCluster", "name": "main", "uid": "of-the-one-before"}
+    going = {"name": "main-store", "finalizers": ["other.io/slow"], "ownerReferences": [{**owner, "controller": True}]}
+    server.make(SERVICE_ACCOUNTS, {"metadata": going})
+    await operators.start()
+    server.make(STREAM_CLUSTERS, stream_cluster(store))
+    assert "waits" in await operators.until_condition("Accepted", "False", "NameTaken")
+    assert operators.children() == {"ServiceAccount": ["main-store"]}
+    assert not [event for event in server.all(EVENTS) if event["type"] == "Warning"]
+    server.edit(SERVICE_ACCOUNTS, "main-store", {"metadata": {"finalizers": None}})
+    await operators.until_condition("Accepted", "True", "Accepted")
+
+
 async def test_a_secret_that_may_not_be_read_is_told(operators: Operators, store: Store) -> None:
     make_secret(operators.server, store)
     operators.server.forbidden.add(f"/api/v1/namespaces/{NAMESPACE}/secrets/credentials")

@@ -12,7 +12,7 @@ from tailrace.cluster.kubernetes import STREAM_CLUSTERS, Manifest
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NotFoundError, UnavailableError, WriteConflictError
 from tailrace_operator.objects import CONFIG_MAPS, EVENTS, SERVICES, HttpObjects
-from tailrace_operator.reconciling import Notice
+from tailrace_operator.reconciling import FIELD_MANAGER, Notice
 
 NOW = "2026-01-02T03:04:05Z"
 
@@ -66,6 +66,28 @@ async def test_an_apply_to_a_certain_object_finds_no_other(objects: HttpObjects)
     with pytest.raises(WriteConflictError):
         await objects.apply(CONFIG_MAPS, NAMESPACE, wrong)
     assert await objects.get(CONFIG_MAPS, NAMESPACE, "a") == made
+
+
+async def test_an_apply_to_a_certain_object_makes_none(objects: HttpObjects) -> None:
+    gone = config_map(k="v")
+    gone["metadata"]["uid"] = "00000000-0000-4000-8000-000000000000"
+    with pytest.raises(WriteConflictError):
+        await objects.apply(CONFIG_MAPS, NAMESPACE, gone)
+    with pytest.raises(NotFoundError):
+        await objects.get(CONFIG_MAPS, NAMESPACE, "a")
+
+
+async def test_an_apply_that_may_only_make_an_object_changes_none(api: ApiServer, objects: HttpObjects) -> None:
+    made = await objects.apply(CONFIG_MAPS, NAMESPACE, config_map(k="v"), only_new=True)
+    assert (made["data"], made["metadata"]["name"]) == ({"k": "v"}, "a")
+    assert [entry["manager"] for entry in made["metadata"]["managedFields"]] == [FIELD_MANAGER]
+    with pytest.raises(WriteConflictError):
+        await objects.apply(CONFIG_MAPS, NAMESPACE, config_map(k="w"), only_new=True)
+    assert await objects.get(CONFIG_MAPS, NAMESPACE, "a") == made
+    others = api.make(CONFIG_MAPS, config_map("b", k="theirs"))
+    with pytest.raises(WriteConflictError):
+        await objects.apply(CONFIG_MAPS, NAMESPACE, config_map("b", k="v"), only_new=True)
+    assert api.find(CONFIG_MAPS, "b") == others
 
 
 async def test_lists_are_by_namespace_and_label(api: ApiServer, objects: HttpObjects) -> None:

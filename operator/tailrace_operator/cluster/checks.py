@@ -28,10 +28,11 @@ _SCRYPT: Final[Mapping[str, Any]] = {"n": 2**12, "r": 8, "p": 1, "dklen": 16}
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """``reason``: CamelCase; ``message``: names the field and the fix."""
+    """``reason``: CamelCase; ``message``: names the field and the fix. ``passing``: waiting is a fix, too."""
 
     reason: str
     message: str
+    passing: bool = False
 
 
 def memory_problem(spec: StreamClusterSpec) -> Problem | None:

@@ -8,7 +8,7 @@ references, and the data stays.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import structlog
 
@@ -33,6 +33,7 @@ from tailrace_operator.cluster.state import (
     pods_condition,
     ready_pods,
 )
+from tailrace_operator.cluster.takennames import is_owned, taken_problem
 from tailrace_operator.cluster.tier2 import Tier2Error
 from tailrace_operator.objects import DEPLOYMENTS, PODS, SECRETS, SERVICES, STATEFUL_SETS
 from tailrace_operator.reconciling import Condition, Outcome, Truth, is_deleted, ready
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
 
 _WORKLOADS: Final = (STATEFUL_SETS, DEPLOYMENTS)
 _PASSING_RETRY_S: Final = 5.0
+
+_There: TypeAlias = "dict[tuple[str, str], tuple[Kind, Manifest]]"
+"""Objects by plural of their kind and name."""
 
 _logger = structlog.get_logger()
 
@@ -109,21 +113,24 @@ class StreamClusterReconciler:
             return await self._outcome(manifest, None, workloads, [_false(ACCEPTED, "InvalidSpec", str(error))])
         problem = await self._problem(manifest, spec, workloads)
         if problem is not None:
-            refused = _false(ACCEPTED, problem.reason, problem.message)
-            return await self._outcome(manifest, spec, workloads, [refused])
+            return await self._refused(manifest, spec, workloads, problem)
+        there = await self._there(self._plan(manifest, spec, ""))
+        problem = taken_problem(name, metadata["uid"], there.values())
+        if problem is not None:
+            return await self._refused(manifest, spec, workloads, problem)
         accepted = Condition(ACCEPTED, Truth.TRUE, "Accepted", "The specification can be carried out.")
         try:
             credentials = await self._look(manifest, spec)
         except Tier2Error as error:
             refused = _false(TIER2_READY, error.reason, str(error))
             if workloads.store is not None:
-                await self._apply(self._plan(manifest, spec, ""), pods=False)
+                await self._apply(self._plan(manifest, spec, ""), there, pods=False)
             retry_s = _PASSING_RETRY_S if error.passing else None
             return await self._outcome(manifest, spec, workloads, [accepted, refused], retry_s)
         message = f"{spec.tier2.url} at {spec.tier2.endpoint} answers and is this cluster's."
         usable = Condition(TIER2_READY, Truth.TRUE, "Usable", message)
         try:
-            workloads = await self._apply(self._plan(manifest, spec, credentials), pods=True)
+            workloads = await self._apply(self._plan(manifest, spec, credentials), there, pods=True)
         except BadRequestError as error:
             refused = _false(ACCEPTED, "ChildRefused", f"The Kubernetes API does not take what this makes: {error}")
             return await self._outcome(manifest, spec, workloads, [refused, usable])
@@ -183,26 +190,38 @@ class StreamClusterReconciler:
             found = await self._objects.get(kind, metadata["namespace"], name)
         except NotFoundError:
             return None
-        return found if _is_owned(found, metadata["uid"]) else None
+        return found if is_owned(found, metadata["uid"]) else None
 
-    async def _apply(self, plan: Plan, *, pods: bool) -> _Workloads:
-        """Let the children be as they are to be; without the pods, perhaps.
+    async def _there(self, plan: Plan) -> _There:
+        """What has the names of the children now."""
+        there: _There = {}
+        for child in children(plan):
+            try:
+                found = await self._objects.get(child.kind, plan.namespace, child.name)
+            except NotFoundError:
+                continue
+            there[child.kind.plural, child.name] = child.kind, found
+        return there
+
+    async def _apply(self, plan: Plan, there: _There, *, pods: bool) -> _Workloads:
+        """Let the children be as they are to be; without the pods, perhaps. `there`: those that were looked at.
 
         Raises:
-            BadRequestError: the API server does not take one, or something else has its name.
+            BadRequestError: the API server does not take one. WriteConflictError: another object has its name since.
         """
         applied: dict[str, Manifest] = {}
         for child in children(plan):
             if pods or child.kind not in _WORKLOADS:
-                applied[child.kind.plural] = await self._apply_one(plan, child)
+                seen = there.get((child.kind.plural, child.name))
+                applied[child.kind.plural] = await self._apply_one(plan, child, seen[1] if seen else None)
         return _Workloads(applied.get(STATEFUL_SETS.plural), applied.get(DEPLOYMENTS.plural))
 
-    async def _apply_one(self, plan: Plan, child: Child) -> Manifest:
-        found = await self._objects.apply(child.kind, plan.namespace, child.manifest)
-        owners = [owner for owner in found["metadata"].get("ownerReferences") or [] if owner.get("controller")]
-        if any(owner.get("uid") != plan.uid for owner in owners):
-            raise WriteConflictError(f"{child.kind.kind} {child.name} belongs to {owners[0].get('name')} as well")
-        return found
+    async def _apply_one(self, plan: Plan, child: Child, seen: Manifest | None) -> Manifest:
+        """Change the object that was seen and no other, or make one where none was."""
+        if seen is None:
+            return await self._objects.apply(child.kind, plan.namespace, child.manifest, only_new=True)
+        metadata = {**child.manifest["metadata"], "uid": seen["metadata"]["uid"]}
+        return await self._objects.apply(child.kind, plan.namespace, {**child.manifest, "metadata": metadata})
 
     async def _prune(self, manifest: Manifest, spec: StreamClusterSpec, workloads: _Workloads) -> None:
         """Delete the addresses of pods that are not there any more and shall not come back."""
@@ -213,7 +232,7 @@ class StreamClusterReconciler:
         labels = names.labels(metadata["name"], names.STORE)
         for service in await self._objects.list(SERVICES, metadata["namespace"], labels):
             name = service["metadata"]["name"]
-            if name in wanted | still | {names.store(metadata["name"])} or not _is_owned(service, metadata["uid"]):
+            if name in wanted | still | {names.store(metadata["name"])} or not is_owned(service, metadata["uid"]):
                 continue
             try:
                 await self._objects.delete(SERVICES, metadata["namespace"], name, service["metadata"]["uid"])
@@ -222,6 +241,14 @@ class StreamClusterReconciler:
                 continue  # somebody else did, or made another one
 
     # -- status
+
+    async def _refused(
+        self, manifest: Manifest, spec: StreamClusterSpec, workloads: _Workloads, problem: checks.Problem
+    ) -> Outcome:
+        bad = None if problem.passing else Truth.FALSE
+        refused = Condition(ACCEPTED, Truth.FALSE, problem.reason, problem.message, bad=bad)
+        retry_s = _PASSING_RETRY_S if problem.passing else None
+        return await self._outcome(manifest, spec, workloads, [refused], retry_s)
 
     async def _outcome(
         self,
@@ -289,7 +316,3 @@ def _replicas(workload: Manifest | None, otherwise: int) -> int:
     """How many pods a workload is asked for."""
     found = ((workload or {}).get("spec") or {}).get("replicas")
     return found if type(found) is int else otherwise
-
-
-def _is_owned(manifest: Manifest, uid: str) -> bool:
-    return any(owner.get("uid") == uid for owner in manifest["metadata"].get("ownerReferences") or [])

@@ -1,8 +1,9 @@
 """A Kubernetes API server of any kinds and namespaces over HTTP, as far as the operator and kopf use one.
 
 Objects with uids, versions and generations; watches; merge patches; server-side apply of one level of field ownership
-(what the same manager named before and names no more is removed; lists are replaced as a whole); deletion with
-preconditions, finalizers and the collection of children; discovery. No schemas, no defaults, no authorisation.
+(what the same manager named before and names no more is removed; lists are replaced as a whole; who applied is told);
+deletion with preconditions, finalizers and the collection of children; discovery. No schemas, no defaults, no
+authorisation.
 """
 
 from __future__ import annotations
@@ -149,6 +150,16 @@ class ApiServer:
             self._store(place, found, "MODIFIED")
         else:
             self._drop(place)
+
+    def orphan(self, kind: Kind, name: str, namespace: str = NAMESPACE) -> None:
+        """What ``kubectl delete --cascade=orphan`` does: its children stay, and belong to nobody."""
+        uid = self._at((kind.plural, namespace, name))["metadata"]["uid"]
+        for place, found in list(self.objects.items()):
+            owners = found["metadata"].get("ownerReferences") or []
+            left = [owner for owner in owners if owner["uid"] != uid]
+            if left != owners:
+                self.edit(self.kinds[place[0]], place[2], {"metadata": {"ownerReferences": left or None}}, place[1])
+        self.remove(kind, name, namespace)
 
     # -- the truth
 
@@ -387,11 +398,19 @@ class ApiServer:
         assert request.query_params["force"] == "true"
         self._check(kind, manifest)
         before = self._applied.get((place, manager), {})
-        if place not in self.objects:
-            self.make(kind, manifest, place[1])
+        found = self._compared(place, manifest) if place in self.objects else None
+        if found is None and manifest["metadata"].get("uid"):  # a version, though, keeps nobody from making it
+            raise ApiError(409, "uid mismatch: no existing object was found")
+        metadata = {key: value for key, value in manifest["metadata"].items() if key not in ("uid", "resourceVersion")}
+        manifest = {**manifest, "metadata": metadata}
+        managers = (found or {"metadata": {}})["metadata"].get("managedFields", [])
+        others = [entry for entry in managers if (entry["manager"], entry["operation"]) != (manager, "Apply")]
+        own = {"manager": manager, "operation": "Apply", "fieldsType": "FieldsV1", "fieldsV1": _fields(manifest)}
+        written = {**manifest, "metadata": {**metadata, "managedFields": [*others, own]}}
+        if found is None:
+            self.make(kind, written, place[1])
         else:
-            found = self._compared(place, manifest)
-            self._change(place, _merged(_without(deepcopy(found), before, manifest), manifest), found)
+            self._change(place, _merged(_without(deepcopy(found), before, manifest), written), found)
         self._applied[place, manager] = deepcopy(manifest)
         return deepcopy(self.objects[place])
 
@@ -468,6 +487,12 @@ def _without(found: Any, before: Any, now: Any) -> Any:
             continue
         left[name] = _without(value, before.get(name), now.get(name))
     return left
+
+
+def _fields(manifest: Manifest) -> Manifest:
+    """Names of fields as managedFields have them; lists are one field."""
+    named = {f"f:{name}": _fields(value) if isinstance(value, dict) else {} for name, value in manifest.items()}
+    return {name: value for name, value in named.items() if name not in ("f:apiVersion", "f:kind", "f:name")}
 
 
 def _now() -> str:
