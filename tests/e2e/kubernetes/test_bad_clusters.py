@@ -15,6 +15,9 @@ import pytest
 from harness.kubectl import Kubectl, Manifest, condition_of
 from harness.kubeload import PROGRAM_FOLDER, Images, Programs
 from harness.kubesystem import API_VERSION, StreamSystem, reasons
+from tailrace.cluster.kubernetescalls import kubeconfig_configuration
+from tailrace.common.errors import WriteConflictError
+from tailrace_operator.objects import SERVICE_ACCOUNTS, HttpObjects
 
 TOLD_S = 90.0
 GONE_S = 90.0
@@ -149,6 +152,85 @@ def test_a_condition_says_what_is_wrong(
     assert bucket.objects("list", "foreign") == foreign
     assert condition_of(healthy.resource(), "Ready")["status"] == "True"
     assert healthy.restarts() == restarts
+
+
+@pytest.fixture
+def theirs(kube: Kubectl) -> Iterator[list[Manifest]]:
+    """Objects of somebody else under names of children of the bad cluster; gone afterwards."""
+    metadata = {"name": f"{NAME}-store", "labels": {"mine": "yes"}}
+    rules = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]}]
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": f"{NAME}-controller"}}
+    made: list[Manifest] = [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},
+        {**role, "rules": rules},
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME}, "data": {"a": "b"}},
+    ]
+    kube.apply(*made)
+    yield [kube.get(item["kind"], item["metadata"]["name"]) for item in made]
+    for item in made:
+        kube.delete(item["kind"], item["metadata"]["name"])
+
+
+def test_names_that_are_taken_are_left_to_whose_they_are(
+    healthy: StreamSystem, kube: Kubectl, theirs: list[Manifest]
+) -> None:
+    """A ServiceAccount, a Role and a ConfigMap of others: told, not touched; without them the cluster comes up."""
+    kube.apply(spoiled(healthy, Bad("names", lambda spec: None, "NameTaken", ())))
+    found = kube.until_condition("streamcluster", NAME, "Ready", "False", TOLD_S)
+    assert found["reason"] == "NameTaken", found
+    for item in theirs:
+        assert f"{item['kind']} {item['metadata']['name']}" in found["message"], found
+    assert "NameTaken" in reasons(kube, NAME)
+    assert [kube.get(item["kind"], item["metadata"]["name"]) for item in theirs] == theirs, "they were changed"
+    for kind in ("statefulset", "deployment", "service", "rolebinding", "poddisruptionbudget"):
+        assert not kube.list(kind, f"app.kubernetes.io/instance={NAME}"), f"a {kind} was made"
+    for item in theirs:
+        kube.delete(item["kind"], item["metadata"]["name"])
+    StreamSystem(kube, NAME).until_ready()
+
+
+def test_what_is_left_of_a_cluster_has_names_that_are_not_taken(healthy: StreamSystem, kube: Kubectl) -> None:
+    """Deleted without its children and made again, with its data: all of them are the new one's, and the same ones."""
+    resource = spoiled(healthy, Bad("none", lambda spec: None, "", ()))
+    kube.apply(resource)
+    StreamSystem(kube, NAME).until_ready()
+    cluster_id = kube.get("streamcluster", NAME)["status"]["clusterId"]
+
+    def accounts() -> list[tuple[str, list[str]]]:
+        found = [kube.get("serviceaccount", f"{NAME}-{of}")["metadata"] for of in ("store", "controller")]
+        found.append(kube.get("statefulset", f"{NAME}-store")["metadata"])
+        return [(item["uid"], [owner["uid"] for owner in item.get("ownerReferences", [])]) for item in found]
+
+    before = accounts()
+    kube("delete", "streamcluster", NAME, "--cascade=orphan")
+    assert accounts() == [(uid, []) for uid, _ in before]
+    resource["spec"]["adoptClusterId"] = cluster_id
+    kube.apply(resource)
+    owner = kube.get("streamcluster", NAME)["metadata"]["uid"]
+    wanted = [(uid, [owner]) for uid, _ in before]
+    kube.until("its children are the new one's", lambda: True if accounts() == wanted else None, TOLD_S)
+    StreamSystem(kube, NAME).until_ready()
+
+
+async def test_an_apply_that_may_only_make_takes_no_name_that_is_taken(healthy: StreamSystem) -> None:
+    """What the operator's applies rely on, of a real API server: neither changes an object that was not looked at."""
+    kube = healthy.kube
+    objects = HttpObjects(kubeconfig_configuration(str(kube.kubeconfig)), "test")
+    manifest: Manifest = {"metadata": {"name": "taken-or-not"}, "automountServiceAccountToken": False}
+    certain = {**manifest, "metadata": {**manifest["metadata"], "uid": FOREIGN_ID}}
+    try:
+        with pytest.raises(WriteConflictError):
+            await objects.apply(SERVICE_ACCOUNTS, kube.namespace, certain)
+        assert kube.find("serviceaccount", "taken-or-not") is None
+        made = await objects.apply(SERVICE_ACCOUNTS, kube.namespace, manifest, only_new=True)
+        with pytest.raises(WriteConflictError):
+            await objects.apply(SERVICE_ACCOUNTS, kube.namespace, {**manifest, "secrets": []}, only_new=True)
+        with pytest.raises(WriteConflictError):
+            await objects.apply(SERVICE_ACCOUNTS, kube.namespace, certain)
+        assert await objects.get(SERVICE_ACCOUNTS, kube.namespace, "taken-or-not") == made
+    finally:
+        objects.close()
+        kube.delete("serviceaccount", "taken-or-not")
 
 
 def test_a_cluster_that_is_mended_comes_up(healthy: StreamSystem, kube: Kubectl, secrets: None) -> None:
