@@ -254,6 +254,58 @@ async def test_nobody_lets_go_of_what_another_process_has_taken_since(core: Kube
     assert await new.holder(0) == "w"
 
 
+async def test_an_epoch_that_is_beyond_the_log_is_given_back(core: KubernetesCore) -> None:
+    """Somebody wrote it by hand: nobody could ever open the log for what follows it."""
+    epochs = lease_epochs(LocalKubernetes(core))
+    for _ in range(6):
+        await epochs.take(0)
+    write_epoch(core, "1000000")
+    assert await epochs.take(0) == 1000001
+    await epochs.lower(0, 6)
+    assert await epochs.holder(0) == "w"
+    assert await epochs.take(0) == 7
+    await epochs.release(0)
+    assert await epochs.holder(0) == ""
+
+
+async def test_an_epoch_is_given_back_only_by_who_took_the_last_one(core: KubernetesCore) -> None:
+    one, two = lease_epochs(LocalKubernetes(core)), lease_epochs(LocalKubernetes(core))
+    await one.take(0, 100)
+    await two.take(0)
+    await one.lower(0, 6)
+    await lease_epochs(LocalKubernetes(core)).lower(0, 6)
+    assert await two.take(0) == 103
+    await two.lower(0, 200)  # the log is further by now
+    assert await two.take(0) == 104
+
+
+async def test_what_was_given_back_is_not_made_again(core: KubernetesCore) -> None:
+    """Deleting the Lease heals whatever stands in it: the log is the floor."""
+    epochs = lease_epochs(LocalKubernetes(core))
+    await epochs.take(0, 1000000)
+    core.delete(LEASES, container_lease_name("c", 0))
+    await epochs.lower(0, 6)
+    await epochs.keep([0])
+    assert await epochs.take(0) == 7
+
+
+async def test_nobody_lets_go_of_another_workers_epoch_of_the_same_number(core: KubernetesCore) -> None:
+    old, new = lease_epochs(LocalKubernetes(core)), lease_epochs(LocalKubernetes(core), "other")
+    await old.take(0)
+    name_owner(core, core.get(STREAM_CLUSTERS, "c"), "other")
+    write_epoch(core, "0")
+    assert await new.take(0) == 1
+    await old.release(0)
+    assert await new.holder(0) == "other"
+
+
+def write_epoch(core: KubernetesCore, text: str) -> None:
+    """What ``kubectl annotate lease`` does."""
+    lease = core.get(LEASES, container_lease_name("c", 0))
+    lease["metadata"]["annotations"]["tailrace.io/epoch"] = text
+    core.replace(LEASES, lease)
+
+
 async def test_leases_that_were_wiped_are_made_again_by_who_holds_the_containers(core: KubernetesCore) -> None:
     epochs, other = (lease_epochs(LocalKubernetes(core)) for _ in range(2))
     for number in (0, 1, 2):

@@ -11,6 +11,7 @@ from sim import SimWorld
 from sim.owners import CLUSTER, OwnerFleet
 from tailrace.cluster.endpointfollower import follow_endpoints
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS
+from tailrace.cluster.leases import container_lease_name
 
 Scenario = Callable[[OwnerFleet], Awaitable[None]]
 
@@ -218,6 +219,38 @@ def test_a_worker_that_was_started_again_elsewhere_ends() -> None:
         assert fleet.opens() == opens
 
     for seed in range(2):
+        run(scenario, seed=seed)
+
+
+@pytest.mark.parametrize("text", ["1000000", str(2**61), "nonsense", "0"])
+def test_whatever_somebody_writes_into_a_lease_the_container_opens_again(text: str) -> None:
+    """The log judges: one that cannot be opened for what a Lease says goes on from its own last epoch."""
+
+    def write(fleet: OwnerFleet, number: int) -> None:
+        core = fleet.world.kubernetes.core
+        lease = core.get(LEASES, container_lease_name(CLUSTER, number))
+        lease["metadata"]["annotations"]["tailrace.io/epoch"] = text
+        core.replace(LEASES, lease)
+
+    async def scenario(fleet: OwnerFleet) -> None:
+        await asyncio.sleep(30)
+        for _ in range(3):
+            owner = fleet.assigned()[0]
+            write(fleet, 0)
+            fleet.world.crash(fleet.owners[owner].process)
+            await asyncio.sleep(fleet.world.random.uniform(0, 2))
+            fleet.start(owner)
+            for _ in range(4):  # in the middle of the openings, and beside a living owner
+                await asyncio.sleep(fleet.world.random.uniform(0, 2))
+                write(fleet, 0)
+            owner = fleet.assigned()[0]
+            second = fleet.owners[owner]
+            fleet.start(owner)  # a second process of the worker
+            await asyncio.sleep(20)
+            assert second.superseded
+            await fleet.settle()
+
+    for seed in range(3):
         run(scenario, seed=seed)
 
 

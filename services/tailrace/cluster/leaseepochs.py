@@ -68,6 +68,28 @@ class LeaseEpochs:
             return epoch
         raise UnavailableError(f"epoch of container {container_id}: others took {limits.EPOCH_CONFLICTS_MAX} meanwhile")
 
+    async def lower(self, container_id: int, last: int) -> None:
+        """Go back to the last epoch that the log knows, `last`, from one that is too far above it to be opened.
+
+        Nobody counts so far: somebody wrote the Lease. It is left alone when anybody has taken an epoch since. The
+        numbers above `last` may have been handed out before; of two that open the log for one epoch, its claim lets one
+        in, and the other one takes a greater epoch (ADR 0009).
+
+        Raises:
+            UnavailableError: it cannot be told whether the Lease was changed; the next epoch shows it.
+        """
+        epoch = self._taken.get(container_id, 0)
+        if epoch <= last:
+            return
+        self._taken[container_id] = last  # whatever comes of it: what cannot be opened is not made again
+        found = await self._read(container_id)
+        if found is None or _epoch_of(found) != epoch:
+            return
+        try:
+            await self._write(ContainerLease(container_id, self._worker, last, self._cluster_id), found)
+        except (WriteConflictError, NotFoundError):
+            return  # somebody took it just now
+
     async def release(self, container_id: int) -> None:
         """Say that this process has let go of the container, unless somebody has taken it since.
 
@@ -76,10 +98,11 @@ class LeaseEpochs:
         """
         epoch = self._taken.get(container_id)
         found = await self._read(container_id)
-        if found is None or epoch is None or epoch != _epoch_of(found):
+        lease = read_container_lease(found) if found is not None else None
+        if found is None or lease is None or (lease.epoch, lease.holder) != (epoch, self._worker):
             return
         try:
-            await self._write(ContainerLease(container_id, "", epoch, self._cluster_id), found)
+            await self._write(ContainerLease(container_id, "", lease.epoch, self._cluster_id), found)
         except (WriteConflictError, NotFoundError):
             return  # somebody took it just now
 

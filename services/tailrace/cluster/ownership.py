@@ -18,7 +18,7 @@ class Epochs(Protocol):
         """Take the container's next epoch, above `floor` and above all that were taken before, by compare-and-swap.
 
         Durable before it returns. One epoch is never returned twice, in whichever process, for as long as what the
-        implementation stores lives; a call whose outcome is unknown uses its epoch up.
+        implementation stores lives and is written by nobody else; a call whose outcome is unknown uses its epoch up.
 
         Raises:
             NotOwnerError: a fresh, uncached read does not name this worker for the container: it must not be opened.

@@ -6,6 +6,7 @@ Every error knows how it looks on each interface (design §"How we build", wire 
     ├── BadRequestError                 the caller's fault, names the field
     │   ├── InvalidNameError
     │   ├── InvalidSpecError
+    │   ├── EpochTooHighError
     │   └── ProtocolError               the connection cannot be trusted any more
     ├── NotFoundError
     │   ├── NoSuchSegmentError
@@ -108,6 +109,14 @@ class InvalidSpecError(BadRequestError):
         super().__init__(f"{field}: {problem}")
         self.field = field
         self.problem = problem
+
+
+class EpochTooHighError(BadRequestError):
+    """A log is not opened for an epoch so far above its last one, ``last``: all between would have to be claimed."""
+
+    def __init__(self, message: str, last: int = 0) -> None:
+        super().__init__(message)
+        self.last = last
 
 
 class ProtocolError(BadRequestError):

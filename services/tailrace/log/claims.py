@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 from tailrace.common import limits
 from tailrace.common.errors import (
     AlreadyExistsError,
-    BadRequestError,
     CorruptionError,
+    EpochTooHighError,
     FencedError,
     FormatVersionError,
     UnavailableError,
@@ -100,14 +100,15 @@ class Claims:
 
         Raises:
             FencedError: `epoch` is claimed by another owner; names the greatest one.
-            BadRequestError: too many epochs were skipped to claim them all.
+            EpochTooHighError: too many epochs were skipped to claim them all; names the last one. Nothing is claimed.
             UnavailableError: the store does not answer; the epoch may be taken or not and must not be used again.
         """
         last = epoch - 1 if epoch == 1 or await self._exists(epoch - 1) else await self.last()
         if last >= epoch or await self._exists(epoch):
             raise await self._fenced(epoch)
         if epoch - last > limits.LOG_CLAIMS_PER_OPEN_MAX:
-            raise BadRequestError(f"epoch: {epoch} is too far above the last one, {last}, of log {self._keys.folder}")
+            message = f"epoch: {epoch} is too far above the last one, {last}, of log {self._keys.folder}"
+            raise EpochTooHighError(message, last)
         # One after the other: a gap would hide the later claims from an owner that looks at the next one only.
         for number in range(last + 1, epoch + 1):
             holder = await self._create(Claim(self._keys.container, number, epoch, nonce))

@@ -141,6 +141,7 @@ class ClusterStoreService:
             self._entropy,
             uuid.UUID(spec.cluster_id).bytes,
             self._log_opened,
+            self._epochs.lower,
         )
         budgets = spec.budgets
         self.worker = Worker(spec.container_count, (), budgets, ports)

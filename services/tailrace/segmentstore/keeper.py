@@ -15,6 +15,7 @@ import structlog
 from tailrace.common import limits
 from tailrace.common.errors import (
     DataError,
+    EpochTooHighError,
     FencedError,
     NotOwnerError,
     TailraceError,
@@ -48,7 +49,8 @@ class WorkerPorts:
 
     ``open_log(container id)`` makes the log of a container, not yet opened; ``next_epoch(container id, floor)`` takes
     its next epoch (`cluster.ownership.Epochs.take`); ``log_opened(container id, epoch)`` remembers that its log is
-    there.
+    there; ``lower_epoch(container id, last)`` gives an epoch back that is too far above the log's last one
+    (`cluster.leaseepochs.LeaseEpochs.lower`), where that can be.
     """
 
     store: ObjectStore
@@ -58,6 +60,7 @@ class WorkerPorts:
     entropy: Entropy
     cluster_id: bytes
     log_opened: Callable[[int, int], None] = _nothing
+    lower_epoch: Callable[[int, int], Awaitable[None]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +214,13 @@ class Keeper:
                     await container.close()
                     self._floor = max(self._floor, error.epoch)
                     continue
+                except EpochTooHighError as error:
+                    await container.close()
+                    if ports.lower_epoch is None:
+                        raise
+                    _logger.warning("epoch_too_high", container=self.container_id, reason=str(error))
+                    await ports.lower_epoch(self.container_id, error.last)
+                    continue
                 except DataError as error:
                     self.failed = container.status()
                     self._why_closed = str(error)
@@ -226,7 +236,9 @@ class Keeper:
             self._closed_at_s = None
             _logger.info("container_opened", container=self.container_id, epoch=epoch)
             return
-        raise UnavailableError(f"container {self.container_id} was taken by others {limits.EPOCH_RETRIES_MAX} times")
+        raise UnavailableError(
+            f"container {self.container_id} was taken by others, or its Lease written, {limits.EPOCH_RETRIES_MAX} times"
+        )
 
     def _ports_of_container(self) -> ContainerPorts:
         shared, ports = self._shared, self._shared.ports

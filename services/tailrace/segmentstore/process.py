@@ -3,8 +3,8 @@
 The parent holds the listening sockets, so a port stays bound while its worker is started again. It writes one line of
 JSON to standard input (`encode_orders`), may write `DRAIN` later, and ends the worker by closing standard input. On
 standard output come lines: `READY` when the worker answers on its port, for a worker on Kubernetes also ``waiting: …``
-and ``following`` (`clusterservice`), and as the last one what it failed with. `SUPERSEDED` is the exit code of one
-whose name another process has now.
+and ``following`` (`clusterservice`; ``waiting`` after ``following`` tells which containers are not open), and as the
+last one what it failed with. `SUPERSEDED` is the exit code of one whose name another process has now.
 """
 
 from __future__ import annotations

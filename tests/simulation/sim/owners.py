@@ -24,7 +24,7 @@ from tailrace.cluster.leaseepochs import LeaseEpochs
 from tailrace.cluster.leases import read_container_lease
 from tailrace.cluster.placer import Placer
 from tailrace.cluster.renewal import Renewer
-from tailrace.common.errors import FencedError, NotOwnerError, TailraceError
+from tailrace.common.errors import EpochTooHighError, FencedError, NotOwnerError, TailraceError, UnavailableError
 from tailrace.log.object import ObjectLog
 
 CLUSTER = "c"
@@ -80,6 +80,9 @@ class LogHost:
                     opened.set_exception(error)
                 return
             except TailraceError as error:
+                if isinstance(error, EpochTooHighError):
+                    with contextlib.suppress(UnavailableError):
+                        await self._epochs.lower(container_id, error.last)
                 floor = error.epoch if isinstance(error, FencedError) else 0
                 if not opened.done():
                     opened.set_result(None)  # the first attempt has ended
@@ -201,8 +204,10 @@ class OwnerFleet:
         self.owners: dict[str, Owner] = {}
         self.failures: list[str] = []
         """Promises that were broken, as they were seen."""
-        self._stored: dict[tuple[int, int], set[str]] = {}
-        """By container and epoch: the Leases, by uid, that ever had that epoch."""
+        self._stored: dict[tuple[int, int], set[tuple[str, int]]] = {}
+        """By container and epoch: the Leases that ever had that epoch, by uid and how often they went back before."""
+        self._lowered: Counter[int] = Counter()
+        self._newest: dict[int, int] = {}
         self._returned: Counter[tuple[int, int]] = Counter()
         self._maps: list[tuple[float, dict[int, str]]] = [(0.0, {})]
         world.kubernetes.core.subscribers.append(self._on_change)
@@ -241,8 +246,10 @@ class OwnerFleet:
         if plural == LEASES.plural:
             lease = read_container_lease(event.manifest)
             if lease is not None:
-                uids = self._stored.setdefault((lease.container_id, lease.epoch), set())
-                uids.add(event.manifest["metadata"]["uid"])
+                self._lowered[lease.container_id] += lease.epoch < self._newest.get(lease.container_id, 0)
+                self._newest[lease.container_id] = lease.epoch
+                stored = self._stored.setdefault((lease.container_id, lease.epoch), set())
+                stored.add((event.manifest["metadata"]["uid"], self._lowered[lease.container_id]))
         else:
             assignments = {} if event.kind == "DELETED" else read_map(event.manifest).assignments
             now_s = self.world.loop.time()

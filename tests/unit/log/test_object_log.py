@@ -13,6 +13,7 @@ from tailrace.common.errors import (
     AlreadyExistsError,
     CorruptionError,
     DataLossError,
+    EpochTooHighError,
     FencedError,
     NotFoundError,
     OverloadedError,
@@ -338,6 +339,14 @@ async def test_one_epoch_has_one_owner(store: GateStore) -> None:
     for outcome in outcomes:
         if isinstance(outcome, ObjectLog):
             await outcome.close()
+
+
+async def test_an_epoch_that_is_too_far_above_the_last_one_is_refused_with_that(store: GateStore) -> None:
+    await opened(store, 3)
+    with pytest.raises(EpochTooHighError) as refused:
+        await opened(store, 4 + limits.LOG_CLAIMS_PER_OPEN_MAX)
+    assert refused.value.last == 3
+    assert KEYS.claim(4) not in store.objects
 
 
 async def test_a_refusal_names_the_greatest_epoch(store: GateStore) -> None:

@@ -21,6 +21,7 @@ from tailrace.common.errors import (
 )
 from tailrace.common.realports import SystemClock, SystemEntropy
 from tailrace.log.memory import MemoryLog, MemoryLogStore
+from tailrace.log.object import ObjectLog
 from tailrace.segmentstore.clusterservice import FOLLOWING, WAITING, tell_what_is_not_open
 from tailrace.segmentstore.keeper import NotOpen, told
 from tailrace.segmentstore.life import ContainerLife
@@ -257,6 +258,54 @@ async def test_a_container_that_stays_unopened_is_told_of_with_its_reason_until_
             assert [entry["container"] for entry in logs if entry["event"] == "container_opened"] == [1, 0]
             telling.cancel()
             await asyncio.wait([telling])
+
+
+async def test_an_epoch_beyond_the_log_is_given_back_and_the_container_opens(cluster: Cluster) -> None:
+    """A number in a Lease that was written by hand must not close a container for good."""
+    lowered = list[tuple[int, int]]()
+    can_lower = True
+
+    def worker() -> Worker:
+        async def take(container_id: int, floor: int) -> int:
+            cluster.epochs[container_id] = max(cluster.epochs[container_id], floor) + 1
+            return cluster.epochs[container_id]
+
+        async def lower(container_id: int, last: int) -> None:
+            lowered.append((container_id, last))
+            if not can_lower:
+                raise UnavailableError("the Lease cannot be written")
+            cluster.epochs[container_id] = last
+
+        ports = WorkerPorts(
+            cluster.store,
+            lambda container_id: ObjectLog(cluster.store, container_id),
+            take,
+            SystemClock(),
+            SystemEntropy(),
+            b"c" * 16,
+            lower_epoch=lower,
+        )
+        return Worker(COUNT, (), budgets_for(64 * limits.MIB, COUNT), ports)
+
+    name = segment_in(0)
+    first = worker()
+    async with running(first):
+        await first.open_container(0)
+        await first.container_for(name).create_segment(name)
+        await first.container_for(name).append(name, [b"kept"])
+    cluster.epochs[0] = 1_000_000
+    second = worker()
+    async with running(second):
+        await second.open_container(0)
+        assert lowered == [(0, 1)]
+        assert second.container_for(name).status().epoch == 2
+        assert await second.container_for(name).read_exact(name, 0, 4) == b"kept"
+    cluster.epochs[0], can_lower = 1_000_000, False
+    third = worker()
+    async with running(third):
+        await third.open_container(0)
+        assert third.containers() == []
+        assert third.owned() == (0,)
 
 
 async def test_containers_that_stopped_or_have_no_proved_data_are_told_of(

@@ -186,7 +186,9 @@ class StoreNode:
                 self._owners.unnamed(container, self.process.name)
             return epoch
 
-        ports = WorkerPorts(self.store, self._open_log, next_epoch, clock, entropy, CLUSTER_ID)
+        ports = WorkerPorts(
+            self.store, self._open_log, next_epoch, clock, entropy, CLUSTER_ID, lower_epoch=epochs.lower
+        )
         self.worker = Worker(CONTAINERS, (), BUDGETS, ports)
         await self.worker.start()
         server = self.server = SegmentStoreServer(self.worker, self.in_flight, clock, entropy)
