@@ -36,6 +36,7 @@ DISRUPTION_BUDGETS: Final = Kind("policy", "v1", "PodDisruptionBudget", "poddisr
 
 _NO_VERSION: Final = "1"
 """Of no object: an apply that names it is a conflict with whatever is there, and makes what is not (ADR 0017)."""
+_OTHER_UID: Final = "metadata.uid: Invalid value"
 
 __all__ = ["STREAM_CLUSTERS", "HttpObjects", "Objects", "Page"]
 
@@ -153,22 +154,22 @@ class HttpObjects:
 
     async def apply(self, kind: Kind, namespace: str, manifest: Manifest, *, only_new: bool = False) -> Manifest:
         """See Objects.apply."""
-        compared = {"resourceVersion": _NO_VERSION} if only_new else {}
-        return await self._request(
-            "apply",
-            "PATCH",
-            kind,
-            namespace,
-            manifest["metadata"]["name"],
-            query={"fieldManager": FIELD_MANAGER, "force": "true"},
-            body={
-                "apiVersion": kind.api_version,
-                "kind": kind.kind,
-                **manifest,
-                "metadata": {**manifest["metadata"], **compared},
-            },
-            content_type="application/apply-patch+yaml",
-        )
+        metadata = {**manifest["metadata"], **({"resourceVersion": _NO_VERSION} if only_new else {})}
+        try:
+            return await self._request(
+                "apply",
+                "PATCH",
+                kind,
+                namespace,
+                metadata["name"],
+                query={"fieldManager": FIELD_MANAGER, "force": "true"},
+                body={"apiVersion": kind.api_version, "kind": kind.kind, **manifest, "metadata": metadata},
+                content_type="application/apply-patch+yaml",
+            )
+        except BadRequestError as error:  # a uid is compared as content is; that of none is a conflict at once
+            if "uid" in metadata and _OTHER_UID in str(error):
+                raise WriteConflictError(str(error)) from error
+            raise
 
     async def merge_status(self, kind: Kind, manifest: Manifest, status: Mapping[str, Any]) -> Manifest:
         """See Objects.merge_status."""

@@ -423,6 +423,31 @@ async def test_names_that_others_have_are_left_to_them(operators: Operators, sto
     await until(lambda: server.find(DEPLOYMENTS, "main-controller") is not None)
 
 
+@pytest.mark.parametrize("replaces", [False, True])
+async def test_what_comes_between_the_look_and_the_apply_is_not_changed(
+    operators: Operators, store: Store, replaces: bool
+) -> None:
+    server = operators.server
+    make_secret(server, store)
+    made: list[Manifest] = []
+
+    def meanwhile(manifest: Manifest) -> None:
+        """Somebody makes a ConfigMap as the operator is about to write a Role, which it does before."""
+        ready = not replaces or server.find(DEPLOYMENTS, "main-controller") is not None
+        if ready and not made:
+            if replaces:
+                server.remove(CONFIG_MAPS, "main")
+            made.append(server.make(CONFIG_MAPS, {"metadata": {"name": "main"}, "data": {"controllerUri": "theirs"}}))
+
+    server.refuse[ROLES.plural] = meanwhile
+    await operators.start()
+    server.make(STREAM_CLUSTERS, stream_cluster(store))
+    await operators.until_condition("Accepted", "False", "NameTaken")
+    assert [server.find(CONFIG_MAPS, "main")] == made
+    server.remove(CONFIG_MAPS, "main")
+    await operators.until_condition("Accepted", "True", "Accepted")
+
+
 async def test_what_is_left_of_a_cluster_of_that_name_is_taken_over(operators: Operators, store: Store) -> None:
     server = operators.server
     make_secret(server, store)

@@ -398,7 +398,12 @@ class ApiServer:
         assert request.query_params["force"] == "true"
         self._check(kind, manifest)
         before = self._applied.get((place, manager), {})
-        found = self._compared(place, manifest) if place in self.objects else None
+        found = self.objects.get(place)
+        if found is not None:
+            version = {"resourceVersion": manifest["metadata"].get("resourceVersion")}
+            self._compared(place, {"metadata": version})
+            if manifest["metadata"].get("uid") not in (None, found["metadata"]["uid"]):
+                raise ApiError(422, "metadata.uid: Invalid value: field is immutable")
         if found is None and manifest["metadata"].get("uid"):  # a version, though, keeps nobody from making it
             raise ApiError(409, "uid mismatch: no existing object was found")
         metadata = {key: value for key, value in manifest["metadata"].items() if key not in ("uid", "resourceVersion")}
