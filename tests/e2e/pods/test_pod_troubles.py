@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+from collections import Counter
 from typing import Any
 
 import httpx
@@ -10,10 +13,11 @@ import pytest
 
 from harness.minio import MinioProcess
 from harness.pace import Pace
-from harness.pods import Pods, StorePod, until
+from harness.pods import CLUSTER, Pods, StorePod, until
 from harness.steadywriters import SteadyWriters
 from tailrace.client import Client
 from tailrace.cluster.kubernetes import LEASES
+from tailrace.cluster.leases import container_lease_name, read_container_lease
 
 BACK_WITHIN_S = 10.0
 OUTAGE_S = 8.0
@@ -99,6 +103,51 @@ async def test_the_younger_of_two_pods_of_one_name_stays(pods: Pods) -> None:
         await pods.settle()
     finally:
         await older.kill()
+
+
+async def test_a_wrong_epoch_in_a_lease_closes_no_container(pods: Pods) -> None:
+    await pods.start(stores=1, controllers=0)
+    (pod,), core = pods.stores, pods.kubernetes.core
+    placed = pods.placed()[f"{pod.name}-0"]
+    for number in placed:
+        lease = core.get(LEASES, container_lease_name(CLUSTER, number))
+        lease["metadata"]["annotations"]["tailrace.io/epoch"] = "1000000"
+        core.replace(LEASES, lease)
+    os.kill(await pod.worker_pid(0), signal.SIGKILL)
+
+    async def opened_again() -> bool:
+        return {event["container"] for event in pod.log_events("epoch_too_high")} == set(placed)
+
+    await until("the worker has met the epochs", opened_again, 40.0)
+    await pods.settle()
+    leases = [read_container_lease(core.get(LEASES, container_lease_name(CLUSTER, number))) for number in placed]
+    assert all(lease is not None and lease.epoch < 10 for lease in leases)
+    assert (await pod.get("/readyz")).json()["reasons"] == []
+
+
+async def test_a_container_that_cannot_be_opened_is_told_of_by_a_pod_that_is_ready(
+    pods: Pods, minio: MinioProcess
+) -> None:
+    await pods.start(stores=1, controllers=0)
+    (pod,) = pods.stores
+    number, *others = pods.placed()[f"{pod.name}-0"]
+    before = Counter(event["container"] for event in pod.log_events("container_opened"))
+    os.kill(await pod.worker_pid(0), signal.SIGKILL)
+    for key in minio.objects(pods.bucket):
+        if key.startswith(f"a/prefix/log/{number}/") and key.endswith("/start"):
+            minio.put(pods.bucket, key, b"no START frame")
+
+    async def says_so() -> bool:
+        answer = await pod.get("/readyz")
+        reasons = answer.json()["reasons"]
+        words = f": container {number} is not open for "
+        return answer.status_code == 200 and len(reasons) == 1 and words in reasons[0]
+
+    await until("the pod is ready and tells of the container", says_so, 60.0)
+    assert any(worker["reason"].startswith(f"container {number} ") for worker in await pod.workers())
+    opened = Counter(event["container"] for event in pod.log_events("container_opened")) - before
+    assert number not in opened
+    assert opened.keys() >= set(others)
 
 
 async def test_an_outage_of_the_store_is_over_soon_after_it(pods: Pods, minio: MinioProcess) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
 import secrets
 from dataclasses import dataclass, field
@@ -50,6 +51,10 @@ class MinioProcess:
     def objects(self, bucket: str) -> dict[str, int]:
         """Sizes of the objects of a bucket by key."""
         return {str(item.object_name): item.size or 0 for item in self._client().list_objects(bucket, recursive=True)}
+
+    def put(self, bucket: str, key: str, data: bytes) -> None:
+        """Store an object over whatever is there."""
+        self._client().put_object(bucket, key, io.BytesIO(data), len(data))
 
     def files_of(self, bucket: str) -> Path:
         """The folder where the files of a bucket's objects appear."""
