@@ -121,6 +121,13 @@ def make_volume(kube: Kubectl) -> None:
     kube.apply(storage_class, volume)
 
 
+def free_bytes() -> int | None:
+    """What the disk of the local node has left for volumes; None: the cluster is elsewhere. Raises ClusterError."""
+    if not is_local():
+        return None
+    return int(_local("shell", "df", "--output=avail", "--block-size=1", VOLUME_FOLDER).split()[-1])
+
+
 def stop_api_server(seconds: float, how: str) -> None:
     """Take the API server away for so long: connections to it hang, or they are refused. Raises ClusterError."""
     if not is_local():
