@@ -6,7 +6,8 @@ condition that the state is the latest, and made anew from the newer state when 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tailrace.client.groupstate import records as r
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from tailrace.client.context import ClientContext
 
 Generator = Callable[[GroupState], Sequence[r.Update]]
+Watcher = Callable[[GroupState], None]
 
 
 class GroupSynchronizer:
@@ -42,6 +44,7 @@ class GroupSynchronizer:
         self._state: GroupState | None = None
         self._revision = -1
         self._mark: int | None = None
+        self._watchers: list[Watcher] = []
 
     @classmethod
     async def open(cls, context: ClientContext, scope: str, group: str) -> GroupSynchronizer:
@@ -64,6 +67,15 @@ class GroupSynchronizer:
     def has_state(self) -> bool:
         """Whether a first state is known."""
         return self._state is not None
+
+    @contextlib.contextmanager
+    def watched(self, watcher: Watcher) -> Iterator[None]:
+        """Show `watcher` every state that the block passes through, also those between one fetch and the next."""
+        self._watchers.append(watcher)
+        try:
+            yield
+        finally:
+            self._watchers.remove(watcher)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -120,6 +132,8 @@ class GroupSynchronizer:
                 self._state = initial_state(update)
             else:
                 self._state.apply(update)
+            for watcher in self._watchers:
+                watcher(self._state)
 
     # -- writing ------------------------------------------------------------------------------------------------
 

@@ -183,7 +183,7 @@ class ReaderGroup:
         await self._synchronizer.update(create)
         cuts = await self._await_checkpoint(name, deadline_s)
         if cuts is None:
-            raise IllegalStateError(f"checkpoint {name} was cancelled, or cleared by a later one before it was seen")
+            raise IllegalStateError(f"checkpoint {name} was cancelled, or cleared before it was seen")
         return r.Checkpoint(name, cuts)
 
     async def stream_cuts(self, *, deadline_s: float) -> dict[str, StreamCut]:
@@ -202,20 +202,35 @@ class ReaderGroup:
                 return cuts
 
     async def _await_checkpoint(self, name: str, deadline_s: float) -> dict[str, StreamCut] | None:
-        """Positions of a checkpoint once it is complete; None when it was cancelled, or cleared by a later one."""
+        """Positions of a checkpoint once it is complete; None when it was cancelled, or cleared before it was.
+
+        A later one that is complete clears it, perhaps before anybody asks: so every state in between is looked at, as
+        long as no compaction hides them.
+        """
+        complete: list[dict[str, int]] = []
+
+        def look(state: GroupState) -> None:
+            if not complete and name in state.positions and state.is_complete(name):
+                complete.append(dict(state.positions[name]))
+
+        with self._synchronizer.watched(look):
+            look(await self.state())
+            await self._until_complete(name, deadline_s)
+        if not complete:
+            return None
+        result = await complete_cuts(self._context, complete[0])
+        await self._synchronizer.update_unconditionally([r.ClearCheckpointsBefore(name)])
+        return result
+
+    async def _until_complete(self, name: str, deadline_s: float) -> None:
+        """Until no reader is to answer a checkpoint. Raises DeadlineError."""
         loop = asyncio.get_running_loop()
         ends_at_s = loop.time() + deadline_s
         backoff = Backoff(self._context.entropy, maximum_s=limits.READER_GROUP_POLL_S)
-        while not (state := await self.state()).is_complete(name):
+        while not (await self.state()).is_complete(name):
             if loop.time() >= ends_at_s:
                 raise DeadlineError(f"checkpoint {name} is not complete after {deadline_s:g} s")
             await asyncio.sleep(min(backoff.next_delay_s(), max(0.0, ends_at_s - loop.time())))
-        positions = state.positions.get(name)
-        if positions is None:
-            return None
-        result = await complete_cuts(self._context, positions)
-        await self._synchronizer.update_unconditionally([r.ClearCheckpointsBefore(name)])
-        return result
 
     async def cancel_outstanding_checkpoints(self) -> None:
         """Forget checkpoints that are not complete. Clients before 0.13 cannot read this record."""

@@ -191,6 +191,22 @@ async def test_a_checkpoint_is_an_event_and_covers_all_readers(store: Any, group
         await group.checkpoint("cp", deadline_s=1)
 
 
+async def test_a_checkpoint_that_a_later_one_clears_at_once_is_seen(
+    context: ClientContext, group: ReaderGroup, readers: Any
+) -> None:
+    """Automatic checkpoints clear those before them, however rarely whoever asked for one looks."""
+    reader = await readers("r")
+    await drain(reader)
+    other = await ReaderGroupManager(context, "s").open("g")
+    asked = asyncio.create_task(group.checkpoint("cp", deadline_s=10))
+    while "cp" not in (await other.state()).due:  # noqa: ASYNC110 - in the store, which tells nobody
+        await asyncio.sleep(0)
+    answers = [r.CheckpointReader(name, "r", dict((await other.state()).assigned["r"])) for name in ("cp", "later")]
+    later = [answers[0], r.CreateCheckpoint("later"), answers[1], r.ClearCheckpointsBefore("later")]
+    await other._synchronizer.update_unconditionally(later)
+    assert (await asked).cuts["s/t"] == StreamCut("s", "t", {0: 0, 1: 0})
+
+
 async def test_cuts_are_taken_without_events(store: Any, group: ReaderGroup, readers: Any) -> None:
     fill(store, 0, b"a")
     reader = await readers("r")
