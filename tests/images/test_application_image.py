@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness.imageroot import ImageRoot
+from harness.imageroot import ImageRoot, end
 
 pytestmark = pytest.mark.timeout(600)  # the first one waits for the images
 
@@ -126,7 +126,7 @@ def test_a_standalone_server_serves_events(image: ImageRoot) -> None:
             image.run(*client, "write", "demo/sensors", text="one\ntwo\nthree\n")
             assert image.run(*client, "read", "demo/sensors").stdout == "one\ntwo\nthree\n"
         finally:
-            server.kill()
+            end(server)
 
 
 def _until_ready(image: ImageRoot, server: subprocess.Popen[bytes]) -> str:

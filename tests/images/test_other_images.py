@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.imageroot import ImageRoot
+from harness.imageroot import ImageRoot, end
 from harness.server import free_ports
 
 pytestmark = pytest.mark.timeout(600)  # the first one waits for the images
@@ -54,7 +54,7 @@ def test_minio_serves(unpacked: ImageRoot) -> None:
                 assert time.monotonic() < deadline, (unpacked.scratch / "log").read_text()
                 time.sleep(0.05)
         finally:
-            server.kill()
+            end(server)
 
 
 def _is_live(port: int) -> bool:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 COMMAND_LIMIT_S = 60.0
 
 # A container in small: a mount and a process namespace of its own, a read-only root, no rights, nothing inherited.
@@ -72,6 +74,18 @@ class ImageRoot:
     def files(self) -> list[Path]:
         """All files and links, relative to the root."""
         return [path.relative_to(self.root) for path in self.root.rglob("*") if path.is_symlink() or not path.is_dir()]
+
+
+def end(started: subprocess.Popen[bytes]) -> None:
+    """End a program that was started by `ImageRoot.command`, with all that it started.
+
+    Its first process has changed its user, so that the end of the one that waits for it does not end it.
+    """
+    if started.poll() is not None:
+        return
+    for program in psutil.Process(started.pid).children():
+        program.kill()  # the first process of its namespace takes all others along
+    started.kill()
 
 
 def make_images(names: Sequence[str], repository: Path, limit_s: float = 900.0) -> dict[str, Path]:
