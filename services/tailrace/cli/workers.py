@@ -264,8 +264,15 @@ class WorkerProcesses:
         return sorted(item["container_id"] for answer in answers for item in answer if item["state"] != "running")
 
     async def leave(self, deadline_s: float) -> None:
-        """Let all workers hand over what they have, at the same time, and end."""
+        """Let all workers hand over what they have, at the same time, and end.
+
+        Their ports are answered for ``limits.LEFT_ANSWERED_S`` more: the Java client keeps an address whose connection
+        was dropped until it hears WrongHost there, and who wrote nothing since the hand-over has not heard it yet.
+        """
+        served = any(worker.serves and worker.place.stand_in is not None for worker in self.workers)
         await asyncio.gather(*(worker.leave(deadline_s) for worker in self.workers))
+        if served:
+            await asyncio.sleep(limits.LEFT_ANSWERED_S)
         await self.close()
 
     async def close(self) -> None:

@@ -31,6 +31,14 @@ _logger = structlog.get_logger()
 class ContainerHost(Protocol):
     """What runs containers: a segment store worker."""
 
+    def expect_container(self, container_id: int) -> None:
+        """The container is to be opened here as soon as its owner has let go: who asks for it may wait."""
+        ...
+
+    def unexpect_container(self, container_id: int) -> None:
+        """The container is open, or not to be opened for now: nobody waits any more."""
+        ...
+
     async def open_container(self, container_id: int) -> None:
         """Own the container from now on; returns when the first attempt to open it has ended.
 
@@ -140,7 +148,7 @@ class Follower:
             except TimeoutError:
                 continue
         self._left = True
-        left = sorted({*self._host.owned(), *self._tasks})
+        left = sorted(self._host.owned())  # what is on its way to others is not among them
         if left:
             _logger.warning("containers_not_handed_over", worker=self._worker, containers=left)
         for container_id in left:
@@ -234,11 +242,7 @@ class Follower:
         """Open or release the container until it is as the latest map wants it."""
         try:
             while (wanted := self._is_wanted(container_id)) is not (container_id in self._host.owned()):
-                if not wanted:
-                    await self._let_go(container_id)
-                elif await self._is_free(container_id):
-                    await self._host.open_container(container_id)
-                    _logger.info("container_taken", worker=self._worker, container=container_id)  # open or not yet
+                await (self._take(container_id) if wanted else self._let_go(container_id))
         except NotOwnerError as error:  # the map is another one already
             _logger.info("container_not_ours", container=container_id, reason=str(error))
             self._reader.wake()
@@ -248,9 +252,30 @@ class Follower:
             del self._tasks[container_id]  # at the moment of the last look: no map comes in between
             self._changed.set()
 
+    async def _take(self, container_id: int) -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        self._host.expect_container(container_id)
+        try:
+            if await self._is_free(container_id):
+                waited_s = loop.time() - began_s
+                await self._host.open_container(container_id)
+                _logger.info(  # open or not yet
+                    "container_taken",
+                    worker=self._worker,
+                    container=container_id,
+                    waited_ms=round(waited_s * 1000),
+                    opening_ms=round((loop.time() - began_s - waited_s) * 1000),
+                )
+        finally:
+            self._host.unexpect_container(container_id)
+
     async def _let_go(self, container_id: int) -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
         await self._host.release_container(container_id)
-        _logger.info("container_released", worker=self._worker, container=container_id)
+        closing_ms = round((loop.time() - began_s) * 1000)
+        _logger.info("container_released", worker=self._worker, container=container_id, closing_ms=closing_ms)
         try:
             await self._handover.release(container_id)
         except UnavailableError as error:

@@ -314,6 +314,7 @@ INSPECT_PAGE_MAX: Final = 1000
 # -- pods (ADR 0013) ----------------------------------------------------------------------------------------------
 POD_MAIN_PROCESS_BYTES: Final = 112 * MIB  # of a segment store pod; it answers for workers that are away
 POD_DRAIN_DEADLINE_S: Final = 80.0  # until all workers have handed over; above DRAIN_DEADLINE_S and a flush
+LEFT_ANSWERED_S: Final = 2.0  # on the ports of workers that have left, so that their clients hear who is not there
 POD_RESTART_MAX_S: Final = 30.0  # between starts of a worker that does not come up; twice the one before
 POD_RESTART_MIN_S: Final = 1.0
 POD_WORKER_STEADY_S: Final = 30.0  # a worker that served so long counts as one that comes up
@@ -367,6 +368,9 @@ PROBES_REFUSAL_MAX: Final = 64  # connections that may be refused, tried between
 MOVES_IN_FLIGHT_MAX: Final = 4  # containers handed over at a time although their worker could keep them
 HANDOVER_PATIENCE_S: Final = 5.0  # for the owner before to let go of a container that is handed over
 HANDOVER_POLL_S: Final = 0.1
+ARRIVAL_PATIENCE_S: Final = 2.5  # of a request for a container that is to be opened here; clients wait 30 s and more
+ARRIVAL_WAITING_MAX: Final = 8192  # such requests of a server; who comes then is sent away at once
+ARRIVAL_REQUEST_MAX_BYTES: Final = 4096  # of such a request: what it holds is missing elsewhere meanwhile
 HANDOVER_MARK_MAX_S: Final = 30.0  # in the map, whatever became of the hand-over; well above the patience
 DRAIN_DEADLINE_S: Final = 60.0  # for a worker that leaves to get rid of its containers
 DRAIN_MARK_PATIENCE_S: Final = 2.0  # from a drain's beginning, for the API server to take the mark of who leaves

@@ -203,8 +203,11 @@ class Keeper:
             NotOwnerError: it belongs to another worker. UnavailableError, OSError, StartError: perhaps later.
         """
         ports = self._shared.ports
+        loop = asyncio.get_running_loop()
         for _ in range(limits.EPOCH_RETRIES_MAX):
+            began_s = loop.time()
             epoch = await ports.next_epoch(self.container_id, self._floor)
+            epoch_s = loop.time() - began_s
             async with self._shared.openings:
                 container = Container(self.container_id, epoch, self._ports_of_container())
                 try:
@@ -234,7 +237,8 @@ class Keeper:
             self.container = self._opened = container
             self.tables = TableService(container, self._shared.entries)
             self._closed_at_s = None
-            _logger.info("container_opened", container=self.container_id, epoch=epoch)
+            epoch_ms, all_ms = round(epoch_s * 1000), round((loop.time() - began_s) * 1000)
+            _logger.info("container_opened", container=self.container_id, epoch=epoch, epoch_ms=epoch_ms, all_ms=all_ms)
             return
         raise UnavailableError(
             f"container {self.container_id} was taken by others, or its Lease written, {limits.EPOCH_RETRIES_MAX} times"

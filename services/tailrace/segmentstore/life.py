@@ -120,12 +120,16 @@ class ContainerLife:
             FencedError: the log has a newer owner. DataError: the data cannot be proved; the container stays stopped.
         """
         self._phase = "recovering"
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
         try:
             await self._log.open(self._epoch, nonce)
+            log_opened_s = loop.time()
             recovery = Recovery(self._log, self.state, self._cache)
             async with self._ports.turn:
                 await recovery.run()
             await self._snapshots.check_newest_if_told()
+            recovered_s = loop.time()
         except (DataError, FencedError) as error:
             self._stop(error)
             raise
@@ -153,6 +157,9 @@ class ContainerLife:
             epoch=self._epoch,
             operations=recovery.operations,
             segments=len(self.state.segments),
+            log_ms=round((log_opened_s - began_s) * 1000),
+            recovery_ms=round((recovered_s - log_opened_s) * 1000),
+            first_commit_ms=round((loop.time() - recovered_s) * 1000),
         )
 
     async def close(self, *, flush: bool = False) -> None:

@@ -38,6 +38,13 @@ class NoContainers:
         """See ContainerRegistry."""
         raise WrongHostError(f"container {container_id} does not run here now")
 
+    def is_arriving(self, segment_name: str) -> bool:
+        """See ContainerRegistry."""
+        return False
+
+    async def wait_arrived(self, segment_name: str) -> None:
+        """See ContainerRegistry."""
+
     def table_service(self, container: SegmentContainer) -> TableService:
         """See ContainerRegistry."""
         raise WrongHostError(f"container {container.container_id} does not run here now")

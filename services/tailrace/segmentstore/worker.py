@@ -14,6 +14,7 @@ from tailrace.cluster.mapping import container_of
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, ContainerStoppedError, TailraceError, WrongHostError
 from tailrace.kernel import BlockCache
+from tailrace.segmentstore.arrivals import Arrivals
 from tailrace.segmentstore.attributestore import PageRoom
 from tailrace.segmentstore.cachemanager import CacheManager
 from tailrace.segmentstore.keeper import Keeper, NotOpen, Shared, WorkerPorts
@@ -44,6 +45,7 @@ class Worker:
         self._first = tuple(owned)
         self._shared = Shared(ports, CacheManager(BlockCache(budgets.cache_bytes)), PageRoom(budgets.index_page_bytes))
         self._keepers: dict[int, Keeper] = {}
+        self._arrivals = Arrivals()
         self._routes: dict[str, int] = {}
         self._compaction: asyncio.Task[None] | None = None
         self._closed = False
@@ -59,6 +61,14 @@ class Worker:
         self._compaction = asyncio.get_running_loop().create_task(self._compact_tables())
         for container_id in self._first:
             await self._keeper(container_id).open_first()
+
+    def expect_container(self, container_id: int) -> None:
+        """The container is to be opened here soon: until `unexpect_container`, requests that may wait do."""
+        self._arrivals.begin(container_id)
+
+    def unexpect_container(self, container_id: int) -> None:
+        """It is open, or nobody opens it here for now."""
+        self._arrivals.end(container_id)
 
     async def open_container(self, container_id: int) -> None:
         """Own the container from now on; returns when the first attempt to open it has ended.
@@ -163,6 +173,14 @@ class Worker:
             reason = f"stopped: {keeper.failed.reason}" if keeper.failed is not None else "is being opened"
             raise ContainerStoppedError(f"container {container_id} {reason}")
         return keeper.container
+
+    def is_arriving(self, segment: str) -> bool:
+        """See ContainerRegistry."""
+        return self._arrivals.expects_any and self._arrivals.expects(self._container_id(segment))
+
+    async def wait_arrived(self, segment: str) -> None:
+        """See ContainerRegistry."""
+        await self._arrivals.wait(self._container_id(segment))
 
     def table_service(self, container: SegmentContainer) -> TableService:
         """The table segments of a container."""

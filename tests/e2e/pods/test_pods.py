@@ -6,12 +6,16 @@ import asyncio
 import os
 import signal
 
+import psutil
 import pytest
 
 from harness.pace import Pace
-from harness.pods import Pods, until
+from harness.pods import WORKERS, Pods, until
 from harness.steadywriters import SteadyWriters
 from tailrace.client import Client
+from tailrace.client.connection import connect
+from tailrace.cluster.endpoints import Endpoint
+from tailrace.wire import commands as c
 
 STREAMS = 12
 CRASH_GAP_MAX_S = 10.0
@@ -104,19 +108,35 @@ async def test_a_pod_that_stands_still_is_fenced_when_it_goes_on(pods: Pods) -> 
         await writers.check(client)
 
 
+async def setup_at(endpoint: Endpoint) -> c.Command:
+    """What somebody answers there to a writer."""
+    connection = await connect(endpoint)
+    try:
+        return await connection.request(c.SetupAppend(0, bytes(16), "a/b/0.#epoch.0", ""))
+    finally:
+        await connection.close()
+
+
 async def test_a_pod_that_ends_hands_over_first(pods: Pods) -> None:
     await pods.start()
     loop = asyncio.get_running_loop()
     async with Client(pods.address_of(pods.controllers[0])) as client:
         writers = await SteadyWriters.create(client, STREAMS)
         async with writers.running():
+            pod = pods.stores[0]
+            main, places = psutil.Process(pod.pid), pods.map().workers
             pace, began_s = Pace(), loop.time()
-            code = await pods.stores[0].terminate()
+            leaving = asyncio.ensure_future(pod.terminate())
+            await until("its workers have ended", lambda: not main.children())
+            # A client that wrote nothing meanwhile, and keeps the address until it hears that it is a wrong one.
+            answers = [await setup_at(places[f"{pod.name}-{number}"].internal) for number in range(WORKERS)]
+            code = await leaving
             took_s = loop.time() - began_s
             await writers.progress()
             gap_s = writers.longest_gap_s(began_s)
             print(f"SIGTERM of a pod: over after {took_s:.2f} s, {gap_s:.2f} s without an acknowledgement")
             assert code == 0
+            assert [type(answer) for answer in answers] == [c.WrongHost] * WORKERS
             assert set(pods.placed()) == {"orange-store-1-0", "orange-store-1-1"}
             assert gap_s < pace.bound_s(DRAIN_GAP_MAX_S)
         await writers.check(client)

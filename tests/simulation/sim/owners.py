@@ -38,6 +38,12 @@ class LogHost:
         self._epochs = epochs
         self._keepers: dict[int, asyncio.Task[None]] = {}
 
+    def expect_container(self, container_id: int) -> None:
+        """See ContainerHost: nobody asks for containers here."""
+
+    def unexpect_container(self, container_id: int) -> None:
+        """See ContainerHost."""
+
     async def open_container(self, container_id: int) -> None:
         """See ContainerHost."""
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()

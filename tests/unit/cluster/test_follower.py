@@ -142,6 +142,7 @@ class Containers:
 
     def __init__(self) -> None:
         self.running: set[int] = set()
+        self.expected: set[int] = set()
         self.calls: list[str] = []
         self.refusals: dict[int, Exception] = {}
         self.opening = asyncio.Event()
@@ -152,6 +153,12 @@ class Containers:
         self.left = asyncio.Event()
         self.left.set()
         self.kept: list[list[int]] = []
+
+    def expect_container(self, container_id: int) -> None:
+        self.expected.add(container_id)
+
+    def unexpect_container(self, container_id: int) -> None:
+        self.expected.discard(container_id)
 
     async def open_container(self, container_id: int) -> None:
         self.calls.append(f"open {container_id}")
@@ -280,10 +287,12 @@ async def test_it_waits_for_a_living_owner_to_let_go(
     assign(api, "aa--", before="b")
     await asyncio.sleep(0.05)
     assert not containers.calls
+    assert containers.expected == {0, 1}
     containers.holders[1] = ""
     await until(lambda: containers.running == {1})
+    assert containers.expected == {0}
     assign(api, "ba--")  # it does not wait for what it is not to have any more
-    await asyncio.sleep(0.05)
+    await until(lambda: not containers.expected)
     assign(api, "aa--")  # nor when there is nobody to wait for
     await until(lambda: containers.running == {0, 1})
 

@@ -19,6 +19,7 @@ from tailrace.common.limits import MIB
 from tailrace.common.realports import SystemClock, SystemEntropy
 from tailrace.log.memory import MemoryLog, MemoryLogStore
 from tailrace.segmentstore.api import SegmentContainer
+from tailrace.segmentstore.arrivals import Arrivals
 from tailrace.segmentstore.server.budgets import InFlightBudget
 from tailrace.segmentstore.server.listener import SegmentStoreServer
 from tailrace.segmentstore.server.receiving import ReceiveRoom
@@ -56,8 +57,17 @@ class ModelRegistry:
     def __init__(self, container: Any) -> None:
         self.container = container
         self.tables = TableService(container)
+        self.arrivals = Arrivals()
+
+    def is_arriving(self, segment_name: str) -> bool:
+        return self.arrivals.expects(0)
+
+    async def wait_arrived(self, segment_name: str) -> None:
+        await self.arrivals.wait(0)
 
     def container_for(self, segment_name: str) -> SegmentContainer:
+        if self.arrivals.expects(0):
+            raise WrongHostError("container 0 does not run here")
         if segment_name.startswith("elsewhere/"):
             raise WrongHostError("container 7 does not run here")
         container: SegmentContainer = self.container

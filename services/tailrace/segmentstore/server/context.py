@@ -20,9 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Unanswered:
-    """Requests of all connections that have no answer yet, waiting reads included."""
+    """Requests of all connections that have no answer yet, waiting reads included.
+
+    ``arriving`` are those of them that wait for their container to be opened here.
+    """
 
     requests: int = 0
+    arriving: int = 0
 
 
 @dataclass(frozen=True, slots=True)

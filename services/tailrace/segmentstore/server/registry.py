@@ -20,6 +20,14 @@ class ContainerRegistry(Protocol):
         """The running container with that number. Raises WrongHostError when it does not run here."""
         ...
 
+    def is_arriving(self, segment_name: str) -> bool:
+        """Whether the container of the segment is to be opened here and is not yet."""
+        ...
+
+    async def wait_arrived(self, segment_name: str) -> None:
+        """Return when `is_arriving` may have ended, and within ``limits.ARRIVAL_PATIENCE_S``."""
+        ...
+
     def table_service(self, container: SegmentContainer) -> TableService:
         """The table segments of a container."""
         ...

@@ -63,16 +63,20 @@ class RequestProcessor:
         if handler is None:
             raise ProtocolError(f"{type(command).__name__} is no request")
         length_bytes *= handler.copies
-        if handler.reply_bytes is None:
+        if handler.changes or not handler.segment_field:
             self._run(self._serve(command, handler), length_bytes, cancel_with_connection=handler.waits)
-        else:  # a read: nothing is left undone when nobody waits for its reply any more
-            work = self._serve_in_turn(command, handler, handler.reply_bytes(command))
-            self._run(work, length_bytes, cancel_with_connection=True)
+            return
+        # Of a read nothing is left undone when nobody waits for its reply any more.
+        is_read = handler.waits or handler.reply_bytes is not None
+        segment: str = getattr(command, handler.segment_field)
+        work = self._when_arrived(segment, length_bytes, lambda: self._answer_to(command, handler))
+        self._run(work, length_bytes, cancel_with_connection=is_read)
 
     def start_setup(self, command: c.SetupAppend, appends: AppendProcessor, length_bytes: int) -> None:
         """Serve a SetupAppend; otherwise as `start`."""
         writer = appends.begin_setup(command)
-        self._run(self._setup(command, writer, appends), length_bytes, cancel_with_connection=True)
+        work = self._when_arrived(command.segment, length_bytes, lambda: self._setup(command, writer, appends))
+        self._run(work, length_bytes, cancel_with_connection=True)
 
     def close(self) -> None:
         """The connection is gone: waiting reads end, other requests complete unanswered, transient segments go."""
@@ -100,6 +104,29 @@ class RequestProcessor:
 
         task.add_done_callback(done)
         self._budget.charge(length_bytes)
+
+    def _when_arrived(
+        self, segment: str, length_bytes: int, begin: Callable[[], Coroutine[Any, Any, None]]
+    ) -> Coroutine[Any, Any, None]:
+        """What `begin` begins, once the segment's container was opened here if that is to happen soon."""
+        if length_bytes <= limits.ARRIVAL_REQUEST_MAX_BYTES and self._context.registry.is_arriving(segment):
+            return self._after_arrival(segment, begin)
+        return begin()
+
+    async def _after_arrival(self, segment: str, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        unanswered = self._context.unanswered
+        if unanswered.arriving < limits.ARRIVAL_WAITING_MAX:
+            unanswered.arriving += 1
+            try:
+                await self._context.registry.wait_arrived(segment)
+            finally:
+                unanswered.arriving -= 1
+        await begin()
+
+    def _answer_to(self, command: Command, handler: Handler) -> Coroutine[Any, Any, None]:
+        if handler.reply_bytes is None:
+            return self._serve(command, handler)
+        return self._serve_in_turn(command, handler, handler.reply_bytes(command))
 
     async def _serve_in_turn(self, command: Any, handler: Handler, reply_bytes: int) -> None:
         """Serve a request with a large reply: few of a connection at a time, in the order in which they came."""
