@@ -176,11 +176,12 @@ class Worker:
 
     def is_arriving(self, segment: str) -> bool:
         """See ContainerRegistry."""
-        return self._arrivals.expects_any and self._arrivals.expects(self._container_id(segment))
+        # Not by the routes: the name is not checked yet, and would be kept there.
+        return self._arrivals.expects_any and self._arrivals.expects(container_of(segment, self.container_count))
 
     async def wait_arrived(self, segment: str) -> None:
         """See ContainerRegistry."""
-        await self._arrivals.wait(self._container_id(segment))
+        await self._arrivals.wait(container_of(segment, self.container_count))
 
     def table_service(self, container: SegmentContainer) -> TableService:
         """The table segments of a container."""

@@ -108,6 +108,25 @@ async def test_a_container_moves_with_all_that_was_acknowledged(cluster: Cluster
         assert cluster.epochs[1] == 2
 
 
+async def test_who_asks_for_a_container_that_is_to_be_opened_can_wait_for_it(cluster: Cluster) -> None:
+    worker = cluster.worker("one")
+    name = segment_in(1)
+    async with running(worker):
+        assert not worker.is_arriving(name)
+        worker.expect_container(1)
+        assert worker.is_arriving(name)
+        assert not worker.is_arriving(segment_in(0))
+        worker.is_arriving("\udcff\n" + name)  # names are not checked yet: whatever they are, it raises nothing
+        waiting = asyncio.ensure_future(worker.wait_arrived(name))
+        await worker.open_container(1)
+        assert not waiting.done()
+        worker.unexpect_container(1)
+        await waiting
+        assert not worker.is_arriving(name)
+        await worker.wait_arrived(name)
+        assert worker.container_for(name).container_id == 1
+
+
 async def test_requests_of_a_container_that_leaves_are_sent_away_and_what_is_staged_is_stored(cluster: Cluster) -> None:
     worker = cluster.worker("one", (0,))
     name = segment_in(0)
