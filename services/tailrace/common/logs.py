@@ -23,5 +23,6 @@ def configure_logs(level: int = logging.INFO) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        # In one write, also where Python does not buffer: the workers of a server share its standard error.
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
     )
