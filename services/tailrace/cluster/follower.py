@@ -153,9 +153,19 @@ class Follower:
             _logger.warning("containers_not_handed_over", worker=self._worker, containers=left)
         for container_id in left:
             self._settle(container_id)
+        await self._wait_settled()
+        await self._wait_marked(began_s + limits.DRAIN_MARK_PATIENCE_S)
+
+    async def _wait_settled(self) -> None:
+        """Wait until everything under way is done; what takes longer than letting go may take is named, once."""
+        under_way = self._tasks.copy()
+        if under_way:
+            _, pending = await asyncio.wait(under_way.values(), timeout=limits.DRAIN_CLOSE_PATIENCE_S)
+            if pending:
+                late = sorted(number for number, task in under_way.items() if task in pending)
+                _logger.warning("containers_not_closed", worker=self._worker, containers=late)
         while self._tasks:
             await asyncio.wait(list(self._tasks.values()))
-        await self._wait_marked(began_s + limits.DRAIN_MARK_PATIENCE_S)
 
     async def _wait_marked(self, ends_at_s: float) -> None:
         if self._reader.is_gone:  # nobody is there to read it

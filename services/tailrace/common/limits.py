@@ -373,6 +373,7 @@ ARRIVAL_WAITING_MAX: Final = 8192  # such requests of a server; who comes then i
 ARRIVAL_REQUEST_MAX_BYTES: Final = 4096  # of such a request: what it holds is missing elsewhere meanwhile
 HANDOVER_MARK_MAX_S: Final = 30.0  # in the map, whatever became of the hand-over; well above the patience
 DRAIN_DEADLINE_S: Final = 60.0  # for a worker that leaves to get rid of its containers
+DRAIN_CLOSE_PATIENCE_S: Final = 20.0  # with what was let go, before it is named; above CONTAINER_LEAVE_DEADLINE_S
 DRAIN_MARK_PATIENCE_S: Final = 2.0  # from a drain's beginning, for the API server to take the mark of who leaves
 
 # -- the operator (ADR 0013) --------------------------------------------------------------------------------------

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, MutableMapping
+from typing import Any
 
 import pytest
 import structlog
@@ -147,6 +148,8 @@ class Containers:
         self.refusals: dict[int, Exception] = {}
         self.opening = asyncio.Event()
         self.opening.set()
+        self.closing = asyncio.Event()
+        self.closing.set()
         self.holders: dict[int, str] = {}
         self.holder_error: Exception | None = None
         self.leaving = False
@@ -172,6 +175,7 @@ class Containers:
         if container_id in self.refusals:
             raise self.refusals[container_id]
         self.running.discard(container_id)
+        await self.closing.wait()
 
     def owned(self) -> set[int]:
         return self.running
@@ -429,6 +433,55 @@ async def test_a_drain_ends_at_its_deadline(
     await asyncio.wait_for(follower.drain(), 5)
     assert not containers.running
     assert {"told 0", "told 1", "told 2"} <= set(containers.calls)
+
+
+async def test_what_a_drain_could_not_hand_over_is_named(
+    api: LocalKubernetes, containers: Containers, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DRAIN_DEADLINE_S", 0.05)
+    assign(api, "aaab")
+    await until(lambda: len(containers.running) == 3)
+    with structlog.testing.capture_logs() as logs:
+        await asyncio.wait_for(follower.drain(), 5)
+    assert named(logs) == [("containers_not_handed_over", [0, 1, 2])]
+
+
+async def test_a_drain_names_nothing_that_is_on_its_way(
+    api: LocalKubernetes, containers: Containers, follower: Follower
+) -> None:
+    assign(api, "aaab")
+    await until(lambda: len(containers.running) == 3)
+    containers.closing.clear()
+    with structlog.testing.capture_logs() as logs:
+        draining = asyncio.ensure_future(follower.drain())
+        assign(api, "bbbb")
+        await until(lambda: not containers.running)
+        await asyncio.sleep(0.1)
+        assert not draining.done()
+        containers.closing.set()
+        await asyncio.wait_for(draining, 5)
+    assert named(logs) == []
+
+
+async def test_a_drain_names_what_does_not_close(
+    api: LocalKubernetes, containers: Containers, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DRAIN_CLOSE_PATIENCE_S", 0.05)
+    assign(api, "aaab")
+    await until(lambda: len(containers.running) == 3)
+    containers.closing.clear()
+    with structlog.testing.capture_logs() as logs:
+        draining = asyncio.ensure_future(follower.drain())
+        assign(api, "bbbb")
+        await until(lambda: bool(named(logs)))
+        containers.closing.set()
+        await asyncio.wait_for(draining, 5)
+    assert named(logs) == [("containers_not_closed", [0, 1, 2])]
+
+
+def named(logs: list[MutableMapping[str, Any]]) -> list[tuple[str, list[int]]]:
+    """The warnings of a drain and the containers that they name."""
+    return [(line["event"], line["containers"]) for line in logs if line["log_level"] == "warning"]
 
 
 async def test_a_drain_waits_for_nobody_when_there_is_nobody(
