@@ -63,13 +63,13 @@ async def test_small_frames_go_long_before_a_flush_is_due_by_itself(monkeypatch:
 
 async def test_many_segments_are_flushed_for_many_frames_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each gets a chunk, which costs a request later: so it should take the place of several frames."""
-    monkeypatch.setattr(limits, "LOG_OBJECT_CHECKPOINT_FRAMES_MIN", 10)
     monkeypatch.setattr(limits, "FLUSH_TICK_S", 0.01)
     objects = Objects()
     container, log = await opened(objects, 1)
     names = [f"scope/stream/{number}.#epoch.0" for number in range(20)]
     for name in names:
         await container.create_segment(name)
+    monkeypatch.setattr(limits, "LOG_OBJECT_CHECKPOINT_FRAMES_MIN", 10)  # now: one checkpoint follows, of all of them
     await eventually(lambda: log.next_sequence - container._checkpointer._frames <= 2)
     begin = log.next_sequence
     for name in names:
