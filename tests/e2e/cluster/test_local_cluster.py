@@ -44,6 +44,24 @@ RESTRICTED = {
     "runAsGroup": 65532,  # else it is 0: Kubernetes takes the user from the image, but not the group
     "seccompProfile": {"type": "RuntimeDefault"},
 }
+FETCH = """
+import socket, time, urllib.request
+
+def soon(ask, *words):  # name servers and proxies hear of a new Service a moment after it was made
+    ends_at_s = time.monotonic() + 20
+    while True:
+        try:
+            return ask(*words)
+        except OSError:
+            if time.monotonic() > ends_at_s:
+                raise
+            time.sleep(0.1)
+
+print(soon(socket.gethostbyname, "web.default.svc"))
+print(soon(lambda: urllib.request.urlopen("http://web.default.svc/", timeout=20)).status)
+try: socket.gethostbyname("www.example.com")
+except socket.gaierror: print("unknown")
+"""
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -139,6 +157,15 @@ def until(condition: Callable[[], bool], limit_s: float = RETURN_LIMIT_S) -> flo
     return time.monotonic() - started
 
 
+def printed(cluster: LocalCluster, name: str, namespace: str = "default") -> str:
+    """What a pod that runs once has printed; fails with that, too, when the pod failed."""
+    get = ("get", "pod", name, f"--namespace={namespace}")
+    until(lambda: cluster.kubectl(*get, "--output=jsonpath={.status.phase}") in ("Succeeded", "Failed"))
+    words = cluster.kubectl("logs", name, f"--namespace={namespace}")
+    assert cluster.kubectl(*get, "--output=jsonpath={.status.phase}") == "Succeeded", words
+    return words
+
+
 def answers(cluster: LocalCluster) -> bool:
     """Whether the API server is ready."""
     try:
@@ -199,23 +226,17 @@ def test_every_component_runs_and_none_was_started_again(cluster: LocalCluster) 
 
 
 def test_a_service_is_resolved_and_reached_from_a_pod_and_from_the_host(cluster: LocalCluster) -> None:
-    cluster.kubectl("apply", "-f-", stdin=python_pod("web", ["-m", "http.server", "8000", "--directory", "/usr"]))
+    listens = {"tcpSocket": {"port": 8000}, "periodSeconds": 1}
+    server = python_pod("web", ["-m", "http.server", "8000", "--directory", "/usr"], readinessProbe=listens)
+    cluster.kubectl("apply", "-f-", stdin=server)
     cluster.kubectl("expose", "pod", "web", "--port=80", "--target-port=8000")
     cluster.kubectl("wait", "--for=condition=Ready", "pod/web", WAIT)
-    fetch = (
-        "import socket, urllib.request\n"
-        "print(socket.gethostbyname('web.default.svc'))\n"
-        "print(urllib.request.urlopen('http://web.default.svc/', timeout=20).status)\n"
-        "try: socket.gethostbyname('www.example.com')\n"
-        "except socket.gaierror: print('unknown')\n"
-    )
-    cluster.kubectl("apply", "-f-", stdin=python_pod("client", ["-c", fetch]))
-    cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/client", WAIT)
+    cluster.kubectl("apply", "-f-", stdin=python_pod("client", ["-c", FETCH]))
     address = cluster.kubectl("get", "service", "web", "--output=jsonpath={.spec.clusterIP}")
     expected = [address, "200", "unknown"]
-    assert cluster.kubectl("logs", "client").split() == expected
+    assert printed(cluster, "client").split() == expected
     on_host = subprocess.run(
-        cluster.inside(["/usr/bin/python3", "-c", fetch]), capture_output=True, text=True, check=True, timeout=60
+        cluster.inside(["/usr/bin/python3", "-c", FETCH]), capture_output=True, text=True, check=True, timeout=60
     )
     assert on_host.stdout.split() == expected
 
@@ -238,8 +259,7 @@ def test_an_image_that_is_in_no_registry_runs_restricted(cluster: LocalCluster, 
     assert image in cluster.images()
     whoami = {"image": image, "args": ["whoami"], "securityContext": RESTRICTED}
     cluster.kubectl("apply", "-n", restricted, "-f-", stdin=pod("whoami", whoami))
-    cluster.kubectl("wait", "-n", restricted, "--for=jsonpath={.status.phase}=Succeeded", "pod/whoami", WAIT)
-    assert cluster.kubectl("logs", "-n", restricted, "whoami").strip() == "65532:65532"
+    assert printed(cluster, "whoami", restricted).strip() == "65532:65532"
 
 
 def test_a_pod_that_is_not_restricted_is_refused(cluster: LocalCluster, image: str, restricted: str) -> None:
