@@ -80,11 +80,14 @@ many ways; those that can only be written in one are compared, and the rest is l
 {{- end -}}
 {{- end }}
 
-{{/* spec.tier2 of the StreamCluster: what is given, over what the trial MinIO has. As JSON. */}}
+{{/*
+spec.tier2 of the StreamCluster: what is given, over what the trial MinIO has. Without .svc a resolver finds the name one question
+earlier, and it is asked for at each new connection. As JSON.
+*/}}
 {{- define "tailrace.tier2" -}}
 {{- $given := .Values.cluster.spec.tier2 | default dict -}}
 {{- if .Values.minio.enabled -}}
-{{- $endpoint := printf "http://%s.%s.svc:9000" (include "tailrace.minio" .) .Release.Namespace -}}
+{{- $endpoint := printf "http://%s.%s:9000" (include "tailrace.minio" .) .Release.Namespace -}}
 {{- $known := dict "bucket" .Values.minio.bucket "endpoint" $endpoint "credentialsSecret" (include "tailrace.minioSecret" .) -}}
 {{- mergeOverwrite $known $given | toJson -}}
 {{- else -}}

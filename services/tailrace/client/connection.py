@@ -6,6 +6,7 @@ import asyncio
 import struct
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from tailrace.client.resolve import resolve
 from tailrace.common import limits
 from tailrace.common.errors import ConnectionLostError, DeadlineError, OverloadedError, ProtocolError, UnsupportedError
 from tailrace.kernel import scan_frames
@@ -340,9 +341,7 @@ async def connect(endpoint: Endpoint, tls: ssl.SSLContext | None = None, server_
     connection = Connection(endpoint)
     try:
         async with asyncio.timeout(limits.CLIENT_CONNECT_DEADLINE_S):
-            await asyncio.get_running_loop().create_connection(
-                lambda: connection, endpoint.host, endpoint.port, ssl=tls, server_hostname=server_name
-            )
+            await _reach(connection, tls, server_name)
             await connection.handshake()
     except TimeoutError as error:
         connection.abort()
@@ -353,3 +352,19 @@ async def connect(endpoint: Endpoint, tls: ssl.SSLContext | None = None, server_
         connection.abort()
         raise
     return connection
+
+
+async def _reach(connection: Connection, tls: ssl.SSLContext | None, server_name: str | None) -> None:
+    """Connect to the first of the endpoint's addresses that takes a connection. Raises OSError."""
+    endpoint = connection.endpoint
+    name = server_name or endpoint.host if tls is not None else None
+    refusal = OSError("its name has no address")
+    for host, port in await resolve(endpoint.host, endpoint.port):
+        try:
+            await asyncio.get_running_loop().create_connection(
+                lambda: connection, host, port, ssl=tls, server_hostname=name
+            )
+            return
+        except OSError as error:
+            refusal = error
+    raise refusal

@@ -26,12 +26,14 @@ class Step:
     """What changes now.
 
     ``placed``: containers that no living worker has, and their new workers. ``moved``: containers whose workers live
-    and hand them over. ``postponed``: how many more must move later.
+    and hand them over. ``postponed``: how many more must move later. ``uneven``: how many of the moves, now or later,
+    are for balance alone.
     """
 
     placed: Mapping[int, str] = field(default_factory=dict)
     moved: Mapping[int, str] = field(default_factory=dict)
     postponed: int = 0
+    uneven: int = 0
 
 
 def place(container_count: int, current: Mapping[int, str], workers: Workers) -> dict[int, str]:
@@ -74,20 +76,21 @@ def next_step(
     handing_over: int,
     handing_over_max: int,
     *,
-    balancing: bool = True,
+    balancing_max: int,
 ) -> Step:
     """The part of `place` that is done now.
 
     What has no living worker is placed at once. The others move `handing_over_max` at a time, of which `handing_over`
-    are under way; those of workers that leave come first, and those of the others wait unless it is time for
-    `balancing`.
+    are under way; those of workers that leave come first, and those of the others, which move for balance alone, only
+    while no more than `balancing_max` would be under way in all. 0: it is not the time for them.
     """
     wanted = place(container_count, current, workers)
     living = {*workers.accepting, *workers.keeping, *workers.leaving}
     changed = [number for number in sorted(wanted) if wanted[number] != current.get(number)]
     placed = {number: wanted[number] for number in changed if current.get(number) not in living}
     moves = [number for number in changed if number not in placed]
-    moves.sort(key=lambda number: (current[number] not in workers.leaving, number))
-    due = moves if balancing else [number for number in moves if current[number] in workers.leaving]
-    now = due[: max(0, handing_over_max - handing_over)]
-    return Step(placed, {number: wanted[number] for number in now}, len(moves) - len(now))
+    needed = [number for number in moves if current[number] in workers.leaving]
+    uneven = [number for number in moves if current[number] not in workers.leaving]
+    now = needed[: max(0, handing_over_max - handing_over)]
+    now += uneven[: max(0, min(handing_over_max, balancing_max) - handing_over - len(now))]
+    return Step(placed, {number: wanted[number] for number in now}, len(moves) - len(now), len(uneven))

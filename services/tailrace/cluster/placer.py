@@ -201,11 +201,11 @@ class Placer:
         """What moves now; for balance alone only in calm times. Who holds what is asked when all else is calm."""
         current = {number: assignment.worker for number, assignment in now.assignments.items()}
         needed, evened = (
-            next_step(now.container_count, current, workers, going, limits.MOVES_IN_FLIGHT_MAX, balancing=balancing)
-            for balancing in (False, True)
+            next_step(now.container_count, current, workers, going, limits.MOVES_IN_FLIGHT_MAX, balancing_max=count)
+            for count in (0, limits.MOVES_FOR_BALANCE_MAX)
         )
         now_s = asyncio.get_running_loop().time()
-        uneven = needed != evened
+        uneven = needed.uneven > 0
         self._calm.saw(now_s, accepting, placed=bool(needed.placed), uneven=uneven)
         if not uneven or not self._calm.may_balance(now_s, held=True):
             return needed

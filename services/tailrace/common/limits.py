@@ -94,7 +94,10 @@ LOG_OBJECT_CALL_DEADLINE_S: Final = 10.0  # one request; its outcome is unknown 
 LOG_OBJECT_RETRY_MIN_S: Final = 0.02
 LOG_OBJECT_RETRY_MAX_S: Final = 2.0
 LOG_OBJECT_OPEN_ATTEMPTS: Final = 8  # of each request while a log is opened or read
-LOG_OBJECT_SCANS_MAX: Final = 64  # headers read at a time while a log is opened
+LOG_OBJECT_SCANS_MAX: Final = 64  # headers wanted at a time while a log is opened
+# Requests for them at a time, of all logs that a process opens. Each may make a connection, for which the store's name
+# is looked up: some hundred look-ups at once are more than a name server takes, and a lost one costs 5 s.
+LOG_OBJECT_SCAN_REQUESTS_MAX: Final = 32
 LOG_OBJECT_KEPT_BYTES: Final = 8 * MIB  # of small frames that a scan read whole, kept until their log is recovered
 LOG_OBJECT_KEPT_FRAME_MAX_BYTES: Final = 64 * KIB  # of larger frames a scan reads the headers
 LOG_OBJECT_READS_MAX: Final = 16  # whole frames read ahead by a recovery
@@ -207,7 +210,9 @@ STREAM_CUT_PLAIN_MAX_BYTES: Final = 4 * MIB  # after inflation: a small text mus
 
 # -- client (design §10, performance §3, §6) ----------------------------------------------------------------------
 ROUTING_KEY_CACHE_ENTRIES: Final = 65_536  # hashed keys remembered by a process
-CLIENT_CONNECT_DEADLINE_S: Final = 10.0  # TCP connect and Hello
+CLIENT_CONNECT_DEADLINE_S: Final = 10.0  # name, TCP connect and Hello
+CLIENT_RESOLVE_PATIENCE_S: Final = 0.5  # for the address of a name, before it is asked for once more beside that
+CLIENT_RESOLVE_QUESTIONS_MAX: Final = 3  # of one connect, at a time
 CLIENT_REQUEST_DEADLINE_S: Final = 60.0  # one request with all its retries
 CLIENT_REPLY_DEADLINE_S: Final = 30.0  # one attempt of a request
 CLIENT_BACKOFF_INITIAL_S: Final = 0.02
@@ -366,6 +371,7 @@ PROBE_REFUSAL_DEADLINE_S: Final = 0.5  # for a connection to a worker that may h
 PROBES_CONCURRENT_MAX: Final = 16
 PROBES_REFUSAL_MAX: Final = 64  # connections that may be refused, tried between two looks; who is not asked lapses
 MOVES_IN_FLIGHT_MAX: Final = 4  # containers handed over at a time although their worker could keep them
+MOVES_FOR_BALANCE_MAX: Final = 1  # of those, when nobody leaves: there is no hurry, and together each takes longer
 HANDOVER_PATIENCE_S: Final = 5.0  # for the owner before to let go of a container that is handed over
 HANDOVER_POLL_S: Final = 0.1
 ARRIVAL_PATIENCE_S: Final = 2.5  # of a request for a container that is to be opened here; clients wait 30 s and more

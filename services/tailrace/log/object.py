@@ -57,7 +57,8 @@ class ObjectLog(SequencedLog):
 
     The store must have passed `probe.probe_conditions`. While it does not answer nothing fails: frames are stored again
     under their keys, and appends wait. ``opened_epoch`` is the last epoch for which the log is known to have been
-    opened: it is refused if it knows less. Must be constructed inside a running event loop.
+    opened: it is refused if it knows less. ``scan_slots`` (`objectscan.scan_slots`): shared by the logs of a process.
+    Must be constructed inside a running event loop.
     """
 
     def __init__(
@@ -67,13 +68,14 @@ class ObjectLog(SequencedLog):
         *,
         max_frame_bytes: int = limits.LOG_FRAME_MAX_BYTES,
         opened_epoch: int = 0,
+        scan_slots: asyncio.Semaphore | None = None,
     ) -> None:
         super().__init__(max_frame_bytes)
         self._opened_epoch = opened_epoch
         self._keys = LogKeys(container)
         self._calls = ObjectCalls(store)
         self._claims = Claims(self._calls, self._keys)
-        self._scanner = ObjectScanner(self._calls, self._keys)
+        self._scanner = ObjectScanner(self._calls, self._keys, scan_slots)
         self._identity = FrameIdentity(container, 0, b"")
         self._map = FrameMap()
         self._cleaner = ObjectCleaner(self._calls, self._keys)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, DataLossError
@@ -32,6 +32,8 @@ from tailrace.log.objectrecovery import (
 
 if TYPE_CHECKING:
     from tailrace.log.objectkeys import ObjectName
+
+T = TypeVar("T")
 
 _KEPT_AT_ONCE: Final = 16
 """Kept frames that a recovery gets before others have their turn."""
@@ -78,6 +80,11 @@ class Hints:
         return cls(last, lengths)
 
 
+def scan_slots() -> asyncio.Semaphore:
+    """For the requests of all scans of a process."""
+    return asyncio.Semaphore(limits.LOG_OBJECT_SCAN_REQUESTS_MAX)
+
+
 class _Ahead(NamedTuple):
     """A frame that is on its way to a recovery, or kept."""
 
@@ -90,9 +97,11 @@ class _Ahead(NamedTuple):
 class ObjectScanner:
     """Reads one log."""
 
-    def __init__(self, calls: ObjectCalls, keys: LogKeys) -> None:
+    def __init__(self, calls: ObjectCalls, keys: LogKeys, slots: asyncio.Semaphore | None = None) -> None:
+        """``slots``: one for each request of a scan, shared by the logs that are opened together; None: its own."""
         self._calls = calls
         self._keys = keys
+        self._slots = slots or scan_slots()
         self._kept = KeptFrames()
         self._lengths: dict[tuple[int, int], int] = {}  # as a list showed them
 
@@ -139,6 +148,15 @@ class ObjectScanner:
             extent.forget_below(log_start)
         return decision
 
+    async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
+        """A request of a scan, as `ObjectCalls.persist`; each attempt when there is a slot for it."""
+
+        async def within_slot() -> T:
+            async with self._slots:
+                return await call()
+
+        return await self._calls.persist(within_slot)
+
     async def _newest_started(self, below_epoch: int) -> StartedEpoch | None:
         """The newest epoch with a START frame: those without one never acknowledged anything."""
         epoch, count = below_epoch - 1, 1
@@ -153,7 +171,7 @@ class ObjectScanner:
 
     async def _start(self, epoch: int) -> StartedEpoch | None:
         key = self._keys.start(epoch)
-        data = await self._calls.persist(lambda: self._calls.find(key))
+        data = await self._ask(lambda: self._calls.find(key))
         if data is None:
             return None
         header, payload = frame_in(data, f"object {key}")
@@ -171,7 +189,7 @@ class ObjectScanner:
                 raise DataLossError(f"frames of epoch {epoch} are there ({key}), but its start is missing")
 
     async def _header(self, key: str) -> FrameHeader | None:
-        data = await self._calls.persist(lambda: self._calls.find_header(key))
+        data = await self._ask(lambda: self._calls.find_header(key))
         return None if data is None else header_of(data, f"object {key}")
 
     async def last_mark_number(self, epoch: int) -> int:
@@ -188,7 +206,7 @@ class ObjectScanner:
         if not number:
             return None
         key = self._keys.mark(epoch, number)
-        data = await self._calls.persist(lambda: self._calls.find(key))
+        data = await self._ask(lambda: self._calls.find(key))
         if data is None:
             raise DataLossError(f"mark {key} was there and is gone")
         header, _ = frame_in(data, f"object {key}")
@@ -220,7 +238,7 @@ class ObjectScanner:
     async def _whole(self, key: str, length: int) -> bytes | None:
         """An object that a list showed to be so long; None: there is none of that length, or none."""
         try:
-            return await self._calls.persist(lambda: self._calls.find_start(key, length))
+            return await self._ask(lambda: self._calls.find_start(key, length))
         except CorruptionError:
             return None
 

@@ -25,6 +25,7 @@ from tailrace.common import limits
 from tailrace.common.budgets import Budgets, worker_budgets
 from tailrace.common.errors import NotOwnerError, StartError, UnavailableError
 from tailrace.log.object import ObjectLog
+from tailrace.log.objectscan import scan_slots
 from tailrace.log.probe import probe_conditions
 from tailrace.segmentstore.folderlogs import epoch_of_objects
 from tailrace.segmentstore.keeper import told
@@ -105,6 +106,7 @@ class ClusterStoreService:
         self._stack = contextlib.AsyncExitStack()
         self._incarnation = entropy.token(8).hex()
         self._opened: dict[int, int] = {}
+        self._scan_slots = scan_slots()
         self._heart = Heart()
         self._renewals = RenewalThread(self._renewer)
         self._registering: asyncio.Task[None] | None = None
@@ -205,7 +207,8 @@ class ClusterStoreService:
     # -- what the worker needs ------------------------------------------------------------------------------------
 
     def _open_log(self, container_id: int) -> ObjectLog:
-        return ObjectLog(self._store, container_id, opened_epoch=self._opened[container_id])
+        opened_epoch = self._opened[container_id]
+        return ObjectLog(self._store, container_id, opened_epoch=opened_epoch, scan_slots=self._scan_slots)
 
     async def _next_epoch(self, container_id: int, floor: int) -> int:
         epoch = await self._epochs.take(container_id, floor)

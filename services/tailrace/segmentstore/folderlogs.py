@@ -14,6 +14,7 @@ from tailrace.log.disk import RealDisk
 from tailrace.log.file import FileLog
 from tailrace.log.object import ObjectLog
 from tailrace.log.objectkeys import LogKeys
+from tailrace.log.objectscan import scan_slots
 from tailrace.log.probe import probe_conditions
 from tailrace.segmentstore.snapshot import folder, parse_key
 from tailrace.segmentstore.tier2 import OBJECT_KINDS, epoch_of_key
@@ -105,6 +106,7 @@ class ObjectLogs:
         self._epochs = FileEpochs(data)
         self._opened = {container_id: opened_epoch(data, container_id) for container_id in containers}
         self._served: set[int] = set()
+        self._scan_slots = scan_slots()
         self._store: ObjectStore
 
     async def prepare(self, store: ObjectStore, place: str, nonce: str) -> None:
@@ -120,7 +122,8 @@ class ObjectLogs:
 
     def open_log(self, container_id: int) -> ObjectLog:
         """See FolderLogs.open_log."""
-        return ObjectLog(self._store, container_id, opened_epoch=self._opened[container_id])
+        opened_epoch = self._opened[container_id]
+        return ObjectLog(self._store, container_id, opened_epoch=opened_epoch, scan_slots=self._scan_slots)
 
     async def next_epoch(self, container_id: int, floor: int) -> int:
         """See FolderLogs.next_epoch.

@@ -275,7 +275,7 @@ def test_credentials_of_the_trial_minio_are_kept_over_upgrades(kube: Kubectl) ->
         assert kube.get("secret", "shop-tailrace-minio")["data"] == before
         spec = kube.get("streamcluster", RELEASE)["spec"]
         assert spec["segmentStore"]["memory"] == "2Gi"
-        assert spec["tier2"]["endpoint"] == f"http://shop-tailrace-minio.{kube.namespace}.svc:9000"
+        assert spec["tier2"]["endpoint"] == f"http://shop-tailrace-minio.{kube.namespace}:9000"
         assert spec["tier2"]["credentialsSecret"] == "shop-tailrace-minio"
     finally:
         kube.helm("uninstall", RELEASE, "--no-hooks")  # there is no image that a hook could run

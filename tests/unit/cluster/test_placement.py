@@ -88,19 +88,22 @@ def test_what_is_placed_stays(situation: tuple[int, dict[int, str], Workers]) ->
     count, current, workers = situation
     placed = place(count, current, workers)
     assert place(count, placed, workers) == placed
-    assert next_step(count, placed, workers, 0, 4) == Step()
+    assert next_step(count, placed, workers, 0, 4, balancing_max=4) == Step()
 
 
-@given(situations(), st.integers(1, 3))
+@given(situations(), st.integers(1, 3), st.integers(1, 4))
 def test_steps_end_at_the_same_place_with_no_move_more(
-    situation: tuple[int, dict[int, str], Workers], at_a_time: int
+    situation: tuple[int, dict[int, str], Workers], at_a_time: int, balancing_max: int
 ) -> None:
     count, current, workers = situation
     fewest = moves(count, current, {**current, **place(count, current, workers)})
     now, moved = dict(current), 0
     for _ in range(2 * count + 1):
-        step = next_step(count, now, workers, 0, at_a_time)
+        step = next_step(count, now, workers, 0, at_a_time, balancing_max=balancing_max)
         assert len(step.moved) <= at_a_time
+        for_balance = [number for number in step.moved if now[number] not in workers.leaving]
+        assert len(step.moved) <= balancing_max or not for_balance
+        assert step.uneven >= len(for_balance)
         moved += moves(count, now, now | step.placed | step.moved)
         now |= step.placed | step.moved
         if not (step.placed or step.moved):
@@ -113,13 +116,28 @@ def test_steps_end_at_the_same_place_with_no_move_more(
 def test_the_homeless_are_placed_at_once_and_those_of_leavers_move_first() -> None:
     current = {0: "a", 1: "a", 2: "a", 3: "a", 4: "gone", 5: "leaver", 6: "leaver", 7: "leaver"}
     workers = Workers(["a", "b", "c"], [], ["leaver"])
-    step = next_step(8, current, workers, handing_over=0, handing_over_max=3)
+    step = next_step(8, current, workers, handing_over=0, handing_over_max=3, balancing_max=3)
     assert sorted(step.placed) == [4]
     assert sorted(step.moved) == [5, 6, 7]
     assert step.postponed == 1
-    busy = next_step(8, current, workers, handing_over=3, handing_over_max=3)
+    busy = next_step(8, current, workers, handing_over=3, handing_over_max=3, balancing_max=3)
     assert (busy.placed, busy.moved, busy.postponed) == (step.placed, {}, 4)
-    assert next_step(8, current, workers, handing_over=9, handing_over_max=3) == busy
+    assert next_step(8, current, workers, handing_over=9, handing_over_max=3, balancing_max=3) == busy
+
+
+def test_what_moves_for_balance_alone_does_so_by_fewer_at_a_time() -> None:
+    current = dict(enumerate("aaaaaaaa"))
+    workers = Workers(["a", "b"])
+    step = next_step(8, current, workers, 0, 4, balancing_max=1)
+    assert (len(step.moved), step.postponed, step.uneven) == (1, 3, 4)
+    under_way = next_step(8, current | dict(step.moved), workers, 1, 4, balancing_max=1)
+    assert (under_way.moved, under_way.postponed, under_way.uneven) == ({}, 3, 3)
+    not_now = next_step(8, current, workers, 0, 4, balancing_max=0)
+    assert (not_now.moved, not_now.postponed, not_now.uneven) == ({}, 4, 4)
+    workers = Workers(["a", "b"], [], ["leaver"])
+    leaving = next_step(8, current | {0: "leaver", 1: "leaver"}, workers, 0, 4, balancing_max=1)
+    assert sorted(leaving.moved) == [0, 1]
+    assert leaving.uneven == leaving.postponed == 2
 
 
 def test_a_new_worker_takes_only_its_share() -> None:
@@ -131,4 +149,4 @@ def test_a_new_worker_takes_only_its_share() -> None:
 
 def test_without_workers_nothing_moves() -> None:
     assert place(2, {0: "gone"}, Workers()) == {}
-    assert next_step(2, {0: "gone", 1: "leaver"}, Workers(leaving=["leaver"]), 0, 4) == Step()
+    assert next_step(2, {0: "gone", 1: "leaver"}, Workers(leaving=["leaver"]), 0, 4, balancing_max=4) == Step()

@@ -380,7 +380,7 @@ def test_a_worker_that_is_back_gets_its_share_when_the_map_has_been_calm_for_a_w
             assert stage.owners == "aaaa"
         assert decision.reason == "workers that take containers: 2; move later: 2"
         await stage.step()
-        assert stage.owners == "aaBB"
+        assert stage.owners == "aaBa"
 
     on_stage(scenario)
 
@@ -412,7 +412,7 @@ def test_a_worker_that_was_started_again_recovers_what_it_has_before_anything_mo
             await stage.step()
             assert stage.owners == "aaaa"
         await stage.step()
-        assert stage.owners == "aaBB"
+        assert stage.owners == "aaBa"
 
     on_stage(scenario)
 
@@ -463,7 +463,7 @@ def test_what_nobody_has_taken_yet_is_waited_for() -> None:
         assert stage.owners == "aaaa"
         stage.hold(3, "a")
         await stage.step()
-        assert stage.owners == "aaBB"
+        assert stage.owners == "aaBa"
 
     on_stage(scenario)
 
@@ -475,7 +475,7 @@ def test_what_nobody_ever_takes_is_not_waited_for_without_end() -> None:
         for _ in range(CALM_STEPS + int(limits.PLACER_UNHELD_MAX_S)):
             await stage.step()
             assert stage.owners == "aaaa"
-        for _ in range(3):
+        for _ in range(5):
             await stage.step()
         assert stage.owners == "aabb"
 
@@ -489,7 +489,7 @@ def test_a_worker_that_is_started_again_and_again_does_not_keep_others_without_a
             stage.starts["a"] = 1 + number // 10
             await stage.step()
             assert stage.owners == "aaaa"
-        for _ in range(3):
+        for _ in range(5):
             await stage.step()
         assert stage.owners == "aabb"
 

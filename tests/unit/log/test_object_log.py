@@ -24,7 +24,7 @@ from tailrace.log.frames import HEADER_BYTES, EpochRange, StartRecord
 from tailrace.log.object import ObjectLog
 from tailrace.log.objectkeys import LogKeys, kept_marks
 from tailrace.log.objectrecovery import WINDOW_FRAMES
-from tailrace.log.objectscan import frame_in
+from tailrace.log.objectscan import frame_in, scan_slots
 from tailrace.storage.port import Buffer, ObjectInfo
 
 KEYS = LogKeys(7)
@@ -42,6 +42,9 @@ class GateStore:
         """Lists show nothing."""
         self.conflicts: set[str] = set()
         """Keys whose next put-if-absent is refused although there is nothing."""
+        self.gets_at_once = 0
+        """Of all but claims, the greatest number that waited for their answers so far."""
+        self._gets = 0
         self._gates: list[tuple[str, str, bool, asyncio.Event]] = []
         self._failures: list[tuple[str, str, bool]] = []
 
@@ -105,7 +108,13 @@ class GateStore:
                 raise NotFoundError(key)
             return self.objects[key]
 
-        return await self._request("get", key, effect)
+        counts = "/claims/" not in key
+        self._gets += counts
+        self.gets_at_once = max(self.gets_at_once, self._gets)
+        try:
+            return await self._request("get", key, effect)
+        finally:
+            self._gets -= counts
 
     async def get_range(self, key: str, offset: int, length: int) -> bytes:
         return (await self.get(key))[offset : offset + length]
@@ -443,6 +452,34 @@ async def test_frames_without_their_start_are_a_loss(store: GateStore) -> None:
     del store.objects[KEYS.start(1)]
     with pytest.raises(DataLossError, match="its start is missing"):
         await opened(store, 2)
+
+
+async def test_logs_that_are_opened_together_share_the_slots_of_their_scans(store: GateStore) -> None:
+    containers = range(4)
+    slots = scan_slots()
+    for epoch in (1, 2):
+        store.gets_at_once = 0
+        logs = [ObjectLog(store, container, max_frame_bytes=64 * 1024, scan_slots=slots) for container in containers]
+        await asyncio.gather(*(log.open(epoch, NONCE) for log in logs))
+        for log in logs:
+            await asyncio.gather(*(log.append([b"frame"]) for _ in range(100)))
+    assert store.gets_at_once == limits.LOG_OBJECT_SCAN_REQUESTS_MAX
+
+
+async def test_a_slot_is_free_while_its_request_is_to_be_repeated(
+    store: GateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await (await opened(store, 1)).append([b"frame"])
+    monkeypatch.setattr(limits, "LOG_OBJECT_RETRY_MIN_S", 0.2)
+    monkeypatch.setattr(limits, "LOG_OBJECT_RETRY_MAX_S", 0.2)
+    slots = asyncio.Semaphore(1)
+    store.fail("get", KEYS.frame(1, 0))
+    log = ObjectLog(store, 7, max_frame_bytes=64 * 1024, scan_slots=slots)
+    opening = asyncio.create_task(log.open(2, NONCE))
+    await store.asked("get", KEYS.frame(1, 3), 1)  # asked for beside the one that failed
+    assert store.requests["get", KEYS.frame(1, 0)] == 1
+    await opening
+    assert store.requests["get", KEYS.frame(1, 0)] == 2
 
 
 async def test_damage_is_named_with_its_object(store: GateStore) -> None:

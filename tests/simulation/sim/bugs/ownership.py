@@ -146,7 +146,7 @@ def _containers_placed_without_need(patch: pytest.MonkeyPatch) -> None:
     """Containers are dealt out anew whenever the workers change, whoever has them."""
 
     def dealt(
-        count: int, current: Mapping[int, str], workers: Any, going: int, going_max: int, *, balancing: bool
+        count: int, current: Mapping[int, str], workers: Any, going: int, going_max: int, *, balancing_max: int
     ) -> Step:
         accepting = sorted(workers.accepting)
         wanted = {number: accepting[number % len(accepting)] for number in range(count)} if accepting else {}
