@@ -96,7 +96,7 @@ LOG_OBJECT_RETRY_MAX_S: Final = 2.0
 LOG_OBJECT_OPEN_ATTEMPTS: Final = 8  # of each request while a log is opened or read
 LOG_OBJECT_SCANS_MAX: Final = 64  # headers wanted at a time while a log is opened
 # Requests for them at a time, of all logs that a process opens. Each may make a connection, for which the store's name
-# is looked up: some hundred look-ups at once are more than a name server takes, and a lost one costs 5 s.
+# is looked up: hundreds of look-ups at once are more than a name server may take, and a lost one costs 5 s.
 LOG_OBJECT_SCAN_REQUESTS_MAX: Final = 32
 LOG_OBJECT_KEPT_BYTES: Final = 8 * MIB  # of small frames that a scan read whole, kept until their log is recovered
 LOG_OBJECT_KEPT_FRAME_MAX_BYTES: Final = 64 * KIB  # of larger frames a scan reads the headers
