@@ -31,14 +31,14 @@ import obstore
 
 from tailrace.common.budgets import budgets_for
 from tailrace.common.limits import MIB
-from tailrace.common.realports import SystemClock, SystemEntropy
+from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.log.disk import RealDisk
 from tailrace.log.file import FileLog
 from tailrace.log.memory import MemoryLog, MemoryLogStore
 from tailrace.segmentstore.api import AppendRequest
 from tailrace.segmentstore.server.budgets import InFlightBudget
 from tailrace.segmentstore.server.listener import SegmentStoreServer
-from tailrace.segmentstore.worker import Worker, WorkerPorts
+from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
 from tailrace.storage.obstores import ObstoreObjects
 from tailrace.wire import codec
 from tailrace.wire import commands as c

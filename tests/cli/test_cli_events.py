@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tailrace.cli.temporary import Maker, group_name, remove_groups_left_behind, this_process
 from tailrace.client import Client, StreamName, group_config
-from tailrace.common.streamcut import parse_stream_cut
+from tailrace.common.stream_cut import parse_stream_cut
 
 LINE_DEADLINE_S = 30.0
 

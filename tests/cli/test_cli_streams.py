@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tailrace.common.streamcut import parse_stream_cut
+from tailrace.common.stream_cut import parse_stream_cut
 
 
 def test_scopes(cli, scope: str) -> None:

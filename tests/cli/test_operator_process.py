@@ -21,7 +21,7 @@ from minio import Minio
 from harness.apiserver import NAMESPACE, ApiServer, api_server, kubeconfig
 from harness.server import free_ports
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, Manifest
-from tailrace_operator.objects import (
+from tailrace_operator.kube.objects import (
     CONFIG_MAPS,
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,
@@ -35,7 +35,7 @@ from tailrace_operator.objects import (
     STATEFUL_SETS,
     STREAMS,
 )
-from tailrace_operator.reconciling import FINALIZER
+from tailrace_operator.reconcile.outcome import FINALIZER
 
 PATIENCE_S = 90.0
 CHILDREN = (
@@ -73,7 +73,7 @@ class Operators:
             "localhost/tailrace:test",
         ]
         arguments += ["--health-host", "127.0.0.1", "--health-port", str(port), "--cluster-period", "1"]
-        code = "from tailrace_operator.main import main; main()"
+        code = "from tailrace_operator.runtime.main import main; main()"
         with (self.folder / f"log-{len(self.processes)}").open("wb") as log:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-c", code, *arguments, stderr=log, stdout=log

@@ -15,12 +15,12 @@ from harness.apiserver import NAMESPACE, ApiServer, api_server, kubeconfig
 from harness.server import free_ports
 from tailrace.cluster.kubernetes import LEASES
 from tailrace.common import limits
-from tailrace_operator.objects import DEPLOYMENTS, STREAMS
-from tailrace_operator.reconciling import FINALIZER
-from tailrace_operator.uninstalling import OPERATOR_LABELS
+from tailrace_operator.kube.objects import DEPLOYMENTS, STREAMS
+from tailrace_operator.reconcile.outcome import FINALIZER
+from tailrace_operator.uninstall.uninstaller import OPERATOR_LABELS
 
 PATIENCE_S = 90.0
-CODE = "from tailrace_operator.main import main; main()"
+CODE = "from tailrace_operator.runtime.main import main; main()"
 DEPLOYMENT = "tailrace-operator"
 
 

@@ -19,11 +19,11 @@ from sim.kubernetes import KubernetesCore
 from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint
 from tailrace.cluster.heartbeat import Heart
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, KubernetesApi, Manifest, WatchEvent
-from tailrace.cluster.kubernetesapi import HttpKubernetes, from_kubeconfig, in_cluster
-from tailrace.cluster.leaseepochs import LeaseEpochs
+from tailrace.cluster.kubernetes_api import HttpKubernetes, from_kubeconfig, in_cluster
+from tailrace.cluster.lease_epochs import LeaseEpochs
 from tailrace.cluster.leases import WorkerLease, read_worker_lease, write_worker_lease
 from tailrace.cluster.renewal import Renewer
-from tailrace.cluster.renewalthread import RenewalThread
+from tailrace.cluster.renewal_thread import RenewalThread
 from tailrace.common import limits
 from tailrace.common.errors import (
     AlreadyExistsError,
@@ -34,7 +34,7 @@ from tailrace.common.errors import (
     UnavailableError,
     WriteConflictError,
 )
-from tailrace.common.realports import SystemClock
+from tailrace.common.real_ports import SystemClock
 
 
 def lease(name: str, holder: str = "x", **labels: str) -> Manifest:

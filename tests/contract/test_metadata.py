@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.client.pool import ConnectionPool
-from tailrace.client.segments import SegmentClient
+from tailrace.client.connections.pool import ConnectionPool
+from tailrace.client.connections.segments import SegmentClient
 from tailrace.client.types import Endpoint
 from tailrace.common import limits
 from tailrace.common.errors import NoSuchSegmentError, WriteConflictError
 from tailrace.common.http import listen
-from tailrace.common.realports import SystemClock, SystemEntropy
-from tailrace.controller.metadata import MemoryMetadataStore, TableMetadataStore
-from tailrace.controller.ports import NOT_EXISTS, UNCONDITIONAL, MetadataStore, Put
-from tailrace.segmentstore.service import StoreService, StoreSpec
+from tailrace.common.real_ports import SystemClock, SystemEntropy
+from tailrace.controller.metadata.metadata_store import MemoryMetadataStore, TableMetadataStore
+from tailrace.controller.metadata.ports import NOT_EXISTS, UNCONDITIONAL, MetadataStore, Put
+from tailrace.segmentstore.worker.folder_service import StoreService, StoreSpec
 
 TABLE = "_system/_tables/b7"
 

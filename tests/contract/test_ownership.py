@@ -18,10 +18,10 @@ from harness.localkubernetes import LocalKubernetes
 from sim import SimWorld
 from sim.kubernetes import KubernetesCore
 from sim.ports import SimClock
-from tailrace.cluster.clustermap import Assignment, ClusterMap, write_map
-from tailrace.cluster.fileepochs import FileEpochs
+from tailrace.cluster.cluster_map import Assignment, ClusterMap, write_map
+from tailrace.cluster.file_epochs import FileEpochs
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, Kind, KubernetesApi, Manifest
-from tailrace.cluster.leaseepochs import LeaseEpochs, any_epoch_taken
+from tailrace.cluster.lease_epochs import LeaseEpochs, any_epoch_taken
 from tailrace.cluster.leases import WorkerLease, container_lease_name, write_worker_lease
 from tailrace.cluster.ownership import Epochs
 from tailrace.common import limits
@@ -108,7 +108,7 @@ async def test_what_was_lost_starts_at_the_floor(place: Place) -> None:
 TAKER = """
 import sys
 from pathlib import Path
-from tailrace.cluster.datafolder import note_opened, take_epoch
+from tailrace.cluster.data_folder import note_opened, take_epoch
 from tailrace.common.errors import OverloadedError
 folder = Path(sys.argv[1])
 sys.stdin.readline()

@@ -17,11 +17,11 @@ from harness.history import Event, History, encode
 from harness.server import Server
 from harness.workload import create_stream
 from tailrace.client import Client, StreamName
-from tailrace.client.batch import SegmentSlice
 from tailrace.client.hashing import key_position
-from tailrace.cluster.mapping import container_of
+from tailrace.client.reader.batch import SegmentSlice
+from tailrace.cluster.segment_mapping import container_of
 from tailrace.common.errors import TailraceError
-from tailrace.controller.store import StreamKey
+from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.log.disk import RealDisk
 from tailrace.log.frames import SECTOR_BYTES, FrameIdentity, FrameKind, decode_header, encode_frame
 from tailrace.log.recovery import FileScan

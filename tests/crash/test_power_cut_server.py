@@ -20,11 +20,11 @@ from sim import SimProcess, SimWorld
 from sim.knobs import silent_logs
 from sim.recorded import Call, Event, Replay, events_below, read_calls, strace_command
 from tailrace.client import Client, StreamName
-from tailrace.cluster.mapping import container_of
+from tailrace.cluster.segment_mapping import container_of
 from tailrace.kernel import BlockCache, scan_frames
 from tailrace.log.file import FileLog
-from tailrace.segmentstore.cachemanager import CacheManager
-from tailrace.segmentstore.container import Container, ContainerPorts
+from tailrace.segmentstore.cache.cache_manager import CacheManager
+from tailrace.segmentstore.container.container import Container, ContainerPorts
 from tailrace.wire import commands
 from tailrace.wire.codec import decode
 

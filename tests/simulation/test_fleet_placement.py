@@ -11,7 +11,7 @@ from sim.kubernetes import SimKubernetes
 from sim.violations import Violation
 from sim.workloads.fleetnodes import CLUSTER, stream_cluster
 from sim.workloads.fleetplacement import Causes, MapHistory
-from tailrace.cluster.clustermap import Assignment, ClusterMap, write_map
+from tailrace.cluster.cluster_map import Assignment, ClusterMap, write_map
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS
 from tailrace.cluster.leases import WorkerLease, worker_lease_name, write_worker_lease
 

@@ -9,7 +9,7 @@ import pytest
 
 from sim import SimWorld
 from sim.owners import CLUSTER, OwnerFleet
-from tailrace.cluster.endpointfollower import follow_endpoints
+from tailrace.cluster.endpoint_follower import follow_endpoints
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS
 from tailrace.cluster.leases import container_lease_name
 

@@ -13,8 +13,8 @@ from sim.world import SimWorld
 from tailrace.common import limits
 from tailrace.kernel import BlockCache
 from tailrace.log.object import ObjectLog
-from tailrace.segmentstore.cachemanager import CacheManager
-from tailrace.segmentstore.container import Container, ContainerPorts
+from tailrace.segmentstore.cache.cache_manager import CacheManager
+from tailrace.segmentstore.container.container import Container, ContainerPorts
 
 REQUESTS_MAX = 260
 LONG, SHORT, PART = (f"scope/{name}/0.#epoch.0" for name in ("long", "short", "part"))

@@ -11,7 +11,7 @@ import sys
 
 import structlog
 
-from tailrace.cluster.kubernetesapi import from_kubeconfig
+from tailrace.cluster.kubernetes_api import from_kubeconfig
 from tailrace.cluster.placer import Placer
 from tailrace.cluster.prober import HelloProber
 

@@ -16,12 +16,12 @@ from tailrace.common.budgets import pod_budgets
 from tailrace.common.errors import InvalidSpecError, StartError
 from tailrace_operator.cluster.pods import ACCESS_KEY, SECRET_KEY
 from tailrace_operator.cluster.tier2 import Credentials, Tier2Error
-from tailrace_operator.specs import StreamClusterSpec
+from tailrace_operator.schema.specs import StreamClusterSpec
 
 if TYPE_CHECKING:
-    from tailrace.cluster.clusterobject import ClusterMark
+    from tailrace.cluster.cluster_identity import ClusterMark
     from tailrace.cluster.kubernetes import Manifest
-    from tailrace_operator.specs import Tier2Spec
+    from tailrace_operator.schema.specs import Tier2Spec
 
 _SCRYPT: Final[Mapping[str, Any]] = {"n": 2**12, "r": 8, "p": 1, "dklen": 16}
 

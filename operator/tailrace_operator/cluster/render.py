@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace_operator.cluster import names, pods
-from tailrace_operator.objects import (
+from tailrace_operator.kube.objects import (
     CONFIG_MAPS,
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tailrace.cluster.kubernetes import Kind, Manifest
-    from tailrace_operator.specs import StreamClusterSpec
+    from tailrace_operator.schema.specs import StreamClusterSpec
 
 CREDENTIALS_ANNOTATION: Final = "tailrace.io/credentials"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tailrace.cluster.clustermap import read_map
+from tailrace.cluster.cluster_map import read_map
 from tailrace.common.errors import BadRequestError
-from tailrace_operator.reconciling import READY, Condition, Truth
+from tailrace_operator.reconcile.outcome import READY, Condition, Truth
 
 if TYPE_CHECKING:
     from tailrace.cluster.kubernetes import Manifest

@@ -18,13 +18,13 @@ import minio
 import urllib3
 from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
 
-from tailrace.cluster.clusterobject import CLUSTER_KEY, ClusterMark, parse_mark
+from tailrace.cluster.cluster_identity import CLUSTER_KEY, ClusterMark, parse_mark
 from tailrace.common import limits
 from tailrace.common.errors import StartError, TailraceError
-from tailrace_operator.cluster.boundedhttp import BoundedHttp
+from tailrace_operator.cluster.bounded_http import BoundedHttp
 
 if TYPE_CHECKING:
-    from tailrace_operator.specs import Tier2Spec
+    from tailrace_operator.schema.specs import Tier2Spec
 
 _WRONG_CREDENTIALS: Final = {
     "InvalidAccessKeyId",

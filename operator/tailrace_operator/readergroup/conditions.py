@@ -6,15 +6,15 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.common import limits
-from tailrace_operator.reconciling import READY, Condition, Outcome, Truth
+from tailrace_operator.reconcile.outcome import READY, Condition, Outcome, Truth
 from tailrace_operator.schema import grammar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tailrace.common.streamcut import StreamCut
+    from tailrace.common.stream_cut import StreamCut
     from tailrace_operator.readergroup.measure import Sample
-    from tailrace_operator.specs import LagThreshold
+    from tailrace_operator.schema.specs import LagThreshold
 
 ACCEPTED: Final = "Accepted"
 LAGGING: Final = "Lagging"

@@ -12,17 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.client.groupcuts import complete_cuts
+from tailrace.client.group.stream_cuts import complete_cuts
 from tailrace.client.model import StreamName
 from tailrace.common import limits, names
 from tailrace.common.errors import BadRequestError, NoSuchSegmentError, NotFoundError
-from tailrace.common.streamcut import StreamCut
+from tailrace.common.stream_cut import StreamCut
 from tailrace_operator.readergroup.history import NOTHING_UNREAD, Age, LengthHistory, oldest
 
 if TYPE_CHECKING:
     import uuid
 
-    from tailrace.client.asyncclient import Client
+    from tailrace.client.async_client import Client
     from tailrace.client.types import SegmentInfo
     from tailrace_operator.readergroup.positions import GroupPositions
 

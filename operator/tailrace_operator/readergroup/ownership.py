@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace.common.errors import InvalidSpecError
-from tailrace_operator.objects import READER_GROUPS
+from tailrace_operator.kube.objects import READER_GROUPS
 from tailrace_operator.readergroup.plan import eldest
-from tailrace_operator.specs import ReaderGroupSpec
+from tailrace_operator.schema.specs import ReaderGroupSpec
 
 if TYPE_CHECKING:
     import uuid
 
     from tailrace.cluster.kubernetes import Manifest
-    from tailrace_operator.objects import Objects
+    from tailrace_operator.kube.objects import Objects
 
 
 async def belongs_to(objects: Objects, spec: ReaderGroupSpec, manifest: Manifest, group_id: uuid.UUID) -> str:

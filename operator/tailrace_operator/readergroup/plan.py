@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from tailrace.client.groupstate.records import ReaderGroupConfig, RetentionType
+from tailrace.client.group.reader_group import group_config
+from tailrace.client.group.state.records import ReaderGroupConfig, RetentionType
 from tailrace.client.model import StreamName
-from tailrace.client.readergroup import group_config
 from tailrace_operator.readergroup.conditions import ACCEPTED
-from tailrace_operator.reconciling import Truth, condition_of, generation_of
+from tailrace_operator.reconcile.outcome import Truth, condition_of, generation_of
 
 if TYPE_CHECKING:
     from tailrace.cluster.kubernetes import Manifest
-    from tailrace.common.streamcut import StreamCut
-    from tailrace_operator.specs import ReaderGroupSpec
+    from tailrace.common.stream_cut import StreamCut
+    from tailrace_operator.schema.specs import ReaderGroupSpec
 
 _RETENTIONS: Final[Mapping[str, RetentionType]] = {
     "None": RetentionType.NONE,

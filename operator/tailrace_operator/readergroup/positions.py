@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import uuid
 
-    from tailrace.client.groupstate.state import GroupState
+    from tailrace.client.group.state.state import GroupState
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import dataclasses
 import uuid
 from typing import TYPE_CHECKING
 
-from tailrace.client.groupcuts import complete_cuts
+from tailrace.client.group.stream_cuts import complete_cuts
 from tailrace.client.model import StreamName
 from tailrace.common import limits
 from tailrace.common.errors import (
@@ -21,26 +21,26 @@ from tailrace.common.errors import (
     InvalidSpecError,
     NoSuchReaderGroupError,
 )
-from tailrace_operator.controllers import ClusterName, ClusterState
-from tailrace_operator.objects import READER_GROUPS
+from tailrace_operator.kube.objects import READER_GROUPS
 from tailrace_operator.readergroup import conditions
-from tailrace_operator.readergroup.board import LagBoard
 from tailrace_operator.readergroup.deletion import delete_group
+from tailrace_operator.readergroup.lag_tracker import LagBoard
 from tailrace_operator.readergroup.ownership import belongs_to
 from tailrace_operator.readergroup.plan import differences, is_edited, publishes, wanted_config
-from tailrace_operator.reconciling import Condition, Notice, Outcome, holds, is_deleted
-from tailrace_operator.specs import ReaderGroupSpec
+from tailrace_operator.reconcile.outcome import Condition, Notice, Outcome, holds, is_deleted
+from tailrace_operator.runtime.controllers import ClusterName, ClusterState
+from tailrace_operator.schema.specs import ReaderGroupSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace.client.asyncclient import Client
-    from tailrace.client.groupstate.records import ReaderGroupConfig
+    from tailrace.client.async_client import Client
+    from tailrace.client.group.state.records import ReaderGroupConfig
     from tailrace.cluster.kubernetes import Kind, Manifest
-    from tailrace.common.streamcut import StreamCut
-    from tailrace_operator.controllers import Controllers
-    from tailrace_operator.objects import Objects
+    from tailrace.common.stream_cut import StreamCut
+    from tailrace_operator.kube.objects import Objects
     from tailrace_operator.readergroup.measure import Sample
+    from tailrace_operator.runtime.controllers import Controllers
 
 
 class ReaderGroupReconciler:

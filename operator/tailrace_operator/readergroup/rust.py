@@ -12,7 +12,7 @@ from tailrace.common.errors import CorruptionError, NoSuchReaderGroupError, NoSu
 from tailrace_operator.readergroup.positions import GroupPositions
 
 if TYPE_CHECKING:
-    from tailrace.client.asyncclient import Client
+    from tailrace.client.async_client import Client
 
 _CONFIG: Final = ("config", "default")
 _OUTER_LENGTH_DIGITS: Final = 2

@@ -1,6 +1,6 @@
 """A value held against its schema, as the API server does: types, bounds, patterns, defaults, pruning (pure).
 
-Rules in CEL are not evaluated here; `tailrace_operator.specs` has each of them in Python.
+Rules in CEL are not evaluated here; `tailrace_operator.schema.specs` has each of them in Python.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from tailrace_operator.reconciling import READY, Condition, Outcome, Truth
+from tailrace_operator.reconcile.outcome import READY, Condition, Outcome, Truth
 
 if TYPE_CHECKING:
     from tailrace.client.control.owners import StreamDescription
-    from tailrace_operator.specs import StreamSpec
+    from tailrace_operator.schema.specs import StreamSpec
     from tailrace_operator.stream.owner import Owner
 
 ACCEPTED: Final = "Accepted"

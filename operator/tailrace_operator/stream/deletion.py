@@ -13,16 +13,16 @@ from tailrace.client.model import StreamName
 from tailrace.cluster.kubernetes import ForbiddenError
 from tailrace.common import limits
 from tailrace.common.errors import InvalidSpecError, NotTheOwnerError, TailraceError
-from tailrace_operator.controllers import ClusterName, ClusterState
-from tailrace_operator.reconciling import Notice, Outcome, holds
-from tailrace_operator.specs import StreamSpec
+from tailrace_operator.reconcile.outcome import Notice, Outcome, holds
+from tailrace_operator.runtime.controllers import ClusterName, ClusterState
+from tailrace_operator.schema.specs import StreamSpec
 from tailrace_operator.stream import conditions
 from tailrace_operator.stream.owner import Owner
 
 if TYPE_CHECKING:
     from tailrace.cluster.kubernetes import Manifest
-    from tailrace_operator.controllers import Controllers
-    from tailrace_operator.objects import Objects
+    from tailrace_operator.kube.objects import Objects
+    from tailrace_operator.runtime.controllers import Controllers
 
 FORCE_DELETE: Final = "tailrace.io/force-delete"
 """Annotation: let the resource go, whatever becomes of what it stands for."""

@@ -21,7 +21,7 @@ from tailrace.client.model import (
 
 if TYPE_CHECKING:
     from tailrace.client.control.owners import StreamDescription
-    from tailrace_operator.specs import RetentionSpec, ScalingSpec, StreamSpec
+    from tailrace_operator.schema.specs import RetentionSpec, ScalingSpec, StreamSpec
     from tailrace_operator.stream.owner import Owner
 
 _SCALE_TYPES: Final[Mapping[str, ScaleType]] = {

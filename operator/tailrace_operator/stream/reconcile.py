@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 from tailrace.client.model import StreamName
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, InvalidSpecError, NoSuchStreamError, NotFoundError, NotTheOwnerError
-from tailrace_operator.controllers import ClusterName, ClusterState
-from tailrace_operator.objects import STREAMS
-from tailrace_operator.reconciling import Notice, Outcome, holds, is_deleted
-from tailrace_operator.specs import StreamSpec
+from tailrace_operator.kube.objects import STREAMS
+from tailrace_operator.reconcile.outcome import Notice, Outcome, holds, is_deleted
+from tailrace_operator.runtime.controllers import ClusterName, ClusterState
+from tailrace_operator.schema.specs import StreamSpec
 from tailrace_operator.stream import conditions
 from tailrace_operator.stream.deletion import delete_stream
 from tailrace_operator.stream.owner import Owner
 from tailrace_operator.stream.plan import Claim, Create, Refuse, Scale, Sealed, Step, Update, Wait, next_step
 
 if TYPE_CHECKING:
-    from tailrace.client.asyncclient import Client
+    from tailrace.client.async_client import Client
     from tailrace.client.control.owners import StreamDescription
     from tailrace.cluster.kubernetes import Kind, Manifest
-    from tailrace_operator.controllers import Controllers
-    from tailrace_operator.objects import Objects
+    from tailrace_operator.kube.objects import Objects
+    from tailrace_operator.runtime.controllers import Controllers
 
 
 class StreamReconciler:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tailrace.client.blocks import EVENT_HEADER_BYTES
+from tailrace.client.writer.append_blocks import EVENT_HEADER_BYTES
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError
 

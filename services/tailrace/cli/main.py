@@ -13,7 +13,7 @@ from typer.exceptions import TyperException
 from tailrace.cli.commands import bench, inspect, pods, read, restore, scope, server, stream, write
 from tailrace.cli.settings import DEFAULT_CONTROLLER, SETTINGS
 from tailrace.common.errors import TailraceError
-from tailrace.common.processend import end_process
+from tailrace.common.process_exit import end_process
 
 app = typer.Typer(
     name="tailrace",

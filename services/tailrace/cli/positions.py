@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tailrace.client.model import StreamName
 from tailrace.common.errors import BadRequestError
-from tailrace.common.streamcut import StreamCut
+from tailrace.common.stream_cut import StreamCut
 
 
 def check_cut_of(cut: StreamCut, stream: StreamName) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from tailrace.cli.output import note
 from tailrace.cli.segments import plan_texts
+from tailrace.client.control.scale_plan import ScalePlan, plan_count
 from tailrace.client.model import SegmentRange, StreamName
-from tailrace.client.scaleplan import ScalePlan, plan_count
 from tailrace.common.errors import BadRequestError, StreamSealedError
 
 if TYPE_CHECKING:

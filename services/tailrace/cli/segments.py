@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from tailrace.client.control.scale_plan import ScalePlan, active_text, plan_changes
 from tailrace.client.model import SegmentRange
-from tailrace.client.scaleplan import ScalePlan, active_text, plan_changes
 from tailrace.common import names
 from tailrace.common.errors import BadRequestError
 

@@ -77,7 +77,7 @@ async def connected(controller: str) -> AsyncIterator[ClientContext]:
         BadRequestError: the address is malformed.
     """
     from tailrace.client.context import ClientContext
-    from tailrace.client.transport import GrpcTransport
+    from tailrace.client.control.transport import GrpcTransport
 
     await check_reachable(controller)
     transport = GrpcTransport(controller)
@@ -92,7 +92,7 @@ async def connected(controller: str) -> AsyncIterator[ClientContext]:
 
 async def check_reachable(controller: str) -> None:
     """Raise UnavailableError unless something listens at one of the addresses; BadRequestError for a malformed one."""
-    from tailrace.client.transport import parse_controller_uri
+    from tailrace.client.control.transport import parse_controller_uri
 
     targets, _ = parse_controller_uri(controller)
     reason = ""

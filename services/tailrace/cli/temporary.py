@@ -14,8 +14,8 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tailrace.client.group.reader_group import ReaderGroupManager
 from tailrace.client.model import StreamName
-from tailrace.client.readergroup import ReaderGroupManager
 from tailrace.common import names
 from tailrace.common.errors import NotFoundError
 

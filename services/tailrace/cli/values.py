@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from tailrace.common.errors import BadRequestError
-from tailrace.common.streamcut import StreamCut, parse_stream_cut
+from tailrace.common.stream_cut import StreamCut, parse_stream_cut
 
 _SIZE_UNITS: Final = {
     "": 1,
@@ -82,16 +82,6 @@ def parse_position(text: str) -> str | StreamCut:
     except BadRequestError as error:
         raise BadRequestError(f"{text[:40]!r} is not head, tail or a stream cut: {error}") from error
     return HEAD if cut is None else cut
-
-
-def size_text(size_bytes: float) -> str:
-    """A size for people: ``364 B``, ``1.5 MiB``."""
-    value, unit = float(size_bytes), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
 
 
 def count_text(count: int, noun: str) -> str:

@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
-from tailrace.client.admin import StreamInfo, StreamManager
-from tailrace.client.asyncclient import Client
-from tailrace.client.batch import SegmentReader, SegmentSlice
-from tailrace.client.bytestream import ByteStreamReader, ByteStreamWriter
+from tailrace.client.async_client import Client
+from tailrace.client.blocking.client import BlockingClient
+from tailrace.client.byte_stream import ByteStreamReader, ByteStreamWriter
 from tailrace.client.config import ClientConfig, TlsOptions, basic_authorization, bearer_authorization
+from tailrace.client.connections.segments import SegmentClient
 from tailrace.client.context import ClientContext
+from tailrace.client.control.controller import ControllerClient
+from tailrace.client.control.stream_manager import StreamInfo, StreamManager
 from tailrace.client.control.tables import TableConfig
-from tailrace.client.controller import ControllerClient
-from tailrace.client.groupstate.records import Checkpoint, Position, ReaderGroupConfig, RetentionType
+from tailrace.client.group.reader_group import ReaderGroup, ReaderGroupManager, group_config
+from tailrace.client.group.state.records import Checkpoint, Position, ReaderGroupConfig, RetentionType
 from tailrace.client.model import (
     PingStatus,
     RetentionPolicy,
@@ -24,16 +26,14 @@ from tailrace.client.model import (
     StreamName,
     TransactionState,
 )
-from tailrace.client.reader import EventBatch, EventRead, EventReader
-from tailrace.client.readergroup import ReaderGroup, ReaderGroupManager, group_config
+from tailrace.client.reader.batch import SegmentReader, SegmentSlice
+from tailrace.client.reader.event_reader import EventBatch, EventRead, EventReader
 from tailrace.client.revisioned import RevisionedStream
-from tailrace.client.segments import SegmentClient
-from tailrace.client.sync import BlockingClient
 from tailrace.client.tables import KeyValueTable, TableKeyParts, TableValue
-from tailrace.client.transactions import Transaction, TransactionalWriter
 from tailrace.client.types import NO_VERSION, NOT_EXISTS, SegmentInfo, TableEntry
-from tailrace.client.writer import EventWriter
-from tailrace.common.streamcut import StreamCut, parse_stream_cut
+from tailrace.client.writer.event_writer import EventWriter
+from tailrace.client.writer.transactions import Transaction, TransactionalWriter
+from tailrace.common.stream_cut import StreamCut, parse_stream_cut
 
 __all__ = [
     "NOT_EXISTS",

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace.client.config import ClientConfig, TlsOptions
-from tailrace.client.controller import ControllerClient
-from tailrace.client.pool import ConnectionPool
-from tailrace.client.segments import SegmentClient
-from tailrace.client.tokens import TokenSource
-from tailrace.client.transport import GrpcTransport, parse_controller_uri
-from tailrace.common.realports import SystemClock, SystemEntropy
+from tailrace.client.connections.pool import ConnectionPool
+from tailrace.client.connections.segments import SegmentClient
+from tailrace.client.connections.tokens import TokenSource
+from tailrace.client.control.controller import ControllerClient
+from tailrace.client.control.transport import GrpcTransport, parse_controller_uri
+from tailrace.common.real_ports import SystemClock, SystemEntropy
 
 if TYPE_CHECKING:
     from tailrace.client.config import Authorization
-    from tailrace.client.transport import ControllerTransport
+    from tailrace.client.control.transport import ControllerTransport
     from tailrace.common.ports import Clock, Entropy
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tailrace.client.blocks import EVENT_HEADER_BYTES
 from tailrace.client.hashing import REVISION_MARK
 from tailrace.client.model import StreamName, owner_of
 from tailrace.client.retry import Attempts, with_retries
 from tailrace.client.types import NO_ATTRIBUTE
+from tailrace.client.writer.append_blocks import EVENT_HEADER_BYTES
 from tailrace.common import limits
 from tailrace.common.errors import (
     BadEventNumberError,
@@ -32,7 +32,7 @@ from tailrace.wire import commands as c
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tailrace.client.connection import Connection
+    from tailrace.client.connections.connection import Connection
     from tailrace.client.context import ClientContext
 
     _Make = Callable[[int], c.Command]

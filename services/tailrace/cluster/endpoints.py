@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tailrace.cluster.mapping import container_of
+from tailrace.cluster.segment_mapping import container_of
 from tailrace.common.errors import UnavailableError
 
 if TYPE_CHECKING:

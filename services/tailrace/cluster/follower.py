@@ -13,7 +13,7 @@ import structlog
 
 from tailrace.cluster.kubernetes import LEASES, ForbiddenError
 from tailrace.cluster.leases import WORKER_ROLE, WorkerLease, labels_of, read_worker_lease
-from tailrace.cluster.mapreader import MapReader
+from tailrace.cluster.map_reader import MapReader
 from tailrace.common import limits
 from tailrace.common.errors import NotOwnerError, TailraceError, UnavailableError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from typing import NoReturn
 
-    from tailrace.cluster.clustermap import Assignment, ClusterMap
+    from tailrace.cluster.cluster_map import Assignment, ClusterMap
     from tailrace.cluster.kubernetes import KubernetesApi
     from tailrace.cluster.renewal import Renewals
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from tailrace.cluster.calm import Accepting, Calm
-from tailrace.cluster.clustermap import Assignment, ClusterMap, is_of_cluster, read_map, write_map
+from tailrace.cluster.cluster_map import Assignment, ClusterMap, is_of_cluster, read_map, write_map
 from tailrace.cluster.failure import FailureDetector, Renewal, Verdict
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, KubernetesApi
 from tailrace.cluster.leases import (
@@ -27,6 +26,7 @@ from tailrace.cluster.leases import (
     read_worker_lease,
 )
 from tailrace.cluster.placement import Step, Workers, next_step
+from tailrace.cluster.rebalance_gate import Accepting, Calm
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NotFoundError, UnavailableError, WriteConflictError
 

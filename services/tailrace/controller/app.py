@@ -10,24 +10,24 @@ import structlog
 from tailrace.common import limits, names
 from tailrace.common.auth import Account, Authorize, account_nothing, allow_all
 from tailrace.common.errors import UnavailableError
-from tailrace.controller.cuts import CutReader
-from tailrace.controller.grpc.call import Core
-from tailrace.controller.grpc.services import ControllerServices
-from tailrace.controller.metadata import OWN_TABLES, PatientMetadata
-from tailrace.controller.scopes import ScopeStore
-from tailrace.controller.segments import SegmentOperations, gather_bounded
-from tailrace.controller.store import StreamStore
-from tailrace.controller.streams import StreamManager
+from tailrace.controller.calls.call import Core
+from tailrace.controller.calls.services import ControllerServices
+from tailrace.controller.managers.groups import ReaderGroupManager
+from tailrace.controller.managers.scopes import ScopeManager
+from tailrace.controller.managers.stream_cuts import CutReader
+from tailrace.controller.managers.streams import StreamManager
+from tailrace.controller.managers.tables import TableManager
+from tailrace.controller.metadata.metadata_store import OWN_TABLES, PatientMetadata
+from tailrace.controller.metadata.scope_store import ScopeStore
+from tailrace.controller.metadata.stream_store import StreamStore
 from tailrace.controller.workflows.context import ControllerConfig, WorkflowContext
 from tailrace.controller.workflows.driver import StreamDriver
 from tailrace.controller.workflows.entities import EntityDriver
-from tailrace.controller.workflows.groups import ReaderGroupManager
-from tailrace.controller.workflows.scopes import ScopeManager
-from tailrace.controller.workflows.tables import TableManager
+from tailrace.controller.workflows.segments import SegmentOperations, gather_bounded
 
 if TYPE_CHECKING:
     from tailrace.common.ports import Clock, Entropy
-    from tailrace.controller.ports import ContainerMap, MetadataStore, SegmentStorePort
+    from tailrace.controller.metadata.ports import ContainerMap, MetadataStore, SegmentStorePort
 
 _logger = structlog.get_logger()
 

@@ -24,8 +24,8 @@ from tailrace.common.errors import (
 from tailrace.kernel import crc32c
 
 if TYPE_CHECKING:
-    from tailrace.log.objectcalls import ObjectCalls
-    from tailrace.log.objectkeys import LogKeys
+    from tailrace.log.object_keys import LogKeys
+    from tailrace.log.object_requests import ObjectCalls
     from tailrace.log.port import Buffer
 
 MAGIC: Final = b"TRLOGCLM"

@@ -28,13 +28,13 @@ from tailrace.common.errors import (
 from tailrace.log import frames
 from tailrace.log.base import SequencedLog
 from tailrace.log.claims import Claim, Claims
+from tailrace.log.frame_index import FrameMap
 from tailrace.log.frames import FrameIdentity, FrameKind, StartRecord
-from tailrace.log.objectcalls import ObjectCalls, pause_s
-from tailrace.log.objectcleaner import ObjectCleaner
-from tailrace.log.objectkeys import LogKeys
-from tailrace.log.objectmap import FrameMap
-from tailrace.log.objectrecovery import WINDOW_FRAMES, ObjectDecision
-from tailrace.log.objectscan import ObjectScanner
+from tailrace.log.object_cleaner import ObjectCleaner
+from tailrace.log.object_keys import LogKeys
+from tailrace.log.object_recovery import WINDOW_FRAMES, ObjectDecision
+from tailrace.log.object_requests import ObjectCalls, pause_s
+from tailrace.log.object_scan import ObjectScanner
 from tailrace.log.port import Buffer, RecoveredFrame
 
 if TYPE_CHECKING:

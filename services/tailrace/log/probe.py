@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.common import limits
 from tailrace.common.errors import AlreadyExistsError, NotFoundError, StartError, UnavailableError
-from tailrace.log.objectcalls import ObjectCalls, all_of
+from tailrace.log.object_requests import ObjectCalls, all_of
 
 if TYPE_CHECKING:
     from tailrace.storage.port import ObjectStore

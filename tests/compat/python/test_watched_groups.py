@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.client.asyncclient import Client
+from tailrace.client.async_client import Client
 from tailrace_operator.readergroup.measure import Histories, Sample, SegmentLook, measure
 from tailrace_operator.readergroup.rust import read_positions
 

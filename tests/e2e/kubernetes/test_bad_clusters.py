@@ -15,9 +15,9 @@ import pytest
 from harness.kubectl import Kubectl, Manifest, condition_of
 from harness.kubeload import PROGRAM_FOLDER, Images, Programs
 from harness.kubesystem import API_VERSION, StreamSystem, reasons
-from tailrace.cluster.kubernetescalls import kubeconfig_configuration
+from tailrace.cluster.kubernetes_requests import kubeconfig_configuration
 from tailrace.common.errors import WriteConflictError
-from tailrace_operator.objects import SERVICE_ACCOUNTS, HttpObjects
+from tailrace_operator.kube.objects import SERVICE_ACCOUNTS, HttpObjects
 
 TOLD_S = 90.0
 GONE_S = 90.0

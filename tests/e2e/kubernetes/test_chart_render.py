@@ -15,7 +15,7 @@ import yaml
 from harness.kubectl import Kubectl, KubeError
 from tailrace_operator.cluster.render import Plan, children
 from tailrace_operator.schema.definitions import DEFINITIONS
-from tailrace_operator.specs import StreamClusterSpec
+from tailrace_operator.schema.specs import StreamClusterSpec
 
 CHART = Path(__file__).resolve().parents[3] / "charts/tailrace"
 RELEASE = "shop"

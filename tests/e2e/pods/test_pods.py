@@ -13,7 +13,7 @@ from harness.pace import Pace
 from harness.pods import WORKERS, Pods, until
 from harness.steadywriters import SteadyWriters
 from tailrace.client import Client
-from tailrace.client.connection import connect
+from tailrace.client.connections.connection import connect
 from tailrace.cluster.endpoints import Endpoint
 from tailrace.wire import commands as c
 

@@ -15,12 +15,12 @@ from typing import Any
 from sim.process import SimProcess
 from sim.violations import require
 from sim.world import SimWorld
-from tailrace.cluster.clustermap import ClusterMap, read_map
+from tailrace.cluster.cluster_map import ClusterMap, read_map
 from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint
 from tailrace.cluster.follower import Follower
 from tailrace.cluster.heartbeat import Heart
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, WatchEvent
-from tailrace.cluster.leaseepochs import LeaseEpochs
+from tailrace.cluster.lease_epochs import LeaseEpochs
 from tailrace.cluster.leases import read_container_lease
 from tailrace.cluster.placer import Placer
 from tailrace.cluster.renewal import Renewer

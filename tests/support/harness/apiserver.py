@@ -26,7 +26,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, Kind, Manifest
 from tailrace.common.http import serve_app
-from tailrace_operator.objects import (
+from tailrace_operator.kube.objects import (
     CONFIG_MAPS,
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.kubectl import Kubectl, KubeError, Manifest, condition_of, until
-from tailrace.cluster.mapping import container_of
+from tailrace.cluster.segment_mapping import container_of
 
 API_VERSION = "tailrace.io/v1alpha1"
 READY_DEADLINE_S = 180.0

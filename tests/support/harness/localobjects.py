@@ -10,9 +10,9 @@ from typing import Any
 
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS, Kind, Manifest
 from tailrace.common.errors import NotFoundError, UnavailableError, WriteConflictError
-from tailrace_operator.objects import Page
-from tailrace_operator.reconciling import Notice, Outcome, Reconciler
-from tailrace_operator.settling import settle
+from tailrace_operator.kube.objects import Page
+from tailrace_operator.reconcile.outcome import Notice, Outcome, Reconciler
+from tailrace_operator.reconcile.status_writer import settle
 
 NAMESPACE = "here"
 NOW = "2026-01-02T03:04:05Z"

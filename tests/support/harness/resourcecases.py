@@ -1,6 +1,6 @@
 """Good and bad resources, and what the API server is to say of them.
 
-They are tried on `tailrace_operator.specs` (tests/unit/operator) and on a real API server (tests/e2e/kubernetes).
+They run against `tailrace_operator.schema.specs` (tests/unit/operator) and a real API server (tests/e2e/kubernetes).
 """
 
 from __future__ import annotations

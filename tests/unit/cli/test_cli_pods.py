@@ -10,13 +10,18 @@ import httpx
 import pytest
 
 from tailrace.cli.main import run
-from tailrace.cli.storepod import StorePodOptions, checked_budgets, refuse_orders_from_elsewhere, trouble_of
-from tailrace.cli.vigil import Vigil
-from tailrace.cli.workers import WorkerPlace, WorkerProcess
-from tailrace.cli.workersadmin import Workers, create_app, describe, joined_metrics
 from tailrace.common import limits
-from tailrace.segmentstore.process import Orders, decode_orders, encode_orders
-from tailrace.segmentstore.service import StoreSpec
+from tailrace.processes.segment_store_pod import (
+    StorePodOptions,
+    checked_budgets,
+    refuse_orders_from_elsewhere,
+    trouble_of,
+)
+from tailrace.processes.worker_watchdog import Vigil
+from tailrace.processes.workers import WorkerPlace, WorkerProcess
+from tailrace.processes.workers_admin import Workers, create_app, describe, joined_metrics
+from tailrace.segmentstore.worker.folder_service import StoreSpec
+from tailrace.segmentstore.worker.process import Orders, decode_orders, encode_orders
 
 CLUSTER_ID = "6f9619ff-8b86-4011-b42d-00c04fc964ff"
 OPTIONS = StorePodOptions(

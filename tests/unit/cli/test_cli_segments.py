@@ -3,8 +3,8 @@
 import pytest
 
 from tailrace.cli.segments import find_segment, plan_texts
+from tailrace.client.control.scale_plan import ScalePlan
 from tailrace.client.model import SegmentRange
-from tailrace.client.scaleplan import ScalePlan
 from tailrace.common.errors import BadRequestError
 from tailrace.common.names import segment_id
 from tailrace.common.ranges import KeyRange, equal_ranges

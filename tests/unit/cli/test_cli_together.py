@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tailrace.cli.together import all_of, beside, first_of
+from tailrace.common.task_groups import all_of, beside, first_of
 
 
 class Work:

@@ -13,10 +13,10 @@ from tailrace.cli.values import (
     parse_duration_ms,
     parse_position,
     parse_size,
-    size_text,
 )
 from tailrace.common.errors import BadRequestError
-from tailrace.common.streamcut import StreamCut
+from tailrace.common.quantities import size_text
+from tailrace.common.stream_cut import StreamCut
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.cli.vigil import Vigil
-from tailrace.cli.workers import RestartPauses
 from tailrace.common import limits
+from tailrace.processes.worker_watchdog import Vigil
+from tailrace.processes.workers import RestartPauses
 
 TICK_S = limits.WORKER_VIGIL_S
 

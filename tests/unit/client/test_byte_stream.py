@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from tailrace.client.admin import StreamManager
-from tailrace.client.batch import SegmentSlice, read_slice, slices_between
-from tailrace.client.bytestream import ByteStreamReader, ByteStreamWriter
+from tailrace.client.byte_stream import ByteStreamReader, ByteStreamWriter
 from tailrace.client.context import ClientContext
+from tailrace.client.control.stream_manager import StreamManager
 from tailrace.client.model import StreamName
+from tailrace.client.reader.batch import SegmentSlice, read_slice, slices_between
 from tailrace.client.revisioned import RevisionedStream
 from tailrace.client.tables import KeyValueTable, TableKeyParts
 from tailrace.client.types import TableEntry
-from tailrace.client.writer import EventWriter
+from tailrace.client.writer.event_writer import EventWriter
 from tailrace.common.errors import (
     BadRequestError,
     CorruptionError,
@@ -25,7 +25,7 @@ from tailrace.common.errors import (
     StreamSealedError,
 )
 from tailrace.common.ranges import equal_ranges
-from tailrace.common.streamcut import StreamCut
+from tailrace.common.stream_cut import StreamCut
 from tailrace.kernel import pack_events
 from tailrace.rpc import controller_pb2 as pb
 from tailrace.wire import commands as c

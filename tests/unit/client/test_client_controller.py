@@ -11,11 +11,18 @@ import grpc.aio
 import pytest
 
 from tailrace.client.control.caller import check_status
+from tailrace.client.control.controller import ControllerClient
 from tailrace.client.control.groups import group_config_of, group_message
 from tailrace.client.control.streams import config_message, config_of
 from tailrace.client.control.tables import TableConfig
-from tailrace.client.controller import ControllerClient
-from tailrace.client.groupstate.records import ReaderGroupConfig
+from tailrace.client.control.transport import (
+    GrpcTransport,
+    LocalTransport,
+    UnknownStatusError,
+    error_of_status,
+    parse_controller_uri,
+)
+from tailrace.client.group.state.records import ReaderGroupConfig
 from tailrace.client.model import (
     PingStatus,
     RetentionPolicy,
@@ -23,13 +30,6 @@ from tailrace.client.model import (
     StreamConfig,
     StreamName,
     TransactionState,
-)
-from tailrace.client.transport import (
-    GrpcTransport,
-    LocalTransport,
-    UnknownStatusError,
-    error_of_status,
-    parse_controller_uri,
 )
 from tailrace.client.types import Endpoint
 from tailrace.common import errors, limits
@@ -50,7 +50,7 @@ from tailrace.common.errors import (
     WriteConflictError,
 )
 from tailrace.common.ranges import KeyRange
-from tailrace.common.streamcut import StreamCut
+from tailrace.common.stream_cut import StreamCut
 from tailrace.rpc import controller_pb2 as pb
 
 STREAM = StreamName("s", "t")

@@ -23,10 +23,10 @@ from tailrace.client import (
     basic_authorization,
     bearer_authorization,
 )
+from tailrace.client.connections.tokens import TokenSource, expiry_ms
 from tailrace.client.context import ClientContext
-from tailrace.client.tokens import TokenSource, expiry_ms
-from tailrace.client.transport import LocalTransport
-from tailrace.client.writer import EventWriter
+from tailrace.client.control.transport import LocalTransport
+from tailrace.client.writer.event_writer import EventWriter
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, PermissionDeniedError, TokenExpiredError, UnavailableError
 from tailrace.rpc import controller_pb2 as pb

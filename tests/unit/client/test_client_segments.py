@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tailrace.client.pool import ConnectionPool, connect
-from tailrace.client.segments import SegmentClient
+from tailrace.client.connections.pool import ConnectionPool, connect
+from tailrace.client.connections.segments import SegmentClient
 from tailrace.client.types import NO_ATTRIBUTE, Endpoint, TableEntry
 from tailrace.common import limits
 from tailrace.common.errors import (

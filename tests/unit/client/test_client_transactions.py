@@ -11,7 +11,7 @@ import pytest
 
 from tailrace.client.context import ClientContext
 from tailrace.client.model import StreamName, TransactionState
-from tailrace.client.transactions import TransactionalWriter
+from tailrace.client.writer.transactions import TransactionalWriter
 from tailrace.common import names
 from tailrace.common.errors import DeadlineError, IllegalStateError, NoSuchTransactionError
 from tailrace.rpc import controller_pb2 as pb

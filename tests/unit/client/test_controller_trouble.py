@@ -12,13 +12,13 @@ import grpc.aio
 import pytest
 
 from tailrace.client.context import ClientContext
+from tailrace.client.control.controller import ControllerClient
 from tailrace.client.control.groups import group_message
-from tailrace.client.controller import ControllerClient
-from tailrace.client.groupstate.records import ReaderGroupConfig
+from tailrace.client.control.transport import ERROR_NAME_KEY, GrpcTransport, LocalTransport, UnknownStatusError
+from tailrace.client.group.state.records import ReaderGroupConfig
 from tailrace.client.model import StreamConfig, StreamName
-from tailrace.client.transactions import TransactionalWriter
-from tailrace.client.transport import ERROR_NAME_KEY, GrpcTransport, LocalTransport, UnknownStatusError
-from tailrace.client.writer import EventWriter
+from tailrace.client.writer.event_writer import EventWriter
+from tailrace.client.writer.transactions import TransactionalWriter
 from tailrace.common import limits
 from tailrace.common.errors import (
     BadRequestError,

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tailrace.client.context import ClientContext
-from tailrace.client.groupstate import policy
-from tailrace.client.groupstate import records as r
+from tailrace.client.group.reader_group import ReaderGroup, ReaderGroupManager, group_config
+from tailrace.client.group.state import policy
+from tailrace.client.group.state import records as r
 from tailrace.client.model import StreamName
-from tailrace.client.reader import EventReader
-from tailrace.client.readergroup import ReaderGroup, ReaderGroupManager, group_config
+from tailrace.client.reader.event_reader import EventReader
 from tailrace.common.errors import (
     AlreadyExistsError,
     BadRequestError,
@@ -25,7 +25,7 @@ from tailrace.common.errors import (
     ReinitializationRequiredError,
     SegmentTruncatedError,
 )
-from tailrace.common.streamcut import StreamCut
+from tailrace.common.stream_cut import StreamCut
 from tailrace.kernel import pack_events
 from tailrace.wire import commands as c
 

@@ -12,7 +12,7 @@ import pytest
 from tailrace.client.context import ClientContext
 from tailrace.client.hashing import key_position
 from tailrace.client.model import StreamName
-from tailrace.client.writer import EventWriter
+from tailrace.client.writer.event_writer import EventWriter
 from tailrace.common import limits
 from tailrace.common.errors import (
     BadRequestError,

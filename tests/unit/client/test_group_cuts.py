@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import random
 
-from tailrace.client.groupcuts import first_gap, without_gaps
-from tailrace.client.groupstate.records import ENDED_OFFSET
+from tailrace.client.group.state.records import ENDED_OFFSET
+from tailrace.client.group.stream_cuts import first_gap, without_gaps
 from tailrace.common.names import segment_epoch
 from tailrace.common.ranges import KeyRange, covers_exactly
 

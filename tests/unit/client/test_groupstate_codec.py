@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.client.groupstate import codec
-from tailrace.client.groupstate import records as r
-from tailrace.client.groupstate.fields import COMPACT_INT, COMPACT_LONG, COMPACT_SIGNED_LONG, TEXT, Input
+from tailrace.client.group.state import codec
+from tailrace.client.group.state import records as r
+from tailrace.client.group.state.fields import COMPACT_INT, COMPACT_LONG, COMPACT_SIGNED_LONG, TEXT, Input
 from tailrace.common.errors import CorruptionError, FormatVersionError, TailraceError
 from tailrace.common.ranges import KeyRange
-from tailrace.common.streamcut import StreamCut
+from tailrace.common.stream_cut import StreamCut
 
 STREAM = "rgdmwpu6y0u/s"
 S0 = f"{STREAM}/0.#epoch.0"

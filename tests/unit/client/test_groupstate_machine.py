@@ -7,10 +7,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tailrace.client.groupstate import policy
-from tailrace.client.groupstate import records as r
-from tailrace.client.groupstate.codec import decode_record, encode_batch, encode_initial
-from tailrace.client.groupstate.state import DISTANCE_UNKNOWN, GroupState, compact, initial_state, replay
+from tailrace.client.group.state import policy
+from tailrace.client.group.state import records as r
+from tailrace.client.group.state.codec import decode_record, encode_batch, encode_initial
+from tailrace.client.group.state.state import DISTANCE_UNKNOWN, GroupState, compact, initial_state, replay
 from tailrace.common.errors import IllegalStateError
 from tailrace.common.ranges import KeyRange
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from tailrace.client.batch import SegmentReader, SegmentSlice, read_slice, slices_between
-from tailrace.client.bytestream import ByteStreamReader
+from tailrace.client.byte_stream import ByteStreamReader
 from tailrace.client.context import ClientContext
-from tailrace.client.groupstate import policy
-from tailrace.client.groupstate import records as r
-from tailrace.client.groupsync import GroupSynchronizer
+from tailrace.client.group.reader_group import ReaderGroup, ReaderGroupManager, group_config
+from tailrace.client.group.state import policy
+from tailrace.client.group.state import records as r
+from tailrace.client.group.synchronizer import GroupSynchronizer
 from tailrace.client.model import StreamName
-from tailrace.client.reader import EventReader
-from tailrace.client.readergroup import ReaderGroup, ReaderGroupManager, group_config
+from tailrace.client.reader.batch import SegmentReader, SegmentSlice, read_slice, slices_between
+from tailrace.client.reader.event_reader import EventReader
 from tailrace.client.revisioned import RevisionedStream
 from tailrace.common import limits
 from tailrace.common.errors import IllegalStateError, SegmentTruncatedError, UnavailableError

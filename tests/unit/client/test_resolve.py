@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tailrace.client.connection import connect
-from tailrace.client.resolve import resolve
+from tailrace.client.connections.connection import connect
+from tailrace.client.connections.resolve import resolve
 from tailrace.client.types import Endpoint
 from tailrace.common import limits
 from tailrace.common.errors import ConnectionLostError

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailrace.client.control.scale_plan import ScalePlan, active_text, plan_changes, plan_count
 from tailrace.client.model import SegmentRange
-from tailrace.client.scaleplan import ScalePlan, active_text, plan_changes, plan_count
 from tailrace.common.errors import BadRequestError
 from tailrace.common.names import segment_id
 from tailrace.common.ranges import KeyRange, covers_exactly, equal_ranges, same_cover

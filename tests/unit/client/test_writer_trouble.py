@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tailrace.client.bytestream import ByteStreamWriter
+from tailrace.client.byte_stream import ByteStreamWriter
 from tailrace.client.context import ClientContext
+from tailrace.client.control.transport import LocalTransport
 from tailrace.client.model import StreamName
-from tailrace.client.transactions import TransactionalWriter
-from tailrace.client.transport import LocalTransport
-from tailrace.client.writer import EventWriter
+from tailrace.client.writer.event_writer import EventWriter
+from tailrace.client.writer.transactions import TransactionalWriter
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, IllegalStateError, SegmentSealedError, TailraceError
 from tailrace.rpc import controller_pb2 as pb

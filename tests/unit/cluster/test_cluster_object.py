@@ -8,7 +8,7 @@ import json
 import pytest
 
 from sim import SimWorld
-from tailrace.cluster.clusterobject import CLUSTER_KEY, bind_tier2, marked_cluster, read_mark
+from tailrace.cluster.cluster_identity import CLUSTER_KEY, bind_tier2, marked_cluster, read_mark
 from tailrace.common.errors import StartError, UnavailableError
 from tailrace.storage.obstores import open_object_store
 from tailrace.storage.port import ObjectStore

@@ -11,17 +11,17 @@ import pytest
 import structlog
 
 from harness.localkubernetes import LocalKubernetes
-from tailrace.cluster.clustermap import Assignment, ClusterMap, read_map, write_map
-from tailrace.cluster.endpointfollower import follow_endpoints
+from tailrace.cluster.cluster_map import Assignment, ClusterMap, read_map, write_map
+from tailrace.cluster.endpoint_follower import follow_endpoints
 from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint
 from tailrace.cluster.follower import Follower
 from tailrace.cluster.heartbeat import Heart
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, ForbiddenError, Kind
 from tailrace.cluster.leases import WorkerLease, read_worker_lease, worker_lease_name, write_worker_lease
-from tailrace.cluster.mapping import container_of
-from tailrace.cluster.mapreader import MapReader
+from tailrace.cluster.map_reader import MapReader
 from tailrace.cluster.renewal import Renewer
-from tailrace.cluster.renewalthread import RenewalThread
+from tailrace.cluster.renewal_thread import RenewalThread
+from tailrace.cluster.segment_mapping import container_of
 from tailrace.common import limits
 from tailrace.common.errors import (
     BadRequestError,
@@ -30,7 +30,7 @@ from tailrace.common.errors import (
     NotOwnerError,
     UnavailableError,
 )
-from tailrace.common.realports import SystemClock
+from tailrace.common.real_ports import SystemClock
 
 COUNT = 4
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.cluster.clustermap import Assignment, ClusterMap, read_map, write_map
+from tailrace.cluster.cluster_map import Assignment, ClusterMap, read_map, write_map
 from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint
 from tailrace.cluster.leases import (
     ContainerLease,

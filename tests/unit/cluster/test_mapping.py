@@ -13,7 +13,7 @@ from tailrace.cluster.endpoints import (
     ListenerKind,
     single_endpoint_map,
 )
-from tailrace.cluster.mapping import container_of, jump_hash
+from tailrace.cluster.segment_mapping import container_of, jump_hash
 from tailrace.common.errors import BadRequestError, UnavailableError
 
 

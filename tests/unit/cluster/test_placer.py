@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.localkubernetes import LocalKubernetes
 from sim import SimWorld
-from tailrace.cluster.clustermap import Assignment, ClusterMap, read_map, write_map
+from tailrace.cluster.cluster_map import Assignment, ClusterMap, read_map, write_map
 from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint
 from tailrace.cluster.failure import FailureDetector, Renewal
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS

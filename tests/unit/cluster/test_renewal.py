@@ -20,10 +20,10 @@ from tailrace.cluster.heartbeat import Heart, HeartbeatRule
 from tailrace.cluster.kubernetes import LEASES
 from tailrace.cluster.leases import WorkerLease, read_worker_lease
 from tailrace.cluster.renewal import Renewer
-from tailrace.cluster.renewalthread import RenewalThread
+from tailrace.cluster.renewal_thread import RenewalThread
 from tailrace.common import limits
 from tailrace.common.errors import DeadlineError, NotOwnerError, UnavailableError
-from tailrace.common.realports import SystemClock
+from tailrace.common.real_ports import SystemClock
 
 ENDPOINTS = ContainerEndpoints(Endpoint("h", 1))
 

@@ -16,7 +16,7 @@ from tailrace.common.budgets import (
     smallest_pod_bytes,
 )
 from tailrace.common.errors import StartError
-from tailrace.segmentstore.attributestore import PageCache, PageRoom
+from tailrace.segmentstore.attributes.attribute_store import PageCache, PageRoom
 
 GIB = limits.GIB
 

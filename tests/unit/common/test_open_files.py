@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tailrace.common import limits
 from tailrace.common.errors import StartError
-from tailrace.common.openfiles import connection_limits, raise_open_files
+from tailrace.common.open_files import connection_limits, raise_open_files
 
 
 @given(st.integers(limits.OPEN_FILES_MIN, 1 << 20))

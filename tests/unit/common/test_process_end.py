@@ -10,7 +10,7 @@ import pytest
 # The failing "atexit" stands for a native thread that aborts while the interpreter is taken down.
 PROGRAM = """
 import atexit, os, sys
-from tailrace.common.processend import end_process
+from tailrace.common.process_exit import end_process
 if {loaded}:
     import obstore
     atexit.register(os.abort)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tailrace.common import limits, names
 from tailrace.common.errors import BadRequestError
 from tailrace.common.ranges import KeyRange
-from tailrace.common.streamcut import (
+from tailrace.common.stream_cut import (
     CutOrder,
     StreamCut,
     compare_cuts,

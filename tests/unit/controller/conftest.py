@@ -20,7 +20,7 @@ from tailrace.common.errors import (
     SegmentTruncatedError,
 )
 from tailrace.controller.app import Controller
-from tailrace.controller.metadata import MemoryMetadataStore
+from tailrace.controller.metadata.metadata_store import MemoryMetadataStore
 from tailrace.controller.workflows.context import ControllerConfig
 from tailrace.rpc import controller_pb2 as pb
 

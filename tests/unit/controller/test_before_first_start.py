@@ -11,9 +11,9 @@ import pytest
 from google.protobuf.message import Message
 
 from tailrace.common.errors import GRPC_UNAVAILABLE, UnavailableError
-from tailrace.controller.metadata import PENDING_TABLE, SCOPES_TABLE
+from tailrace.controller.grpc.server import ControllerServer
+from tailrace.controller.metadata.metadata_store import PENDING_TABLE, SCOPES_TABLE
 from tailrace.controller.rest.app import create_app
-from tailrace.controller.server import ControllerServer
 from tailrace.rpc import controller_pb2 as pb
 from tailrace.rpc import controller_pb2_grpc
 

@@ -12,7 +12,7 @@ import pytest
 from tailrace.common.errors import ConnectionLostError, TailraceError
 from tailrace.common.names import segment_epoch, segment_number
 from tailrace.common.ranges import KeyRange, covers_exactly
-from tailrace.controller.store import StreamKey
+from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.rpc import controller_pb2 as pb
 
 S = "scope/stream/"

@@ -11,9 +11,9 @@ import pytest
 from tailrace.cluster.endpoints import Endpoint, ListenerKind, single_endpoint_map
 from tailrace.common.auth import AccessLevel, Principal
 from tailrace.common.errors import PermissionDeniedError, StartError
-from tailrace.controller.grpc.access import RULES
-from tailrace.controller.grpc.services import SERVICES
-from tailrace.controller.server import ControllerServer
+from tailrace.controller.calls.access import RULES
+from tailrace.controller.calls.services import SERVICES
+from tailrace.controller.grpc.server import ControllerServer
 from tailrace.rpc import controller_pb2 as pb
 from tailrace.rpc import controller_pb2_grpc
 

@@ -11,7 +11,7 @@ import pytest
 
 from tailrace.common.errors import NotFoundError, TailraceError
 from tailrace.common.names import segment_id
-from tailrace.controller.metadata import PENDING_TABLE
+from tailrace.controller.metadata.metadata_store import PENDING_TABLE
 from tailrace.rpc import controller_pb2 as pb
 
 S = "scope/stream/"

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tailrace.common.errors import BadRequestError
 from tailrace.common.names import segment_id
 from tailrace.common.ranges import KeyRange, covers_exactly, split_range
-from tailrace.controller import epochs as algebra
-from tailrace.controller.model import Epoch, StreamSegment
+from tailrace.controller.metadata import epochs as algebra
+from tailrace.controller.metadata.model import Epoch, StreamSegment
 
 
 @dataclass

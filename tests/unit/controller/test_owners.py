@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tailrace.common.errors import BadRequestError, UnavailableError
-from tailrace.controller.epochs import first_epoch, new_segments, next_epoch, segments_of
-from tailrace.controller.records import SealedRecord
-from tailrace.controller.sizes import head_bytes
+from tailrace.controller.managers.sizes import head_bytes
+from tailrace.controller.metadata.epochs import first_epoch, new_segments, next_epoch, segments_of
+from tailrace.controller.metadata.records import SealedRecord
 from tailrace.rpc import controller_pb2
 from tailrace.rpc import operator_pb2 as pb
 

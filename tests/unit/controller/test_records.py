@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, FormatVersionError
-from tailrace.controller import records
-from tailrace.controller.metadata import bucket_of
-from tailrace.controller.model import (
+from tailrace.controller.metadata import records
+from tailrace.controller.metadata.metadata_store import bucket_of
+from tailrace.controller.metadata.model import (
     Epoch,
     RetentionPolicy,
     RetentionType,
@@ -24,7 +24,14 @@ from tailrace.controller.model import (
     StreamSegment,
     StreamState,
 )
-from tailrace.controller.records import ScaleIntent, ScopeRecord, StreamRecord, TransactionRecord, decode, encode
+from tailrace.controller.metadata.records import (
+    ScaleIntent,
+    ScopeRecord,
+    StreamRecord,
+    TransactionRecord,
+    decode,
+    encode,
+)
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/formats/controller.md"
 VECTORS = {

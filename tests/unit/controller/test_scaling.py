@@ -8,7 +8,7 @@ import pytest
 
 from tailrace.common.errors import BadRequestError, NotFoundError, WriteConflictError
 from tailrace.common.names import segment_id
-from tailrace.controller.store import StreamKey
+from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.rpc import controller_pb2 as pb
 
 S = "scope/stream/"

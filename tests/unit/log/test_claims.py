@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tailrace.common.errors import CorruptionError, FormatVersionError
 from tailrace.kernel import crc32c
 from tailrace.log.claims import LENGTH_BYTES, Claim, find_last
-from tailrace.log.objectkeys import LogKeys, ObjectKind, ObjectName, kept_marks
+from tailrace.log.object_keys import LogKeys, ObjectKind, ObjectName, kept_marks
 
 CLAIM = Claim(container=3, number=6, epoch=7, nonce=bytes(range(16)))
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from tailrace.log import frames
 from tailrace.log.claims import LENGTH_BYTES, Claim
 from tailrace.log.frames import EpochRange, FrameIdentity, FrameKind, StartRecord
-from tailrace.log.objectkeys import LogKeys
-from tailrace.log.objectrecovery import WINDOW_FRAMES
-from tailrace.log.objectscan import frame_in
+from tailrace.log.object_keys import LogKeys
+from tailrace.log.object_recovery import WINDOW_FRAMES
+from tailrace.log.object_scan import frame_in
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs/formats/log.md"
 NONCE = bytes(range(16))

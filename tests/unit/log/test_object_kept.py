@@ -11,10 +11,10 @@ import pytest
 
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError
+from tailrace.log.frame_cache import KeptFrames
+from tailrace.log.frame_index import Extent
 from tailrace.log.object import ObjectLog
-from tailrace.log.objectkept import KeptFrames
-from tailrace.log.objectkeys import LogKeys
-from tailrace.log.objectmap import Extent
+from tailrace.log.object_keys import LogKeys
 from tailrace.storage.obstores import open_object_store
 from tailrace.storage.port import Buffer, ObjectInfo
 

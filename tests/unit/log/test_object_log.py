@@ -22,9 +22,9 @@ from tailrace.common.errors import (
 from tailrace.log.claims import Claim
 from tailrace.log.frames import HEADER_BYTES, EpochRange, StartRecord
 from tailrace.log.object import ObjectLog
-from tailrace.log.objectkeys import LogKeys, kept_marks
-from tailrace.log.objectrecovery import WINDOW_FRAMES
-from tailrace.log.objectscan import frame_in, scan_slots
+from tailrace.log.object_keys import LogKeys, kept_marks
+from tailrace.log.object_recovery import WINDOW_FRAMES
+from tailrace.log.object_scan import frame_in, scan_slots
 from tailrace.storage.port import Buffer, ObjectInfo
 
 KEYS = LogKeys(7)

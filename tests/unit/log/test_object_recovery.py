@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.common.errors import DataLossError
+from tailrace.log.frame_index import Extent, FrameMap
 from tailrace.log.frames import EpochRange, FrameHeader, FrameKind, StartRecord
-from tailrace.log.objectkeys import LogKeys
-from tailrace.log.objectmap import Extent, FrameMap
-from tailrace.log.objectrecovery import ObjectScan, StartedEpoch, decide
+from tailrace.log.object_keys import LogKeys
+from tailrace.log.object_recovery import ObjectScan, StartedEpoch, decide
 
 KEYS = LogKeys(3)
 

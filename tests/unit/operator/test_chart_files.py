@@ -11,13 +11,13 @@ import jsonschema
 import pytest
 import yaml
 
-from tailrace_operator.specs import ReaderGroupSpec, StreamClusterSpec, StreamSpec
+from tailrace_operator.schema.specs import ReaderGroupSpec, StreamClusterSpec, StreamSpec
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 CHART = REPOSITORY / "charts/tailrace"
 EXAMPLES = sorted((REPOSITORY / "examples/kubernetes").glob("*.yaml"))
 PARSERS = {"StreamCluster": StreamClusterSpec.parse, "Stream": StreamSpec.parse, "ReaderGroup": ReaderGroupSpec.parse}
-SOURCES = ("services/tailrace/segmentstore/admin.py", "services/tailrace/cli/workersadmin.py")
+SOURCES = ("services/tailrace/segmentstore/worker/admin.py", "services/tailrace/processes/workers_admin.py")
 
 
 def values() -> dict[str, Any]:
@@ -121,8 +121,8 @@ def exposed(metric: str) -> bool:
     """Whether the code has such a metric: by its whole name, or by a prefix in a template and the rest as a word."""
     text = "".join((REPOSITORY / source).read_text() for source in SOURCES)
     text += (REPOSITORY / "services/tailrace/controller/rest/health.py").read_text()
-    text += (REPOSITORY / "operator/tailrace_operator/health.py").read_text()
-    text += (REPOSITORY / "operator/tailrace_operator/main.py").read_text()
+    text += (REPOSITORY / "operator/tailrace_operator/runtime/health.py").read_text()
+    text += (REPOSITORY / "operator/tailrace_operator/runtime/main.py").read_text()
     if re.search(rf"\b{metric}\b", text):
         return True
     prefixes = re.findall(r"\b(tailrace_\w*_)\{name\}", text)

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from tailrace.cluster.clusterobject import ClusterMark
+from tailrace.cluster.cluster_identity import ClusterMark
 from tailrace.cluster.placer import Homes
 from tailrace.common import limits
 from tailrace_operator.cluster import checks
 from tailrace_operator.cluster.render import Plan, children
 from tailrace_operator.cluster.state import notable, placed_condition, pods_condition
 from tailrace_operator.cluster.tier2 import Credentials, Tier2Error
-from tailrace_operator.objects import STATEFUL_SETS
-from tailrace_operator.reconciling import Truth
-from tailrace_operator.specs import SegmentStoreSpec, StreamClusterSpec, Tier2Spec
+from tailrace_operator.kube.objects import STATEFUL_SETS
+from tailrace_operator.reconcile.outcome import Truth
+from tailrace_operator.schema.specs import SegmentStoreSpec, StreamClusterSpec, Tier2Spec
 
 TIER2 = Tier2Spec("data", "http://minio:9000", "minio", "streams")
 MIB = limits.MIB

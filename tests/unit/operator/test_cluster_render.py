@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from tailrace.common import limits
 from tailrace_operator.cluster.render import Child, Plan, children
-from tailrace_operator.objects import (
+from tailrace_operator.kube.objects import (
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,
     ROLES,
     SERVICES,
     STATEFUL_SETS,
 )
-from tailrace_operator.specs import ControllerSpec, SegmentStoreSpec, StreamClusterSpec, Tier2Spec
+from tailrace_operator.schema.specs import ControllerSpec, SegmentStoreSpec, StreamClusterSpec, Tier2Spec
 
 GOLDEN = Path(__file__).parent / "golden" / "streamcluster.json"
 UID = "11111111-2222-4333-8444-555555555555"

@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.client.groupstate.records import Init
-from tailrace.client.groupstate.state import initial_state
+from tailrace.client.group.reader_group import group_config
+from tailrace.client.group.state.records import Init
+from tailrace.client.group.state.state import initial_state
 from tailrace.client.model import StreamName
-from tailrace.client.readergroup import group_config
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError
-from tailrace.common.streamcut import StreamCut, parse_stream_cut
+from tailrace.common.stream_cut import StreamCut, parse_stream_cut
 from tailrace_operator.readergroup import conditions, rust
 from tailrace_operator.readergroup.history import Age, LengthHistory, oldest
 from tailrace_operator.readergroup.measure import Sample
 from tailrace_operator.readergroup.plan import differences, eldest, is_edited, wanted_config
 from tailrace_operator.readergroup.positions import positions_of
-from tailrace_operator.reconciling import Truth
-from tailrace_operator.specs import LagThreshold, ReaderGroupSpec
+from tailrace_operator.reconcile.outcome import Truth
+from tailrace_operator.schema.specs import LagThreshold, ReaderGroupSpec
 
 SPEC = ReaderGroupSpec("main", "scope", "group", ("scope/a", "scope/b"))
 

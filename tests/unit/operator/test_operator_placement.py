@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable
 
 from harness.localkubernetes import LocalKubernetes
 from sim import SimWorld
-from tailrace.cluster.clustermap import read_map
+from tailrace.cluster.cluster_map import read_map
 from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, Kind
 from tailrace.cluster.leases import WorkerLease, write_worker_lease
 from tailrace.cluster.placer import Homes
 from tailrace.common import limits
-from tailrace_operator.placement import Placements
+from tailrace_operator.runtime.placement import Placements
 
 
 class Nobody:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_operator.cluster.podtroubles import ending_of, trouble_of
+from tailrace_operator.cluster.pod_diagnostics import ending_of, trouble_of
 from tailrace_operator.cluster.state import pods_condition
 
 KILLED = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_operator.reconciling import (
+from tailrace_operator.reconcile.outcome import (
     FINALIZER,
     Condition,
     Outcome,

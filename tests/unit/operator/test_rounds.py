@@ -15,11 +15,11 @@ from tailrace.cluster.kubernetes import STREAM_CLUSTERS, Kind, Manifest
 from tailrace.common import limits
 from tailrace.common.errors import UnavailableError
 from tailrace_operator.cluster.state import told_to_followers
-from tailrace_operator.objects import STREAMS
-from tailrace_operator.reconciling import READY, Condition, Outcome, Truth
-from tailrace_operator.rounds import Key, Rounds, cluster_of, owner_of
-from tailrace_operator.watchcheck import WatchCheck
-from tailrace_operator.workqueue import WorkQueue
+from tailrace_operator.kube.objects import STREAMS
+from tailrace_operator.reconcile.loop import Key, Rounds, cluster_of, owner_of
+from tailrace_operator.reconcile.outcome import READY, Condition, Outcome, Truth
+from tailrace_operator.reconcile.watch_check import WatchCheck
+from tailrace_operator.reconcile.work_queue import WorkQueue
 
 
 class Fixed:

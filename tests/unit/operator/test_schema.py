@@ -15,7 +15,7 @@ from tailrace.common.errors import InvalidNameError, InvalidSpecError
 from tailrace_operator.schema import grammar
 from tailrace_operator.schema.apply import applied
 from tailrace_operator.schema.definitions import DEFINITIONS, Definition
-from tailrace_operator.specs import ReaderGroupSpec, StreamClusterSpec, StreamSpec
+from tailrace_operator.schema.specs import ReaderGroupSpec, StreamClusterSpec, StreamSpec
 
 PARSERS = {"StreamCluster": StreamClusterSpec.parse, "Stream": StreamSpec.parse, "ReaderGroup": ReaderGroupSpec.parse}
 BY_KIND = {definition.kind: definition for definition in DEFINITIONS}

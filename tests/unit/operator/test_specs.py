@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tailrace.common.errors import InvalidSpecError
-from tailrace_operator.specs import (
+from tailrace_operator.schema.specs import (
     ControllerSpec,
     LagThreshold,
     ReaderGroupSpec,

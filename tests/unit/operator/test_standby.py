@@ -10,13 +10,13 @@ import pytest
 
 from harness.localkubernetes import LocalKubernetes
 from sim import SimWorld
-from tailrace.cluster.clustermap import Assignment, ClusterMap, read_map, write_map
+from tailrace.cluster.cluster_map import Assignment, ClusterMap, read_map, write_map
 from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, Kind, Manifest
 from tailrace.cluster.leases import WorkerLease, worker_lease_name, write_worker_lease
 from tailrace.common.errors import UnavailableError
-from tailrace_operator.placement import Placements
-from tailrace_operator.standby import Standby
+from tailrace_operator.runtime.placement import Placements
+from tailrace_operator.runtime.standby import Standby
 
 ENDPOINTS = ContainerEndpoints(Endpoint("host", 1))
 

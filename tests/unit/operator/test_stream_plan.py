@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tailrace.client.control.owners import StreamDescription
 from tailrace.client.model import RetentionKind, RetentionPolicy, ScaleType, ScalingPolicy, StreamConfig
-from tailrace_operator.reconciling import READY, Truth
-from tailrace_operator.specs import RetentionSpec, ScalingSpec, StreamSpec
+from tailrace_operator.reconcile.outcome import READY, Truth
+from tailrace_operator.schema.specs import RetentionSpec, ScalingSpec, StreamSpec
 from tailrace_operator.stream import conditions
 from tailrace_operator.stream.owner import Owner
 from tailrace_operator.stream.plan import (

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tailrace_operator.cluster import names
-from tailrace_operator.cluster.takennames import taken_problem
-from tailrace_operator.objects import ROLES, SERVICE_ACCOUNTS
+from tailrace_operator.cluster.name_conflicts import taken_problem
+from tailrace_operator.kube.objects import ROLES, SERVICE_ACCOUNTS
 
 UID = "11111111-2222-4333-8444-555555555555"
 OTHER = "99999999-2222-4333-8444-555555555555"

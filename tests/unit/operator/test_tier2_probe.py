@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tailrace.cluster.clusterobject import ClusterMark
+from tailrace.cluster.cluster_identity import ClusterMark
 from tailrace.common import limits
 from tailrace_operator.cluster.tier2 import Credentials, MinioProbe, Tier2Error
-from tailrace_operator.specs import Tier2Spec
+from tailrace_operator.schema.specs import Tier2Spec
 
 Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
 CREDENTIALS = Credentials("key", "secret")

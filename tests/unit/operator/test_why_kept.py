@@ -7,8 +7,8 @@ import pytest
 from harness.localobjects import NAMESPACE, LocalObjects
 from tailrace.cluster.kubernetes import ForbiddenError
 from tailrace.common.errors import UnavailableError
-from tailrace_operator.controllers import ClusterName, Controllers
-from tailrace_operator.objects import STREAM_CLUSTERS, STREAMS
+from tailrace_operator.kube.objects import STREAM_CLUSTERS, STREAMS
+from tailrace_operator.runtime.controllers import ClusterName, Controllers
 from tailrace_operator.stream.deletion import why_kept
 
 

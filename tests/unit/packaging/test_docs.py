@@ -9,7 +9,7 @@ import pytest
 import typer.main
 
 from tailrace.cli.main import app
-from tailrace.common.streamcut import StreamCut
+from tailrace.common.stream_cut import StreamCut
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])

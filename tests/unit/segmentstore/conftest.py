@@ -10,11 +10,11 @@ import pytest
 
 from tailrace.common import limits
 from tailrace.common.errors import UnavailableError
-from tailrace.common.realports import SystemClock, SystemEntropy
+from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.kernel import BlockCache
 from tailrace.log.memory import MemoryLog, MemoryLogStore
-from tailrace.segmentstore.cachemanager import CacheManager
-from tailrace.segmentstore.container import Container, ContainerPorts
+from tailrace.segmentstore.cache.cache_manager import CacheManager
+from tailrace.segmentstore.container.container import Container, ContainerPorts
 from tailrace.storage.obstores import open_object_store
 from tailrace.storage.port import Buffer, ObjectInfo
 

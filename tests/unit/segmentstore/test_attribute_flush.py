@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tailrace.common import limits
 from tailrace.segmentstore import attributes as index
 from tailrace.segmentstore.api import NULL_ATTRIBUTE, AttributeUpdate, AttributeUpdateType
-from tailrace.segmentstore.container import Container
-from tailrace.segmentstore.dirtyattributes import DirtyAttributes
+from tailrace.segmentstore.container.container import Container
+from tailrace.segmentstore.metadata.dirty_attributes import DirtyAttributes
 
 from .conftest import World, eventually
 

@@ -15,7 +15,7 @@ from tailrace.common.errors import (
     StartError,
     UnavailableError,
 )
-from tailrace.segmentstore.backoff import Pauses
+from tailrace.segmentstore.worker.backoff import Pauses
 
 PASSING = UnavailableError("nobody tells the epoch")
 FAILING = OSError(errno.EIO, "a read failed")

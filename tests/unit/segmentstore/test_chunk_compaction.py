@@ -9,13 +9,13 @@ import pytest
 
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, FencedError
-from tailrace.segmentstore import operations as ops
 from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType, SegmentKind
-from tailrace.segmentstore.attributestore import PageCache
-from tailrace.segmentstore.container import Container
-from tailrace.segmentstore.fields import ChunkRef
-from tailrace.segmentstore.segment import Segment
-from tailrace.segmentstore.state import ContainerState
+from tailrace.segmentstore.attributes.attribute_store import PageCache
+from tailrace.segmentstore.container.container import Container
+from tailrace.segmentstore.metadata import operations as ops
+from tailrace.segmentstore.metadata.fields import ChunkRef
+from tailrace.segmentstore.metadata.segment import Segment
+from tailrace.segmentstore.metadata.state import ContainerState
 
 from .conftest import World, eventually
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tailrace.common import limits
 from tailrace.common.limits import KIB, MIB
-from tailrace.segmentstore.compactionpolicy import choose
-from tailrace.segmentstore.coverage import Coverage
-from tailrace.segmentstore.fields import ChunkRef
+from tailrace.segmentstore.background.compaction_policy import choose
+from tailrace.segmentstore.metadata.coverage import Coverage
+from tailrace.segmentstore.metadata.fields import ChunkRef
 
 LENGTH = st.one_of(st.integers(1, 200), st.integers(1, 64 * KIB), st.integers(MIB - 100, MIB + 100), st.just(8 * MIB))
 

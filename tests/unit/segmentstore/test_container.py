@@ -19,7 +19,7 @@ from tailrace.common.errors import (
     SegmentTruncatedError,
 )
 from tailrace.segmentstore.api import EVENT_COUNT, NULL_ATTRIBUTE, AttributeUpdate, AttributeUpdateType, SegmentKind
-from tailrace.segmentstore.container import Container
+from tailrace.segmentstore.container.container import Container
 
 from .conftest import World, eventually
 

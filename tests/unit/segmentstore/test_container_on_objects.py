@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tailrace.common import limits
-from tailrace.common.realports import SystemClock, SystemEntropy
+from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.kernel import BlockCache
 from tailrace.log.object import ObjectLog
-from tailrace.segmentstore.cachemanager import CacheManager
-from tailrace.segmentstore.container import Container, ContainerPorts
+from tailrace.segmentstore.cache.cache_manager import CacheManager
+from tailrace.segmentstore.container.container import Container, ContainerPorts
 
 from .conftest import Objects, eventually
 

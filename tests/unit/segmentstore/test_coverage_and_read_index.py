@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.segmentstore.coverage import Coverage
-from tailrace.segmentstore.fields import ChunkRef
-from tailrace.segmentstore.readindex import Entry, ReadIndex
+from tailrace.segmentstore.metadata.coverage import Coverage
+from tailrace.segmentstore.metadata.fields import ChunkRef
+from tailrace.segmentstore.metadata.read_index import Entry, ReadIndex
 
 RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 15)), max_size=12)
 SPAN = 90

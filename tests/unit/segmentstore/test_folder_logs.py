@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.cluster.datafolder import LogKind, open_data_folder
+from tailrace.cluster.data_folder import LogKind, open_data_folder
 from tailrace.common import limits
 from tailrace.common.errors import ContainerStoppedError, StartError
-from tailrace.common.realports import SystemClock, SystemEntropy
+from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.log.probe import probe_conditions
-from tailrace.segmentstore import folderlogs
-from tailrace.segmentstore.service import StoreService, StoreSpec
-from tailrace.segmentstore.worker import Worker
+from tailrace.segmentstore.worker import folder_logs
+from tailrace.segmentstore.worker.folder_service import StoreService, StoreSpec
+from tailrace.segmentstore.worker.worker import Worker
 from tailrace.storage.port import ObjectStore
 
 from .conftest import eventually
@@ -141,7 +141,7 @@ async def test_a_store_that_fails_the_probe_is_refused(tmp_path: Path, monkeypat
     async def probe(store: ObjectStore, nonce: str, place: str) -> None:
         await probe_conditions(Ignorant(store), nonce, place)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(folderlogs, "probe_conditions", probe)
+    monkeypatch.setattr(folder_logs, "probe_conditions", probe)
     with pytest.raises(StartError, match=r"^Tier 2 .* cannot hold the log: it ignores conditions"):
         async with served(tmp_path / "data", "object"):
             pass

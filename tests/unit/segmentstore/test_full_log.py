@@ -14,8 +14,8 @@ from tailrace.common.errors import DiskFullError
 from tailrace.kernel import BlockCache
 from tailrace.log.file import FileLog
 from tailrace.log.space import FrameSpace
-from tailrace.segmentstore.cachemanager import CacheManager
-from tailrace.segmentstore.container import Container, ContainerPorts
+from tailrace.segmentstore.cache.cache_manager import CacheManager
+from tailrace.segmentstore.container.container import Container, ContainerPorts
 
 KIB = 1024
 NAME = "scope/stream/0.#epoch.0"

@@ -18,9 +18,9 @@ from tailrace.common.errors import (
     UnavailableError,
 )
 from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType, SegmentKind
-from tailrace.segmentstore.checkpointer import Checkpointer
-from tailrace.segmentstore.container import Container
-from tailrace.segmentstore.state import ContainerState
+from tailrace.segmentstore.container.checkpointer import Checkpointer
+from tailrace.segmentstore.container.container import Container
+from tailrace.segmentstore.metadata.state import ContainerState
 from tailrace.storage.port import Buffer
 
 from .conftest import Objects, World, eventually

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.cluster.datafolder import open_data_folder, take_epoch
+from tailrace.cluster.data_folder import open_data_folder, take_epoch
 from tailrace.common import limits
 from tailrace.common.errors import ContainerStoppedError, StartError
-from tailrace.common.realports import SystemClock, SystemEntropy
-from tailrace.segmentstore.service import StoreService, StoreSpec
-from tailrace.segmentstore.worker import Worker
+from tailrace.common.real_ports import SystemClock, SystemEntropy
+from tailrace.segmentstore.worker.folder_service import StoreService, StoreSpec
+from tailrace.segmentstore.worker.worker import Worker
 
 CONTAINERS = 2
 CONTENT = b"what must not be forgotten"

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.common.errors import CorruptionError, FormatVersionError
-from tailrace.segmentstore import operations as ops
-from tailrace.segmentstore import oplog
 from tailrace.segmentstore.api import SegmentKind
-from tailrace.segmentstore.fields import ChunkRef
+from tailrace.segmentstore.metadata import operation_log
+from tailrace.segmentstore.metadata import operations as ops
+from tailrace.segmentstore.metadata.fields import ChunkRef
 
 I64 = st.integers(-(2**63), 2**63 - 1)
 KEY = st.binary(min_size=1, max_size=256)
@@ -83,48 +83,49 @@ def test_a_newer_version_is_refused() -> None:
 
 
 def record(kind: int, flags: int, sequence: int, body: bytes) -> bytes:
-    return oplog.RECORD.pack(kind, flags, 0, len(body), sequence) + body
+    return operation_log.RECORD.pack(kind, flags, 0, len(body), sequence) + body
 
 
-def feed(assembler: oplog.Assembler, frame: int, payload: bytes) -> list[oplog.Placed]:
+def feed(assembler: operation_log.Assembler, frame: int, payload: bytes) -> list[operation_log.Placed]:
     return list(assembler.feed(frame, memoryview(payload), f"frame {frame}"))
 
 
 def test_fragments_are_joined_and_their_places_kept() -> None:
     body = ops.Delete(77).encode()
-    assembler = oplog.Assembler()
-    assert feed(assembler, 4, record(8, oplog.BEGIN, 9, body[:3])) == []
-    (placed,) = feed(assembler, 5, record(8, oplog.END, 9, body[3:]))
-    assert placed == oplog.Placed(9, ops.Delete(77), ((4, 16, 3), (5, 16, len(body) - 3)))
+    assembler = operation_log.Assembler()
+    assert feed(assembler, 4, record(8, operation_log.BEGIN, 9, body[:3])) == []
+    (placed,) = feed(assembler, 5, record(8, operation_log.END, 9, body[3:]))
+    assert placed == operation_log.Placed(9, ops.Delete(77), ((4, 16, 3), (5, 16, len(body) - 3)))
 
 
 def test_an_incomplete_operation_is_dropped_by_the_next_owner_only() -> None:
     body = ops.Delete(77).encode()
-    other = record(8, oplog.BEGIN | oplog.END, 10, body)
-    assembler = oplog.Assembler()
-    feed(assembler, 4, record(8, oplog.BEGIN, 9, body[:3]))
+    other = record(8, operation_log.BEGIN | operation_log.END, 10, body)
+    assembler = operation_log.Assembler()
+    feed(assembler, 4, record(8, operation_log.BEGIN, 9, body[:3]))
     with pytest.raises(CorruptionError, match="has no end"):
         feed(assembler, 5, other)
-    assembler = oplog.Assembler()
-    feed(assembler, 4, record(8, oplog.BEGIN, 9, body[:3]))
+    assembler = operation_log.Assembler()
+    feed(assembler, 4, record(8, operation_log.BEGIN, 9, body[:3]))
     recovered = ops.Recovered(2, 9)
-    (placed,) = feed(assembler, 5, record(1, oplog.BEGIN | oplog.END, 9, recovered.encode()))
+    (placed,) = feed(assembler, 5, record(1, operation_log.BEGIN | operation_log.END, 9, recovered.encode()))
     assert placed.operation == recovered
 
 
 def test_fragments_whose_begin_was_truncated_are_skipped() -> None:
     body = ops.Delete(77).encode()
-    assembler = oplog.Assembler()
-    placed = feed(assembler, 5, record(8, oplog.END, 9, body[3:]) + record(8, oplog.BEGIN | oplog.END, 10, body))
+    assembler = operation_log.Assembler()
+    whole = record(8, operation_log.BEGIN | operation_log.END, 10, body)
+    placed = feed(assembler, 5, record(8, operation_log.END, 9, body[3:]) + whole)
     assert [item.sequence for item in placed] == [10]
 
 
 def test_a_fragment_of_another_operation_is_corruption() -> None:
     body = ops.Delete(77).encode()
-    assembler = oplog.Assembler()
-    feed(assembler, 4, record(8, oplog.BEGIN, 9, body[:3]))
+    assembler = operation_log.Assembler()
+    feed(assembler, 4, record(8, operation_log.BEGIN, 9, body[:3]))
     with pytest.raises(CorruptionError, match="without its begin"):
-        feed(assembler, 5, record(8, oplog.END, 11, body[3:]))
+        feed(assembler, 5, record(8, operation_log.END, 11, body[3:]))
 
 
 def test_the_vectors_of_the_documentation() -> None:
@@ -144,7 +145,7 @@ def test_the_vectors_of_the_documentation() -> None:
         "barrier": record(14, 3, 8, ops.SweepBarrier(3, 6).encode()),
     }
     assert {name: bytes.fromhex(value) for name, value in vectors.items()} == expected
-    assert struct.calcsize(">BBHIq") == oplog.RECORD.size
+    assert struct.calcsize(">BBHIq") == operation_log.RECORD.size
 
 
 @given(

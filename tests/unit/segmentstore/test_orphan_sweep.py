@@ -9,9 +9,9 @@ import pytest
 
 from tailrace.common import limits
 from tailrace.common.errors import ContainerStoppedError, CorruptionError, UnavailableError
-from tailrace.segmentstore import operations as ops
-from tailrace.segmentstore.container import Container
-from tailrace.segmentstore.state import ContainerState
+from tailrace.segmentstore.container.container import Container
+from tailrace.segmentstore.metadata import operations as ops
+from tailrace.segmentstore.metadata.state import ContainerState
 from tailrace.storage.obstores import FolderObjects, ObstoreObjects
 
 from .conftest import World, eventually

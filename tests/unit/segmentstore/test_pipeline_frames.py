@@ -15,9 +15,9 @@ from tailrace.log.file import FileLog
 from tailrace.log.memory import MemoryLog, MemoryLogStore
 from tailrace.log.object import ObjectLog
 from tailrace.log.port import Buffer
-from tailrace.segmentstore import operations as ops
-from tailrace.segmentstore import pipeline as pipelines
-from tailrace.segmentstore.pipeline import Frame, Pipeline
+from tailrace.segmentstore.container import operation_processor as pipelines
+from tailrace.segmentstore.container.operation_processor import Frame, Pipeline
+from tailrace.segmentstore.metadata import operations as ops
 
 FRAME_BYTES = 1000
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.segmentstore.process import Orders, encode_orders
-from tailrace.segmentstore.service import StoreSpec
+from tailrace.segmentstore.worker.folder_service import StoreSpec
+from tailrace.segmentstore.worker.process import Orders, encode_orders
 
 
 @pytest.mark.parametrize("told", [0, 1, 10], ids=["nothing", "a byte", "ten bytes"])
@@ -18,7 +18,7 @@ async def test_a_worker_whose_orders_are_cut_off_ends(told: int, tmp_path: Path)
     spec = StoreSpec(str(tmp_path), "", None, bytes(16).hex(), 1, (0,), 1 << 26)
     line = encode_orders(Orders(spec, 100, 101))
     worker = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tailrace.segmentstore.process"),
+        *(sys.executable, "-m", "tailrace.segmentstore.worker.process"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
-from tailrace.cluster import mapping
-from tailrace.cluster.datafolder import last_epoch, open_data_folder, opened_epoch, read_data_folder
+from tailrace.cluster import segment_mapping
+from tailrace.cluster.data_folder import last_epoch, open_data_folder, opened_epoch, read_data_folder
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, DataLossError, StartError
-from tailrace.common.realports import SystemClock, SystemEntropy
+from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType
+from tailrace.segmentstore.metadata.state import ContainerState
 from tailrace.segmentstore.restore import cluster as restore_module
 from tailrace.segmentstore.restore.cluster import restore_cluster
 from tailrace.segmentstore.restore.report import RestoredContainer, RestoreReport
-from tailrace.segmentstore.service import StoreService, StoreSpec
-from tailrace.segmentstore.snapshot import SnapshotName, parse_key
-from tailrace.segmentstore.state import ContainerState
 from tailrace.segmentstore.tables.types import TableEntry
-from tailrace.segmentstore.tier2 import writer_of_key
-from tailrace.segmentstore.worker import Worker
+from tailrace.segmentstore.tier2.chunk_objects import writer_of_key
+from tailrace.segmentstore.tier2.snapshot import SnapshotName, parse_key
+from tailrace.segmentstore.worker.folder_service import StoreService, StoreSpec
+from tailrace.segmentstore.worker.worker import Worker
 from tailrace.storage.port import ObjectStore
 
 A, B, TABLE = "scope/a/0.#epoch.0", "scope/b/0.#epoch.0", "scope/_tables/t"
@@ -308,7 +308,7 @@ async def test_a_snapshot_that_an_owner_stores_meanwhile_makes_a_restore_take_it
 @pytest.mark.parametrize("what", ["damaged", "gone", "object gone", "another cluster"])
 async def test_what_cannot_be_proved_is_refused_by_name(place: Place, tmp_path: Path, what: str) -> None:
     await place.serve(fill)
-    number = mapping.container_of(A, 2)
+    number = segment_mapping.container_of(A, 2)
     newest = max((parsed[1], key) for key in place.keys(f"s{number}/") if (parsed := parse_key(key)))[1]
     error: type[Exception] = CorruptionError
     words = newest

@@ -11,15 +11,15 @@ import pytest
 
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, FencedError, FormatVersionError, UnavailableError
-from tailrace.common.realports import SystemEntropy
+from tailrace.common.real_ports import SystemEntropy
 from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType
-from tailrace.segmentstore.container import Container
-from tailrace.segmentstore.fields import ChunkRef
-from tailrace.segmentstore.snapshot import Snapshot, SnapshotName, parse_key
-from tailrace.segmentstore.state import ContainerState
+from tailrace.segmentstore.container.container import Container
+from tailrace.segmentstore.metadata.fields import ChunkRef
+from tailrace.segmentstore.metadata.state import ContainerState
 from tailrace.segmentstore.tables.service import TableService
 from tailrace.segmentstore.tables.types import TableEntry
-from tailrace.segmentstore.tier2 import Tier2
+from tailrace.segmentstore.tier2.chunk_objects import Tier2
+from tailrace.segmentstore.tier2.snapshot import Snapshot, SnapshotName, parse_key
 from tailrace.storage.port import Buffer
 
 from .conftest import Objects, World, eventually

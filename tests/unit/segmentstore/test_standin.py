@@ -11,10 +11,10 @@ import pytest
 from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint
 from tailrace.cluster.prober import HelloProber
 from tailrace.common.http import listen
-from tailrace.common.realports import SystemClock, SystemEntropy
+from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.segmentstore.server.budgets import InFlightBudget
 from tailrace.segmentstore.server.listener import SegmentStoreServer
-from tailrace.segmentstore.standin import NoContainers, StandIn
+from tailrace.segmentstore.worker.wrong_host_responder import NoContainers, StandIn
 from tailrace.wire import codec
 from tailrace.wire import commands as c
 

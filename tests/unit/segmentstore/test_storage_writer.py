@@ -6,7 +6,7 @@ import pytest
 
 from tailrace.common import limits
 from tailrace.common.errors import UnavailableError
-from tailrace.segmentstore.container import Container
+from tailrace.segmentstore.container.container import Container
 
 from .conftest import World, eventually
 

@@ -14,9 +14,9 @@ from sim import SimWorld
 from tailrace.common import limits
 from tailrace.kernel import BlockCache
 from tailrace.log.memory import MemoryLog, MemoryLogStore
-from tailrace.segmentstore.cachemanager import CacheManager
-from tailrace.segmentstore.container import Container, ContainerPorts
-from tailrace.segmentstore.throttle import Throttle, admitted_bytes_per_s
+from tailrace.segmentstore.cache.cache_manager import CacheManager
+from tailrace.segmentstore.cache.throttle import Throttle, admitted_bytes_per_s
+from tailrace.segmentstore.container.container import Container, ContainerPorts
 from tailrace.storage.port import Buffer
 
 MIB = limits.MIB

@@ -13,27 +13,27 @@ from typing import Any
 
 import pytest
 
-from tailrace.cluster.datafolder import open_data_folder
+from tailrace.cluster.data_folder import open_data_folder
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, IllegalStateError, StartError, UnavailableError
-from tailrace.common.realports import SystemClock, SystemEntropy
+from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.kernel import BlockCache
 from tailrace.log.closed import ClosedLog, ReadOnlyDisk
 from tailrace.log.frames import SECTOR_BYTES
 from tailrace.log.recovery import FileScan
 from tailrace.log.scan import scan_directory
 from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType
-from tailrace.segmentstore.cachemanager import CacheManager
-from tailrace.segmentstore.container import Container
-from tailrace.segmentstore.recovery import Recovery
-from tailrace.segmentstore.segment import Segment
-from tailrace.segmentstore.service import StoreService, StoreSpec
-from tailrace.segmentstore.state import ContainerState
+from tailrace.segmentstore.cache.cache_manager import CacheManager
+from tailrace.segmentstore.container.container import Container
+from tailrace.segmentstore.container.recovery import Recovery
+from tailrace.segmentstore.metadata.segment import Segment
+from tailrace.segmentstore.metadata.state import ContainerState
 from tailrace.segmentstore.tables.types import TableEntry, TableKey
 from tailrace.segmentstore.verify.folder import verify_folder
-from tailrace.segmentstore.verify.readstore import ReadStore
+from tailrace.segmentstore.verify.read_only_store import ReadStore
 from tailrace.segmentstore.verify.report import Problem, Report
-from tailrace.segmentstore.worker import Worker
+from tailrace.segmentstore.worker.folder_service import StoreService, StoreSpec
+from tailrace.segmentstore.worker.worker import Worker
 from tailrace.storage import chunks
 from tailrace.storage.obstores import open_object_store
 from tailrace.storage.port import ObjectStore

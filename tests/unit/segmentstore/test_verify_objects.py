@@ -9,22 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.cluster.datafolder import LogKind, open_data_folder
-from tailrace.cluster.mapping import container_of
+from tailrace.cluster.data_folder import LogKind, open_data_folder
+from tailrace.cluster.segment_mapping import container_of
 from tailrace.common import limits
 from tailrace.common.errors import StartError
-from tailrace.common.realports import SystemClock, SystemEntropy
-from tailrace.segmentstore import operations as ops
+from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType
+from tailrace.segmentstore.metadata import operations as ops
+from tailrace.segmentstore.metadata.state import ContainerState
 from tailrace.segmentstore.restore.cluster import restore_cluster
 from tailrace.segmentstore.restore.report import RestoreReport
-from tailrace.segmentstore.service import StoreService, StoreSpec
-from tailrace.segmentstore.state import ContainerState
 from tailrace.segmentstore.tables.types import TableEntry
 from tailrace.segmentstore.verify import folder as verify_module
 from tailrace.segmentstore.verify.folder import verify_folder, verify_tier2
 from tailrace.segmentstore.verify.report import Report
-from tailrace.segmentstore.worker import Worker
+from tailrace.segmentstore.worker.folder_service import StoreService, StoreSpec
+from tailrace.segmentstore.worker.worker import Worker
 
 from .conftest import eventually
 

@@ -11,11 +11,11 @@ import pytest
 from tailrace.common import limits
 from tailrace.common.budgets import budgets_for
 from tailrace.common.errors import StartError, UnavailableError
-from tailrace.common.realports import SystemClock, SystemEntropy
+from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.log.memory import MemoryLog, MemoryLogStore
 from tailrace.log.port import Buffer, RecoveredFrame
 from tailrace.segmentstore.tables.service import TableService
-from tailrace.segmentstore.worker import Worker, WorkerPorts
+from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
 from tailrace.storage.obstores import open_object_store
 
 from .conftest import eventually

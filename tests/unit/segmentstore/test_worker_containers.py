@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 import structlog
 
-from tailrace.cluster.mapping import container_of
+from tailrace.cluster.segment_mapping import container_of
 from tailrace.common import limits
 from tailrace.common.budgets import budgets_for
 from tailrace.common.errors import (
@@ -19,14 +19,14 @@ from tailrace.common.errors import (
     UnavailableError,
     WrongHostError,
 )
-from tailrace.common.realports import SystemClock, SystemEntropy
+from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.log.memory import MemoryLog, MemoryLogStore
 from tailrace.log.object import ObjectLog
-from tailrace.segmentstore.clusterservice import FOLLOWING, WAITING, tell_what_is_not_open
-from tailrace.segmentstore.keeper import NotOpen, told
-from tailrace.segmentstore.life import ContainerLife
-from tailrace.segmentstore.recovery import Recovery
-from tailrace.segmentstore.worker import Worker, WorkerPorts
+from tailrace.segmentstore.container.lifecycle import ContainerLife
+from tailrace.segmentstore.container.recovery import Recovery
+from tailrace.segmentstore.worker.cluster_service import FOLLOWING, WAITING, tell_what_is_not_open
+from tailrace.segmentstore.worker.container_supervisor import NotOpen, told
+from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
 from tailrace.storage.obstores import open_object_store
 from tailrace.storage.port import ObjectStore
 

@@ -16,17 +16,17 @@ import pytest
 from tailrace.common.budgets import budgets_for
 from tailrace.common.errors import WrongHostError
 from tailrace.common.limits import MIB
-from tailrace.common.realports import SystemClock, SystemEntropy
+from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.log.memory import MemoryLog, MemoryLogStore
 from tailrace.segmentstore.api import SegmentContainer
-from tailrace.segmentstore.arrivals import Arrivals
 from tailrace.segmentstore.server.budgets import InFlightBudget
 from tailrace.segmentstore.server.listener import SegmentStoreServer
 from tailrace.segmentstore.server.receiving import ReceiveRoom
 from tailrace.segmentstore.server.registry import ContainerRegistry
 from tailrace.segmentstore.server.unsent import UnsentReplies
 from tailrace.segmentstore.tables.service import TableService
-from tailrace.segmentstore.worker import Worker, WorkerPorts
+from tailrace.segmentstore.worker.pending_containers import Arrivals
+from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
 from tailrace.storage.obstores import ObstoreObjects
 from tailrace.wire import codec
 from tailrace.wire import commands as c

@@ -12,10 +12,10 @@ from tailrace.common import limits
 from tailrace.common.budgets import budgets_for
 from tailrace.common.errors import UnavailableError
 from tailrace.common.limits import MIB
-from tailrace.common.realports import SystemClock, SystemEntropy
+from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.log.object import ObjectLog
 from tailrace.segmentstore.api import NULL_ATTRIBUTE
-from tailrace.segmentstore.worker import Worker, WorkerPorts
+from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
 from tailrace.storage.obstores import ObstoreObjects
 from tailrace.wire import commands as c
 

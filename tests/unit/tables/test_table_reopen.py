@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tailrace.common import limits
-from tailrace.common.realports import SystemClock, SystemEntropy
+from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.kernel import BlockCache
 from tailrace.log.memory import MemoryLog, MemoryLogStore
-from tailrace.segmentstore.cachemanager import CacheManager
-from tailrace.segmentstore.container import Container, ContainerPorts
+from tailrace.segmentstore.cache.cache_manager import CacheManager
+from tailrace.segmentstore.container.container import Container, ContainerPorts
 from tailrace.segmentstore.tables.service import TableService
 from tailrace.segmentstore.tables.types import TableEntry, TableKey
 from tailrace.storage.obstores import open_object_store

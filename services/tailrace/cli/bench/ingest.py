@@ -14,7 +14,7 @@ from tailrace.cli.bench.histogram import LatencyHistogram
 from tailrace.cli.bench.result import Row, latency_rows, row
 from tailrace.client.context import ClientContext
 from tailrace.client.model import ScalingPolicy, StreamConfig, StreamName
-from tailrace.client.writer import EventWriter
+from tailrace.client.writer.event_writer import EventWriter
 from tailrace.common.errors import DataLossError
 
 if TYPE_CHECKING:

@@ -15,14 +15,14 @@ from typing import Final, NamedTuple
 from tailrace.cli.bench.result import Row, row
 from tailrace.common import limits
 from tailrace.common.errors import DataLossError, UnavailableError
-from tailrace.common.realports import SystemClock, SystemEntropy
+from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.kernel import BlockCache
 from tailrace.log.closed import ClosedLog
 from tailrace.log.disk import RealDisk
 from tailrace.log.file import FileLog
 from tailrace.segmentstore.api import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
-from tailrace.segmentstore.cachemanager import CacheManager
-from tailrace.segmentstore.container import Container, ContainerPorts
+from tailrace.segmentstore.cache.cache_manager import CacheManager
+from tailrace.segmentstore.container.container import Container, ContainerPorts
 from tailrace.segmentstore.tables.service import TableService
 from tailrace.segmentstore.tables.types import TableEntry
 from tailrace.storage.obstores import open_object_store

@@ -10,7 +10,7 @@ import typer
 from tailrace.cli import values
 from tailrace.client.model import StreamName
 from tailrace.common.errors import BadRequestError, InvalidNameError
-from tailrace.common.streamcut import StreamCut
+from tailrace.common.stream_cut import StreamCut
 
 T = TypeVar("T")
 

@@ -109,7 +109,7 @@ def read(
 
     async def work() -> list[Row]:
         from tailrace.cli.bench.java import measure_java, read_cases
-        from tailrace.cli.bench.readbench import measure_read
+        from tailrace.cli.bench.read import measure_read
         from tailrace.cli.bench.target import bench_target
 
         async with bench_target(await _server(controller), folder) as target:
@@ -164,7 +164,7 @@ def durable_log(
     """The log of one container: one append at a time, and sustained; on the disk and in an object store."""
 
     async def work() -> list[Row]:
-        from tailrace.cli.bench.logbench import measure_log
+        from tailrace.cli.bench.log import measure_log
 
         return await measure_log(folder, tier2, s3_endpoint, seconds=seconds, warm_up_s=warm_up, tell=_tell)
 
@@ -185,7 +185,7 @@ def recovery(
     import logging
 
     from tailrace.cli.bench.recovery import measure_recovery
-    from tailrace.cli.logs import configure_logs
+    from tailrace.common.logs import configure_logs
 
     configure_logs(logging.ERROR)  # the containers run in this process
     _report("recovery", run(measure_recovery(folder, log, repeats, _tell)), json, plot)

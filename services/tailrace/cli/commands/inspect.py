@@ -11,9 +11,9 @@ import typer
 
 from tailrace.cli.output import print_fields, print_json, print_table
 from tailrace.cli.settings import DEFAULT_ADMIN, JsonOption
-from tailrace.cli.values import size_text
 from tailrace.common import limits
 from tailrace.common.errors import IllegalStateError, NotFoundError, TailraceError, UnavailableError
+from tailrace.common.quantities import size_text
 
 app = typer.Typer(help="Look into a running server; verify the data of a stopped one.", no_args_is_help=True)
 
@@ -186,11 +186,11 @@ def verify(
     """
     import logging
 
-    from tailrace.cli.logs import configure_logs
     from tailrace.cli.output import progress_bar
     from tailrace.cli.session import run
-    from tailrace.cli.verifying import print_report
-    from tailrace.common.realports import SystemEntropy
+    from tailrace.cli.verify_output import print_report
+    from tailrace.common.logs import configure_logs
+    from tailrace.common.real_ports import SystemEntropy
     from tailrace.segmentstore.verify.folder import verify_folder, verify_tier2
 
     configure_logs(logging.ERROR)  # what is wrong is in the report

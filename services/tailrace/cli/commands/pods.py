@@ -45,8 +45,8 @@ def segmentstore(
     kubeconfig: _Kubeconfig = None,
 ) -> None:
     """Run the workers of a segment store pod, until SIGTERM; then hand over their containers."""
-    from tailrace.cli.logs import configure_logs
-    from tailrace.cli.storepod import StorePodOptions, run
+    from tailrace.common.logs import configure_logs
+    from tailrace.processes.segment_store_pod import StorePodOptions, run
 
     configure_logs()
     options = StorePodOptions(
@@ -80,8 +80,8 @@ def controller(
     kubeconfig: _Kubeconfig = None,
 ) -> None:
     """Run a controller of a cluster, until SIGTERM."""
-    from tailrace.cli.controllerpod import ControllerPodOptions, run
-    from tailrace.cli.logs import configure_logs
+    from tailrace.common.logs import configure_logs
+    from tailrace.processes.controller_pod import ControllerPodOptions, run
 
     configure_logs()
     options = ControllerPodOptions(

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from tailrace.cli.commands.arguments import checked
-from tailrace.cli.values import Bounds, duration_text, parse_bounds, parse_duration_ms, parse_size, size_text
+from tailrace.cli.values import Bounds, duration_text, parse_bounds, parse_duration_ms, parse_size
 from tailrace.client.model import (
     UNLIMITED,
     RetentionKind,
@@ -17,6 +17,7 @@ from tailrace.client.model import (
     ScalingPolicy,
     StreamConfig,
 )
+from tailrace.common.quantities import size_text
 
 _DEFAULT_FACTOR: Final = 2
 _INT32_MAX: Final = 2**31 - 1

@@ -14,7 +14,7 @@ from tailrace.cli.session import connected, run
 from tailrace.cli.settings import SETTINGS, ControllerOption
 from tailrace.cli.values import HEAD
 from tailrace.client.model import StreamName
-from tailrace.common.streamcut import StreamCut
+from tailrace.common.stream_cut import StreamCut
 
 
 def read(

@@ -29,11 +29,11 @@ def restore(
     import logging
     import os
 
-    from tailrace.cli.logs import configure_logs
     from tailrace.cli.output import progress_bar
     from tailrace.cli.session import run
-    from tailrace.cli.standalone import check_s3_endpoint
-    from tailrace.common.realports import SystemClock, SystemEntropy
+    from tailrace.common.logs import configure_logs
+    from tailrace.common.real_ports import SystemClock, SystemEntropy
+    from tailrace.processes.standalone import check_s3_endpoint
     from tailrace.segmentstore.restore.cluster import restore_cluster
 
     configure_logs(logging.ERROR)  # what is to be known is in the report

@@ -46,9 +46,9 @@ def standalone(
     ] = None,
 ) -> None:
     """Serve streams from one folder, until SIGINT or SIGTERM."""
-    from tailrace.cli.logs import configure_logs
-    from tailrace.cli.standalone import StandaloneOptions
-    from tailrace.cli.standalone import run as serve
+    from tailrace.common.logs import configure_logs
+    from tailrace.processes.standalone import StandaloneOptions
+    from tailrace.processes.standalone import run as serve
 
     configure_logs()
     options = StandaloneOptions(

@@ -31,7 +31,7 @@ from tailrace.cli.values import HEAD
 from tailrace.client.model import ScalingPolicy, StreamConfig, StreamName
 from tailrace.common.errors import AlreadyExistsError, NoSuchStreamError
 from tailrace.common.names import check_scope_name, check_stream_name
-from tailrace.common.streamcut import StreamCut
+from tailrace.common.stream_cut import StreamCut
 
 if TYPE_CHECKING:
     from tailrace.client.context import ClientContext
@@ -170,7 +170,7 @@ def info(stream: StreamArgument, controller: ControllerOption = None, json: Json
 
 async def _describe(client: ClientContext, stream: StreamName) -> tuple[dict[str, Any], dict[str, str]]:
     """A stream for programs, and its policies for people."""
-    from tailrace.client.admin import StreamManager
+    from tailrace.client.control.stream_manager import StreamManager
     from tailrace.common.names import segment_epoch, segment_number
 
     found = await StreamManager(client).info(stream)
@@ -270,7 +270,7 @@ def truncate(
 
     async def work() -> None:
         from tailrace.cli.positions import check_cut_of
-        from tailrace.client.admin import StreamManager
+        from tailrace.client.control.stream_manager import StreamManager
 
         async with connected(SETTINGS.choose_controller(controller)) as client:
             target = await StreamManager(client).tail(stream) if not isinstance(place, StreamCut) else place

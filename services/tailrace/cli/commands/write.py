@@ -14,13 +14,14 @@ from tailrace.cli.lines import by_key, known_length, read_lines
 from tailrace.cli.output import print_json, print_line, progress_bar
 from tailrace.cli.session import connected, run
 from tailrace.cli.settings import SETTINGS, ControllerOption, JsonOption
-from tailrace.cli.values import count_text, size_text
+from tailrace.cli.values import count_text
 from tailrace.client.model import StreamName
 from tailrace.common.errors import BadRequestError, SegmentSealedError, StreamSealedError
+from tailrace.common.quantities import size_text
 
 if TYPE_CHECKING:
     from tailrace.cli.output import Bar
-    from tailrace.client.writer import EventWriter
+    from tailrace.client.writer.event_writer import EventWriter
 
 
 @dataclass(slots=True)
@@ -64,7 +65,7 @@ def write(
 
 
 async def _work(controller: str, stream: StreamName, file: Path | None, key: str | None) -> _Report:
-    from tailrace.client.writer import EventWriter
+    from tailrace.client.writer.event_writer import EventWriter
 
     total = known_length(file)
     report = _Report()

@@ -18,12 +18,12 @@ from tailrace.cli.demo.flights import Flight
 from tailrace.cli.demo.report import Figures, Tiers, percentile
 from tailrace.cli.demo.server import ServerProcess
 from tailrace.cli.session import tidy_up
-from tailrace.cli.together import all_of, beside
 from tailrace.client.context import ClientContext
+from tailrace.client.group.reader_group import ReaderGroupManager, group_config
 from tailrace.client.model import ScalingPolicy, StreamConfig, StreamName
-from tailrace.client.reader import EventReader
-from tailrace.client.readergroup import ReaderGroupManager, group_config
-from tailrace.client.writer import EventWriter
+from tailrace.client.reader.event_reader import EventReader
+from tailrace.client.writer.event_writer import EventWriter
+from tailrace.common.task_groups import all_of, beside
 
 SCOPE: Final = "demo"
 SEGMENTS: Final = 4

@@ -1,1 +1,1 @@
-"""The parts of the blocking facade; `tailrace.client.sync` joins them."""
+"""The parts of the blocking facade; `tailrace.client.blocking.client` joins them."""

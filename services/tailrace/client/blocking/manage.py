@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tailrace.client.admin import StreamInfo, StreamManager
     from tailrace.client.blocking.portal import Portal
-    from tailrace.client.groupstate.records import Checkpoint, Position, ReaderGroupConfig
+    from tailrace.client.control.stream_manager import StreamInfo, StreamManager
+    from tailrace.client.group.reader_group import ReaderGroup, ReaderGroupManager
+    from tailrace.client.group.state.records import Checkpoint, Position, ReaderGroupConfig
     from tailrace.client.model import StreamConfig, StreamName
-    from tailrace.client.readergroup import ReaderGroup, ReaderGroupManager
-    from tailrace.common.streamcut import StreamCut
+    from tailrace.common.stream_cut import StreamCut
 
 
 class BlockingStreamManager:

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tailrace.client.blocking.portal import Portal
-    from tailrace.client.bytestream import ByteStreamReader
-    from tailrace.client.groupstate.records import Position
-    from tailrace.client.reader import EventRead, EventReader
+    from tailrace.client.byte_stream import ByteStreamReader
+    from tailrace.client.group.state.records import Position
+    from tailrace.client.reader.event_reader import EventRead, EventReader
     from tailrace.client.tables import KeyValueTable, TableKeyParts, TableValue
 
 

@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tailrace.client.blocking.portal import Portal
-    from tailrace.client.bytestream import ByteStreamWriter
+    from tailrace.client.byte_stream import ByteStreamWriter
     from tailrace.client.model import TransactionState
-    from tailrace.client.routedwriter import RoutedWriter
-    from tailrace.client.transactions import Transaction, TransactionalWriter
+    from tailrace.client.writer.routed_writer import RoutedWriter
+    from tailrace.client.writer.transactions import Transaction, TransactionalWriter
 
 
 class _BlockingWrites:

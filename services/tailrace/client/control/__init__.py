@@ -1,1 +1,1 @@
-"""Calls to the controller, by subject (controller §4); `tailrace.client.controller` joins them in one client."""
+"""Calls to the controller, by subject (controller §4); `controller` joins them in one client."""

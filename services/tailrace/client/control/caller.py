@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tailrace.client.control.transport import UnknownStatusError
 from tailrace.client.model import Cut, SegmentRange, StreamName
 from tailrace.client.retry import Backoff
-from tailrace.client.transport import UnknownStatusError
 from tailrace.common import limits
 from tailrace.common.errors import (
     ClientClosedError,
@@ -18,7 +18,7 @@ from tailrace.common.errors import (
     UnavailableError,
 )
 from tailrace.common.ranges import KeyRange
-from tailrace.common.realports import SystemEntropy
+from tailrace.common.real_ports import SystemEntropy
 from tailrace.rpc import controller_pb2 as pb
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from tailrace.client.transport import ControllerTransport
+    from tailrace.client.control.transport import ControllerTransport
     from tailrace.common.ports import Entropy
 
 M = TypeVar("M", bound="Message")

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 
 from tailrace.client.control.caller import Caller, check_status, cut_message, stream_info
-from tailrace.client.groupstate.records import ReaderGroupConfig
+from tailrace.client.group.state.records import ReaderGroupConfig
 from tailrace.client.model import Cut, StreamName
 from tailrace.common.errors import (
     BadRequestError,
@@ -17,7 +17,7 @@ from tailrace.common.errors import (
     NoSuchStreamError,
     WriteConflictError,
 )
-from tailrace.common.streamcut import StreamCut
+from tailrace.common.stream_cut import StreamCut
 from tailrace.rpc import controller_pb2 as pb
 
 

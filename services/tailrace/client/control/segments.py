@@ -30,7 +30,7 @@ from tailrace.rpc import controller_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace.client.transport import ControllerTransport
+    from tailrace.client.control.transport import ControllerTransport
     from tailrace.common.ports import Entropy
     from tailrace.common.ranges import KeyRange
 

@@ -10,11 +10,11 @@ import grpc
 import structlog
 from google.protobuf import message_factory
 
-from tailrace.client.transport import ERROR_NAME_KEY
+from tailrace.client.control.transport import ERROR_NAME_KEY
 from tailrace.common.auth import Principal
 from tailrace.common.errors import GRPC_INTERNAL, TailraceError
-from tailrace.controller.grpc.call import Call
-from tailrace.controller.grpc.services import SERVICES, ControllerServices
+from tailrace.controller.calls.call import Call
+from tailrace.controller.calls.services import SERVICES, ControllerServices
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import ServiceDescriptor

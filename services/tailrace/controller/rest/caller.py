@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tailrace.common import limits
 from tailrace.common.auth import Principal
-from tailrace.controller.grpc.call import Call
+from tailrace.controller.calls.call import Call
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fastapi import Request
     from google.protobuf.message import Message
 
-    from tailrace.controller.grpc.services import ControllerServices
+    from tailrace.controller.calls.services import ControllerServices
 
 from tailrace.rpc import controller_pb2 as pb
 

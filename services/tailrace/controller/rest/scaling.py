@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace.common import limits
+from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.controller.rest import models
-from tailrace.controller.store import StreamKey
 
 if TYPE_CHECKING:
-    from tailrace.controller.grpc.call import Core
-    from tailrace.controller.model import Epoch
+    from tailrace.controller.calls.call import Core
+    from tailrace.controller.metadata.model import Epoch
 
 
 async def scaling_events(

@@ -9,7 +9,7 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response
 
 from tailrace.common import names
 from tailrace.common.errors import NoSuchStreamError
-from tailrace.controller.grpc.services import ControllerServices
+from tailrace.controller.calls.services import ControllerServices
 from tailrace.controller.rest import models
 from tailrace.controller.rest.caller import Caller
 from tailrace.controller.rest.convert import config_message, stream_property

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace.controller.epochs import epoch_span, segments_of, wholly_before, without_future
-from tailrace.controller.model import StreamState
-from tailrace.controller.policies import ranges_for_policy
-from tailrace.controller.store import Change, Snapshot, StreamKey
-from tailrace.controller.transitions import finished, scaling
+from tailrace.controller.metadata.epochs import epoch_span, segments_of, wholly_before, without_future
+from tailrace.controller.metadata.model import StreamState
+from tailrace.controller.metadata.policies import ranges_for_policy
+from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
+from tailrace.controller.metadata.transitions import finished, scaling
 from tailrace.controller.workflows import listing
 from tailrace.controller.workflows.context import segment_name, segment_names
 from tailrace.controller.workflows.scale import record_sealed, seal_segments
 
 if TYPE_CHECKING:
-    from tailrace.controller.records import Intent, StreamRecord, TruncateIntent
+    from tailrace.controller.metadata.records import Intent, StreamRecord, TruncateIntent
     from tailrace.controller.workflows.context import WorkflowContext
 
 

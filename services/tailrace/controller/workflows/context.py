@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tailrace.common.ports import Clock, Entropy
-    from tailrace.controller.model import StreamSegment
-    from tailrace.controller.scopes import ScopeStore
-    from tailrace.controller.segments import SegmentOperations
-    from tailrace.controller.store import StreamKey, StreamStore
+    from tailrace.controller.metadata.model import StreamSegment
+    from tailrace.controller.metadata.scope_store import ScopeStore
+    from tailrace.controller.metadata.stream_store import StreamKey, StreamStore
+    from tailrace.controller.workflows.segments import SegmentOperations
 
 INTENT_ID_BYTES = 8
 

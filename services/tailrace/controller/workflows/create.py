@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from tailrace.common import names
 from tailrace.common.errors import NoSuchScopeError, WriteConflictError
-from tailrace.controller.epochs import first_epoch
-from tailrace.controller.model import ScalingPolicy, StreamConfig, StreamState
-from tailrace.controller.records import CreateIntent, Record, StreamRecord
-from tailrace.controller.store import Change, Snapshot, StreamKey
-from tailrace.controller.transitions import created, finished, first_segment_number, tombstone
+from tailrace.controller.metadata.epochs import first_epoch
+from tailrace.controller.metadata.model import ScalingPolicy, StreamConfig, StreamState
+from tailrace.controller.metadata.records import CreateIntent, Record, StreamRecord
+from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
+from tailrace.controller.metadata.transitions import created, finished, first_segment_number, tombstone
 from tailrace.controller.workflows import listing
 from tailrace.controller.workflows.context import segment_names
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from tailrace.common import limits
 from tailrace.common.errors import WriteConflictError
-from tailrace.controller.epochs import segments_of
-from tailrace.controller.model import Epoch, StreamState
-from tailrace.controller.records import CompletedChunk, DeleteIntent, StreamRecord
-from tailrace.controller.store import Change, Snapshot, StreamKey
-from tailrace.controller.transitions import deleting, tombstone
+from tailrace.controller.metadata.epochs import segments_of
+from tailrace.controller.metadata.model import Epoch, StreamState
+from tailrace.controller.metadata.records import CompletedChunk, DeleteIntent, StreamRecord
+from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
+from tailrace.controller.metadata.transitions import deleting, tombstone
 from tailrace.controller.workflows import listing
 from tailrace.controller.workflows.context import segment_names
 from tailrace.controller.workflows.create import mark_of

@@ -16,12 +16,12 @@ import structlog
 
 from tailrace.common import limits
 from tailrace.common.errors import DeadlineError, OverloadedError, TailraceError, UnavailableError, WriteConflictError
-from tailrace.controller.metadata import PENDING_TABLE
-from tailrace.controller.ports import UNCONDITIONAL, Put
-from tailrace.controller.records import PendingRecord, StreamRecord, decode, encode
-from tailrace.controller.segments import gather_bounded
-from tailrace.controller.store import StreamKey
+from tailrace.controller.metadata.metadata_store import PENDING_TABLE
+from tailrace.controller.metadata.ports import UNCONDITIONAL, Put
+from tailrace.controller.metadata.records import PendingRecord, StreamRecord, decode, encode
+from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.controller.workflows import steps
+from tailrace.controller.workflows.segments import gather_bounded
 from tailrace.controller.workflows.transactions import expire
 
 if TYPE_CHECKING:

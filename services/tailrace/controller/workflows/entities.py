@@ -14,9 +14,9 @@ import structlog
 
 from tailrace.common import limits
 from tailrace.common.errors import DeadlineError, OverloadedError, TailraceError, UnavailableError, WriteConflictError
-from tailrace.controller.metadata import PENDING_TABLE
-from tailrace.controller.ports import UNCONDITIONAL, Put
-from tailrace.controller.records import PendingRecord, decode, encode
+from tailrace.controller.metadata.metadata_store import PENDING_TABLE
+from tailrace.controller.metadata.ports import UNCONDITIONAL, Put
+from tailrace.controller.metadata.records import PendingRecord, decode, encode
 
 if TYPE_CHECKING:
     from tailrace.controller.workflows.context import WorkflowContext

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from tailrace.common import limits
 from tailrace.common.errors import NoSuchScopeError, WriteConflictError
-from tailrace.controller.model import StreamState
-from tailrace.controller.records import ScopeStreamEntry, StreamRecord
-from tailrace.controller.scopes import STREAMS
+from tailrace.controller.metadata.model import StreamState
+from tailrace.controller.metadata.records import ScopeStreamEntry, StreamRecord
+from tailrace.controller.metadata.scope_store import STREAMS
 
 if TYPE_CHECKING:
-    from tailrace.controller.store import StreamKey
+    from tailrace.controller.metadata.stream_store import StreamKey
     from tailrace.controller.workflows.context import WorkflowContext
 
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tailrace.controller.epochs import next_epoch
-from tailrace.controller.model import StreamState
-from tailrace.controller.records import Record, ScaleIntent, SealedRecord, StreamRecord
-from tailrace.controller.store import Change, Snapshot, StreamKey
-from tailrace.controller.transitions import finished
+from tailrace.controller.metadata.epochs import next_epoch
+from tailrace.controller.metadata.model import StreamState
+from tailrace.controller.metadata.records import Record, ScaleIntent, SealedRecord, StreamRecord
+from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
+from tailrace.controller.metadata.transitions import finished
 from tailrace.controller.workflows.context import segment_name, segment_names
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from tailrace.controller.records import (
+from tailrace.controller.metadata.records import (
     CreateIntent,
     DeleteIntent,
     ScaleIntent,
@@ -23,7 +23,7 @@ from tailrace.controller.workflows.transactions import abort_pass, commit_pass, 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace.controller.store import StreamKey
+    from tailrace.controller.metadata.stream_store import StreamKey
     from tailrace.controller.workflows.context import WorkflowContext
 
 

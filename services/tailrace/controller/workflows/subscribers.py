@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from tailrace.common import limits
 from tailrace.common.errors import NoSuchStreamError, OverloadedError
-from tailrace.controller.records import StreamRecord, Subscriber, SubscribersRecord
-from tailrace.controller.store import Change, Snapshot, StreamKey
-from tailrace.controller.transitions import require
+from tailrace.controller.metadata.records import StreamRecord, Subscriber, SubscribersRecord
+from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
+from tailrace.controller.metadata.transitions import require
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,8 +13,8 @@ import msgspec
 
 from tailrace.common import limits, names
 from tailrace.common.errors import IllegalStateError, WriteConflictError
-from tailrace.controller.epochs import transaction_segments
-from tailrace.controller.records import (
+from tailrace.controller.metadata.epochs import transaction_segments
+from tailrace.controller.metadata.records import (
     CompletedChunk,
     CompletedTransaction,
     Record,
@@ -22,15 +22,20 @@ from tailrace.controller.records import (
     TransactionRecord,
     WriterMark,
 )
-from tailrace.controller.store import Change, Snapshot, StreamKey
-from tailrace.controller.transitions import aborts_done, commit_batch_done, commit_batch_taken, transaction_aborting
+from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
+from tailrace.controller.metadata.transitions import (
+    aborts_done,
+    commit_batch_done,
+    commit_batch_taken,
+    transaction_aborting,
+)
 from tailrace.controller.workflows.context import segment_name
 from tailrace.controller.workflows.delete import completed_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace.controller.model import Epoch
+    from tailrace.controller.metadata.model import Epoch
     from tailrace.controller.workflows.context import WorkflowContext
 
 

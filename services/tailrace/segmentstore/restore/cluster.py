@@ -8,8 +8,8 @@ import shutil
 import uuid
 from typing import TYPE_CHECKING
 
-from tailrace.cluster.clusterobject import CLUSTER_KEY, read_mark
-from tailrace.cluster.datafolder import Manifest, note_opened, take_epoch, write_manifest
+from tailrace.cluster.cluster_identity import CLUSTER_KEY, read_mark
+from tailrace.cluster.data_folder import Manifest, note_opened, take_epoch, write_manifest
 from tailrace.common import limits
 from tailrace.common.errors import StartError
 from tailrace.log.disk import RealDisk
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tailrace.cluster.clusterobject import ClusterMark
-    from tailrace.cluster.datafolder import LogKind
+    from tailrace.cluster.cluster_identity import ClusterMark
+    from tailrace.cluster.data_folder import LogKind
     from tailrace.common.ports import Clock, Entropy
-    from tailrace.log.closedobject import ClosedObjectLog
-    from tailrace.segmentstore.snapshot import SnapshotName
-    from tailrace.segmentstore.state import ContainerState
+    from tailrace.log.closed_object import ClosedObjectLog
+    from tailrace.segmentstore.metadata.state import ContainerState
+    from tailrace.segmentstore.tier2.snapshot import SnapshotName
     from tailrace.storage.port import ObjectStore
 
 

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, DataError, DataLossError, NotFoundError
 from tailrace.kernel import BlockCache
-from tailrace.log.closedobject import ClosedObjectLog
-from tailrace.segmentstore import checkpoint
-from tailrace.segmentstore import operations as ops
-from tailrace.segmentstore.cachemanager import CacheManager
-from tailrace.segmentstore.commits import Committer
-from tailrace.segmentstore.pipeline import Pipeline
-from tailrace.segmentstore.recovery import Recovery
+from tailrace.log.closed_object import ClosedObjectLog
+from tailrace.segmentstore.cache.cache_manager import CacheManager
+from tailrace.segmentstore.container.committer import Committer
+from tailrace.segmentstore.container.operation_processor import Pipeline
+from tailrace.segmentstore.container.recovery import Recovery
+from tailrace.segmentstore.metadata import checkpoint
+from tailrace.segmentstore.metadata import operations as ops
+from tailrace.segmentstore.metadata.state import ContainerState
 from tailrace.segmentstore.restore.report import RestoredContainer
-from tailrace.segmentstore.snapshot import Snapshot, SnapshotName
-from tailrace.segmentstore.state import ContainerState
+from tailrace.segmentstore.tier2.snapshot import Snapshot, SnapshotName
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tailrace.common.ports import Clock, Entropy
     from tailrace.log.port import DurableLog
+    from tailrace.segmentstore.metadata.segment import Segment
     from tailrace.segmentstore.restore.survey import Survey
-    from tailrace.segmentstore.segment import Segment
     from tailrace.storage.port import ObjectStore
 
 

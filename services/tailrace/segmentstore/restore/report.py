@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tailrace.segmentstore.state import ContainerState
+    from tailrace.segmentstore.metadata.state import ContainerState
 
 
 @dataclass(frozen=True, slots=True)

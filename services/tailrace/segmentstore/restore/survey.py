@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tailrace.kernel import crc32c
-from tailrace.segmentstore.snapshot import SnapshotName, folder, parse_key
-from tailrace.segmentstore.tier2 import OBJECT_KINDS, writer_of_key
+from tailrace.segmentstore.tier2.chunk_objects import OBJECT_KINDS, writer_of_key
+from tailrace.segmentstore.tier2.snapshot import SnapshotName, folder, parse_key
 
 if TYPE_CHECKING:
     from tailrace.storage.port import ObjectStore

@@ -9,13 +9,13 @@ from tailrace.common.errors import DataError
 from tailrace.log.closed import Damage
 from tailrace.log.port import ReadableLog
 from tailrace.segmentstore.api import SegmentKind
-from tailrace.segmentstore.attributestore import AttributeStore
-from tailrace.segmentstore.reads import SegmentReader
-from tailrace.segmentstore.recovery import Recovery, missing_bytes
-from tailrace.segmentstore.state import ContainerState
-from tailrace.segmentstore.verify.chunkbytes import ChunkReader
+from tailrace.segmentstore.attributes.attribute_store import AttributeStore
+from tailrace.segmentstore.cache.segment_reader import SegmentReader
+from tailrace.segmentstore.container.recovery import Recovery, missing_bytes
+from tailrace.segmentstore.metadata.state import ContainerState
+from tailrace.segmentstore.verify.chunk_bytes import ChunkReader
 from tailrace.segmentstore.verify.indexes import IndexWalk
-from tailrace.segmentstore.verify.logbytes import LogBytes
+from tailrace.segmentstore.verify.log_bytes import LogBytes
 from tailrace.segmentstore.verify.objects import ObjectWalk
 from tailrace.segmentstore.verify.snapshots import SnapshotWalk
 from tailrace.segmentstore.verify.tables import TableWalk
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 
     from tailrace.log.port import RecoveredFrame
-    from tailrace.segmentstore.cachemanager import CacheManager
-    from tailrace.segmentstore.segment import Segment
-    from tailrace.segmentstore.tier2 import Tier2
+    from tailrace.segmentstore.cache.cache_manager import CacheManager
+    from tailrace.segmentstore.metadata.segment import Segment
+    from tailrace.segmentstore.tier2.chunk_objects import Tier2
     from tailrace.segmentstore.verify.report import ContainerReport
     from tailrace.storage.port import ObjectStore
 

@@ -8,20 +8,20 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tailrace.cluster.clusterobject import CLUSTER_KEY, marked_cluster, read_mark
-from tailrace.cluster.datafolder import Manifest, opened_epoch, read_data_folder
+from tailrace.cluster.cluster_identity import CLUSTER_KEY, marked_cluster, read_mark
+from tailrace.cluster.data_folder import Manifest, opened_epoch, read_data_folder
 from tailrace.common import limits
 from tailrace.common.errors import StartError
 from tailrace.kernel import BlockCache
 from tailrace.log.closed import ClosedLog, ReadOnlyDisk
-from tailrace.log.closedobject import ClosedObjectLog
-from tailrace.log.objectkeys import LogKeys
-from tailrace.segmentstore.cachemanager import CacheManager
-from tailrace.segmentstore.tier2 import Tier2
+from tailrace.log.closed_object import ClosedObjectLog
+from tailrace.log.object_keys import LogKeys
+from tailrace.segmentstore.cache.cache_manager import CacheManager
+from tailrace.segmentstore.tier2.chunk_objects import Tier2
 from tailrace.segmentstore.verify.container import ContainerVerification, LostLog
-from tailrace.segmentstore.verify.logobjects import account_for_log
+from tailrace.segmentstore.verify.log_objects import account_for_log
 from tailrace.segmentstore.verify.objects import account_for_others
-from tailrace.segmentstore.verify.readstore import ReadStore
+from tailrace.segmentstore.verify.read_only_store import ReadStore
 from tailrace.segmentstore.verify.report import ContainerReport, Problem, Report
 from tailrace.storage.obstores import open_object_store
 

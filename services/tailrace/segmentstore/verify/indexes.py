@@ -13,7 +13,7 @@ from tailrace.storage import chunks
 
 if TYPE_CHECKING:
     from tailrace.segmentstore.attributes.page import Page
-    from tailrace.segmentstore.segment import Segment
+    from tailrace.segmentstore.metadata.segment import Segment
     from tailrace.segmentstore.verify.report import ContainerReport
     from tailrace.storage.port import ObjectStore
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from tailrace.cluster.clusterobject import CLUSTER_KEY
+from tailrace.cluster.cluster_identity import CLUSTER_KEY
 from tailrace.common.errors import CorruptionError, FormatVersionError, NotFoundError
-from tailrace.segmentstore.fields import ChunkRef
+from tailrace.segmentstore.metadata.fields import ChunkRef
 from tailrace.segmentstore.verify.report import Orphan
 from tailrace.storage import chunks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tailrace.segmentstore.segment import Segment
-    from tailrace.segmentstore.state import ContainerState
-    from tailrace.segmentstore.verify.chunkbytes import ChunkReader
-    from tailrace.segmentstore.verify.readstore import ReadStore
+    from tailrace.segmentstore.metadata.segment import Segment
+    from tailrace.segmentstore.metadata.state import ContainerState
+    from tailrace.segmentstore.verify.chunk_bytes import ChunkReader
+    from tailrace.segmentstore.verify.read_only_store import ReadStore
     from tailrace.segmentstore.verify.report import ContainerReport, Report
     from tailrace.storage.port import ObjectStore
 

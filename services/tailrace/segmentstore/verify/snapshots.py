@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace.common.errors import CorruptionError, DataError, NotFoundError
-from tailrace.segmentstore.snapshot import Snapshot, SnapshotName, folder, parse_key
+from tailrace.segmentstore.tier2.snapshot import Snapshot, SnapshotName, folder, parse_key
 from tailrace.segmentstore.verify.report import Orphan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tailrace.segmentstore.fields import ChunkRef
-    from tailrace.segmentstore.state import ContainerState
-    from tailrace.segmentstore.verify.chunkbytes import ChunkReader
+    from tailrace.segmentstore.metadata.fields import ChunkRef
+    from tailrace.segmentstore.metadata.state import ContainerState
+    from tailrace.segmentstore.verify.chunk_bytes import ChunkReader
     from tailrace.segmentstore.verify.report import ContainerReport
     from tailrace.storage.port import ObjectStore
 

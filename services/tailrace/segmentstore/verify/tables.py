@@ -12,9 +12,9 @@ from tailrace.segmentstore.tables.queries import following
 from tailrace.segmentstore.tables.record import HEADER_BYTES, NO_CHAIN, Record, decode_record, record_length
 
 if TYPE_CHECKING:
-    from tailrace.segmentstore.attributestore import AttributeStore
-    from tailrace.segmentstore.reads import SegmentReader
-    from tailrace.segmentstore.segment import Segment
+    from tailrace.segmentstore.attributes.attribute_store import AttributeStore
+    from tailrace.segmentstore.cache.segment_reader import SegmentReader
+    from tailrace.segmentstore.metadata.segment import Segment
     from tailrace.segmentstore.verify.report import ContainerReport
 
 

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from harness.localobjects import Hand, LocalObjects
-from tailrace.client.asyncclient import Client
-from tailrace_operator.controllers import Controllers
-from tailrace_operator.objects import READER_GROUPS, STREAMS
+from tailrace.client.async_client import Client
+from tailrace_operator.kube.objects import READER_GROUPS, STREAMS
 from tailrace_operator.readergroup.reconcile import ReaderGroupReconciler
-from tailrace_operator.reconciling import Reconciler
+from tailrace_operator.reconcile.outcome import Reconciler
+from tailrace_operator.runtime.controllers import Controllers
 from tailrace_operator.stream.reconcile import StreamReconciler
 
 

@@ -10,17 +10,17 @@ import cbor2
 import pytest
 
 from harness.localobjects import NAMESPACE, Hand
-from tailrace.client.asyncclient import Client
-from tailrace.client.groupstate.records import ReaderGroupConfig, RetentionType
+from tailrace.client.async_client import Client
+from tailrace.client.group.reader_group import group_config
+from tailrace.client.group.state.records import ReaderGroupConfig, RetentionType
 from tailrace.client.model import StreamName
-from tailrace.client.readergroup import group_config
 from tailrace.common import limits
 from tailrace.common.errors import NoSuchReaderGroupError
-from tailrace.common.streamcut import parse_stream_cut
+from tailrace.common.stream_cut import parse_stream_cut
 from tailrace.wire.tables import TableEntry
-from tailrace_operator.controllers import ClusterName
-from tailrace_operator.objects import READER_GROUPS, STREAM_CLUSTERS
+from tailrace_operator.kube.objects import READER_GROUPS, STREAM_CLUSTERS
 from tailrace_operator.readergroup.rust import state_table
+from tailrace_operator.runtime.controllers import ClusterName
 
 EVENT_BYTES = 18
 """An event of 10 bytes in a segment."""

@@ -10,13 +10,13 @@ from sim.bugs.registry import bug
 from sim.workloads.pressure import PressureWorkload, Shortage
 from sim.workloads.server import ServerWorkload
 from tailrace.kernel import BlockCache, _cache_py
-from tailrace.segmentstore import commits, recovery
 from tailrace.segmentstore.api import ReadResult
-from tailrace.segmentstore.cachemanager import CacheManager
-from tailrace.segmentstore.fields import ChunkRef
-from tailrace.segmentstore.readindex import Entry, ReadIndex
-from tailrace.segmentstore.reads import SegmentReader
-from tailrace.segmentstore.segment import Segment
+from tailrace.segmentstore.cache.cache_manager import CacheManager
+from tailrace.segmentstore.cache.segment_reader import SegmentReader
+from tailrace.segmentstore.container import committer, recovery
+from tailrace.segmentstore.metadata.fields import ChunkRef
+from tailrace.segmentstore.metadata.read_index import Entry, ReadIndex
+from tailrace.segmentstore.metadata.segment import Segment
 from tailrace.segmentstore.server.budgets import ConnectionBudget
 
 
@@ -116,7 +116,7 @@ def _evicted_before_tier2_has_all(patch: pytest.MonkeyPatch) -> None:
             for entry in segment.read_index.between(ref.segment_offset, ref.end):
                 cache.make_evictable(entry)
 
-    patch.setattr(commits, "mark_tiered", mark)
+    patch.setattr(committer, "mark_tiered", mark)
     patch.setattr(recovery, "mark_tiered", mark)
 
 

@@ -7,12 +7,12 @@ import pytest
 from sim.bugs.registry import bug
 from sim.violations import Violation
 from sim.workloads.cluster import ClusterWorkload
-from tailrace.client.blocks import Run
-from tailrace.client.groupstate import records as r
-from tailrace.client.groupstate.state import GroupState
-from tailrace.client.membership import GroupMember
-from tailrace.client.reader import EventReader
-from tailrace.client.segmentwriter import SegmentWriter
+from tailrace.client.group.membership import GroupMember
+from tailrace.client.group.state import records as r
+from tailrace.client.group.state.state import GroupState
+from tailrace.client.reader.event_reader import EventReader
+from tailrace.client.writer.append_blocks import Run
+from tailrace.client.writer.segment_writer import SegmentWriter
 from tailrace.common import limits
 
 

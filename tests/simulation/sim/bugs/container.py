@@ -9,12 +9,12 @@ from sim.workloads.container import ContainerWorkload
 from sim.workloads.segment_model import SoleClient
 from sim.workloads.streams import SharedStream
 from tailrace.common import limits
-from tailrace.segmentstore import operations as ops
-from tailrace.segmentstore import storagewriter
-from tailrace.segmentstore.checkpointer import Checkpointer
-from tailrace.segmentstore.container import Container
-from tailrace.segmentstore.recovery import Recovery
-from tailrace.segmentstore.state import ContainerState
+from tailrace.segmentstore.background import storage_writer
+from tailrace.segmentstore.container.checkpointer import Checkpointer
+from tailrace.segmentstore.container.container import Container
+from tailrace.segmentstore.container.recovery import Recovery
+from tailrace.segmentstore.metadata import operations as ops
+from tailrace.segmentstore.metadata.state import ContainerState
 
 
 def _sharing(seed: int) -> ContainerWorkload:
@@ -24,7 +24,7 @@ def _sharing(seed: int) -> ContainerWorkload:
     workload.knobs |= {
         (limits, "FLUSH_INTERVAL_S"): 0.05,
         (limits, "FLUSH_TICK_S"): 0.02,
-        (storagewriter, "_SHARED_MAX_BYTES"): 1_000_000,
+        (storage_writer, "_SHARED_MAX_BYTES"): 1_000_000,
     }
     return workload
 

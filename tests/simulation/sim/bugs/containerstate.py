@@ -11,19 +11,20 @@ from sim.bugs.registry import bug
 from sim.workloads.pressure import PressureWorkload, Shortage
 from tailrace.common.errors import CorruptionError
 from tailrace.segmentstore import attributes as index
-from tailrace.segmentstore import attributestore, checkpoint, oplog
-from tailrace.segmentstore import operations as ops
 from tailrace.segmentstore.api import EVENT_COUNT, NULL_ATTRIBUTE, MergeResult, is_core_attribute
-from tailrace.segmentstore.attributestore import AttributeStore, Buffer, _Pages
-from tailrace.segmentstore.container import Container
-from tailrace.segmentstore.control import SegmentControl
-from tailrace.segmentstore.fields import Attributes
-from tailrace.segmentstore.oplog import Placed
-from tailrace.segmentstore.recovery import Recovery
-from tailrace.segmentstore.segment import Segment
-from tailrace.segmentstore.state import ContainerState
-from tailrace.segmentstore.storagewriter import StorageWriter
-from tailrace.segmentstore.tier2 import Section, Tier2
+from tailrace.segmentstore.attributes import attribute_store
+from tailrace.segmentstore.attributes.attribute_store import AttributeStore, Buffer, _Pages
+from tailrace.segmentstore.background.storage_writer import StorageWriter
+from tailrace.segmentstore.container.container import Container
+from tailrace.segmentstore.container.recovery import Recovery
+from tailrace.segmentstore.container.segment_operations import SegmentControl
+from tailrace.segmentstore.metadata import checkpoint, operation_log
+from tailrace.segmentstore.metadata import operations as ops
+from tailrace.segmentstore.metadata.fields import Attributes
+from tailrace.segmentstore.metadata.operation_log import Placed
+from tailrace.segmentstore.metadata.segment import Segment
+from tailrace.segmentstore.metadata.state import ContainerState
+from tailrace.segmentstore.tier2.chunk_objects import Section, Tier2
 
 
 def _small_frames(seed: int) -> PressureWorkload:
@@ -33,7 +34,7 @@ def _small_frames(seed: int) -> PressureWorkload:
 def _short_lived(seed: int) -> PressureWorkload:
     """Segments with attributes are deleted and created again all the time, and all index pages stay in memory."""
     workload = PressureWorkload(seed, Shortage.ATTRIBUTES)
-    workload.knobs[attributestore, "_PAGES_MAX_BYTES"] = 100_000
+    workload.knobs[attribute_store, "_PAGES_MAX_BYTES"] = 100_000
     for client in workload.heavy:
         client.again_chance = 0.1
     return workload
@@ -52,7 +53,7 @@ def _torn_checkpoint_as_base(patch: pytest.MonkeyPatch) -> None:
     load_whole = Recovery._load_checkpoint
 
     async def load(self: Recovery) -> int:
-        assembler = oplog.Assembler(ops.OperationType.CHECKPOINT)
+        assembler = operation_log.Assembler(ops.OperationType.CHECKPOINT)
         async for frame in self._log.recover():
             for _ in assembler.feed(frame.sequence, frame.payload, "log"):
                 pass

@@ -10,15 +10,16 @@ import pytest
 
 from sim.bugs.registry import bug
 from sim.workloads.cluster import ClusterWorkload
-from tailrace.client.groupstate.state import GroupState
+from tailrace.client.group.state.state import GroupState
 from tailrace.common.errors import NoSuchStreamError, UnavailableError
-from tailrace.controller import cuts, epochs, scopes, store, transitions
-from tailrace.controller.model import Epoch, StreamConfig, StreamSegment, TransactionState
-from tailrace.controller.ports import Put, Stored
-from tailrace.controller.records import StreamRecord, TransactionRecord
-from tailrace.controller.store import Change, Snapshot, StreamKey
-from tailrace.controller.transactions import TransactionManager, state_of
-from tailrace.controller.transitions import require, transaction_committing
+from tailrace.controller.managers import stream_cuts
+from tailrace.controller.managers.transactions import TransactionManager, state_of
+from tailrace.controller.metadata import epochs, scope_store, stream_store, transitions
+from tailrace.controller.metadata.model import Epoch, StreamConfig, StreamSegment, TransactionState
+from tailrace.controller.metadata.ports import Put, Stored
+from tailrace.controller.metadata.records import StreamRecord, TransactionRecord
+from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
+from tailrace.controller.metadata.transitions import require, transaction_committing
 from tailrace.controller.workflows import create, steps, transactions
 from tailrace.controller.workflows.context import WorkflowContext
 from tailrace.segmentstore.api import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
@@ -146,7 +147,7 @@ def _scale_forgets_predecessor(patch: pytest.MonkeyPatch) -> None:
         """The others are forgotten."""
         return [(successor, [segment.identifier]) for successor, _ in successors(segment, before, after)]
 
-    patch.setattr(cuts, "successors", short)
+    patch.setattr(stream_cuts, "successors", short)
 
 
 @bug("segment-numbers-restart", ClusterWorkload)
@@ -184,7 +185,7 @@ class _TrustingMetadata:
 @bug("unknown-metadata-write-taken-for-success", ClusterWorkload)
 def _unknown_outcome_taken_for_success(patch: pytest.MonkeyPatch) -> None:
     """A write of metadata whose answer was lost counts as done."""
-    change_records = store.change_records
+    change_records = stream_store.change_records
 
     async def trusting(
         metadata: Any, entropy: Any, table: str, keys: Sequence[bytes], decide: Callable[[Snapshot], Change[Any]]
@@ -192,8 +193,8 @@ def _unknown_outcome_taken_for_success(patch: pytest.MonkeyPatch) -> None:
         """Does not look again."""
         return await change_records(_TrustingMetadata(metadata), entropy, table, keys, decide)  # type: ignore[arg-type]
 
-    patch.setattr(store, "change_records", trusting)
-    patch.setattr(scopes, "change_records", trusting)
+    patch.setattr(stream_store, "change_records", trusting)
+    patch.setattr(scope_store, "change_records", trusting)
 
 
 @bug("cut-published-before-all-passed", ClusterWorkload)

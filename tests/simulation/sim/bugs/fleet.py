@@ -13,7 +13,7 @@ from sim.ports import EPOCH_MS
 from sim.workloads.fleet import FleetWorkload
 from tailrace.cluster.failure import FailureDetector, Renewal
 from tailrace.cluster.kubernetes import LEASES, Manifest
-from tailrace.cluster.leaseepochs import LeaseEpochs
+from tailrace.cluster.lease_epochs import LeaseEpochs
 from tailrace.cluster.leases import (
     WORKER_ROLE,
     ContainerLease,
@@ -26,7 +26,7 @@ from tailrace.cluster.leases import (
 from tailrace.cluster.placer import Placer
 from tailrace.common import limits
 from tailrace.log.object import ObjectLog
-from tailrace.segmentstore.ownerwatch import OwnerWatch
+from tailrace.segmentstore.container.ownership_check import OwnerWatch
 
 
 def _short(seed: int, faults: Sequence[str], rounds: int, least_s: float = 0.0) -> FleetWorkload:

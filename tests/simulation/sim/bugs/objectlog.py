@@ -11,13 +11,13 @@ import pytest
 from sim.bugs.registry import bug
 from sim.workloads.objectlog import ObjectLogWorkload
 from tailrace.common.errors import AlreadyExistsError, FencedError
-from tailrace.log import objectrecovery, objectscan, probe
+from tailrace.log import object_recovery, object_scan, probe
 from tailrace.log.claims import Claim, Claims
 from tailrace.log.object import ObjectLog
-from tailrace.log.objectcalls import ObjectCalls
-from tailrace.log.objectcleaner import ObjectCleaner
-from tailrace.log.objectrecovery import ObjectScan
-from tailrace.log.objectscan import ObjectScanner
+from tailrace.log.object_cleaner import ObjectCleaner
+from tailrace.log.object_recovery import ObjectScan
+from tailrace.log.object_requests import ObjectCalls
+from tailrace.log.object_scan import ObjectScanner
 from tailrace.storage.port import ObjectStore
 
 
@@ -135,8 +135,8 @@ def _missing_frame_taken_for_gap(patch: pytest.MonkeyPatch) -> None:
         own.greatest_acknowledged = -1
         return original(keys, top, mark, own, older)
 
-    original = objectrecovery.decide
-    patch.setattr(objectscan, "decide", decide)
+    original = object_recovery.decide
+    patch.setattr(object_scan, "decide", decide)
 
 
 @bug("late-frames-of-older-epochs-counted", ObjectLogWorkload)
@@ -155,7 +155,7 @@ def _late_frames_of_older_epochs_counted(patch: pytest.MonkeyPatch) -> None:
 @bug("kept-frames-not-verified", ObjectLogWorkload)
 def _kept_frames_not_verified(patch: pytest.MonkeyPatch) -> None:
     """A frame that a scan reads whole is taken for sound because its header is."""
-    patch.setattr(objectscan, "_is_sound", lambda header, data: len(data) == header.frame_length)
+    patch.setattr(object_scan, "_is_sound", lambda header, data: len(data) == header.frame_length)
 
 
 @bug("truncated-without-mark", ObjectLogWorkload)

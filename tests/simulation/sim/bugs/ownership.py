@@ -11,11 +11,11 @@ import pytest
 from sim.bugs.registry import bug
 from sim.workloads.ownership import OwnershipWorkload
 from tailrace.cluster import follower, placer
-from tailrace.cluster.clustermap import ClusterMap
+from tailrace.cluster.cluster_map import ClusterMap
 from tailrace.cluster.failure import FailureDetector
 from tailrace.cluster.heartbeat import HeartbeatRule
 from tailrace.cluster.kubernetes import Manifest
-from tailrace.cluster.leaseepochs import LeaseEpochs
+from tailrace.cluster.lease_epochs import LeaseEpochs
 from tailrace.cluster.leases import ContainerLease
 from tailrace.cluster.placement import Step, place
 from tailrace.cluster.renewal import Renewer

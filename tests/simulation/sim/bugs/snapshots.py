@@ -10,10 +10,11 @@ import pytest
 from sim.bugs.registry import bug
 from sim.workloads.snapshots import SnapshotWorkload
 from tailrace.common import limits
-from tailrace.segmentstore import checkpoint, snapshotter
-from tailrace.segmentstore import operations as ops
-from tailrace.segmentstore.fields import ChunkRef
-from tailrace.segmentstore.snapshotter import Snapshots, TailRun
+from tailrace.segmentstore.background import snapshotter
+from tailrace.segmentstore.background.snapshotter import Snapshots, TailRun
+from tailrace.segmentstore.metadata import checkpoint
+from tailrace.segmentstore.metadata import operations as ops
+from tailrace.segmentstore.metadata.fields import ChunkRef
 
 
 def _sweeping(seed: int) -> SnapshotWorkload:

@@ -17,9 +17,9 @@ from tailrace.segmentstore.api import (
     AttributeUpdate,
     AttributeUpdateType,
 )
-from tailrace.segmentstore.container import Container
-from tailrace.segmentstore.oplog import Placed
-from tailrace.segmentstore.recovery import Recovery
+from tailrace.segmentstore.container.container import Container
+from tailrace.segmentstore.container.recovery import Recovery
+from tailrace.segmentstore.metadata.operation_log import Placed
 from tailrace.segmentstore.tables import compaction, service
 from tailrace.segmentstore.tables.cache import EntryCache
 from tailrace.segmentstore.tables.plan import Bucket, Plan, plan_copy, plan_remove

@@ -9,10 +9,10 @@ import pytest
 from sim.bugs.registry import bug
 from sim.workloads.tier2 import SlowClient, Tier2Workload
 from tailrace.common import limits
-from tailrace.segmentstore import operations as ops
-from tailrace.segmentstore.orphansweep import OrphanSweep
-from tailrace.segmentstore.state import ContainerState
-from tailrace.segmentstore.tier2 import writer_of_key
+from tailrace.segmentstore.background.orphan_sweep import OrphanSweep
+from tailrace.segmentstore.metadata import operations as ops
+from tailrace.segmentstore.metadata.state import ContainerState
+from tailrace.segmentstore.tier2.chunk_objects import writer_of_key
 
 
 def _slow_store(seed: int) -> Tier2Workload:

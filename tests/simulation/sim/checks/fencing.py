@@ -7,7 +7,7 @@ import random
 
 from sim.violations import require
 from tailrace.common.errors import TailraceError
-from tailrace.segmentstore.container import Container
+from tailrace.segmentstore.container.container import Container
 
 
 class Fencing:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from sim.violations import require
 from tailrace.common import limits
 from tailrace.kernel import BLOCK_BYTES, BlockCache, blocks_needed
-from tailrace.segmentstore.container import Container
-from tailrace.segmentstore.state import ContainerState
+from tailrace.segmentstore.container.container import Container
+from tailrace.segmentstore.metadata.state import ContainerState
 from tailrace.segmentstore.tables.cache import EntryCache
 
 OWN_OPERATIONS_MAX_BYTES = 2 * limits.MIB

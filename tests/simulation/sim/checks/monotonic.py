@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from sim.violations import require
-from tailrace.segmentstore.state import ContainerState
+from tailrace.segmentstore.metadata.state import ContainerState
 
 
 class Seen(NamedTuple):

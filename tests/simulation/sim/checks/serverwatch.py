@@ -9,7 +9,7 @@ from sim.loop import SimLoop
 from sim.violations import require
 from tailrace.common import limits
 from tailrace.segmentstore.server.listener import SegmentStoreServer
-from tailrace.segmentstore.worker import Worker
+from tailrace.segmentstore.worker.worker import Worker
 
 TURNS_BETWEEN_LOOKS = 23
 IDLE_LOOKS_MAX = 6000

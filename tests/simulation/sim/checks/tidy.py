@@ -11,8 +11,8 @@ from typing import Any
 from sim.store import SimObjectStore
 from sim.violations import require
 from tailrace.common import limits
-from tailrace.segmentstore.container import Container
-from tailrace.segmentstore.segment import Segment
+from tailrace.segmentstore.container.container import Container
+from tailrace.segmentstore.metadata.segment import Segment
 
 LOOK_S = 2.0
 

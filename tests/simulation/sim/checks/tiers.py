@@ -5,8 +5,8 @@ from __future__ import annotations
 from sim.store import SimObjectStore
 from sim.violations import Violation, require
 from tailrace.common.errors import DataError
-from tailrace.segmentstore.container import Container
-from tailrace.segmentstore.fields import ChunkRef
+from tailrace.segmentstore.container.container import Container
+from tailrace.segmentstore.metadata.fields import ChunkRef
 from tailrace.storage import chunks
 
 Contents = dict[str, tuple[int, bytes]]

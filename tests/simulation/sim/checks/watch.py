@@ -9,8 +9,8 @@ from sim.checks.memory import check_cache, check_container, check_idle, check_re
 from sim.checks.monotonic import Monotonic
 from sim.loop import SimLoop
 from tailrace.common import limits
-from tailrace.segmentstore import attributestore
-from tailrace.segmentstore.container import Container
+from tailrace.segmentstore.attributes import attribute_store
+from tailrace.segmentstore.container.container import Container
 
 TURNS_BETWEEN_LOOKS = 7
 IDLE_LOOKS_MAX = 30_000
@@ -55,7 +55,7 @@ class ContainerWatch:
             return
         self._monotonic.look(owner.state)
         check_cache(owner._cache.cache, [owner.state], self._cache_bytes)
-        check_container(owner, LARGEST_APPEND_BYTES, attributestore._PAGES_MAX_BYTES)
+        check_container(owner, LARGEST_APPEND_BYTES, attribute_store._PAGES_MAX_BYTES)
 
     async def idle(self) -> None:
         """Nobody wants anything of the owner: what it does by itself comes to an end, and nothing stays taken.

@@ -14,7 +14,7 @@ from sim.violations import Violation, require
 from sim.workloads.leaving import LeftError, maybe_leave, settled
 from tailrace.common.errors import BadAttributeError, NoSuchSegmentError, SegmentExistsError, UnavailableError
 from tailrace.segmentstore.api import NULL_ATTRIBUTE, AttributeUpdate, AttributeUpdateType
-from tailrace.segmentstore.container import Container
+from tailrace.segmentstore.container.container import Container
 
 FEW = 12
 

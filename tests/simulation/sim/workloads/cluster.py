@@ -13,7 +13,7 @@ from sim.workloads.clusterclients import GROUP, StreamClients, persist
 from sim.workloads.clusterlives import StreamLives, TableLives
 from sim.workloads.clusternodes import Controllers, SimControllerTransport, StoreNode
 from sim.world import SimWorld
-from tailrace.client.asyncclient import Client
+from tailrace.client.async_client import Client
 from tailrace.client.model import ScalingPolicy, StreamConfig, StreamName
 from tailrace.common import limits
 from tailrace.common.errors import DataError, TailraceError

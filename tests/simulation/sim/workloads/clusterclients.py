@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 
 from sim.violations import Violation, require
 from sim.workloads.clusterledger import Ledger, Sent, check_cut, check_epochs
-from tailrace.client.asyncclient import Client
-from tailrace.client.groupstate.records import Position
-from tailrace.client.groupstate.records import RetentionType as GroupRetention
+from tailrace.client.async_client import Client
+from tailrace.client.group.reader_group import group_config
+from tailrace.client.group.state.records import Position
+from tailrace.client.group.state.records import RetentionType as GroupRetention
 from tailrace.client.model import PingStatus, StreamName, TransactionState
-from tailrace.client.reader import EventReader
-from tailrace.client.readergroup import group_config
-from tailrace.client.transactions import Transaction, TransactionalWriter
-from tailrace.client.writer import EventWriter
+from tailrace.client.reader.event_reader import EventReader
+from tailrace.client.writer.event_writer import EventWriter
+from tailrace.client.writer.transactions import Transaction, TransactionalWriter
 from tailrace.common.errors import (
     AlreadyExistsError,
     IllegalStateError,

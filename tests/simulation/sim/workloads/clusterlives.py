@@ -10,14 +10,14 @@ from typing import Any
 from sim.violations import Violation, require
 from sim.workloads.clusterclients import LEASE_MS, Transactor, all_epochs, persist, stored_pieces
 from sim.workloads.clusterledger import Ledger, Sent, check_cut, check_epochs
-from tailrace.client.asyncclient import Client
-from tailrace.client.batch import SegmentSlice
+from tailrace.client.async_client import Client
 from tailrace.client.control.tables import TableConfig
-from tailrace.client.groupstate.records import RetentionType as GroupRetention
+from tailrace.client.group.reader_group import group_config
+from tailrace.client.group.state.records import RetentionType as GroupRetention
 from tailrace.client.model import PingStatus, ScalingPolicy, StreamConfig, StreamName
-from tailrace.client.readergroup import group_config
+from tailrace.client.reader.batch import SegmentSlice
 from tailrace.client.tables import KeyValueTable, TableKeyParts
-from tailrace.client.transactions import Transaction
+from tailrace.client.writer.transactions import Transaction
 from tailrace.common.errors import (
     IllegalStateError,
     NotFoundError,

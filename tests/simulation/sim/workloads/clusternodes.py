@@ -9,21 +9,21 @@ from typing import Any
 
 from sim.process import SimProcess
 from sim.world import SimWorld
-from tailrace.client.pool import ConnectionPool
-from tailrace.client.segments import SegmentClient
-from tailrace.client.transport import error_of_status
+from tailrace.client.connections.pool import ConnectionPool
+from tailrace.client.connections.segments import SegmentClient
+from tailrace.client.control.transport import error_of_status
 from tailrace.client.types import Endpoint
 from tailrace.cluster.endpoints import ContainerEndpoints, EndpointMap
 from tailrace.common import limits
 from tailrace.common.budgets import Budgets
 from tailrace.common.errors import ConnectionLostError, TailraceError, UnavailableError
 from tailrace.controller.app import Controller
-from tailrace.controller.metadata import TableMetadataStore
+from tailrace.controller.metadata.metadata_store import TableMetadataStore
 from tailrace.controller.workflows.context import ControllerConfig
 from tailrace.log.file import FileLog
 from tailrace.segmentstore.server.budgets import InFlightBudget
 from tailrace.segmentstore.server.listener import SegmentStoreServer
-from tailrace.segmentstore.worker import Worker, WorkerPorts
+from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
 
 CONTAINERS = 2
 STORE = Endpoint("127.0.0.1", 12345)

@@ -24,9 +24,10 @@ from tailrace.common.errors import ContainerStoppedError, DataError, Unavailable
 from tailrace.kernel import BlockCache
 from tailrace.log.file import FileLog
 from tailrace.log.port import DurableLog
-from tailrace.segmentstore import pipeline, storagewriter
-from tailrace.segmentstore.cachemanager import CacheManager
-from tailrace.segmentstore.container import Container, ContainerPorts
+from tailrace.segmentstore.background import storage_writer
+from tailrace.segmentstore.cache.cache_manager import CacheManager
+from tailrace.segmentstore.container import operation_processor
+from tailrace.segmentstore.container.container import Container, ContainerPorts
 from tailrace.storage.port import ObjectStore
 
 CONTAINER = 2
@@ -69,8 +70,8 @@ class ContainerWorkload:
             (limits, "FLUSH_ATTRIBUTES_AGED_THRESHOLD"): rng.choice([1, 200]),
             (limits, "ATTRIBUTES_IN_MEMORY_PER_SEGMENT_MAX"): rng.choice([1, 5, 4096]),
             (limits, "DELETE_DELAY_S"): rng.choice([10.0, 120.0]),  # longer than reads take in this world
-            (storagewriter, "_SHARED_MAX_BYTES"): rng.choice([4_000, 100_000]),
-            (pipeline, "_ARENA_BYTES"): rng.choice([4_096, 65_536, 1024 * 1024]),
+            (storage_writer, "_SHARED_MAX_BYTES"): rng.choice([4_000, 100_000]),
+            (operation_processor, "_ARENA_BYTES"): rng.choice([4_096, 65_536, 1024 * 1024]),
         }
         self.knobs |= tidy_knobs(seed)
 

@@ -32,11 +32,11 @@ from sim.workloads.fleetobserver import Observer
 from sim.workloads.fleetplacement import MapHistory
 from sim.world import SimWorld
 from tailrace.client import Client
-from tailrace.cluster.datafolder import Manifest
+from tailrace.cluster.data_folder import Manifest
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS
 from tailrace.common import limits
 from tailrace.segmentstore.verify.folder import _StoreLogs, _Verification
-from tailrace.segmentstore.verify.readstore import ReadStore
+from tailrace.segmentstore.verify.read_only_store import ReadStore
 
 CALM_DEADLINE_S = 600.0
 PLACED_DEADLINE_S = 120.0 + limits.PLACER_CALM_S + limits.PLACER_UNHELD_MAX_S

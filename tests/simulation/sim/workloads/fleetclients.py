@@ -11,10 +11,10 @@ from sim.violations import require
 from sim.workloads.fleetledger import REFUSED, Growth, KeyHistory, Update
 from sim.workloads.fleetnodes import patiently
 from tailrace.client import Client, EventWriter, StreamName
-from tailrace.client.batch import SegmentReader, SegmentSlice, read_slice
 from tailrace.client.control.tables import TableConfig
 from tailrace.client.hashing import key_position
 from tailrace.client.model import ScalingPolicy, SegmentRange, StreamConfig, owner_of
+from tailrace.client.reader.batch import SegmentReader, SegmentSlice, read_slice
 from tailrace.client.tables import KeyValueTable, TableKeyParts
 from tailrace.client.types import NOT_EXISTS
 from tailrace.common.errors import (

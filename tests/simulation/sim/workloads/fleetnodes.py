@@ -16,18 +16,18 @@ from sim.store import AttachedStore, SimObjectStore
 from sim.violations import require
 from sim.workloads.fleetledger import Owners
 from sim.world import SimWorld
-from tailrace.client.connection import connect
-from tailrace.client.pool import ConnectionPool
-from tailrace.client.segments import SegmentClient
-from tailrace.client.transport import error_of_status
+from tailrace.client.connections.connection import connect
+from tailrace.client.connections.pool import ConnectionPool
+from tailrace.client.connections.segments import SegmentClient
+from tailrace.client.control.transport import error_of_status
 from tailrace.client.types import Endpoint
-from tailrace.cluster.endpointfollower import follow_endpoints
+from tailrace.cluster.endpoint_follower import follow_endpoints
 from tailrace.cluster.endpoints import ContainerEndpoints
 from tailrace.cluster.endpoints import Endpoint as ClusterEndpoint
 from tailrace.cluster.follower import Follower
 from tailrace.cluster.heartbeat import Heart
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS
-from tailrace.cluster.leaseepochs import LeaseEpochs
+from tailrace.cluster.lease_epochs import LeaseEpochs
 from tailrace.cluster.placer import Placer
 from tailrace.cluster.prober import HelloProber
 from tailrace.cluster.renewal import Renewer
@@ -35,13 +35,13 @@ from tailrace.common import limits
 from tailrace.common.budgets import Budgets
 from tailrace.common.errors import DeadlineError, NotOwnerError, TailraceError, UnavailableError
 from tailrace.controller.app import Controller
-from tailrace.controller.metadata import TableMetadataStore
+from tailrace.controller.metadata.metadata_store import TableMetadataStore
 from tailrace.kernel import BLOCK_BYTES
 from tailrace.log.object import ObjectLog
 from tailrace.log.port import Buffer
 from tailrace.segmentstore.server.budgets import InFlightBudget
 from tailrace.segmentstore.server.listener import SegmentStoreServer
-from tailrace.segmentstore.worker import Worker, WorkerPorts
+from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
 from tailrace.storage.port import ObjectStore
 
 T = TypeVar("T")

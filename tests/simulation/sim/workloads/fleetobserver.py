@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from sim.violations import require
 from sim.workloads.fleetclients import Clients
-from tailrace.client.pool import ConnectionPool
+from tailrace.client.connections.pool import ConnectionPool
 from tailrace.client.types import NO_VERSION, NOT_EXISTS, Endpoint, TableKey
 from tailrace.common.errors import TailraceError
 from tailrace.wire import commands as c

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sim.kubernetes import SimKubernetes
 from sim.violations import require
 from sim.workloads.fleetnodes import CLUSTER, CONTAINERS
-from tailrace.cluster.clustermap import read_map
+from tailrace.cluster.cluster_map import read_map
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, WatchEvent
 from tailrace.cluster.leases import read_worker_lease
 from tailrace.common import limits

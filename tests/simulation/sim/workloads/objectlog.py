@@ -21,7 +21,7 @@ from sim.world import SimWorld
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, DataLossError, FencedError, StartError, UnavailableError
 from tailrace.log.object import ObjectLog
-from tailrace.log.objectkeys import LogKeys, ObjectKind
+from tailrace.log.object_keys import LogKeys, ObjectKind
 from tailrace.log.probe import probe_conditions
 
 CONTAINER = 3

@@ -16,8 +16,9 @@ from sim.workloads.container import ContainerWorkload
 from sim.workloads.pressureclients import HoldingReader, LargeEvents
 from sim.workloads.segment_model import SoleClient
 from tailrace.common import limits
-from tailrace.segmentstore import attributestore, pipeline
-from tailrace.segmentstore.container import Container
+from tailrace.segmentstore.attributes import attribute_store
+from tailrace.segmentstore.container import operation_processor
+from tailrace.segmentstore.container.container import Container
 from tailrace.storage.port import ObjectStore
 
 CACHE_BYTES = 2 * limits.MIB
@@ -90,7 +91,7 @@ class PressureWorkload(ContainerWorkload):
             (limits, "FLUSH_ATTRIBUTES_AGED_THRESHOLD"): 1,
             (limits, "ATTRIBUTES_IN_MEMORY_PER_SEGMENT_MAX"): rng.choice([1, 5, 50]),
             (limits, "ATTRIBUTE_PAGE_MAX_BYTES"): rng.choice([600, 2_000, 32 * limits.KIB - 1]),
-            (attributestore, "_PAGES_MAX_BYTES"): rng.choice([2_000, 100_000]),
+            (attribute_store, "_PAGES_MAX_BYTES"): rng.choice([2_000, 100_000]),
             (limits, "DELETE_DELAY_S"): rng.choice([10.0, 30.0]),
             (limits, "STORAGE_READ_ALIGNMENT_BYTES"): rng.choice([8_192, 100_000, limits.MIB]),
             (limits, "CACHE_ENTRY_MAX_BYTES"): rng.choice([8_192, 50_000, 256 * limits.KIB]),
@@ -99,7 +100,7 @@ class PressureWorkload(ContainerWorkload):
         }
         if self.inside_operations:
             self.knobs |= {
-                (pipeline, "_ARENA_BYTES"): 1024,
+                (operation_processor, "_ARENA_BYTES"): 1024,
                 (limits, "CHECKPOINT_INTERVAL_OPERATIONS"): 10,
                 (limits, "FLUSH_ATTRIBUTES_THRESHOLD"): 1000,
                 (limits, "FLUSH_ATTRIBUTES_AGED_THRESHOLD"): 1000,
@@ -119,7 +120,7 @@ class PressureWorkload(ContainerWorkload):
             (limits, "FLUSH_ATTRIBUTES_THRESHOLD"): 2,
             (limits, "ATTRIBUTES_IN_MEMORY_PER_SEGMENT_MAX"): 1,
             (limits, "ATTRIBUTE_PAGE_MAX_BYTES"): 600,
-            (attributestore, "_PAGES_MAX_BYTES"): 0,
+            (attribute_store, "_PAGES_MAX_BYTES"): 0,
         }
 
     @property

@@ -24,7 +24,7 @@ from tailrace.segmentstore.api import (
     AttributeUpdateType,
     SegmentKind,
 )
-from tailrace.segmentstore.container import Container
+from tailrace.segmentstore.container.container import Container
 
 
 class HoldingReader:

@@ -18,8 +18,8 @@ from sim.workloads.container import ContainerWorkload
 from sim.workloads.objectcontainer import ObjectContainerWorkload
 from sim.workloads.replay import check_same_state
 from sim.world import SimWorld
-from tailrace.segmentstore.container import Container
-from tailrace.segmentstore.state import ContainerState
+from tailrace.segmentstore.container.container import Container
+from tailrace.segmentstore.metadata.state import ContainerState
 
 OPERATIONS_MAX = 3000
 HISTORY = 3

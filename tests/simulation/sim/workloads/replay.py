@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sim.violations import require
-from tailrace.segmentstore.segment import Segment
-from tailrace.segmentstore.state import ContainerState
+from tailrace.segmentstore.metadata.segment import Segment
+from tailrace.segmentstore.metadata.state import ContainerState
 
 
 def _view(segment: Segment) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from tailrace.common.errors import (
     UnavailableError,
 )
 from tailrace.segmentstore.api import EVENT_COUNT, NULL_ATTRIBUTE, AttributeUpdate, AttributeUpdateType
-from tailrace.segmentstore.container import Container
+from tailrace.segmentstore.container.container import Container
 
 Outcome = type[TailraceError] | None
 ATTRIBUTES = [bytes([number]) * 16 for number in range(1, 15)]

@@ -22,20 +22,21 @@ from sim.swarm import Swarm
 from sim.violations import require
 from sim.world import SimWorld
 from tailrace.client import Client, StreamName
-from tailrace.client.pool import ConnectionPool
-from tailrace.client.segments import SegmentClient
+from tailrace.client.connections.pool import ConnectionPool
+from tailrace.client.connections.segments import SegmentClient
 from tailrace.client.types import Endpoint as StoreEndpoint
 from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint, EndpointMap
 from tailrace.common import limits
 from tailrace.common.budgets import Budgets
 from tailrace.common.errors import DeadlineError, TailraceError, UnavailableError
 from tailrace.controller.app import Controller
-from tailrace.controller.metadata import TableMetadataStore
+from tailrace.controller.metadata.metadata_store import TableMetadataStore
 from tailrace.log.file import FileLog
-from tailrace.segmentstore import pipeline, storagewriter
+from tailrace.segmentstore.background import storage_writer
+from tailrace.segmentstore.container import operation_processor
 from tailrace.segmentstore.server.budgets import InFlightBudget
 from tailrace.segmentstore.server.listener import SegmentStoreServer
-from tailrace.segmentstore.worker import Worker, WorkerPorts
+from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
 
 CONTAINERS = 2
 PORT = 12345
@@ -142,8 +143,8 @@ class ServerWorkload:
             (limits, "FLUSH_INTERVAL_S"): rng.choice([0.5, 5.0]),
             (limits, "FLUSH_ATTRIBUTES_THRESHOLD"): rng.choice([4, 1000]),
             (limits, "ATTRIBUTES_IN_MEMORY_PER_SEGMENT_MAX"): rng.choice([4, 4096]),
-            (storagewriter, "_SHARED_MAX_BYTES"): 100_000,
-            (pipeline, "_ARENA_BYTES"): rng.choice([65_536, 1024 * 1024]),
+            (storage_writer, "_SHARED_MAX_BYTES"): 100_000,
+            (operation_processor, "_ARENA_BYTES"): rng.choice([65_536, 1024 * 1024]),
         }
 
     @property

@@ -15,11 +15,11 @@ from tailrace.common import limits
 from tailrace.common.errors import DataError
 from tailrace.kernel import BlockCache
 from tailrace.log.file import FileLog
-from tailrace.segmentstore.cachemanager import CacheManager
-from tailrace.segmentstore.container import Container, ContainerPorts
+from tailrace.segmentstore.cache.cache_manager import CacheManager
+from tailrace.segmentstore.container.container import Container, ContainerPorts
 from tailrace.segmentstore.restore.container import newest_state, write_log
 from tailrace.segmentstore.restore.survey import survey
-from tailrace.segmentstore.snapshot import Snapshot, SnapshotName, parse_key
+from tailrace.segmentstore.tier2.snapshot import Snapshot, SnapshotName, parse_key
 
 LOOK_S = 0.25
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from sim.violations import Violation, require
 from tailrace.common.errors import BadAttributeError, NoSuchSegmentError, SegmentExistsError, UnavailableError
 from tailrace.segmentstore.api import EVENT_COUNT, NULL_ATTRIBUTE, AppendRequest, AttributeUpdate, AttributeUpdateType
-from tailrace.segmentstore.container import Container
+from tailrace.segmentstore.container.container import Container
 
 RECORD = struct.Struct("<16sII")
 IN_FLIGHT_MAX = 8

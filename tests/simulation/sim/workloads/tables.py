@@ -12,7 +12,7 @@ from sim.workloads.container import CALM_DEADLINE_S, ContainerWorkload
 from sim.workloads.table_model import BATCH_MAX, TableAuditor, TableSpec, TableWriter, iterate, weak_hash
 from tailrace.common import limits
 from tailrace.common.errors import NoSuchSegmentError, UnavailableError
-from tailrace.segmentstore.container import Container
+from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.tables.cache import EntryCache
 from tailrace.segmentstore.tables.layout import sha256_bucket
 from tailrace.segmentstore.tables.service import TableService

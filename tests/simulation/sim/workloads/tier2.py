@@ -18,7 +18,7 @@ from sim.workloads.objectcontainer import ObjectContainerWorkload
 from sim.workloads.segment_model import Outcome, SoleClient, State
 from tailrace.common import limits
 from tailrace.common.errors import DataError, UnavailableError
-from tailrace.segmentstore.container import Container
+from tailrace.segmentstore.container.container import Container
 
 PAUSE_MAX_S = 150.0
 

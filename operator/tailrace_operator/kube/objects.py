@@ -1,0 +1,274 @@
+"""Objects of any kind on the Kubernetes API: the port, and its adapter over the official client (ADR 0013).
+
+Children are written by server-side apply under one field manager, so what the operator does not name belongs to
+whoever sets it. An object's own status and finalizers are written by merge patches that compare the object's version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import quote
+
+from tailrace.cluster.kubernetes import STREAM_CLUSTERS, Kind, Manifest
+from tailrace.cluster.kubernetes_requests import KubernetesCalls
+from tailrace.common import limits
+from tailrace.common.errors import BadRequestError, NotFoundError, UnavailableError, WriteConflictError
+from tailrace_operator.reconcile.outcome import FIELD_MANAGER, Notice
+
+if TYPE_CHECKING:
+    from kubernetes import client
+
+STREAMS: Final = Kind("tailrace.io", "v1alpha1", "Stream", "streams", status_apart=True)
+READER_GROUPS: Final = Kind("tailrace.io", "v1alpha1", "ReaderGroup", "readergroups", status_apart=True)
+STATEFUL_SETS: Final = Kind("apps", "v1", "StatefulSet", "statefulsets", status_apart=True)
+DEPLOYMENTS: Final = Kind("apps", "v1", "Deployment", "deployments", status_apart=True)
+PODS: Final = Kind("", "v1", "Pod", "pods", status_apart=True)
+SERVICES: Final = Kind("", "v1", "Service", "services", status_apart=True)
+CONFIG_MAPS: Final = Kind("", "v1", "ConfigMap", "configmaps")
+SECRETS: Final = Kind("", "v1", "Secret", "secrets")
+SERVICE_ACCOUNTS: Final = Kind("", "v1", "ServiceAccount", "serviceaccounts")
+EVENTS: Final = Kind("", "v1", "Event", "events")
+ROLES: Final = Kind("rbac.authorization.k8s.io", "v1", "Role", "roles")
+ROLE_BINDINGS: Final = Kind("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings")
+DISRUPTION_BUDGETS: Final = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", status_apart=True)
+
+_NO_VERSION: Final = "1"
+"""Of no object: an apply that names it is a conflict with whatever is there, and makes what is not (ADR 0017)."""
+_OTHER_UID: Final = "metadata.uid: Invalid value"
+
+__all__ = ["STREAM_CLUSTERS", "HttpObjects", "Objects", "Page"]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some of the objects of a kind. ``rest``: what the next page is asked for with; None: there is none."""
+
+    items: tuple[Manifest, ...]
+    rest: str | None
+
+
+class Objects(Protocol):
+    """Objects in any namespace that the operator serves.
+
+    Every call has a deadline. Errors beside those named: BadRequestError when the server refuses the content (400,
+    422), UnavailableError for all that may be mended by waiting or by whoever runs the cluster (no answer, 401, 403,
+    429, 5xx); the outcome of a write is unknown then. All writes may be repeated.
+    """
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Manifest:
+        """The object as it is now. Raises NotFoundError."""
+        ...
+
+    async def list(
+        self, kind: Kind, namespace: str | None, labels: Mapping[str, str] | None = None
+    ) -> tuple[Manifest, ...]:
+        """The objects with these labels, in one namespace or (None) in all."""
+        ...
+
+    async def page(self, kind: Kind, namespace: str | None, rest: str | None = None) -> Page:
+        """At most ``limits.KUBERNETES_PAGE`` objects, as they were when the first page was asked for (`rest` None).
+
+        Raises:
+            NotFoundError: there is no such kind. UnavailableError: also when the first page was asked for too long ago.
+        """
+        ...
+
+    async def apply(self, kind: Kind, namespace: str, manifest: Manifest, *, only_new: bool = False) -> Manifest:
+        """Create or change an object so that the fields of `manifest` are as it says (server-side apply).
+
+        Fields that an earlier apply named and this one does not are removed; fields of others stay, but one that is
+        named is taken from them.
+
+        Raises:
+            WriteConflictError: `manifest` names a uid, and another object has the name, or none; or there is one
+            already, and it may be created alone (`only_new`). Nothing was changed.
+        """
+        ...
+
+    async def merge_status(self, kind: Kind, manifest: Manifest, status: Mapping[str, Any]) -> Manifest:
+        """Set these fields of the object's status (None removes one). `manifest` is the object as it was read.
+
+        Raises:
+            WriteConflictError: it has changed since. NotFoundError: it is gone.
+        """
+        ...
+
+    async def set_finalizers(self, kind: Kind, manifest: Manifest, finalizers: Sequence[str]) -> Manifest:
+        """Let the object carry exactly these finalizers. Raises as `merge_status`."""
+        ...
+
+    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+        """Delete the object with that uid; its children go afterwards.
+
+        Raises:
+            WriteConflictError: another object has the name. NotFoundError: there is none.
+        """
+        ...
+
+    async def tell(self, kind: Kind, manifest: Manifest, notice: Notice, now: str) -> None:
+        """Make an Event about the object; `now` in RFC 3339."""
+        ...
+
+    async def namespace_ends(self, namespace: str) -> bool:
+        """Whether the namespace is being deleted, or gone."""
+        ...
+
+
+class HttpObjects:
+    """Implements Objects over the network. ``instance`` names this process in Events."""
+
+    def __init__(self, configuration: client.Configuration, instance: str) -> None:
+        self._calls = KubernetesCalls(configuration)
+        self._instance = instance
+
+    def close(self) -> None:
+        """Let go of the connections; calls under way end by themselves."""
+        self._calls.close()
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Manifest:
+        """See Objects.get."""
+        return await self._request("get", "GET", kind, namespace, name)
+
+    async def list(
+        self, kind: Kind, namespace: str | None, labels: Mapping[str, str] | None = None
+    ) -> tuple[Manifest, ...]:
+        """See Objects.list."""
+        selector = ",".join(f"{name}={value}" for name, value in sorted((labels or {}).items()))
+        query = {"labelSelector": selector} if selector else {}
+        found = await self._request("list", "GET", kind, namespace, query=query)
+        items = found.get("items") or []
+        if len(items) > limits.KUBERNETES_LIST_MAX:
+            raise UnavailableError(
+                f"list {kind.plural}: {len(items)} objects, at most {limits.KUBERNETES_LIST_MAX} are taken"
+            )
+        return tuple(_whole(kind, item) for item in items)
+
+    async def page(self, kind: Kind, namespace: str | None, rest: str | None = None) -> Page:
+        """See Objects.page."""
+        query = {"limit": str(limits.KUBERNETES_PAGE), **({"continue": rest} if rest else {})}
+        found = await self._request("list", "GET", kind, namespace, query=query)
+        items = tuple(_whole(kind, item) for item in found.get("items") or [])
+        return Page(items, found["metadata"].get("continue") or None)
+
+    async def apply(self, kind: Kind, namespace: str, manifest: Manifest, *, only_new: bool = False) -> Manifest:
+        """See Objects.apply."""
+        metadata = {**manifest["metadata"], **({"resourceVersion": _NO_VERSION} if only_new else {})}
+        try:
+            return await self._request(
+                "apply",
+                "PATCH",
+                kind,
+                namespace,
+                metadata["name"],
+                query={"fieldManager": FIELD_MANAGER, "force": "true"},
+                body={"apiVersion": kind.api_version, "kind": kind.kind, **manifest, "metadata": metadata},
+                content_type="application/apply-patch+yaml",
+            )
+        except BadRequestError as error:  # a uid is compared as content is; that of none is a conflict at once
+            if "uid" in metadata and _OTHER_UID in str(error):
+                raise WriteConflictError(str(error)) from error
+            raise
+
+    async def merge_status(self, kind: Kind, manifest: Manifest, status: Mapping[str, Any]) -> Manifest:
+        """See Objects.merge_status."""
+        return await self._merge("set the status of", "/status", kind, manifest, {"status": dict(status)})
+
+    async def set_finalizers(self, kind: Kind, manifest: Manifest, finalizers: Sequence[str]) -> Manifest:
+        """See Objects.set_finalizers."""
+        change = {"metadata": {"finalizers": list(finalizers)}}
+        return await self._merge("set the finalizers of", "", kind, manifest, change)
+
+    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+        """See Objects.delete."""
+        body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+        await self._request("delete", "DELETE", kind, namespace, name, body=body)
+
+    async def tell(self, kind: Kind, manifest: Manifest, notice: Notice, now: str) -> None:
+        """See Objects.tell."""
+        metadata = manifest["metadata"]
+        namespace = metadata["namespace"]
+        body = {
+            "apiVersion": EVENTS.api_version,
+            "kind": EVENTS.kind,
+            "metadata": {"generateName": f"{metadata['name']}.", "namespace": namespace},
+            "involvedObject": {
+                "apiVersion": kind.api_version,
+                "kind": kind.kind,
+                "namespace": namespace,
+                "name": metadata["name"],
+                "uid": metadata["uid"],
+            },
+            "reason": notice.reason,
+            "message": notice.message[: limits.EVENT_MESSAGE_MAX_LENGTH],
+            "type": "Warning" if notice.warning else "Normal",
+            "source": {"component": FIELD_MANAGER},
+            "reportingComponent": FIELD_MANAGER,
+            "reportingInstance": self._instance,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        await self._request("create", "POST", EVENTS, namespace, body=body)
+
+    async def namespace_ends(self, namespace: str) -> bool:
+        """See Objects.namespace_ends."""
+        try:
+            found = await self._calls.request(
+                f"get namespace {namespace}", "GET", f"/api/v1/namespaces/{namespace}", conflict=WriteConflictError
+            )
+        except NotFoundError:
+            return True
+        return bool(found["metadata"].get("deletionTimestamp"))
+
+    async def _merge(
+        self, verb: str, subresource: str, kind: Kind, manifest: Manifest, change: dict[str, Any]
+    ) -> Manifest:
+        metadata = manifest["metadata"]
+        compared = {"resourceVersion": metadata["resourceVersion"], "uid": metadata["uid"]}
+        body = {**change, "metadata": {**change.get("metadata", {}), **compared}}
+        return await self._request(
+            verb,
+            "PATCH",
+            kind,
+            metadata["namespace"],
+            metadata["name"],
+            subresource=subresource,
+            query={"fieldManager": FIELD_MANAGER},
+            body=body,
+            content_type="application/merge-patch+json",
+        )
+
+    async def _request(
+        self,
+        verb: str,
+        method: str,
+        kind: Kind,
+        namespace: str | None,
+        name: str = "",
+        *,
+        subresource: str = "",
+        **options: Any,
+    ) -> Manifest:
+        return await self._calls.request(
+            f"{verb} {kind.plural} {name}".rstrip(),
+            method,
+            _path(kind, namespace, name) + subresource,
+            conflict=WriteConflictError,
+            refused=BadRequestError,
+            **options,
+        )
+
+
+def _whole(kind: Kind, item: Manifest) -> Manifest:
+    """Items of lists do not say what they are."""
+    return {"apiVersion": kind.api_version, "kind": kind.kind, **item}
+
+
+def _path(kind: Kind, namespace: str | None, name: str) -> str:
+    if name in (".", "..") or "/" in name:
+        raise BadRequestError(f"{name!r} is no name of a {kind.kind}")
+    group = f"/apis/{kind.api_version}" if kind.group else f"/api/{kind.api_version}"
+    place = f"/namespaces/{namespace}" if namespace is not None else ""
+    return f"{group}{place}/{kind.plural}" + (f"/{quote(name)}" if name else "")

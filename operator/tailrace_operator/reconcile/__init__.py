@@ -1,0 +1,1 @@
+"""When an object is reconciled, and what is written to it."""

@@ -1,0 +1,1 @@
+"""The operator's process: leader election, health, connections to controllers, placement."""

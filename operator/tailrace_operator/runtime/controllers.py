@@ -1,0 +1,192 @@
+"""Connections to the controllers of all clusters, and which clusters there are (ADR 0013).
+
+One client for each cluster, made when it is needed and closed when its cluster is gone or others need the place. A
+controller that does not answer is found out once, by a short question, and is left alone for a while that grows: until
+then whoever asks is told at once, so that hundreds of objects of one cluster do not keep those of others waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.client.async_client import Client
+from tailrace.client.retry import Backoff
+from tailrace.common import limits, names
+from tailrace.common.errors import DeadlineError, NotFoundError, OverloadedError, TailraceError, UnavailableError
+from tailrace.common.real_ports import SystemEntropy
+from tailrace_operator.kube.objects import STREAM_CLUSTERS
+from tailrace_operator.reconcile.outcome import is_deleted
+
+if TYPE_CHECKING:
+    from tailrace.common.ports import Entropy
+    from tailrace_operator.kube.objects import Objects
+
+
+class ClusterName(NamedTuple):
+    """A StreamCluster."""
+
+    namespace: str
+    name: str
+
+
+class ClusterState(enum.Enum):
+    """Whether there is such a StreamCluster."""
+
+    THERE = "there"
+    LEAVING = "leaving"
+    MISSING = "missing"
+
+
+def controller_uri(cluster: ClusterName) -> str:
+    """Where a cluster's controllers are reached (ADR 0013)."""
+    return f"tcp://{cluster.name}-controller.{cluster.namespace}.svc:9090"
+
+
+@dataclass(slots=True)
+class _Link:
+    """A client of one cluster. ``answered_s`` and ``silent_until_s`` on the loop's clock; None: never, not silent."""
+
+    client: Client
+    backoff: Backoff
+    users: int = 0
+    answered_s: float | None = None
+    silent_until_s: float | None = None
+    asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Controllers:
+    """Clients of the clusters' controllers."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        *,
+        uri: Callable[[ClusterName], str] = controller_uri,
+        entropy: Entropy | None = None,
+    ) -> None:
+        self._objects = objects
+        self._uri = uri
+        self._entropy: Entropy = entropy or SystemEntropy()
+        self._links: OrderedDict[ClusterName, _Link] = OrderedDict()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._known: OrderedDict[ClusterName, tuple[float, ClusterState]] = OrderedDict()
+
+    # -- which clusters there are -------------------------------------------------------------------------------
+
+    async def state(self, cluster: ClusterName, *, fresh: bool = False) -> ClusterState:
+        """Whether the cluster's resource is there, as of OPERATOR_CLUSTER_KNOWN_S ago or, `fresh`, of now.
+
+        Connections to a cluster that is missing are closed. Raises UnavailableError.
+        """
+        now_s = asyncio.get_running_loop().time()
+        known = self._known.get(cluster)
+        if known is not None and not fresh and now_s - known[0] < limits.OPERATOR_CLUSTER_KNOWN_S:
+            return known[1]
+        try:
+            manifest = await self._objects.get(STREAM_CLUSTERS, cluster.namespace, cluster.name)
+        except NotFoundError:
+            found = ClusterState.MISSING
+            await self.forget(cluster)
+        else:
+            found = ClusterState.LEAVING if is_deleted(manifest) else ClusterState.THERE
+        self._known[cluster] = (now_s, found)
+        self._known.move_to_end(cluster)
+        if len(self._known) > limits.OPERATOR_CLUSTERS_KNOWN_MAX:
+            self._known.popitem(last=False)
+        return found
+
+    # -- connections --------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def use(self, cluster: ClusterName) -> AsyncIterator[Client]:
+        """A client of the cluster, for OPERATOR_CONTROLLER_DEADLINE_S at most.
+
+        Raises:
+            UnavailableError: its controller does not answer. DeadlineError: what was asked of it took too long.
+            OverloadedError: so many clusters are asked at a time. Whatever the calls raise.
+        """
+        link = self._link(cluster)
+        link.users += 1
+        try:
+            await self._hear(cluster, link)
+            try:
+                async with asyncio.timeout(limits.OPERATOR_CONTROLLER_DEADLINE_S):
+                    yield link.client
+            except TimeoutError as error:
+                link.answered_s = None
+                raise DeadlineError(
+                    f"the controller of cluster {cluster.name} took more than "
+                    f"{limits.OPERATOR_CONTROLLER_DEADLINE_S:g} s for what was asked of it"
+                ) from error
+            except UnavailableError:
+                link.answered_s = None
+                raise
+            link.answered_s = asyncio.get_running_loop().time()
+        finally:
+            link.users -= 1
+
+    def _link(self, cluster: ClusterName) -> _Link:
+        link = self._links.get(cluster)
+        if link is None:
+            if len(self._links) >= limits.OPERATOR_CLIENTS_MAX:
+                self._drop_idle()
+            backoff = Backoff(
+                self._entropy,
+                initial_s=limits.OPERATOR_CONTROLLER_PAUSE_MIN_S,
+                maximum_s=limits.OPERATOR_CONTROLLER_PAUSE_MAX_S,
+            )
+            link = self._links[cluster] = _Link(Client(self._uri(cluster)), backoff)
+        self._links.move_to_end(cluster)
+        return link
+
+    def _drop_idle(self) -> None:
+        """Make room: close the connection that was not used for the longest time."""
+        idle = next((cluster for cluster, link in self._links.items() if link.users == 0), None)
+        if idle is None:
+            raise OverloadedError(f"{limits.OPERATOR_CLIENTS_MAX} clusters are being asked at a time")
+        task = asyncio.ensure_future(self._links.pop(idle).client.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _hear(self, cluster: ClusterName, link: _Link) -> None:
+        """Make sure that the controller answers. One question at a time; what it brought is for all who wait."""
+        async with link.asking:
+            now_s = asyncio.get_running_loop().time()
+            if link.answered_s is not None and now_s - link.answered_s < limits.OPERATOR_CONTROLLER_SILENT_S:
+                return
+            if link.silent_until_s is not None and now_s < link.silent_until_s:
+                raise UnavailableError(f"the controller of cluster {cluster.name} does not answer")
+            try:
+                async with asyncio.timeout(limits.OPERATOR_CONTROLLER_PROBE_S):
+                    await link.client.context.controller.scope_exists(names.INTERNAL_SCOPE)
+            except (TimeoutError, TailraceError) as error:
+                link.silent_until_s = asyncio.get_running_loop().time() + link.backoff.next_delay_s()
+                reason = str(error) or f"no answer within {limits.OPERATOR_CONTROLLER_PROBE_S:g} s"
+                raise UnavailableError(f"the controller of cluster {cluster.name} does not answer: {reason}") from error
+            link.answered_s, link.silent_until_s = asyncio.get_running_loop().time(), None
+            link.backoff.reset()
+
+    def look_anew(self, cluster: ClusterName) -> None:
+        """The cluster's resource changed: what was known of it, and of whether its controller answers, is old."""
+        self._known.pop(cluster, None)
+        link = self._links.get(cluster)
+        if link is not None:
+            link.answered_s = link.silent_until_s = None
+
+    async def forget(self, cluster: ClusterName) -> None:
+        """The cluster is gone: close its connections; calls under way fail."""
+        self._known.pop(cluster, None)
+        link = self._links.pop(cluster, None)
+        if link is not None:
+            await link.client.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        links, self._links = list(self._links.values()), OrderedDict()
+        await asyncio.gather(*(link.client.close() for link in links), *self._closing)

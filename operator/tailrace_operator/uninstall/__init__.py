@@ -1,0 +1,1 @@
+"""Removal of the operator, a release or a namespace."""

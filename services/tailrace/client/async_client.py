@@ -1,0 +1,105 @@
+"""The client for asyncio programs: one object that makes writers, readers and managers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Self
+
+from tailrace.client.byte_stream import ByteStreamReader, ByteStreamWriter
+from tailrace.client.context import ClientContext
+from tailrace.client.control.stream_manager import StreamManager
+from tailrace.client.group.reader_group import ReaderGroupManager
+from tailrace.client.model import StreamName, name_of
+from tailrace.client.reader.batch import SegmentSlice, read_slice, slices_between
+from tailrace.client.reader.event_reader import EventReader
+from tailrace.client.revisioned import RevisionedStream, open_revisioned
+from tailrace.client.tables import KeyValueTable
+from tailrace.client.writer.event_writer import EventWriter
+from tailrace.client.writer.transactions import TransactionalWriter
+from tailrace.common import limits
+
+if TYPE_CHECKING:
+    from tailrace.client.config import Authorization, ClientConfig, TlsOptions
+    from tailrace.client.control.transport import ControllerTransport
+    from tailrace.common.ports import Clock, Entropy
+    from tailrace.common.stream_cut import StreamCut
+
+
+class Client:
+    """A client of one cluster.
+
+    ``controller`` is its address, ``tcp://HOST:PORT`` or ``tls://HOST:PORT``, with `tls` and `authorization` beside it
+    if they are needed, or a `ClientConfig` with all of them. Streams are named ``scope/stream`` or by `StreamName`. Use
+    with ``async with``, or close it after everything that it made.
+    """
+
+    def __init__(
+        self,
+        controller: str | ClientConfig | ControllerTransport,
+        *,
+        tls: TlsOptions | None = None,
+        authorization: Authorization | None = None,
+        clock: Clock | None = None,
+        entropy: Entropy | None = None,
+    ) -> None:
+        self.context = ClientContext(controller, tls=tls, authorization=authorization, clock=clock, entropy=entropy)
+        self.streams = StreamManager(self.context)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.context.close()
+
+    def writer(self, stream: str | StreamName, *, writer_id: str | None = None) -> EventWriter:
+        """A writer of events, to be started."""
+        return EventWriter(self.context, name_of(stream), writer_id=writer_id)
+
+    def transactional_writer(
+        self,
+        stream: str | StreamName,
+        *,
+        writer_id: str | None = None,
+        lease_ms: int = limits.TRANSACTION_LEASE_DEFAULT_MS,
+    ) -> TransactionalWriter:
+        """A writer of transactions."""
+        return TransactionalWriter(self.context, name_of(stream), writer_id=writer_id, lease_ms=lease_ms)
+
+    def reader_groups(self, scope: str) -> ReaderGroupManager:
+        """The reader groups of a scope."""
+        return ReaderGroupManager(self.context, scope)
+
+    def reader(self, scope: str, group: str, reader: str) -> EventReader:
+        """A reader in a group, to be started."""
+        return EventReader(self.context, scope, group, reader)
+
+    def byte_writer(self, stream: str | StreamName) -> ByteStreamWriter:
+        """A writer of bytes to a stream of one segment, to be started."""
+        return ByteStreamWriter(self.context, name_of(stream))
+
+    def byte_reader(self, stream: str | StreamName) -> ByteStreamReader:
+        """A reader of bytes of a stream of one segment, to be started."""
+        return ByteStreamReader(self.context, name_of(stream))
+
+    def table(self, scope: str, table: str) -> KeyValueTable:
+        """A key-value table, to be started."""
+        return KeyValueTable(self.context, scope, table)
+
+    async def revisioned(self, stream: str | StreamName) -> RevisionedStream:
+        """A revisioned stream, for state that several processes share. Raises NoSuchStreamError."""
+        return await open_revisioned(self.context, name_of(stream))
+
+    async def slices(
+        self, stream: str | StreamName, start: StreamCut | None = None, end: StreamCut | None = None
+    ) -> list[SegmentSlice]:
+        """What lies between two cuts (None: the head, the present tail), to be read in any order by `read_slice`."""
+        first, last = (cut.positions if cut else None for cut in (start, end))
+        return await slices_between(self.context, name_of(stream), first, last)
+
+    def read_slice(self, piece: SegmentSlice) -> AsyncIterator[list[bytes]]:
+        """The events of a slice, in lists."""
+        return read_slice(self.context, piece)

@@ -1,0 +1,110 @@
+"""The client for programs without asyncio: the same operations, each of which waits for its result.
+
+One thread runs the event loop for all objects of a `BlockingClient`; calls may come from any thread. An object (a
+writer, a reader) is for one thread at a time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from tailrace.client.async_client import Client
+from tailrace.client.blocking.manage import BlockingReaderGroupManager, BlockingStreamManager
+from tailrace.client.blocking.portal import Portal, next_of
+from tailrace.client.blocking.read import BlockingByteStreamReader, BlockingEventReader, BlockingTable
+from tailrace.client.blocking.write import BlockingByteStreamWriter, BlockingEventWriter, BlockingTransactionalWriter
+from tailrace.common import limits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tailrace.client.config import Authorization, ClientConfig, TlsOptions
+    from tailrace.client.control.transport import ControllerTransport
+    from tailrace.client.model import StreamName
+    from tailrace.client.reader.batch import SegmentSlice
+    from tailrace.common.stream_cut import StreamCut
+
+
+class BlockingClient:
+    """As `Client`. Use with ``with``, or close it after everything that it made.
+
+    It belongs to the process that made it; after a fork the child makes its own.
+    """
+
+    def __init__(
+        self,
+        controller: str | ClientConfig | ControllerTransport,
+        *,
+        tls: TlsOptions | None = None,
+        authorization: Authorization | None = None,
+    ) -> None:
+        self._portal = Portal()
+        try:
+            self._client = self._portal.call(lambda: Client(controller, tls=tls, authorization=authorization))
+        except BaseException:
+            self._portal.close()
+            raise
+        self.streams = BlockingStreamManager(self._portal, self._client.streams)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections and stop the thread; calls under way in other threads fail. Does nothing again."""
+        if not self._portal.usable:
+            return
+        try:
+            self._portal.run(self._client.close())
+        finally:
+            self._portal.close()
+
+    def writer(self, stream: str | StreamName) -> BlockingEventWriter:
+        """A started writer of events."""
+        made = self._portal.call(lambda: self._client.writer(stream))
+        return BlockingEventWriter(self._portal, self._portal.run(made.start()))
+
+    def transactional_writer(
+        self, stream: str | StreamName, *, lease_ms: int = limits.TRANSACTION_LEASE_DEFAULT_MS
+    ) -> BlockingTransactionalWriter:
+        """A writer of transactions."""
+        made = self._portal.call(lambda: self._client.transactional_writer(stream, lease_ms=lease_ms))
+        return BlockingTransactionalWriter(self._portal, made)
+
+    def reader_groups(self, scope: str) -> BlockingReaderGroupManager:
+        """The reader groups of a scope."""
+        return BlockingReaderGroupManager(self._portal, self._client.reader_groups(scope))
+
+    def reader(self, scope: str, group: str, reader: str) -> BlockingEventReader:
+        """A reader that has joined a group."""
+        made = self._portal.call(lambda: self._client.reader(scope, group, reader))
+        return BlockingEventReader(self._portal, self._portal.run(made.start()))
+
+    def byte_writer(self, stream: str | StreamName) -> BlockingByteStreamWriter:
+        """A started writer of bytes."""
+        made = self._portal.call(lambda: self._client.byte_writer(stream))
+        return BlockingByteStreamWriter(self._portal, self._portal.run(made.start()))
+
+    def byte_reader(self, stream: str | StreamName) -> BlockingByteStreamReader:
+        """A started reader of bytes."""
+        made = self._portal.call(lambda: self._client.byte_reader(stream))
+        return BlockingByteStreamReader(self._portal, self._portal.run(made.start()))
+
+    def table(self, scope: str, table: str) -> BlockingTable:
+        """A started key-value table."""
+        made = self._portal.call(lambda: self._client.table(scope, table))
+        return BlockingTable(self._portal, self._portal.run(made.start()))
+
+    def slices(
+        self, stream: str | StreamName, start: StreamCut | None = None, end: StreamCut | None = None
+    ) -> list[SegmentSlice]:
+        """What lies between two cuts, to be read in any order by `read_slice`."""
+        return self._portal.run(self._client.slices(stream, start, end))
+
+    def read_slice(self, piece: SegmentSlice) -> Iterator[list[bytes]]:
+        """The events of a slice, in lists."""
+        source = self._client.read_slice(piece)
+        while events := self._portal.run(next_of(source)):
+            yield events

@@ -1,0 +1,1 @@
+"""Connections to segment stores and the requests that go over them."""

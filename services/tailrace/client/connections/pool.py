@@ -1,0 +1,91 @@
+"""Connections to segment stores, shared by all that one client does (design §10)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tailrace.client.connections.connection import Connection, connect
+from tailrace.common.errors import ClientClosedError
+
+if TYPE_CHECKING:
+    import ssl
+
+    from tailrace.client.types import Endpoint
+
+
+class ConnectionPool:
+    """Shared connections by endpoint and lane.
+
+    Lanes keep traffic apart that could hold up other traffic: a server that stops reading a connection for its
+    appends must not stop reads on it.
+    """
+
+    def __init__(self, tls: ssl.SSLContext | None = None, server_name: str | None = None) -> None:
+        self._tls = tls
+        self._server_name = server_name if tls is not None else None
+        self._connections: dict[tuple[Endpoint, str], asyncio.Task[Connection]] = {}
+        self._retired: list[Connection] = []
+        self._open = True
+
+    async def get(self, endpoint: Endpoint, lane: str = "control") -> Connection:
+        """An open connection; several callers share one attempt to make it.
+
+        Raises:
+            ConnectionLostError, UnsupportedError. ClientClosedError.
+        """
+        if not self._open:
+            raise ClientClosedError
+        key = (endpoint, lane)
+        task = self._connections.get(key)
+        if task is None or self._is_spent(task):
+            task = asyncio.create_task(connect(endpoint, self._tls, self._server_name), name=f"connect {endpoint}")
+            task.add_done_callback(_look_at)
+            self._connections[key] = task
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled() and not _is_being_cancelled():
+                raise ClientClosedError from None  # `close` ended the attempt, not the caller's own canceller
+            raise
+
+    def retire(self, endpoint: Endpoint, lane: str, connection: Connection) -> None:
+        """Make a new connection for the next caller; those who use this one keep it until they are done."""
+        task = self._connections.get((endpoint, lane))
+        if task is not None and task.done() and not self._is_spent(task) and task.result() is connection:
+            del self._connections[endpoint, lane]
+            self._retired = [other for other in self._retired if other.is_open]
+            self._retired.append(connection)
+            connection.retire()
+
+    @staticmethod
+    def _is_spent(task: asyncio.Task[Connection]) -> bool:
+        if not task.done():
+            return False
+        return task.cancelled() or task.exception() is not None or not task.result().is_open
+
+    async def close(self) -> None:
+        """Close all connections. They end at once; only for the end of the transports is waited."""
+        self._open = False
+        tasks, self._connections = list(self._connections.values()), {}
+        connections, self._retired = self._retired, []
+        for task in tasks:
+            if not task.cancel() and not task.cancelled() and task.exception() is None:
+                connections.append(task.result())
+        for connection in connections:
+            connection.abort()
+        if tasks:
+            await asyncio.wait(tasks)
+        for connection in connections:
+            await connection.close()
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _look_at(task: asyncio.Task[Connection]) -> None:
+    """Nobody may be left who waits for this attempt."""
+    if not task.cancelled():
+        task.exception()

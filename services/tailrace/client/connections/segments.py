@@ -1,0 +1,402 @@
+"""Raw segment operations against whichever worker serves the segment (wire §3.2 to §3.4).
+
+Every operation finds the segment's endpoint, sends its request and returns the answer. It retries when the segment
+moved, when the connection ended or when the worker is not ready, within a deadline, and raises errors of the one
+tree otherwise. Where an attempt ended without an answer and the next one finds its effect, that counts as success.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from tailrace.client.connections.replies import error_of
+from tailrace.client.retry import Attempts, with_retries
+from tailrace.client.types import (
+    NO_VERSION,
+    NOT_EXISTS,
+    Endpoint,
+    SegmentInfo,
+    SegmentReadResult,
+    TableDelta,
+    TableEntry,
+    TableKey,
+    TableSegmentDetails,
+)
+from tailrace.common import limits
+from tailrace.common.errors import (
+    ConditionFailedError,
+    ConnectionLostError,
+    ContainerStoppedError,
+    DeadlineError,
+    NoSuchSegmentError,
+    SegmentExistsError,
+    SegmentSealedError,
+    TableKeyBadVersionError,
+    TableKeyNotExistsError,
+    TailraceError,
+    TokenExpiredError,
+    UnavailableError,
+    WrongHostError,
+)
+from tailrace.common.real_ports import SystemEntropy
+from tailrace.wire import commands as c
+
+if TYPE_CHECKING:
+    import uuid
+
+    from tailrace.client.connections.pool import ConnectionPool
+    from tailrace.client.connections.tokens import TokenSource
+    from tailrace.common.ports import Entropy
+
+R = TypeVar("R", bound=c.Command)
+Locate = Callable[[str], Awaitable[Endpoint]]
+
+_SETTLED_S = 1.0
+"""An attempt to read that lasted longer than this had reached its server: the retry deadline starts anew."""
+
+
+class SegmentClient:
+    """Operations on segments by full name.
+
+    ``locate`` gives a segment's endpoint, ``forget`` is told when that endpoint was wrong. All methods raise
+    NoSuchSegmentError, DeadlineError, ConnectionLostError, WrongHostError, UnauthenticatedError and
+    PermissionDeniedError besides the errors that they name.
+    """
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        locate: Locate,
+        *,
+        forget: Callable[[str], None] | None = None,
+        tokens: TokenSource | None = None,
+        entropy: Entropy | None = None,
+        deadline_s: float = limits.CLIENT_REQUEST_DEADLINE_S,
+    ) -> None:
+        self.pool = pool
+        self._tokens = tokens
+        self._locate = locate
+        self._forget = forget
+        self._entropy: Entropy = entropy or SystemEntropy()
+        self._deadline_s = deadline_s
+
+    # -- plumbing -----------------------------------------------------------------------------------------------
+
+    async def locate(self, segment: str) -> Endpoint:
+        """Endpoint that serves the segment at present, as far as known."""
+        return await self._locate(segment)
+
+    def forget(self, segment: str) -> None:
+        """The endpoint given by `locate` does not serve the segment (any more)."""
+        if self._forget is not None:
+            self._forget(segment)
+
+    async def token(self, segment: str) -> str:
+        """Delegation token for a segment; empty for a client without credentials."""
+        return "" if self._tokens is None else await self._tokens.token(segment)
+
+    def refusal(self, segment: str, reply: c.Command) -> TailraceError:
+        """The error of a reply; what it proves wrong, endpoint or token, is asked for again at the next attempt."""
+        error = error_of(reply)
+        if isinstance(error, WrongHostError):
+            self.forget(segment)
+        if isinstance(error, TokenExpiredError) and self._tokens is not None:
+            self._tokens.forget(segment)
+        return error
+
+    async def _once(
+        self, segment: str, command: c.Command, reply: type[R], *, lane: str, deadline_s: float | None
+    ) -> R:
+        connection = await self.pool.get(await self._locate(segment), lane)
+        try:
+            answer = await connection.request(command, deadline_s)
+        except (ConnectionLostError, DeadlineError):
+            self.forget(segment)
+            raise
+        if isinstance(answer, reply):
+            return answer
+        raise self.refusal(segment, answer)
+
+    async def _call(
+        self,
+        segment: str,
+        make: Callable[[str], c.Command],
+        reply: type[R],
+        recover: Callable[[Exception], Awaitable[R | None]] | None = None,
+    ) -> R:
+        """Request with retries. `recover` turns an error after an uncertain attempt into the reply it stands for."""
+
+        async def attempt(attempts: Attempts) -> R:
+            try:
+                return await self._once(
+                    segment,
+                    make(await self.token(segment)),
+                    reply,
+                    lane="control",
+                    deadline_s=limits.CLIENT_REPLY_DEADLINE_S,
+                )
+            except WrongHostError:
+                raise
+            except UnavailableError:
+                attempts.uncertain = True
+                raise
+            except (ConditionFailedError, NoSuchSegmentError, SegmentExistsError, SegmentSealedError) as error:
+                answer = await recover(error) if recover is not None and attempts.uncertain else None
+                if answer is None:
+                    raise
+                return answer
+
+        return await with_retries(attempt, self._entropy, self._deadline_s)
+
+    # -- life cycle ---------------------------------------------------------------------------------------------
+
+    async def create_segment(
+        self, name: str, *, scale_type: int = 0, target_rate: int = 0, rollover_bytes: int = 0
+    ) -> None:
+        """Create a segment; ``scale_type`` 0 none, 1 KB/s, 2 events/s. Raises SegmentExistsError."""
+        await self._call(
+            name,
+            lambda token: c.CreateSegment(0, name, target_rate, scale_type, token, rollover_bytes),
+            c.SegmentCreated,
+            _when(SegmentExistsError, c.SegmentCreated(0, name)),
+        )
+
+    async def update_policy(self, name: str, scale_type: int, target_rate: int) -> None:
+        """Set scale type and target rate."""
+        await self._call(
+            name, lambda token: c.UpdateSegmentPolicy(0, name, target_rate, scale_type, token), c.SegmentPolicyUpdated
+        )
+
+    async def seal_segment(self, name: str) -> None:
+        """Seal. Raises SegmentSealedError when it is sealed already."""
+        await self._call(
+            name,
+            lambda token: c.SealSegment(0, name, token),
+            c.SegmentSealed,
+            _when(SegmentSealedError, c.SegmentSealed(0, name)),
+        )
+
+    async def truncate_segment(self, name: str, offset: int) -> None:
+        """Drop bytes before `offset`. Raises SegmentTruncatedError when it lies before the start or past the end."""
+        await self._call(name, lambda token: c.TruncateSegment(0, name, offset, token), c.SegmentTruncated)
+
+    async def delete_segment(self, name: str) -> None:
+        """Delete."""
+        await self._call(
+            name,
+            lambda token: c.DeleteSegment(0, name, token),
+            c.SegmentDeleted,
+            _when(NoSuchSegmentError, c.SegmentDeleted(0, name)),
+        )
+
+    async def merge_segments(self, target: str, source: str) -> int:
+        """Append the source to the target atomically and drop it; returns the target's length.
+
+        Raises:
+            NoSuchSegmentError: with the name of the one that is missing. SegmentSealedError: the target.
+        """
+        reply = await self._call(target, lambda token: c.MergeSegments(0, target, source, token), c.SegmentsMerged)
+        return reply.new_target_write_offset
+
+    async def merge_batch(self, target: str, sources: Sequence[str]) -> list[int]:
+        """Merge several sources in order; missing ones count as merged. Returns the target's length after each."""
+        reply = await self._call(
+            target, lambda token: c.MergeSegmentsBatch(0, target, list(sources), token), c.SegmentsBatchMerged
+        )
+        return [merged.new_target_write_offset for merged in reply.merged]
+
+    async def segment_info(self, name: str) -> SegmentInfo:
+        """Committed properties."""
+        reply = await self._call(name, lambda token: c.GetStreamSegmentInfo(0, name, token), c.StreamSegmentInfo)
+        if not reply.exists or reply.is_deleted:
+            raise NoSuchSegmentError(name)
+        return SegmentInfo(name, reply.write_offset, reply.start_offset, reply.is_sealed, reply.last_modified)
+
+    async def get_attribute(self, name: str, attribute_id: uuid.UUID) -> int:
+        """Value of an attribute, NO_ATTRIBUTE when it is not set."""
+        reply = await self._call(
+            name, lambda token: c.GetSegmentAttribute(0, name, attribute_id.bytes, token), c.SegmentAttribute
+        )
+        return reply.value
+
+    async def update_attribute(self, name: str, attribute_id: uuid.UUID, new: int, expected: int) -> bool:
+        """Set an attribute if it has the expected value (NO_ATTRIBUTE = unset); whether it had.
+
+        After an attempt without an answer, finding the new value there counts as success.
+        """
+        raw = attribute_id.bytes
+        uncertain = False
+
+        async def attempt(attempts: Attempts) -> bool:
+            nonlocal uncertain
+            uncertain = uncertain or attempts.uncertain
+            try:
+                command = c.UpdateSegmentAttribute(0, name, raw, new, expected, await self.token(name))
+                reply = await self._once(
+                    name, command, c.SegmentAttributeUpdated, lane="control", deadline_s=limits.CLIENT_REPLY_DEADLINE_S
+                )
+            except WrongHostError:
+                raise
+            except UnavailableError:
+                attempts.uncertain = True
+                raise
+            return reply.success
+
+        success = await with_retries(attempt, self._entropy, self._deadline_s)
+        return success or (uncertain and await self.get_attribute(name, attribute_id) == new)
+
+    async def read(
+        self, name: str, offset: int, max_length: int, *, timeout_s: float | None = None
+    ) -> SegmentReadResult:
+        """Bytes from `offset` (wire §6). At the tail of an unsealed segment it waits for data, `timeout_s` at most.
+
+        Raises:
+            SegmentTruncatedError: `offset` lies before the start. BadRequestError: beyond the end of a sealed one.
+            DeadlineError: `timeout_s` passed without data.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._read(name, offset, max_length)
+        except TimeoutError as error:
+            raise DeadlineError(f"no data at {offset} of {name} within {timeout_s:g} s") from error
+
+    async def _read(self, name: str, offset: int, max_length: int) -> SegmentReadResult:
+        loop = asyncio.get_running_loop()
+        attempts = Attempts(self._entropy, self._deadline_s)
+        while True:
+            begun_at_s = loop.time()
+            try:
+                command = c.ReadSegment(name, offset, max_length, await self.token(name))
+                reply = await self._once(name, command, c.SegmentRead, lane="read", deadline_s=None)
+                if not reply.data and not reply.end_of_segment:
+                    raise ContainerStoppedError(
+                        f"the container of {name} stops"
+                    )  # it ends waiting reads so (wire §3.6)
+                return SegmentReadResult(cast("bytes", reply.data), reply.at_tail, reply.end_of_segment)
+            except UnavailableError as error:
+                if loop.time() - begun_at_s > _SETTLED_S:
+                    attempts = Attempts(self._entropy, self._deadline_s)
+                await attempts.pause(error)
+
+    # -- tables -------------------------------------------------------------------------------------------------
+
+    async def create_table(self, name: str, key_length: int = 0) -> None:
+        """Create a table segment; `key_length` 0 is the hash layout. Raises SegmentExistsError, BadRequestError."""
+        await self._call(
+            name,
+            lambda token: c.CreateTableSegment(0, name, token, False, key_length),
+            c.SegmentCreated,
+            _when(SegmentExistsError, c.SegmentCreated(0, name)),
+        )
+
+    async def delete_table(self, name: str, must_be_empty: bool = False) -> None:
+        """Delete a table segment. Raises TableNotEmptyError, UnsupportedError (fixed-key layout and must be empty)."""
+        await self._call(
+            name,
+            lambda token: c.DeleteTableSegment(0, name, must_be_empty, token),
+            c.SegmentDeleted,
+            _when(NoSuchSegmentError, c.SegmentDeleted(0, name)),
+        )
+
+    async def table_info(self, name: str) -> TableSegmentDetails:
+        """Properties of a table segment."""
+        reply = await self._call(name, lambda token: c.GetTableSegmentInfo(0, name, token), c.TableSegmentInfo)
+        return TableSegmentDetails(reply.start_offset, reply.length, reply.entry_count, reply.key_length)
+
+    async def table_update(self, name: str, entries: Sequence[TableEntry]) -> list[int]:
+        """Insert or update atomically, each entry under its version; returns the new versions in the same order.
+
+        After an attempt without an answer, finding every key with the value written counts as success: values of
+        conditional updates should therefore tell their writer.
+
+        Raises:
+            TableKeyBadVersionError, TableKeyNotExistsError: a condition failed, nothing was changed. BadRequestError.
+            UnavailableError: also when an attempt without an answer may have been applied, and others wrote after it.
+        """
+        doubtful = False
+
+        async def recover(_: Exception) -> c.TableEntriesUpdated | None:
+            nonlocal doubtful
+            found = await self.table_get(name, [entry.key for entry in entries])
+            if any(mine is None or mine.value != entry.value for mine, entry in zip(found, entries, strict=True)):
+                doubtful = True
+                return None
+            return c.TableEntriesUpdated(0, [entry.version for entry in found if entry is not None])
+
+        try:
+            reply = await self._call(
+                name, lambda token: c.UpdateTableEntries(0, name, token, list(entries)), c.TableEntriesUpdated, recover
+            )
+        except (TableKeyBadVersionError, TableKeyNotExistsError) as error:
+            if doubtful:
+                raise UnavailableError(f"whether a lost update was applied is unknown: {error}") from error
+            raise
+        return reply.versions
+
+    async def table_remove(self, name: str, keys: Sequence[tuple[bytes, int]]) -> None:
+        """Remove keys atomically, each under its version. Raises as `table_update`."""
+        wanted = [TableKey(key, version) for key, version in keys]
+        doubtful = False
+
+        async def recover(error: Exception) -> c.TableKeysRemoved | None:
+            nonlocal doubtful
+            doubtful = not isinstance(error, TableKeyNotExistsError)
+            return None if doubtful else c.TableKeysRemoved(0, name)
+
+        try:
+            await self._call(name, lambda token: c.RemoveTableKeys(0, name, token, wanted), c.TableKeysRemoved, recover)
+        except TableKeyBadVersionError as error:
+            if doubtful:
+                raise UnavailableError(f"whether a lost removal was applied is unknown: {error}") from error
+            raise
+
+    async def table_get(self, name: str, keys: Sequence[bytes]) -> list[TableEntry | None]:
+        """Entries in the order of the keys; None for a missing one."""
+        wanted = [TableKey(key, NO_VERSION) for key in keys]
+        reply = await self._call(name, lambda token: c.ReadTable(0, name, token, wanted), c.TableRead)
+        return [None if entry.version == NOT_EXISTS else entry for entry in reply.entries]
+
+    async def table_keys(
+        self, name: str, limit: int, token: bytes = b"", from_key: bytes = b"", to_key: bytes = b""
+    ) -> tuple[list[tuple[bytes, int]], bytes]:
+        """About `limit` keys with versions, and the token to go on with; no keys means the end.
+
+        The hash layout goes on by token and has no ranges; the fixed-key layout goes on by `from_key` (wire §8).
+        """
+        reply = await self._call(
+            name,
+            lambda delegation: c.ReadTableKeys(0, name, delegation, limit, token, b"", from_key, to_key),
+            c.TableKeysRead,
+        )
+        return [(key.key, key.version) for key in reply.keys], reply.continuation_token
+
+    async def table_entries(
+        self, name: str, limit: int, token: bytes = b"", from_key: bytes = b"", to_key: bytes = b""
+    ) -> tuple[list[TableEntry], bytes]:
+        """As `table_keys`, with values."""
+        reply = await self._call(
+            name,
+            lambda delegation: c.ReadTableEntries(0, name, delegation, limit, token, b"", from_key, to_key),
+            c.TableEntriesRead,
+        )
+        return reply.entries, reply.continuation_token
+
+    async def table_delta(self, name: str, position: int, limit: int) -> TableDelta:
+        """What changed since `position` (hash layout). Raises UnsupportedError, BadRequestError."""
+        reply = await self._call(
+            name,
+            lambda token: c.ReadTableEntriesDelta(0, name, token, position, limit),
+            c.TableEntriesDeltaRead,
+        )
+        return TableDelta(reply.entries, reply.should_clear, reply.reached_end, reply.last_position)
+
+
+def _when(kind: type[Exception], reply: R) -> Callable[[Exception], Awaitable[R | None]]:
+    """A recovery that takes one kind of error as success."""
+
+    async def recover(error: Exception) -> R | None:
+        return reply if isinstance(error, kind) else None
+
+    return recover

@@ -1,0 +1,38 @@
+"""The client of the controller's gRPC service (controller §3, §4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.client.control.groups import ReaderGroupCalls
+from tailrace.client.control.owners import OwnerCalls
+from tailrace.client.control.segments import SegmentCalls
+from tailrace.client.control.streams import ScopeCalls, StreamCalls
+from tailrace.client.control.tables import KeyValueTableCalls
+from tailrace.client.control.transactions import TransactionCalls
+from tailrace.client.control.transport import ControllerTransport, GrpcTransport
+from tailrace.common import limits
+
+if TYPE_CHECKING:
+    from tailrace.common.ports import Entropy
+
+
+class ControllerClient(
+    ScopeCalls, StreamCalls, SegmentCalls, TransactionCalls, ReaderGroupCalls, KeyValueTableCalls, OwnerCalls
+):
+    """All calls of the controller.
+
+    ``controller`` is an address (``tcp://HOST:PORT``, several separated by commas, ``tls://`` for TLS) or a transport.
+    Calls raise errors of the one tree: NotFoundError and its kinds, BadRequestError for wrong arguments,
+    UnauthenticatedError, PermissionDeniedError, and UnavailableError or DeadlineError when retries were in vain.
+    """
+
+    def __init__(
+        self,
+        controller: str | ControllerTransport,
+        *,
+        entropy: Entropy | None = None,
+        deadline_s: float = limits.CLIENT_CONTROLLER_CALL_DEADLINE_S,
+    ) -> None:
+        transport = GrpcTransport(controller) if isinstance(controller, str) else controller
+        super().__init__(transport, entropy=entropy, deadline_s=deadline_s)

@@ -1,0 +1,159 @@
+"""Scopes and streams for users: create, configure, scale, truncate, delete, look at (controller §4)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.client.control.scale_plan import ScalePlan, plan_changes, plan_count
+from tailrace.client.model import SegmentRange, StreamConfig, StreamName, name_of
+from tailrace.common import limits
+from tailrace.common.errors import BadRequestError, StreamSealedError
+from tailrace.common.stream_cut import StreamCut
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace.client.context import ClientContext
+    from tailrace.client.types import SegmentInfo
+
+
+class StreamInfo(NamedTuple):
+    """A stream as it is now: configuration, active segments, and its first and last positions."""
+
+    stream: StreamName
+    config: StreamConfig
+    segments: Sequence[SegmentRange]
+    head: StreamCut
+    tail: StreamCut
+
+
+class StreamManager:
+    """Manages scopes and streams.
+
+    Streams are ``scope/stream`` or a StreamName. Missing scopes and streams raise kinds of NotFoundError, wrong
+    arguments kinds of BadRequestError.
+    """
+
+    def __init__(self, context: ClientContext) -> None:
+        self._context = context
+        self._controller = context.controller
+
+    # -- scopes -------------------------------------------------------------------------------------------------
+
+    async def create_scope(self, scope: str) -> bool:
+        """Create a scope; False when it exists."""
+        return await self._controller.create_scope(scope)
+
+    async def delete_scope(self, scope: str, *, recursive: bool = False) -> bool:
+        """Delete a scope; False when there is none. Raises NotEmptyError unless `recursive`."""
+        return await self._controller.delete_scope(scope, recursive=recursive)
+
+    async def list_scopes(self) -> list[str]:
+        """All scopes, internal ones (leading "_") too."""
+        return [scope async for scope in self._controller.list_scopes()]
+
+    # -- streams ------------------------------------------------------------------------------------------------
+
+    async def create_stream(self, stream: str | StreamName, config: StreamConfig | None = None) -> bool:
+        """Create a stream, of one segment unless configured otherwise; False when it exists."""
+        stream = name_of(stream)
+        return await self._controller.create_stream(stream, config or StreamConfig())
+
+    async def update_stream(self, stream: str | StreamName, config: StreamConfig) -> None:
+        """Replace the configuration; a policy that wants more segments scales the stream."""
+        stream = name_of(stream)
+        await self._controller.update_stream(stream, config)
+
+    async def list_streams(self, scope: str, *, tag: str | None = None, internal: bool = False) -> list[StreamName]:
+        """Streams of a scope, those with `tag` if given; internal ones (leading "_") only if asked for."""
+        found = [stream async for stream in self._controller.list_streams(scope, tag=tag)]
+        return [stream for stream in found if internal or not stream.stream.startswith("_")]
+
+    async def tags(self, stream: str | StreamName) -> tuple[str, ...]:
+        """Tags of a stream."""
+        stream = name_of(stream)
+        return (await self._controller.stream_config(stream)).tags
+
+    async def info(self, stream: str | StreamName) -> StreamInfo:
+        """Configuration, active segments, head and tail."""
+        stream = name_of(stream)
+        config = await self._controller.stream_config(stream)
+        segments = await self._controller.current_segments(stream)
+        return StreamInfo(stream, config, segments, await self.head(stream), await self.tail(stream))
+
+    async def head(self, stream: str | StreamName) -> StreamCut:
+        """The cut at the first event that is left."""
+        stream = name_of(stream)
+        return StreamCut(stream.scope, stream.stream, await self._controller.head_segments(stream))
+
+    async def tail(self, stream: str | StreamName) -> StreamCut:
+        """A cut after everything acknowledged before this call."""
+        stream = name_of(stream)
+        segments = await self._controller.current_segments(stream)
+        identifiers = [segment.identifier for segment in segments] or await self._last_segments(stream)
+        infos: list[SegmentInfo] = await asyncio.gather(
+            *(self._context.segments.segment_info(stream.segment(identifier)) for identifier in identifiers)
+        )
+        lengths = {identifier: info.length for identifier, info in zip(identifiers, infos, strict=True)}
+        return StreamCut(stream.scope, stream.stream, lengths)
+
+    async def _last_segments(self, stream: StreamName) -> list[int]:
+        """Segments of a sealed stream that nothing follows."""
+        found = await self._controller.segments_between(stream, None, None)
+        return [identifier for identifier in found if not await self._controller.successors(stream, identifier)]
+
+    async def seal_stream(self, stream: str | StreamName) -> None:
+        """Seal; nothing can be written any more. Sealing a sealed stream succeeds."""
+        stream = name_of(stream)
+        await self._controller.seal_stream(stream)
+
+    async def truncate_stream(self, stream: str | StreamName, cut: StreamCut) -> None:
+        """Drop everything before a cut. Raises IllegalStateError for a cut that is not valid."""
+        stream = name_of(stream)
+        if (cut.scope, cut.stream) != stream:
+            raise BadRequestError(f"the cut belongs to {cut.scoped_name}, not to {stream}")
+        await self._controller.truncate_stream(stream, cut.positions)
+
+    async def delete_stream(self, stream: str | StreamName) -> bool:
+        """Delete a sealed stream; False when there is none. Raises IllegalStateError when it is not sealed."""
+        stream = name_of(stream)
+        return await self._controller.delete_stream(stream)
+
+    # -- scaling ------------------------------------------------------------------------------------------------
+
+    async def scale_to(
+        self, stream: str | StreamName, count: int, *, deadline_s: float = limits.SCALE_DEADLINE_S
+    ) -> None:
+        """Replace segments until there are `count` equal ones; those whose range fits already stay.
+
+        Raises StreamSealedError for a sealed stream.
+        """
+        stream = name_of(stream)
+        await self._scale(stream, plan_count(await self._active(stream), count), deadline_s)
+
+    async def split_segment(
+        self, stream: str | StreamName, identifier: int, parts: int, *, deadline_s: float = limits.SCALE_DEADLINE_S
+    ) -> None:
+        """Replace a segment by `parts` equal ones."""
+        stream = name_of(stream)
+        plan = plan_changes(await self._active(stream), [(identifier, parts)], [])
+        await self._scale(stream, plan, deadline_s)
+
+    async def merge_segments(
+        self, stream: str | StreamName, identifiers: Sequence[int], *, deadline_s: float = limits.SCALE_DEADLINE_S
+    ) -> None:
+        """Replace neighbouring segments by one."""
+        stream = name_of(stream)
+        plan = plan_changes(await self._active(stream), [], [identifiers])
+        await self._scale(stream, plan, deadline_s)
+
+    async def _scale(self, stream: StreamName, plan: ScalePlan, deadline_s: float) -> None:
+        if not plan.changes_nothing:
+            await self._controller.scale(stream, list(plan.sealed), list(plan.ranges), deadline_s=deadline_s)
+
+    async def _active(self, stream: StreamName) -> Sequence[SegmentRange]:
+        active = await self._controller.current_segments(stream)
+        if not active:
+            raise StreamSealedError(f"stream {stream} is sealed")
+        return active

@@ -1,0 +1,1 @@
+"""Reader groups: shared state, membership, stream cuts."""

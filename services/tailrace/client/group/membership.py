@@ -1,0 +1,289 @@
+"""A reader's part in its group: joining, sharing segments, checkpoints, leaving (reader-group-state §5, §6).
+
+Everything here happens inside the reader's read calls, in the order in which the Java reader does it. The rules of
+§11 hold: a due checkpoint is answered before anything else, and all writes with a precondition are conditional.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.client.group.reader_group import UNLIMITED_OFFSET, initial_record
+from tailrace.client.group.state import policy
+from tailrace.client.group.state import records as r
+from tailrace.client.group.stream_cuts import complete_cuts
+from tailrace.client.model import StreamName
+from tailrace.common import limits, names
+from tailrace.common.errors import (
+    AlreadyExistsError,
+    BadRequestError,
+    ReinitializationRequiredError,
+    UnavailableError,
+    WriteConflictError,
+)
+from tailrace.common.ports import new_uuid
+
+if TYPE_CHECKING:
+    from tailrace.client.context import ClientContext
+    from tailrace.client.group.state.state import GroupState
+    from tailrace.client.group.synchronizer import GroupSynchronizer
+    from tailrace.common.ranges import KeyRange
+
+
+Positions = Callable[[], dict[str, int]]
+
+
+class Taken(NamedTuple):
+    """A segment acquired: where to read from, and up to where."""
+
+    segment: str
+    offset: int
+    end_offset: int
+
+
+class Timers:
+    """When the reader looks at what again, in seconds of the loop's clock."""
+
+    def __init__(self, now_s: float, first_acquire_s: float) -> None:
+        self.fetch_s = now_s
+        self.acquire_s = now_s + first_acquire_s
+        self.release_s = now_s + policy.TIME_UNIT_S
+        self.lag_s = now_s + policy.TIME_UNIT_S
+        self.checkpoint_s = now_s + policy.TIME_UNIT_S
+        self.config_s = now_s + policy.TIME_UNIT_S
+
+
+class GroupMember:
+    """One reader in the state of its group. Not for concurrent use."""
+
+    def __init__(
+        self, context: ClientContext, synchronizer: GroupSynchronizer, scope: str, group: str, reader: str
+    ) -> None:
+        self.reader = reader
+        self._context = context
+        self._synchronizer = synchronizer
+        self._scope = scope
+        self._group = group
+        self._distance = 0
+        self._timers = Timers(0.0, 0.0)
+
+    @property
+    def state(self) -> GroupState:
+        """The state of the group as last seen."""
+        return self._synchronizer.state
+
+    @property
+    def owned(self) -> Mapping[str, int]:
+        """Segments that the group has assigned to this reader. Raises ReinitializationRequiredError."""
+        owned = self.state.assigned.get(self.reader)
+        if owned is None:
+            raise ReinitializationRequiredError(
+                f"reader {self.reader} does not belong to group {self._scope}/{self._group} any more"
+            )
+        return owned
+
+    def next_look_s(self) -> float:
+        """Loop time at which the group should be attended to again."""
+        return min(self._timers.fetch_s, self._now_s() + policy.TIME_UNIT_S)
+
+    # -- joining and leaving ------------------------------------------------------------------------------------
+
+    async def join(self, first_acquire_s: float = 0.0) -> None:
+        """Come online. Raises AlreadyExistsError when a reader of that name is online."""
+
+        def add(state: GroupState) -> list[r.Update]:
+            if state.is_online(self.reader):
+                raise AlreadyExistsError(f"reader {self.reader} is online in group {self._scope}/{self._group} already")
+            return [r.AddReader(self.reader)]
+
+        await self._synchronizer.fetch()
+        await self._synchronizer.update(add)
+        self._timers = Timers(self._now_s(), first_acquire_s)
+
+    async def leave(self, positions: Mapping[str, int]) -> None:
+        """Go offline; the segments become free at `positions`."""
+        await self._synchronizer.fetch()
+        await self._synchronizer.update(
+            lambda state: [r.RemoveReader(self.reader, dict(positions))] if state.is_online(self.reader) else []
+        )
+
+    # -- following the group ------------------------------------------------------------------------------------
+
+    async def look(self) -> None:
+        """Fetch the state when it is time."""
+        now_s = self._now_s()
+        if now_s >= self._timers.fetch_s:
+            self._timers.fetch_s = now_s + self.state.config.group_refresh_ms / 1000
+            await self._synchronizer.fetch()
+            await self._synchronizer.compact_sometimes()
+            await self._finish_reset()
+
+    async def _finish_reset(self) -> None:
+        """Write the new configuration if whoever reset the group died halfway (§7 "reader's share")."""
+        if self._now_s() < self._timers.config_s:
+            return
+        self._timers.config_s = self._now_s() + limits.READER_GROUP_CONFIG_CHECK_S
+        if not self.state.updating_config:
+            return
+        stored = await self._context.controller.reader_group_config(self._scope, self._group)
+        if stored.generation > self.state.config.generation:
+            initial = await initial_record(self._context, stored)
+            await self._synchronizer.update(
+                lambda state: [initial] if stored.generation > state.config.generation else []
+            )
+
+    def note_event(self, segment: str) -> None:
+        """An event of that segment was handed out: the distance that Java readers would tell (§6 "distance value")."""
+        self._distance = self._context.clock.now_ms() - names.parse_segment_name(segment).identifier
+
+    async def tell_positions(self, positions: Positions) -> None:
+        """Tell how far the segments were read, now and then."""
+        now_s = self._now_s()
+        if now_s >= self._timers.lag_s:
+            self._timers.lag_s = now_s + policy.lag_timer_s(self.state)
+            await self._synchronizer.update_unconditionally([self._distance_update(self.state, positions())])
+
+    def _distance_update(self, state: GroupState, positions: Mapping[str, int]) -> r.UpdateDistanceToTail:
+        read = {(segment, state.range_of(segment)): offset for segment, offset in positions.items()}
+        return r.UpdateDistanceToTail(self.reader, max(0, self._distance), read)
+
+    # -- checkpoints --------------------------------------------------------------------------------------------
+
+    def due_checkpoint(self) -> str | None:
+        """The oldest checkpoint that this reader has to answer."""
+        return self.state.due_for(self.reader)
+
+    async def answer(self, checkpoint: str, positions: Mapping[str, int]) -> None:
+        """Give this reader's positions to a checkpoint, unless it was cancelled meanwhile."""
+
+        def give(state: GroupState) -> list[r.Update]:
+            owned = state.assigned.get(self.reader)
+            if owned is None or self.reader not in state.due.get(checkpoint, ()):
+                return []
+            # A cancelled acquisition may have had its effect: such a segment stands where the state has it.
+            answered = {name: positions.get(name, offset) for name, offset in owned.items()}
+            return [r.CheckpointReader(checkpoint, self.reader, answered)]
+
+        await self._synchronizer.update(give)
+        if not r.is_silent(checkpoint):
+            self._restart_checkpoint_timer()
+
+    async def begin_checkpoint(self) -> None:
+        """Begin an automatic checkpoint when it is time and nothing is due (§5 "automatic")."""
+        interval_ms = self.state.config.automatic_checkpoint_ms
+        if interval_ms <= 0 or self._now_s() < self._timers.checkpoint_s:
+            return
+        name = str(new_uuid(self._context.entropy))
+
+        def create(state: GroupState) -> list[r.Update]:
+            if policy.checkpoint_is_outstanding(state) or not state.is_online(self.reader):
+                return []
+            return [r.CreateCheckpoint(name), r.ClearCheckpointsBefore(name)]
+
+        self._restart_checkpoint_timer()
+        await self._synchronizer.update(create)
+
+    def _restart_checkpoint_timer(self) -> None:
+        self._timers.checkpoint_s = self._now_s() + self.state.config.automatic_checkpoint_ms / 1000
+
+    async def publish(self) -> None:
+        """Tell the controller the last checkpoint as the subscriber's cut, if the group is so configured (§5)."""
+        if not policy.should_publish(self.state):
+            return
+        config = self.state.config
+        try:
+            cuts = await complete_cuts(self._context, self.state.last_checkpoint or {})
+            for cut in cuts.values():
+                await self._context.controller.update_subscriber_cut(
+                    StreamName(cut.scope, cut.stream),
+                    f"{self._scope}/{self._group}",
+                    config.group_id,
+                    config.generation,
+                    cut.positions,
+                )
+        except (UnavailableError, WriteConflictError, BadRequestError):
+            return  # published again at the next checkpoint; a cut that went back means that another reader was first
+        await self._synchronizer.update_unconditionally([r.UpdateCheckpointPublished(True)])
+
+    # -- segments -----------------------------------------------------------------------------------------------
+
+    async def complete(self, segment: str) -> bool:
+        """Replace a segment read to its end by its successors (only after an answered checkpoint, §6)."""
+        successors, ranges = await self._successors(segment)
+
+        def finish(state: GroupState) -> list[r.Update]:
+            if segment not in state.assigned.get(self.reader, {}) or state.due_for(self.reader) is not None:
+                return []
+            known = {segment: state.range_of(segment), **ranges}
+            return [r.SegmentCompleted(self.reader, segment, successors, known)]
+
+        done = bool(await self._synchronizer.update(finish))
+        if done:
+            self._timers.acquire_s = self._now_s()
+        return done
+
+    async def _successors(self, segment: str) -> tuple[dict[str, list[int]], dict[str, KeyRange | None]]:
+        if segment in self.state.end_segments:
+            return {}, {}
+        name = names.parse_segment_name(segment)
+        stream = StreamName(name.scope, name.stream)
+        found = await self._context.controller.successors(stream, name.identifier)
+        names_of = {successor.segment.identifier: stream.segment(successor.segment.identifier) for successor in found}
+        predecessors = {names_of[item.segment.identifier]: list(item.predecessors) for item in found}
+        return predecessors, {names_of[item.segment.identifier]: item.segment.key_range for item in found}
+
+    async def release_one(self, positions: Mapping[str, int]) -> str | None:
+        """Give a segment away when this reader has clearly more than its share; returns it."""
+        now_s = self._now_s()
+        if now_s < self._timers.release_s or policy.segment_to_release(self.state, self.reader) is None:
+            return None
+        self._timers.release_s = self._timers.acquire_s = now_s + policy.BUSY_TIMER_S
+
+        def release(state: GroupState) -> list[r.Update]:
+            segment = policy.segment_to_release(state, self.reader)
+            if segment is None or segment not in positions:
+                return []
+            return [
+                r.ReleaseSegment(self.reader, segment, positions[segment]),
+                self._distance_update(state, {name: positions[name] for name in positions if name != segment}),
+            ]
+
+        updates = await self._synchronizer.update(release)
+        self._restart_sharing_timers()
+        return next((update.segment for update in updates if isinstance(update, r.ReleaseSegment)), None)
+
+    async def acquire(self, positions: Positions) -> list[Taken]:
+        """Take free segments when it is time."""
+        now_s = self._now_s()
+        if now_s < self._timers.acquire_s or self.due_checkpoint() is not None:
+            return []
+        if not self.state.unassigned:
+            self._timers.acquire_s = now_s + policy.acquire_timer_s(self.state, self.reader)
+            return []
+        self._timers.release_s = self._timers.acquire_s = now_s + policy.BUSY_TIMER_S
+
+        def take(state: GroupState) -> list[r.Update]:
+            wanted = policy.segments_to_acquire(state, self.reader)
+            acquired: list[r.Update] = [r.AcquireSegment(self.reader, segment) for segment in wanted]
+            return [*acquired, self._distance_update(state, positions())] if acquired else []
+
+        updates = await self._synchronizer.update(take)
+        self._restart_sharing_timers()
+        taken = [update.segment for update in updates if isinstance(update, r.AcquireSegment)]
+        return [self.taken(segment) for segment in taken]
+
+    def taken(self, segment: str) -> Taken:
+        """Where an owned segment is read from and up to."""
+        return Taken(segment, self.owned[segment], self.state.end_segments.get(segment, UNLIMITED_OFFSET))
+
+    def _restart_sharing_timers(self) -> None:
+        now_s = self._now_s()
+        self._timers.acquire_s = now_s + policy.acquire_timer_s(self.state, self.reader)
+        self._timers.release_s = now_s + policy.release_timer_s(self.state, self.reader)
+        self._timers.lag_s = now_s + policy.lag_timer_s(self.state)
+
+    @staticmethod
+    def _now_s() -> float:
+        return asyncio.get_running_loop().time()

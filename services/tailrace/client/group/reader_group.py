@@ -1,0 +1,300 @@
+"""Reader groups: create, reset, delete, checkpoints, cuts, readers that went away (reader-group-state §5, §7, §8)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from tailrace.client.group.state import policy
+from tailrace.client.group.state import records as r
+from tailrace.client.group.stream_cuts import complete_cuts
+from tailrace.client.group.synchronizer import GroupSynchronizer
+from tailrace.client.model import StreamName
+from tailrace.client.retry import Backoff
+from tailrace.common import limits, names
+from tailrace.common.errors import (
+    AlreadyExistsError,
+    BadRequestError,
+    DeadlineError,
+    IllegalStateError,
+    NoSuchReaderGroupError,
+    OverloadedError,
+    TailraceError,
+    WriteConflictError,
+)
+from tailrace.common.ports import new_uuid
+
+if TYPE_CHECKING:
+    from tailrace.client.context import ClientContext
+    from tailrace.client.group.state.state import GroupState
+    from tailrace.common.ranges import KeyRange
+    from tailrace.common.stream_cut import StreamCut
+
+UNLIMITED_OFFSET: Final = 2**63 - 1
+
+
+def group_config(
+    streams: Mapping[StreamName, StreamCut | None],
+    *,
+    end: Mapping[StreamName, StreamCut | None] | None = None,
+    automatic_checkpoint_ms: int = 30_000,
+    group_refresh_ms: int = 3_000,
+    max_outstanding_checkpoints: int = 3,
+    retention: r.RetentionType = r.RetentionType.NONE,
+) -> r.ReaderGroupConfig:
+    """Configuration of a group that reads `streams`, each from a cut (None = its head) to a cut (None = no end)."""
+    if not streams:
+        raise BadRequestError("a reader group needs at least one stream")
+    ends = end or {}
+    return r.ReaderGroupConfig(
+        automatic_checkpoint_ms=automatic_checkpoint_ms,
+        group_refresh_ms=group_refresh_ms,
+        starting={str(stream): cut for stream, cut in streams.items()},
+        ending={str(stream): ends.get(stream) for stream in streams},
+        max_outstanding_checkpoints=max_outstanding_checkpoints,
+        retention=retention,
+    )
+
+
+class ReaderGroupManager:
+    """Creates and finds the reader groups of a scope."""
+
+    def __init__(self, context: ClientContext, scope: str) -> None:
+        self.scope = names.check_scope_name(scope)
+        self._context = context
+
+    async def create(self, group: str, config: r.ReaderGroupConfig) -> bool:
+        """Create a group; False when it exists with the same settings.
+
+        Raises:
+            InvalidNameError, NoSuchScopeError, NotFoundError (a stream).
+            AlreadyExistsError: it exists with other settings.
+        """
+        names.check_entity_name("reader group", group)
+        group_id = new_uuid(self._context.entropy) if config.group_id == r.NO_GROUP_ID else config.group_id
+        asked = dataclasses.replace(config, group_id=group_id, generation=0)
+        stored = await self._context.controller.create_reader_group(self.scope, group, asked)
+        if not stored.same_settings(asked):
+            raise AlreadyExistsError(f"reader group {self.scope}/{group} exists with another configuration")
+        if stored.generation > 0:
+            return False
+        synchronizer = await GroupSynchronizer.open(self._context, self.scope, group)
+        await synchronizer.fetch()
+        if synchronizer.has_state:
+            return False
+        return await synchronizer.initialize(await initial_record(self._context, stored))
+
+    async def open(self, group: str) -> ReaderGroup:
+        """A handle of an existing group. Raises NoSuchReaderGroupError."""
+        synchronizer = await GroupSynchronizer.open(self._context, self.scope, group)
+        await synchronizer.fetch()
+        if not synchronizer.has_state:
+            raise NoSuchReaderGroupError(f"reader group {self.scope}/{group} has not been initialised")
+        return ReaderGroup(self._context, self.scope, group, synchronizer)
+
+    async def delete(self, group: str) -> None:
+        """Delete a group. Raises NoSuchReaderGroupError."""
+        stored = await self._context.controller.reader_group_config(self.scope, group)
+        await self._context.controller.delete_reader_group(self.scope, group, stored.group_id)
+
+    async def list(self) -> list[str]:
+        """Names of the groups of the scope, those of Java clients too. Raises NoSuchScopeError."""
+        prefix = names.READER_GROUP_PREFIX
+        streams = self._context.controller.list_streams(self.scope)
+        return [stream.stream.removeprefix(prefix) async for stream in streams if stream.stream.startswith(prefix)]
+
+
+async def initial_record(context: ClientContext, config: r.ReaderGroupConfig) -> r.Init:
+    """The first state of a group: every stream's segments at its start cut or its head (§7 "starting segments")."""
+    starting: dict[tuple[str, KeyRange | None], int] = {}
+    for scoped, cut in config.starting.items():
+        stream = StreamName.parse(scoped)
+        positions = cut.positions if cut else await context.controller.head_segments(stream)
+        for identifier, offset in positions.items():
+            starting[stream.segment(identifier), None] = offset
+    ends: dict[str, int] = {}
+    for scoped, cut in config.ending.items():
+        stream = StreamName.parse(scoped)
+        for identifier, offset in (cut.positions if cut else {}).items():
+            ends[stream.segment(identifier)] = UNLIMITED_OFFSET if offset == -1 else offset
+    return r.Init(config, starting, ends)
+
+
+class ReaderGroup:
+    """A reader group as its operators see it. Not for concurrent use."""
+
+    def __init__(self, context: ClientContext, scope: str, group: str, synchronizer: GroupSynchronizer) -> None:
+        self.scope = scope
+        self.group = group
+        self._context = context
+        self._synchronizer = synchronizer
+
+    async def state(self) -> GroupState:
+        """The present state; read-only."""
+        await self._synchronizer.fetch()
+        return self._synchronizer.state
+
+    async def online_readers(self) -> list[str]:
+        """Readers that belong to the group at present."""
+        return (await self.state()).online_readers
+
+    async def positions(self) -> dict[str, StreamCut]:
+        """How far the group has read, by stream, as far as its readers told (a few seconds old)."""
+        state = await self.state()
+        offsets = state.coarse_positions()
+        offsets.update({segment: max(offset, offsets.get(segment, 0)) for segment, offset in state.last_read.items()})
+        return await complete_cuts(self._context, offsets)
+
+    async def reader_offline(self, reader: str, position: r.Position | None = None) -> None:
+        """Declare a reader dead: others take its segments over, at `position` or at its last checkpoint."""
+
+        def leave(state: GroupState) -> list[r.Update]:
+            return [r.RemoveReader(reader, position.positions if position else {})] if state.is_online(reader) else []
+
+        await self._synchronizer.fetch()
+        await self._synchronizer.update(leave)
+
+    async def compact(self) -> bool:
+        """Replace the history of the state by one record; False when a reader wrote meanwhile. Readers do it, too."""
+        await self._synchronizer.fetch()
+        return await self._synchronizer.compact()
+
+    # -- checkpoints --------------------------------------------------------------------------------------------
+
+    async def checkpoint(self, name: str, *, deadline_s: float) -> r.Checkpoint:
+        """Make a named checkpoint: all readers get an event, and their positions after it are the checkpoint.
+
+        Raises:
+            OverloadedError: too many are under way. DeadlineError: a reader did not answer in time.
+            IllegalStateError: it was cancelled, or the name is in use.
+        """
+
+        def create(state: GroupState) -> list[r.Update]:
+            if name in state.checkpoints:
+                raise IllegalStateError(f"checkpoint {name} exists already")
+            if not policy.may_checkpoint(state):
+                raise OverloadedError(f"{len(state.outstanding_checkpoints())} checkpoints are not complete yet")
+            return [r.CreateCheckpoint(name)]
+
+        await self._synchronizer.fetch()
+        await self._synchronizer.update(create)
+        cuts = await self._await_checkpoint(name, deadline_s)
+        if cuts is None:
+            raise IllegalStateError(f"checkpoint {name} was cancelled, or cleared before it was seen")
+        return r.Checkpoint(name, cuts)
+
+    async def stream_cuts(self, *, deadline_s: float) -> dict[str, StreamCut]:
+        """A consistent cut of what the readers have been given, without an event for them.
+
+        Raises:
+            DeadlineError: a reader did not answer in time.
+        """
+        loop = asyncio.get_running_loop()
+        ends_at_s = loop.time() + deadline_s
+        while True:
+            name = base64.b64encode(self._context.entropy.token(32)).decode() + r.SILENT_MARK
+            await self._synchronizer.update_unconditionally([r.CreateCheckpoint(name)])
+            cuts = await self._await_checkpoint(name, ends_at_s - loop.time())
+            if cuts is not None:
+                return cuts
+
+    async def _await_checkpoint(self, name: str, deadline_s: float) -> dict[str, StreamCut] | None:
+        """Positions of a checkpoint once it is complete; None when it was cancelled, or cleared before it was.
+
+        A later one that is complete clears it, perhaps before anybody asks: so every state in between is looked at, as
+        long as no compaction hides them.
+        """
+        complete: list[dict[str, int]] = []
+
+        def look(state: GroupState) -> None:
+            if not complete and name in state.positions and state.is_complete(name):
+                complete.append(dict(state.positions[name]))
+
+        with self._synchronizer.watched(look):
+            look(await self.state())
+            await self._until_complete(name, deadline_s)
+        if not complete:
+            return None
+        result = await complete_cuts(self._context, complete[0])
+        await self._synchronizer.update_unconditionally([r.ClearCheckpointsBefore(name)])
+        return result
+
+    async def _until_complete(self, name: str, deadline_s: float) -> None:
+        """Until no reader is to answer a checkpoint. Raises DeadlineError."""
+        loop = asyncio.get_running_loop()
+        ends_at_s = loop.time() + deadline_s
+        backoff = Backoff(self._context.entropy, maximum_s=limits.READER_GROUP_POLL_S)
+        while not (await self.state()).is_complete(name):
+            if loop.time() >= ends_at_s:
+                raise DeadlineError(f"checkpoint {name} is not complete after {deadline_s:g} s")
+            await asyncio.sleep(min(backoff.next_delay_s(), max(0.0, ends_at_s - loop.time())))
+
+    async def cancel_outstanding_checkpoints(self) -> None:
+        """Forget checkpoints that are not complete. Clients before 0.13 cannot read this record."""
+
+        def cancel(state: GroupState) -> list[r.Update]:
+            return [r.RemoveOutstandingCheckpoints()] if state.outstanding_checkpoints() else []
+
+        await self._synchronizer.fetch()
+        await self._synchronizer.update(cancel)
+
+    async def publish_cuts(self, cuts: Mapping[StreamName, StreamCut]) -> None:
+        """Tell the controller up to where the group has consumed (retention type MANUAL)."""
+        config = (await self.state()).config
+        for stream, cut in cuts.items():
+            await self._context.controller.update_subscriber_cut(
+                stream, f"{self.scope}/{self.group}", config.group_id, config.generation, cut.positions
+            )
+
+    # -- reset --------------------------------------------------------------------------------------------------
+
+    async def reset(self, config: r.ReaderGroupConfig | None = None) -> None:
+        """Begin anew with `config`, or from the last checkpoint; readers have to be made anew.
+
+        Raises:
+            NoSuchReaderGroupError. WriteConflictError: others reset it all the time.
+        """
+        for _ in range(limits.READER_GROUP_RESETS_MAX):
+            state = await self.state()
+            try:
+                await self._reset_once(state, config or await _from_last_checkpoint(self._context, state))
+                return
+            except WriteConflictError as error:
+                await self._catch_up(error)
+        raise WriteConflictError(f"reader group {self.scope}/{self.group} is reset by others all the time")
+
+    async def _reset_once(self, state: GroupState, wanted: r.ReaderGroupConfig) -> None:
+        current = state.config
+        fresh = dataclasses.replace(wanted, group_id=current.group_id, generation=current.generation)
+
+        def announce(latest: GroupState) -> list[r.Update]:
+            if latest.config != current:
+                raise WriteConflictError("the configuration was changed")
+            return [r.UpdatingConfig(True)]
+
+        await self._synchronizer.update(announce)
+        generation = await self._context.controller.update_reader_group(self.scope, self.group, fresh)
+        initial = await initial_record(self._context, dataclasses.replace(fresh, generation=generation))
+        await self._synchronizer.update(lambda latest: [initial] if latest.config.generation < generation else [])
+
+    async def _catch_up(self, error: TailraceError) -> None:
+        """Write the configuration that the controller has, if the state is behind it."""
+        stored = await self._context.controller.reader_group_config(self.scope, self.group)
+        state = await self.state()
+        if stored.generation <= state.config.generation:
+            raise error
+        initial = await initial_record(self._context, stored)
+        await self._synchronizer.update(
+            lambda latest: [initial] if latest.config.generation < stored.generation else []
+        )
+
+
+async def _from_last_checkpoint(context: ClientContext, state: GroupState) -> r.ReaderGroupConfig:
+    """The present configuration, starting from the last checkpoint if there is one."""
+    if not state.last_checkpoint:
+        return state.config
+    starting = {**state.config.starting, **await complete_cuts(context, state.last_checkpoint)}
+    return dataclasses.replace(state.config, starting=starting)

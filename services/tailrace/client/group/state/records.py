@@ -1,0 +1,237 @@
+"""What stands in a reader group's segment: configuration, initial states and updates (reader-group-state §3).
+
+Segments are qualified names (``scope/stream/N.#epoch.E``). Maps keep the order in which they were read, so that a
+record is written back byte for byte.
+"""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from tailrace.common.ranges import KeyRange
+
+if TYPE_CHECKING:
+    from tailrace.common.stream_cut import StreamCut
+
+SILENT_MARK: Final = "_SILENT_"
+NO_GROUP_ID: Final = uuid.UUID(int=0)
+ENDED_OFFSET: Final = -1
+"""Offset of a sealed segment that was read to its end (reader-group-state §4)."""
+
+Offsets: TypeAlias = Mapping[str, int]
+RangedOffsets: TypeAlias = Mapping[tuple[str, KeyRange | None], int]
+
+
+class RetentionType(enum.IntEnum):
+    """How a group takes part in consumption-based retention (reader-group-state §3.2)."""
+
+    NONE = 0
+    MANUAL = 1
+    AUTOMATIC_AT_LAST_CHECKPOINT = 2
+
+
+@dataclass(frozen=True)
+class ReaderGroupConfig:
+    """Configuration of a reader group; a cut of None is unbounded (head to start from, tail to end at)."""
+
+    automatic_checkpoint_ms: int = 30_000
+    group_refresh_ms: int = 3_000
+    starting: Mapping[str, StreamCut | None] = field(default_factory=dict)
+    ending: Mapping[str, StreamCut | None] = field(default_factory=dict)
+    max_outstanding_checkpoints: int = 3
+    retention: int = RetentionType.NONE
+    generation: int = -1
+    group_id: uuid.UUID = NO_GROUP_ID
+
+    def same_settings(self, other: ReaderGroupConfig) -> bool:
+        """Equality without generation and id (reader-group-state §3.2)."""
+        return self._settings() == other._settings()
+
+    def _settings(self) -> tuple[object, ...]:
+        return (
+            self.automatic_checkpoint_ms,
+            self.group_refresh_ms,
+            dict(self.starting),
+            dict(self.ending),
+            self.max_outstanding_checkpoints,
+            self.retention,
+        )
+
+
+@dataclass(frozen=True)
+class CheckpointState:
+    """Checkpoints inside a compacted state (reader-group-state §3.3)."""
+
+    checkpoints: Sequence[str]
+    due: Mapping[str, Sequence[str]]
+    positions: Mapping[str, Offsets]
+    last_checkpoint: Offsets | None
+    published: bool = False
+
+
+@dataclass(frozen=True)
+class Init:
+    """0: a new state; as an update it resets the group."""
+
+    config: ReaderGroupConfig
+    starting: RangedOffsets
+    end_segments: Offsets
+    updating_config: bool = False
+
+
+@dataclass(frozen=True)
+class Compact:
+    """1: a whole state, which replaces the records before it."""
+
+    config: ReaderGroupConfig
+    checkpoint_state: CheckpointState
+    distance: Mapping[str, int]
+    future: Mapping[str, Sequence[int]]
+    assigned: Mapping[str, Offsets]
+    unassigned: Offsets
+    end_segments: Offsets
+    last_read: Offsets = field(default_factory=dict)
+    ranges: Mapping[str, KeyRange | None] = field(default_factory=dict)
+    updating_config: bool = False
+
+
+@dataclass(frozen=True)
+class AddReader:
+    """2: a reader comes online. Only when it is not online."""
+
+    reader: str
+
+
+@dataclass(frozen=True)
+class RemoveReader:
+    """3: a reader goes offline; its segments become free at the positions given."""
+
+    reader: str
+    positions: Offsets
+
+
+@dataclass(frozen=True)
+class ReleaseSegment:
+    """4: a reader gives a segment back. Only when it owns it."""
+
+    reader: str
+    segment: str
+    offset: int
+
+
+@dataclass(frozen=True)
+class AcquireSegment:
+    """5: a reader takes a free segment. Only when it is online and the segment is unassigned."""
+
+    reader: str
+    segment: str
+
+
+@dataclass(frozen=True)
+class UpdateDistanceToTail:
+    """6: a reader tells its distance to the tail and how far it has read."""
+
+    reader: str
+    distance: int
+    last_read: RangedOffsets | None = None
+
+
+@dataclass(frozen=True)
+class SegmentCompleted:
+    """7: a reader has read a sealed segment to its end. Only when it owns it."""
+
+    reader: str
+    segment: str
+    successors: Mapping[str, Sequence[int]]
+    ranges: Mapping[str, KeyRange | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CheckpointReader:
+    """8: a reader's positions at a checkpoint. Only when the checkpoint is due for it."""
+
+    checkpoint: str
+    reader: str
+    positions: Offsets
+
+
+@dataclass(frozen=True)
+class CreateCheckpoint:
+    """9: every online reader owes its positions."""
+
+    checkpoint: str
+
+    @property
+    def silent(self) -> bool:
+        """Whether readers answer without telling the application."""
+        return SILENT_MARK in self.checkpoint
+
+
+@dataclass(frozen=True)
+class ClearCheckpointsBefore:
+    """10: forget the checkpoints made before this one."""
+
+    checkpoint: str
+
+
+@dataclass(frozen=True)
+class UpdateCheckpointPublished:
+    """11: whether the last checkpoint was told to the controller."""
+
+    published: bool
+
+
+@dataclass(frozen=True)
+class UpdatingConfig:
+    """12: a change of the configuration is under way."""
+
+    updating: bool
+
+
+@dataclass(frozen=True)
+class RemoveOutstandingCheckpoints:
+    """13: cancel checkpoints that are not complete. Clients before 0.13 fail on it."""
+
+
+Update: TypeAlias = (
+    Init
+    | Compact
+    | AddReader
+    | RemoveReader
+    | ReleaseSegment
+    | AcquireSegment
+    | UpdateDistanceToTail
+    | SegmentCompleted
+    | CheckpointReader
+    | CreateCheckpoint
+    | ClearCheckpointsBefore
+    | UpdateCheckpointPublished
+    | UpdatingConfig
+    | RemoveOutstandingCheckpoints
+)
+InitialUpdate: TypeAlias = Init | Compact
+
+
+@dataclass(frozen=True)
+class Position:
+    """Offsets of a reader, with the key ranges of its segments (reader-group-state §3.4)."""
+
+    positions: Offsets
+    ranges: Mapping[str, KeyRange | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A named consistent position of a whole reader group (reader-group-state §3.4)."""
+
+    name: str
+    cuts: Mapping[str, StreamCut]
+
+
+def is_silent(checkpoint: str) -> bool:
+    """Whether a checkpoint is answered without an event for the application."""
+    return SILENT_MARK in checkpoint

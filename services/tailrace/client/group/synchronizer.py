@@ -1,0 +1,206 @@
+"""The shared state of a reader group, kept in step with its segment (reader-group-state §2).
+
+Every client of the group applies the records of the segment in order. Changes that depend on the state are written on
+condition that the state is the latest, and made anew from the newer state when it is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from tailrace.client.group.state import records as r
+from tailrace.client.group.state.codec import decode_record, encode_batch, encode_initial
+from tailrace.client.group.state.state import GroupState, compact, initial_state
+from tailrace.client.model import StreamName
+from tailrace.client.revisioned import Entry, RevisionedStream, open_revisioned
+from tailrace.common import limits, names
+from tailrace.common.errors import (
+    CorruptionError,
+    FormatVersionError,
+    IllegalStateError,
+    NoSuchReaderGroupError,
+    NotFoundError,
+    OverloadedError,
+    SegmentTruncatedError,
+    UnavailableError,
+)
+
+if TYPE_CHECKING:
+    from tailrace.client.context import ClientContext
+
+Generator = Callable[[GroupState], Sequence[r.Update]]
+Watcher = Callable[[GroupState], None]
+
+
+class GroupSynchronizer:
+    """Follows and changes the state of one group. Not for concurrent use."""
+
+    def __init__(self, context: ClientContext, stream: RevisionedStream, name: str) -> None:
+        self.name = name
+        self._context = context
+        self._stream = stream
+        self._state: GroupState | None = None
+        self._revision = -1
+        self._mark: int | None = None
+        self._watchers: list[Watcher] = []
+
+    @classmethod
+    async def open(cls, context: ClientContext, scope: str, group: str) -> GroupSynchronizer:
+        """Find the group's segment. Raises NoSuchReaderGroupError."""
+        name = f"{scope}/{group}"
+        try:
+            stream = await open_revisioned(context, StreamName(scope, names.READER_GROUP_PREFIX + group))
+        except NotFoundError as error:
+            raise NoSuchReaderGroupError(f"reader group {name} does not exist") from error
+        return cls(context, stream, name)
+
+    @property
+    def state(self) -> GroupState:
+        """The state as of the last fetch or write. Raises IllegalStateError before the first state was written."""
+        if self._state is None:
+            raise IllegalStateError(f"reader group {self.name} has no state yet")
+        return self._state
+
+    @property
+    def has_state(self) -> bool:
+        """Whether a first state is known."""
+        return self._state is not None
+
+    @contextlib.contextmanager
+    def watched(self, watcher: Watcher) -> Iterator[None]:
+        """Show `watcher` every state that the block passes through, also those between one fetch and the next."""
+        self._watchers.append(watcher)
+        try:
+            yield
+        finally:
+            self._watchers.remove(watcher)
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    async def fetch(self) -> None:
+        """Apply the records written since the last fetch.
+
+        Raises:
+            CorruptionError, FormatVersionError: a record cannot be read.
+            IllegalStateError: a record does not fit the state; the group cannot be used.
+        """
+        if self._state is not None:
+            try:
+                self._apply_all(await self._stream.read_from(self._revision))
+                return
+            except SegmentTruncatedError:
+                pass  # a compaction dropped what is missing here, and stands for it
+        for attempt in range(limits.READER_GROUP_LOADS_MAX):
+            try:
+                await self._load()
+                return
+            except SegmentTruncatedError:  # compacted again meanwhile
+                if attempt == limits.READER_GROUP_LOADS_MAX - 1:
+                    raise
+
+    async def _load(self) -> None:
+        """Start anew from the mark, or from the oldest record; what stands before a first state is skipped.
+
+        The state is replaced when everything is here, so that a failure leaves the one known before.
+        """
+        mark = await self._stream.mark()
+        start = await self._stream.oldest() if mark is None else mark
+        entries = await self._stream.read_from(start)
+        self._mark, self._state = mark, None
+        self._apply_all(entries)
+
+    def _apply_all(self, entries: Sequence[Entry]) -> None:
+        for payload, revision in entries:
+            try:
+                initial, updates = decode_record(payload)
+            except CorruptionError as error:
+                place = f"{self._stream.segment} before {revision}"
+                raise CorruptionError(place, error.reason) from error
+            except FormatVersionError as error:
+                raise FormatVersionError(f"{self._stream.segment} before {revision}: {error}") from error
+            self._apply(initial, updates)
+            self._revision = revision
+
+    def _apply(self, initial: bool, updates: Sequence[r.Update]) -> None:
+        if self._state is None and not initial:
+            return
+        for update in updates:
+            if self._state is None:
+                assert isinstance(update, r.Init | r.Compact)
+                self._state = initial_state(update)
+            else:
+                self._state.apply(update)
+            for watcher in self._watchers:
+                watcher(self._state)
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    async def initialize(self, initial: r.Init) -> bool:
+        """Write the first state; False when there is one already."""
+        start = await self._stream.oldest()
+        revision = await self._stream.write_conditionally(start, encode_initial(initial))
+        await self.fetch()
+        return revision is not None
+
+    async def update(self, generate: Generator) -> list[r.Update]:
+        """Write what `generate` makes of the latest state; returns it (nothing when it makes nothing).
+
+        `generate` is called again whenever somebody else wrote first.
+
+        Raises:
+            OverloadedError: others won READER_GROUP_CONFLICTS_MAX times in a row.
+        """
+        for _ in range(limits.READER_GROUP_CONFLICTS_MAX):
+            updates = list(generate(self.state))
+            if not updates:
+                return []
+            self._rehearse(updates)
+            revision = await self._stream.write_conditionally(self._revision, encode_batch(updates))
+            if revision is not None:
+                self._apply(False, updates)
+                self._revision = revision
+                return updates
+            await self.fetch()
+        raise OverloadedError(f"the state of reader group {self.name} is changed by others all the time")
+
+    def _rehearse(self, updates: Sequence[r.Update]) -> None:
+        """Raise IllegalStateError here rather than in every client of the group (reader-group-state §11)."""
+        rehearsal = initial_state(compact(self.state))
+        for update in updates:
+            rehearsal.apply(update)
+
+    async def update_unconditionally(self, updates: Sequence[r.Update]) -> None:
+        """Write updates that have no precondition; they take effect with the next fetch."""
+        await self._stream.write_unconditionally(encode_batch(updates))
+
+    async def compact_sometimes(self) -> None:
+        """Replace the history by one record when it has grown, rarely enough that not all readers do (§2 "when")."""
+        if self._state is None or self._revision - (self._mark or 0) <= limits.READER_GROUP_COMPACT_BYTES:
+            return
+        if self._context.entropy.uniform() < limits.READER_GROUP_COMPACT_PROBABILITY:
+            await self.compact()
+
+    async def compact(self) -> bool:
+        """Write the whole state as one record, mark it, and drop what the old mark made superfluous.
+
+        Returns False when somebody else wrote first.
+        """
+        at = self._revision
+        revision = await self._stream.write_conditionally(at, encode_initial(compact(self.state)))
+        if revision is None:
+            return False
+        self._apply(True, [compact(self.state)])
+        self._revision = revision
+        old = await self._stream.mark()
+        if (old is None or old < at) and await self._stream.compare_and_set_mark(old, at) and old is not None:
+            await self._truncate(old)
+        self._mark = await self._stream.mark()
+        return True
+
+    async def _truncate(self, revision: int) -> None:
+        try:
+            await self._stream.truncate(revision)
+        except UnavailableError:
+            return  # the next compaction truncates further

@@ -1,0 +1,1 @@
+"""Readers of events, alone or as members of a reader group."""

@@ -1,0 +1,90 @@
+"""Reading between two cuts without a reader group: slices of segments that can be read in any order (design §2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.client.group.state.records import ENDED_OFFSET
+from tailrace.client.reader.segment_input import UNLIMITED_OFFSET, SegmentInput
+from tailrace.common import limits
+
+if TYPE_CHECKING:
+    from tailrace.client.context import ClientContext
+    from tailrace.client.model import Cut, StreamName
+
+
+class SegmentSlice(NamedTuple):
+    """Bytes ``start`` to ``end`` of a segment; events that begin before ``end`` belong to it."""
+
+    segment: str
+    start: int
+    end: int
+
+
+async def slices_between(
+    context: ClientContext, stream: StreamName, start: Cut | None = None, end: Cut | None = None
+) -> list[SegmentSlice]:
+    """What lies between two cuts; None is the head, and the tail as it is now. Empty slices are left out.
+
+    Raises:
+        NotFoundError, BadRequestError.
+    """
+    identifiers = await context.controller.segments_between(stream, start, end)
+    infos = await asyncio.gather(*(context.segments.segment_info(stream.segment(item)) for item in identifiers))
+    slices = []
+    for identifier, info in zip(identifiers, infos, strict=True):
+        first = max(info.start_offset, _offset(start, identifier, 0, info.length))
+        last = min(info.length, _offset(end, identifier, info.length, info.length))
+        if first < last:
+            slices.append(SegmentSlice(info.name, first, last))
+    return slices
+
+
+def _offset(cut: Cut | None, identifier: int, absent: int, length: int) -> int:
+    """Where a cut lies in a segment; −1 is the end of a segment that was read to it (reader-group-state §4)."""
+    offset = (cut or {}).get(identifier, absent)
+    return length if offset == ENDED_OFFSET else offset
+
+
+class SegmentReader:
+    """Reads one segment from an offset to another, or on and on. Use with ``async with``."""
+
+    def __init__(self, context: ClientContext, segment: str, start: int, end: int = UNLIMITED_OFFSET) -> None:
+        self._changed = asyncio.Event()
+        self._input = SegmentInput(context, segment, start, end_offset=end, changed=self._changed.set)
+
+    async def __aenter__(self) -> SegmentReader:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def offset(self) -> int:
+        """Where the next event begins."""
+        return self._input.offset
+
+    async def read(self, max_events: int = limits.READER_EVENTS_PER_READ_MAX) -> list[bytes]:
+        """The next events; waits for some. Empty at the end. Raises SegmentTruncatedError and others of the segment."""
+        while not self._input.ended:
+            self._changed.clear()
+            if self._input.ready:
+                events = self._input.take(max_events)
+                if events:
+                    return events
+            else:
+                await self._changed.wait()
+        return []
+
+    async def close(self) -> None:
+        """Stop reading."""
+        await self._input.close()
+
+
+async def read_slice(context: ClientContext, piece: SegmentSlice) -> AsyncIterator[list[bytes]]:
+    """The events of a slice, in lists."""
+    async with SegmentReader(context, piece.segment, piece.start, piece.end) as reader:
+        while events := await reader.read():
+            yield events

@@ -1,0 +1,275 @@
+"""The event reader: one member of a reader group, Java's or ours (design §10, reader-group-state §6)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from tailrace.client.group.membership import GroupMember, Taken
+from tailrace.client.group.state.records import ENDED_OFFSET, Position, is_silent
+from tailrace.client.group.synchronizer import GroupSynchronizer
+from tailrace.client.reader.segment_input import SegmentInput
+from tailrace.client.writer.append_blocks import EVENT_HEADER_BYTES
+from tailrace.common import limits, names
+from tailrace.common.errors import BadRequestError, IllegalStateError, NoSuchReaderGroupError, UnavailableError
+
+if TYPE_CHECKING:
+    from tailrace.client.context import ClientContext
+
+
+class EventBatch(NamedTuple):
+    """Events of one segment that follow each other; the first begins at ``offset``.
+
+    A batch with a ``checkpoint`` has no events: the reader's position at this place belongs to that checkpoint. The
+    next read call acknowledges it.
+    """
+
+    segment: str
+    offset: int
+    events: list[bytes]
+    checkpoint: str | None = None
+
+
+class EventRead(NamedTuple):
+    """One event, its segment, and the offsets at which it begins and ends; or a checkpoint without an event."""
+
+    event: bytes
+    segment: str
+    offset: int
+    end_offset: int
+    checkpoint: str | None = None
+
+
+class EventReader:
+    """Reads a share of a group's segments.
+
+    Events of one routing key are read in order, by one reader at a time. An event counts as read when it was
+    returned. Segments that were sealed by a scale are left behind at the next checkpoint after their end was read.
+    Not for concurrent use. Start with `await reader.start()` or ``async with``; a reader that is neither closed nor
+    declared offline keeps its segments for ever.
+    """
+
+    def __init__(self, context: ClientContext, scope: str, group: str, reader: str) -> None:
+        self.reader = names.check_entity_name("reader", reader)
+        self._context = context
+        self._scope = scope
+        self._group = group
+        self._member: GroupMember | None = None
+        self._inputs: dict[str, SegmentInput] = {}
+        self._ended: dict[str, int] = {}
+        self._changed = asyncio.Event()
+        self._answering: str | None = None
+        self._leaving_at: dict[str, int] | None = None
+
+    async def start(self, *, first_acquire_s: float = 0.0) -> Self:
+        """Join the group. When that was cancelled or got no answer, `close` makes sure that the reader is not in it.
+
+        Raises NoSuchReaderGroupError; AlreadyExistsError when a reader of that name is online; UnavailableError.
+        """
+        synchronizer = await GroupSynchronizer.open(self._context, self._scope, self._group)
+        await synchronizer.fetch()
+        if not synchronizer.has_state:
+            raise NoSuchReaderGroupError(f"reader group {self._scope}/{self._group} has not been initialised")
+        member = GroupMember(self._context, synchronizer, self._scope, self._group, self.reader)
+        try:
+            await member.join(first_acquire_s)
+        except (asyncio.CancelledError, UnavailableError):
+            self._member, self._leaving_at = member, {}  # it may have joined: `close` takes it out of the group
+            raise
+        self._member = member
+        return self
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    async def read_batch(self, max_events: int, timeout_ms: int) -> EventBatch | None:
+        """Up to `max_events` events of one segment, or a checkpoint; None when nothing came within `timeout_ms`.
+
+        This is the cheap way to read many events.
+
+        Raises:
+            ReinitializationRequiredError: the group was reset, or the reader was declared offline.
+            SegmentTruncatedError: events were dropped before they were read; reading goes on after the gap.
+        """
+        if not 1 <= max_events <= limits.READER_EVENTS_PER_READ_MAX:
+            raise BadRequestError(f"max_events is {max_events}, allowed are 1 to {limits.READER_EVENTS_PER_READ_MAX}")
+        loop = asyncio.get_running_loop()
+        ends_at_s = loop.time() + timeout_ms / 1000
+        while True:
+            self._changed.clear()
+            checkpoint = await self._keep_up()
+            if checkpoint is not None:
+                self._answering = checkpoint
+                return EventBatch("", 0, [], checkpoint)
+            batch = self._take(max_events)
+            if batch is not None:
+                return batch
+            if loop.time() >= ends_at_s:
+                return None
+            await self._wait(min(ends_at_s, self._joined().next_look_s()))
+
+    async def read_events(self, max_events: int, timeout_ms: int) -> list[EventRead]:
+        """As `read_batch`, one value per event; a checkpoint is a single value without an event."""
+        batch = await self.read_batch(max_events, timeout_ms)
+        if batch is None:
+            return []
+        if batch.checkpoint is not None:
+            return [EventRead(b"", "", 0, 0, batch.checkpoint)]
+        result = []
+        offset = batch.offset
+        for event in batch.events:
+            end = offset + EVENT_HEADER_BYTES + len(event)
+            result.append(EventRead(event, batch.segment, offset, end))
+            offset = end
+        return result
+
+    async def read_event(self, timeout_ms: int) -> EventRead | None:
+        """The next event or checkpoint; None when nothing came in time."""
+        found = await self.read_events(1, timeout_ms)
+        return found[0] if found else None
+
+    async def events(self, *, idle_ms: int) -> AsyncIterator[EventRead]:
+        """Events one after the other, until none came for `idle_ms`; checkpoints are passed without a word."""
+        loop = asyncio.get_running_loop()
+        idle_at_s = loop.time() + idle_ms / 1000
+        while True:
+            batch = await self.read_events(1000, max(0, int((idle_at_s - loop.time()) * 1000)))
+            for item in batch:
+                if item.checkpoint is None:
+                    yield item
+                    idle_at_s = loop.time() + idle_ms / 1000
+            if loop.time() >= idle_at_s:
+                return
+
+    def _take(self, max_events: int) -> EventBatch | None:
+        """Events of the next segment that has some; segments take turns."""
+        for segment, source in list(self._inputs.items()):
+            if source.ready:
+                offset = source.offset
+                events = source.take(max_events)
+                self._inputs[segment] = self._inputs.pop(segment)
+                if events:
+                    self._joined().note_event(segment)
+                    return EventBatch(segment, offset, events)
+        return None
+
+    async def _wait(self, until_s: float) -> None:
+        timeout_s = until_s - asyncio.get_running_loop().time()
+        if timeout_s > 0 and not self._changed.is_set():
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                return
+
+    # -- the group ----------------------------------------------------------------------------------------------
+
+    async def _keep_up(self) -> str | None:
+        """Do what the group asks for; returns a checkpoint that the application has to see."""
+        member = self._joined()
+        await self._note_ends()
+        if self._answering is not None:
+            await self._acknowledge(member, self._answering)
+        await member.look()
+        await self._follow_assignment(member)
+        while (due := member.due_checkpoint()) is not None:
+            if not is_silent(due):
+                return due
+            await member.answer(due, self._positions())
+        for taken in await member.acquire(self._positions):
+            self._begin(taken)
+        await member.tell_positions(self._positions)
+        await member.begin_checkpoint()
+        return None
+
+    async def _acknowledge(self, member: GroupMember, checkpoint: str) -> None:
+        """The application has passed a checkpoint's event: answer it, then do what has to wait for that (§5).
+
+        If that fails or is cancelled, the next read call does it again; what was done already is left out then.
+        """
+        await member.answer(checkpoint, self._positions())
+        for segment in list(self._ended):
+            if await member.complete(segment):
+                del self._ended[segment]
+        released = await member.release_one(self._positions())
+        if released is not None:
+            await self._drop(released)
+        await member.publish()
+        self._answering = None
+
+    async def _follow_assignment(self, member: GroupMember) -> None:
+        """Read exactly the segments that the group's state gives to this reader."""
+        owned = member.owned
+        for segment in [name for name in (*self._inputs, *self._ended) if name not in owned]:
+            await self._drop(segment)
+        for segment in owned:
+            if segment not in self._inputs and segment not in self._ended:
+                self._begin(member.taken(segment))
+
+    def _begin(self, taken: Taken) -> None:
+        if taken.offset < 0 or taken.offset >= taken.end_offset:
+            self._ended[taken.segment] = taken.offset
+            return
+        self._inputs[taken.segment] = SegmentInput(
+            self._context, taken.segment, taken.offset, end_offset=taken.end_offset, changed=self._changed.set
+        )
+
+    async def _note_ends(self) -> None:
+        """Segments read to their end wait for the next checkpoint, at offset −1 (or their end offset)."""
+        for segment, source in list(self._inputs.items()):
+            if source.ended:
+                self._ended[segment] = source.offset if source.offset >= source.end_offset else ENDED_OFFSET
+                await self._drop_input(segment)
+
+    async def _drop(self, segment: str) -> None:
+        self._ended.pop(segment, None)
+        await self._drop_input(segment)
+
+    async def _drop_input(self, segment: str) -> None:
+        source = self._inputs.pop(segment, None)
+        if source is not None:
+            await source.close()
+
+    def _positions(self) -> dict[str, int]:
+        return {**{segment: source.offset for segment, source in self._inputs.items()}, **self._ended}
+
+    def _joined(self) -> GroupMember:
+        if self._member is None or self._leaving_at is not None:
+            raise IllegalStateError(f"reader {self.reader} was not started or is closed")
+        return self._member
+
+    # -- position and end ---------------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> Position:
+        """What was returned so far, to be given to `ReaderGroup.reader_offline` if this reader dies."""
+        state = self._joined().state
+        positions = self._positions()
+        return Position(positions, {segment: state.range_of(segment) for segment in positions})
+
+    @property
+    def end_of_data(self) -> bool:
+        """Whether the whole group has read everything that it should read."""
+        return self._joined().state.end_of_data
+
+    async def close(self) -> None:
+        """Leave the group; other readers go on where this one stopped.
+
+        If that fails or is cancelled the reader still belongs to the group: call it again. After that it does nothing.
+        """
+        member = self._member
+        if member is None:
+            return
+        if self._leaving_at is None:
+            self._leaving_at = self._positions()
+        for segment in list(self._inputs):
+            await self._drop_input(segment)
+        self._ended.clear()
+        await member.leave(self._leaving_at)
+        self._member = None

@@ -1,0 +1,161 @@
+"""Prefetching input of one segment: events come out of memory while the next bytes are on their way (wire §6)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from tailrace.client.retry import raised_anew
+from tailrace.client.writer.append_blocks import EVENT_HEADER_BYTES
+from tailrace.common import limits
+from tailrace.common.errors import (
+    CorruptionError,
+    DataError,
+    NoSuchSegmentError,
+    SegmentGoneError,
+    SegmentTruncatedError,
+    TailraceError,
+)
+from tailrace.kernel import split_events_bytes
+
+if TYPE_CHECKING:
+    from tailrace.client.context import ClientContext
+
+UNLIMITED_OFFSET: Final = 2**63 - 1
+
+
+class SegmentInput:
+    """Events of a segment from an offset on, one read outstanding.
+
+    ``offset`` is where the next event to hand out begins. ``changed`` is called when `take` or `ended` may have
+    something new to say.
+    """
+
+    def __init__(
+        self,
+        context: ClientContext,
+        segment: str,
+        offset: int,
+        *,
+        end_offset: int = UNLIMITED_OFFSET,
+        changed: Callable[[], None],
+    ) -> None:
+        self.segment = segment
+        self.offset = offset
+        self.end_offset = end_offset
+        self._context = context
+        self._changed = changed
+        self._events: list[bytes] = []
+        self._next = 0
+        self._rest = bytearray()
+        self._fetched_to = offset
+        self._sealed_end = False
+        self._error: TailraceError | None = None
+        self._room = asyncio.Event()
+        self._room.set()
+        self._task = asyncio.create_task(self._fill(), name=f"read {segment}")
+
+    @property
+    def ended(self) -> bool:
+        """Whether everything up to the sealed end or the end offset was handed out."""
+        if self.offset >= self.end_offset:
+            return True
+        return self._sealed_end and self._error is None and self._next == len(self._events)
+
+    @property
+    def ready(self) -> bool:
+        """Whether `take` has something to hand out or to raise."""
+        return self._next < len(self._events) or self._error is not None
+
+    def take(self, max_events: int) -> list[bytes]:
+        """Up to `max_events` events, which count as read; none when none are here yet.
+
+        Raises:
+            SegmentTruncatedError: events were dropped before they were read; the next call goes on after the gap.
+            UnavailableError and others: reading failed; the next call tries again. DataError: the same every time.
+        """
+        if self._next == len(self._events) and self._error is not None:
+            raise raised_anew(self._passed(self._error))
+        first, self._next = self._next, min(len(self._events), self._next + max_events)
+        taken = self._events[first : self._next]
+        if self.end_offset != UNLIMITED_OFFSET:
+            taken = self._before_end(taken)
+        self.offset += sum(map(len, taken)) + EVENT_HEADER_BYTES * len(taken)
+        if self._next == len(self._events):
+            self._events, self._next = [], 0
+            self._room.set()
+        return taken
+
+    def _before_end(self, events: list[bytes]) -> list[bytes]:
+        """Those that begin before the end offset."""
+        offset = self.offset
+        for index, event in enumerate(events):
+            if offset >= self.end_offset:
+                return events[:index]
+            offset += EVENT_HEADER_BYTES + len(event)
+        return events
+
+    def _passed(self, error: TailraceError) -> TailraceError:
+        """The error, to be raised; what is read after it: data behind a gap, or the same place once more."""
+        if isinstance(error, DataError):
+            return error  # it stays
+        self._error = None
+        if isinstance(error, SegmentGoneError):
+            self._sealed_end = True
+            return error
+        if isinstance(error, SegmentTruncatedError):
+            self.offset = error.start_offset
+        self._fetched_to = self.offset
+        self._task = asyncio.create_task(self._fill(), name=f"read {self.segment}")
+        return error
+
+    async def close(self) -> None:
+        """Stop reading."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    # -- fetching -----------------------------------------------------------------------------------------------
+
+    async def _fill(self) -> None:
+        """Read ahead until the end; at most one batch of events and one reply are held."""
+        try:
+            while not self._sealed_end and self._fetched_to - len(self._rest) < self.end_offset:
+                read = await self._context.segments.read(self.segment, self._fetched_to, limits.READER_REQUEST_BYTES)
+                self._fetched_to += len(read.data)
+                self._rest += read.data
+                await self._parse()
+                self._sealed_end = read.end
+                if read.end and self._rest:
+                    raise CorruptionError(f"{self.segment} at {self._fetched_to}", "the last event is cut off")
+                if read.end or self._events:
+                    self._changed()
+        except TailraceError as error:
+            self._rest.clear()
+            self._error = SegmentGoneError(self.segment) if isinstance(error, NoSuchSegmentError) else error
+            self._changed()
+
+    async def _parse(self) -> None:
+        """Make events of the bytes fetched, once those of before were handed out."""
+        if len(self._rest) < self._bytes_of_next_event():
+            return
+        if self._events:
+            self._room.clear()
+            self._changed()
+            await self._room.wait()
+        try:
+            events, consumed = split_events_bytes(self._rest, 0, len(self._rest), limits.WRITER_EVENT_MAX_BYTES)
+        except ValueError as error:
+            place = f"{self.segment} from {self._fetched_to - len(self._rest)}"
+            raise CorruptionError(place, str(error)) from error
+        del self._rest[:consumed]
+        self._events, self._next = events, 0
+
+    def _bytes_of_next_event(self) -> int:
+        """How many bytes the next event takes, so that a large one is not looked at for every piece of it."""
+        if len(self._rest) < EVENT_HEADER_BYTES:
+            return EVENT_HEADER_BYTES
+        length = int.from_bytes(self._rest[4:8], "big")
+        if any(self._rest[:4]) or length > limits.WRITER_EVENT_MAX_BYTES:
+            return EVENT_HEADER_BYTES  # no event begins here: parsing says so
+        return EVENT_HEADER_BYTES + length

@@ -1,0 +1,1 @@
+"""Writers of events: routing, append blocks, exactly-once retries, transactions."""

@@ -1,0 +1,64 @@
+"""The controllers' side of placement: where containers are reached, kept in step with the map (design §1, §9)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from tailrace.cluster.cluster_map import read_map
+from tailrace.cluster.endpoints import EndpointMap
+from tailrace.cluster.kubernetes import STREAM_CLUSTERS, KubernetesApi
+from tailrace.cluster.map_reader import MapReader
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from tailrace.cluster.cluster_map import ClusterMap
+
+_logger = structlog.get_logger()
+
+
+async def follow_endpoints(api: KubernetesApi, cluster: str) -> EndpointFollower:
+    """The endpoints as the map has them now.
+
+    Raises:
+        NotFoundError: there is no such cluster. BadRequestError: it does not say how many containers it has.
+        UnavailableError.
+    """
+    cluster_map = read_map(await api.get(STREAM_CLUSTERS, cluster))
+    follower = EndpointFollower(api, cluster, EndpointMap(cluster_map.container_count))
+    follower.follow(cluster_map)
+    return follower
+
+
+class EndpointFollower:
+    """Fills ``endpoints``; `run` keeps them in step.
+
+    What the map does not say stays as it was: a client that is sent to a former owner is told so (WrongHost) and asks
+    again, one that is sent nowhere has nobody to ask.
+    """
+
+    def __init__(self, api: KubernetesApi, cluster: str, endpoints: EndpointMap) -> None:
+        self.endpoints = endpoints
+        self._cluster = cluster
+        self._reader = MapReader(api, cluster, self.follow)
+
+    async def run(self) -> NoReturn:
+        """Follow the map until cancelled."""
+        await self._reader.run()
+
+    @property
+    def trouble(self) -> str:
+        """Why the map could not be read, as of the last attempt; empty: it could."""
+        return self._reader.trouble
+
+    def follow(self, cluster_map: ClusterMap) -> None:
+        """Take over what a map says."""
+        if cluster_map.container_count != self.endpoints.container_count:
+            _logger.error("container_count_changed", cluster=self._cluster, count=cluster_map.container_count)
+            return
+        for container_id, assignment in cluster_map.assignments.items():
+            endpoints = cluster_map.workers.get(assignment.worker)
+            if endpoints is not None:
+                self.endpoints.publish(container_id, endpoints)

@@ -1,0 +1,36 @@
+"""Epochs in a data folder: the implementation of the standalone server (design §9)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tailrace.cluster.data_folder import take_epoch
+from tailrace.common import limits
+from tailrace.common.errors import OverloadedError, UnavailableError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class FileEpochs:
+    """Implements `Epochs`: whoever opens the folder is named for all its containers.
+
+    ``take_epoch`` reads and writes under a lock of the container's own, so that two processes over one folder, which
+    the folder's lock should have kept apart, never get the same epoch.
+    """
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+
+    async def take(self, container_id: int, floor: int = 0) -> int:
+        """See Epochs.take."""
+        loop = asyncio.get_running_loop()
+        ends_at_s = loop.time() + limits.EPOCH_LOCK_PATIENCE_S
+        while True:
+            try:
+                return await loop.run_in_executor(None, take_epoch, self._data, container_id, floor)
+            except OverloadedError as error:
+                if loop.time() >= ends_at_s:
+                    raise UnavailableError(str(error)) from error
+                await asyncio.sleep(limits.EPOCH_LOCK_POLL_S)

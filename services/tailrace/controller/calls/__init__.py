@@ -1,0 +1,1 @@
+"""What each controller call does, without a transport."""

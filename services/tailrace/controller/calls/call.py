@@ -1,0 +1,48 @@
+"""What every servicer shares: who calls, and what the calls are answered from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tailrace.cluster.endpoints import ListenerKind
+from tailrace.common.auth import Principal
+
+if TYPE_CHECKING:
+    from tailrace.controller.managers.groups import ReaderGroupManager
+    from tailrace.controller.managers.scopes import ScopeManager
+    from tailrace.controller.managers.stream_cuts import CutReader
+    from tailrace.controller.managers.streams import StreamManager
+    from tailrace.controller.managers.tables import TableManager
+    from tailrace.controller.metadata.ports import ContainerMap
+    from tailrace.controller.workflows.context import WorkflowContext
+    from tailrace.controller.workflows.driver import StreamDriver
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Where a request came from. ``token`` is the ``authorization`` metadata as it was sent, "" without one."""
+
+    principal: Principal = field(default_factory=lambda: Principal("local"))
+    token: str = ""
+    listener: ListenerKind = ListenerKind.INTERNAL
+
+
+LOCAL_CALL = Call()
+"""A call from inside the process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """What the servicers answer from."""
+
+    context: WorkflowContext
+    driver: StreamDriver
+    streams: StreamManager
+    groups: ReaderGroupManager
+    tables: TableManager
+    scopes: ScopeManager
+    cuts: CutReader
+    containers: ContainerMap
+    endpoints: list[tuple[str, int]]
+    """Where controllers are reached, for discovery; filled when the server knows its port."""

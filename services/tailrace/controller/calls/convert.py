@@ -1,0 +1,119 @@
+"""Between the messages of the interface and the controller's values (controller §5)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from tailrace.common.errors import BadRequestError, NoSuchStreamError
+from tailrace.controller.metadata.model import RetentionPolicy, RetentionType, ScaleType, ScalingPolicy, StreamConfig
+from tailrace.controller.metadata.policies import check_config
+from tailrace.controller.metadata.stream_store import StreamKey
+from tailrace.rpc import controller_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from tailrace.controller.metadata.model import StreamSegment
+
+
+_STORED_NAME: Final = re.compile(r"[A-Za-z0-9._\-]{1,300}")
+"""User and internal names: records of streams are told apart by the slashes in their keys."""
+
+
+def key_of(info: pb.StreamInfo) -> StreamKey:
+    """The stream that a request names. Raises NoSuchStreamError for a name that no stream can have."""
+    if not (_STORED_NAME.fullmatch(info.scope) and _STORED_NAME.fullmatch(info.stream)):
+        raise NoSuchStreamError(f"stream {info.scope[:80]!r}/{info.stream[:80]!r} does not exist")
+    return StreamKey(info.scope, info.stream)
+
+
+def stream_info(key: StreamKey) -> pb.StreamInfo:
+    """The message that names a stream."""
+    return pb.StreamInfo(scope=key.scope, stream=key.stream)
+
+
+def config_from(message: pb.StreamConfig) -> StreamConfig:
+    """The configuration of a request. Raises BadRequestError naming the field that is not sound."""
+    scaling = message.scalingPolicy
+    if int(scaling.scaleType) not in [int(kind) for kind in ScaleType]:
+        raise BadRequestError(f"scaleType is {scaling.scaleType}")
+    return check_config(
+        StreamConfig(
+            scaling=ScalingPolicy(
+                ScaleType(scaling.scaleType), scaling.targetRate, scaling.scaleFactor, scaling.minNumSegments
+            ),
+            retention=_retention_from(message),
+            tags=tuple(sorted(dict.fromkeys(message.tags.tag))),
+            timestamp_aggregation_timeout_ms=message.timestampAggregationTimeout,
+            rollover_size_bytes=message.rolloverSizeBytes,
+        )
+    )
+
+
+def _retention_from(message: pb.StreamConfig) -> RetentionPolicy | None:
+    policy = message.retentionPolicy
+    if policy.retentionType == pb.RetentionPolicy.UNKNOWN:
+        return None
+    if int(policy.retentionType) not in [int(kind) for kind in RetentionType]:
+        raise BadRequestError(f"retentionType is {policy.retentionType}")
+    return RetentionPolicy(RetentionType(policy.retentionType), policy.retentionParam, policy.retentionMax)
+
+
+def config_message(key: StreamKey, config: StreamConfig) -> pb.StreamConfig:
+    """A stored configuration as a message."""
+    message = pb.StreamConfig(
+        streamInfo=stream_info(key),
+        scalingPolicy=pb.ScalingPolicy(
+            scaleType=pb.ScalingPolicy.ScalingPolicyType.ValueType(config.scaling.scale_type),
+            targetRate=config.scaling.target_rate,
+            scaleFactor=config.scaling.scale_factor,
+            minNumSegments=config.scaling.min_segments,
+        ),
+        tags=pb.Tags(tag=config.tags),
+        timestampAggregationTimeout=config.timestamp_aggregation_timeout_ms,
+        rolloverSizeBytes=config.rollover_size_bytes,
+    )
+    if config.retention is not None:
+        message.retentionPolicy.CopyFrom(
+            pb.RetentionPolicy(
+                retentionType=pb.RetentionPolicy.RetentionPolicyType.ValueType(config.retention.retention_type),
+                retentionParam=config.retention.minimum,
+                retentionMax=config.retention.maximum,
+            )
+        )
+    return message
+
+
+def segment_id_message(key: StreamKey, identifier: int) -> pb.SegmentId:
+    """A segment of the stream."""
+    return pb.SegmentId(streamInfo=stream_info(key), segmentId=identifier)
+
+
+def segment_range(key: StreamKey, segment: StreamSegment, identifier: int | None = None) -> pb.SegmentRange:
+    """A segment with its range; `identifier` replaces the id in answers about transactions."""
+    shown = segment.identifier if identifier is None else identifier
+    return pb.SegmentRange(segmentId=segment_id_message(key, shown), minKey=segment.low, maxKey=segment.high)
+
+
+def segment_ranges(key: StreamKey, segments: Iterable[StreamSegment]) -> pb.SegmentRanges:
+    """Segments with their ranges, in key order as given."""
+    return pb.SegmentRanges(segmentRanges=[segment_range(key, segment) for segment in segments])
+
+
+def positions(cut: Mapping[int, int]) -> dict[int, int]:
+    """A message's cut in order of segment id, so that equal cuts are equal bytes when stored."""
+    return dict(sorted(cut.items()))
+
+
+def transaction_id_from(message: pb.TxnId) -> bytes:
+    """The 16 bytes of a transaction id."""
+    return message.highBits.to_bytes(8, "big", signed=True) + message.lowBits.to_bytes(8, "big", signed=True)
+
+
+def transaction_id_message(transaction_id: bytes) -> pb.TxnId:
+    """A transaction id as its two halves."""
+    return pb.TxnId(
+        highBits=int.from_bytes(transaction_id[:8], "big", signed=True),
+        lowBits=int.from_bytes(transaction_id[8:], "big", signed=True),
+    )

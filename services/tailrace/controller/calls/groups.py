@@ -1,0 +1,202 @@
+"""Calls about reader groups and subscribers (controller §4)."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from tailrace.common import limits
+from tailrace.common.errors import (
+    BadRequestError,
+    InvalidNameError,
+    NoSuchReaderGroupError,
+    NoSuchScopeError,
+    NoSuchStreamError,
+    WriteConflictError,
+)
+from tailrace.common.names import check_entity_name
+from tailrace.common.ports import new_uuid
+from tailrace.controller.calls.convert import key_of, positions
+from tailrace.controller.managers.groups import GroupMismatchError
+from tailrace.controller.metadata.epochs import is_behind
+from tailrace.controller.metadata.model import RetentionKind
+from tailrace.controller.metadata.records import ReaderGroupRecord, Subscriber
+from tailrace.controller.workflows.subscribers import edit_subscribers, subscribers
+from tailrace.rpc import controller_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tailrace.controller.calls.call import Call, Core
+    from tailrace.controller.metadata.stream_store import StreamKey
+
+_Cut = tuple[str, str, dict[int, int]]
+
+
+class _CutRefusedError(BadRequestError):
+    """A subscriber's cut cannot be taken; ``status`` says why."""
+
+    def __init__(self, status: pb.UpdateSubscriberStatus.Status.ValueType) -> None:
+        super().__init__("subscriber's stream cut refused")
+        self.status = status
+
+
+class ReaderGroupService:
+    """Reader groups and their published positions."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._groups = core.groups
+
+    async def create_reader_group(
+        self, request: pb.ReaderGroupConfiguration, call: Call
+    ) -> pb.CreateReaderGroupResponse:
+        """Create a group with its state stream; one that exists is answered with what it is."""
+        answer = pb.CreateReaderGroupResponse
+        try:
+            check_entity_name("reader group", request.readerGroupName)
+        except InvalidNameError:
+            return answer(status=answer.INVALID_RG_NAME)
+        group_id = request.readerGroupId
+        if not group_id or group_id == str(uuid.UUID(int=0)):
+            group_id = str(new_uuid(self._core.context.entropy))
+        record = _record_from(request, group_id, max(request.generation, 0))
+        try:
+            stored = await self._groups.create(request.scope, request.readerGroupName, record)
+        except NoSuchScopeError:
+            return answer(status=answer.SCOPE_NOT_FOUND)
+        return answer(status=answer.SUCCESS, config=_message(request.scope, request.readerGroupName, stored))
+
+    async def get_reader_group_config(self, request: pb.ReaderGroupInfo, call: Call) -> pb.ReaderGroupConfigResponse:
+        """The stored configuration."""
+        answer = pb.ReaderGroupConfigResponse
+        try:
+            stored = await self._groups.load(request.scope, request.readerGroup)
+        except NoSuchReaderGroupError:
+            return answer(status=answer.RG_NOT_FOUND)
+        return answer(status=answer.SUCCESS, config=_message(request.scope, request.readerGroup, stored))
+
+    async def update_reader_group(
+        self, request: pb.ReaderGroupConfiguration, call: Call
+    ) -> pb.UpdateReaderGroupResponse:
+        """Replace the configuration of the generation given."""
+        answer = pb.UpdateReaderGroupResponse
+        record = _record_from(request, request.readerGroupId, request.generation)
+        try:
+            generation = await self._groups.update(request.scope, request.readerGroupName, record)
+        except NoSuchReaderGroupError:
+            return answer(status=answer.RG_NOT_FOUND)
+        except GroupMismatchError:
+            return answer(status=answer.INVALID_CONFIG)
+        return answer(status=answer.SUCCESS, generation=generation)
+
+    async def delete_reader_group(self, request: pb.ReaderGroupInfo, call: Call) -> pb.DeleteReaderGroupStatus:
+        """Delete a group with its state stream."""
+        answer = pb.DeleteReaderGroupStatus
+        try:
+            await self._groups.delete(request.scope, request.readerGroup, request.readerGroupId)
+        except NoSuchReaderGroupError:
+            return answer(status=answer.RG_NOT_FOUND)
+        return answer(status=answer.SUCCESS)
+
+    # -- subscribers
+
+    async def list_subscribers(self, request: pb.StreamInfo, call: Call) -> pb.SubscribersResponse:
+        """Names of the groups that hold back the stream's retention."""
+        answer = pb.SubscribersResponse
+        try:
+            found = await subscribers(self._core.context, key_of(request))
+        except NoSuchStreamError:
+            return answer(status=answer.STREAM_NOT_FOUND)
+        return answer(status=answer.SUCCESS, subscribers=list(found))
+
+    async def update_subscriber_stream_cut(
+        self, request: pb.SubscriberStreamCut, call: Call
+    ) -> pb.UpdateSubscriberStatus:
+        """Publish how far a group has read."""
+        answer = pb.UpdateSubscriberStatus
+        key = key_of(request.streamCut.streamInfo)
+        try:
+            await self._publish(key, request)
+        except NoSuchStreamError:
+            return answer(status=answer.STREAM_NOT_FOUND)
+        except _CutRefusedError as error:
+            return answer(status=error.status)
+        return answer(status=answer.SUCCESS)
+
+    async def _publish(self, key: StreamKey, request: pb.SubscriberStreamCut) -> None:
+        status = pb.UpdateSubscriberStatus
+        root = await self._core.streams.load(key)
+        cut = positions(request.streamCut.cut)
+        before = (await subscribers(self._core.context, key)).get(request.subscriber)
+        try:
+            await self._core.cuts.check(key, root, cut)
+            behind = False
+            if before is not None and before.cut:
+                known = await self._core.cuts.segments(key, root, cut, before.cut)
+                behind = is_behind(cut, before.cut, known)
+        except BadRequestError as error:
+            raise _CutRefusedError(status.STREAM_CUT_NOT_VALID) from error
+
+        def edit(found: dict[str, Subscriber]) -> dict[str, Subscriber]:
+            stored = found.get(request.subscriber)
+            if stored is None or stored.group_id != request.readerGroupId:
+                raise _CutRefusedError(status.SUBSCRIBER_NOT_FOUND)
+            if stored.generation != request.generation:
+                raise _CutRefusedError(status.GENERATION_MISMATCH)
+            if stored.cut == cut:
+                return found  # published already, by an attempt of this call whose answer was lost
+            if behind:
+                raise _CutRefusedError(status.STREAM_CUT_NOT_VALID)
+            if stored != before:
+                raise WriteConflictError(f"{request.subscriber} published another cut at the same time")
+            return {**found, request.subscriber: Subscriber(stored.group_id, stored.generation, cut)}
+
+        await edit_subscribers(self._core.context, key, edit)
+
+
+def _record_from(message: pb.ReaderGroupConfiguration, group_id: str, generation: int) -> ReaderGroupRecord:
+    if message.retentionType not in [int(kind) for kind in RetentionKind]:
+        raise BadRequestError(f"retentionType is {message.retentionType}")
+    try:
+        canonical = str(uuid.UUID(group_id))
+    except ValueError as error:
+        raise BadRequestError(f"readerGroupId {group_id[:80]!r} is no UUID") from error
+    if len(message.startingStreamCuts) > limits.STREAMS_PER_READER_GROUP_MAX:
+        raise BadRequestError(f"startingStreamCuts names more than {limits.STREAMS_PER_READER_GROUP_MAX} streams")
+    return ReaderGroupRecord(
+        group_id=canonical,
+        generation=generation,
+        retention=RetentionKind(message.retentionType),
+        refresh_time_ms=message.groupRefreshTimeMillis,
+        automatic_checkpoint_interval_ms=message.automaticCheckpointIntervalMillis,
+        max_outstanding_checkpoints=message.maxOutstandingCheckpointRequest,
+        rollover_size_bytes=message.rolloverSizeBytes,
+        starting_cuts=tuple(_cuts_from(message.startingStreamCuts)),
+        ending_cuts=tuple(_cuts_from(message.endingStreamCuts)),
+    )
+
+
+def _cuts_from(messages: Iterable[pb.StreamCut]) -> list[_Cut]:
+    return [(*key_of(item.streamInfo), positions(item.cut)) for item in messages]
+
+
+def _cut_messages(cuts: Iterable[_Cut]) -> list[pb.StreamCut]:
+    return [pb.StreamCut(streamInfo=pb.StreamInfo(scope=scope, stream=stream), cut=cut) for scope, stream, cut in cuts]
+
+
+def _message(scope: str, group: str, record: ReaderGroupRecord) -> pb.ReaderGroupConfiguration:
+    """Every field as it was given: the Java client compares (controller §5, conventions)."""
+    return pb.ReaderGroupConfiguration(
+        scope=scope,
+        readerGroupName=group,
+        groupRefreshTimeMillis=record.refresh_time_ms,
+        automaticCheckpointIntervalMillis=record.automatic_checkpoint_interval_ms,
+        maxOutstandingCheckpointRequest=record.max_outstanding_checkpoints,
+        retentionType=int(record.retention),
+        generation=record.generation,
+        readerGroupId=record.group_id,
+        startingStreamCuts=_cut_messages(record.starting_cuts),
+        endingStreamCuts=_cut_messages(record.ending_cuts),
+        rolloverSizeBytes=record.rollover_size_bytes,
+    )

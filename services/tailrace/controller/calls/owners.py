@@ -1,0 +1,111 @@
+"""Calls of the operator: a stream as it is, whose it is, and its deletion by whom it belongs to (ADR 0014)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tailrace.common import limits
+from tailrace.common.errors import BadRequestError, NoSuchStreamError, NotTheOwnerError
+from tailrace.controller.calls.convert import config_message, key_of, positions
+from tailrace.controller.managers.sizes import SizeReader
+from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
+from tailrace.controller.metadata.transitions import require
+from tailrace.controller.workflows.subscribers import subscribers
+from tailrace.rpc import controller_pb2
+from tailrace.rpc import operator_pb2 as pb
+
+if TYPE_CHECKING:
+    from tailrace.controller.calls.call import Call, Core
+    from tailrace.controller.metadata.records import StreamRecord
+
+_Status = pb.OwnedStreamStatus
+_Request = pb.DescribeStreamRequest | pb.ClaimStreamRequest | pb.DeleteOwnedStreamRequest | pb.SubscriberCutRequest
+
+
+class OwnerService:
+    """Ownership of streams by resources; it binds the operator only, users may do with a stream what they may."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._sizes = SizeReader(core.context.store, core.context.segments)
+
+    async def describe_stream(self, request: pb.DescribeStreamRequest, call: Call) -> pb.StreamDescription:
+        """Configuration, owner and place in its history of a stream."""
+        answer = pb.StreamDescription
+        try:
+            key = _key(request)
+            root = await self._core.streams.load(key)
+        except NoSuchStreamError:
+            return answer(status=answer.STREAM_NOT_FOUND)
+        active = await self._core.context.store.active_epoch(key, root)
+        described = answer(
+            status=answer.SUCCESS,
+            owner=root.owner,
+            incarnation=root.incarnation,
+            state=root.state.value,
+            config=config_message(key, root.config),
+            epoch=root.active_epoch,
+            segments=len(active.segments),
+        )
+        if request.sizes:
+            described.headBytes, described.tailBytes = await self._sizes.sizes(key, root)
+        return described
+
+    async def claim_stream(self, request: pb.ClaimStreamRequest, call: Call) -> pb.OwnedStreamStatus:
+        """Change the owner from the expected one; one who is the owner already succeeds."""
+        if len(request.owner) > limits.STREAM_OWNER_MAX_LENGTH:
+            raise BadRequestError(f"owner has {len(request.owner)} characters")
+        try:
+            await self._claim(_key(request), request.incarnation, request.expected, request.owner)
+        except NoSuchStreamError:
+            return _Status(status=_Status.STREAM_NOT_FOUND)
+        except NotTheOwnerError as error:
+            return _Status(status=_Status.NOT_THE_OWNER, owner=error.owner)
+        return _Status(status=_Status.SUCCESS)
+
+    async def _claim(self, key: StreamKey, incarnation: int, expected: str, owner: str) -> None:
+        def decide(found: StreamRecord | None, _: Snapshot) -> Change[None]:
+            root = require(found, key)
+            if root.incarnation != incarnation:
+                raise NoSuchStreamError(f"the stream {key} that was meant does not exist any more")
+            if root.owner == owner:
+                return Change(None)
+            if root.owner != expected:
+                raise NotTheOwnerError(str(key), root.owner)
+            return Change(None, {key.root: msgspec.structs.replace(root, owner=owner)})
+
+        await self._core.context.store.change(key, (), decide)
+
+    async def delete_owned_stream(self, request: pb.DeleteOwnedStreamRequest, call: Call) -> pb.OwnedStreamStatus:
+        """Seal and delete, answered when it is done; what an earlier call began is gone on with."""
+        if not request.owner:
+            raise BadRequestError("owner is empty")
+        try:
+            key = _key(request)
+            root = await self._core.streams.load(key)
+            # Sealing may take as long as the lease of a transaction: each decision compares the owner itself.
+            await self._core.streams.seal(key, root.incarnation, request.owner)
+            await self._core.streams.delete(key, root.incarnation, request.owner)
+        except NoSuchStreamError:
+            return _Status(status=_Status.STREAM_NOT_FOUND)
+        except NotTheOwnerError as error:
+            return _Status(status=_Status.NOT_THE_OWNER, owner=error.owner)
+        return _Status(status=_Status.SUCCESS)
+
+    async def get_subscriber_cut(self, request: pb.SubscriberCutRequest, call: Call) -> pb.SubscriberCut:
+        """What a reader group has published for a stream."""
+        answer = pb.SubscriberCut
+        try:
+            found = await subscribers(self._core.context, _key(request))
+        except NoSuchStreamError:
+            return answer(status=answer.STREAM_NOT_FOUND)
+        subscriber = found.get(request.subscriber)
+        if subscriber is None:
+            return answer(status=answer.SUBSCRIBER_NOT_FOUND)
+        return answer(status=answer.SUCCESS, cut=positions(subscriber.cut or {}))
+
+
+def _key(request: _Request) -> StreamKey:
+    return key_of(controller_pb2.StreamInfo(scope=request.scope, stream=request.stream))

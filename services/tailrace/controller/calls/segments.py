@@ -1,0 +1,166 @@
+"""Calls about segments, stream cuts, scaling and where things are (controller §4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from tailrace.common.errors import (
+    BadRequestError,
+    StreamSealedError,
+    UnsupportedError,
+    WorkflowBusyError,
+)
+from tailrace.common.names import qualified_segment_name
+from tailrace.controller.calls.convert import (
+    key_of,
+    positions,
+    segment_id_message,
+    segment_range,
+    segment_ranges,
+)
+from tailrace.controller.managers.streams import ScalePreconditionError
+from tailrace.controller.metadata.model import StreamState
+from tailrace.controller.metadata.policies import check_new_ranges
+from tailrace.controller.metadata.records import ScaleIntent
+from tailrace.rpc import controller_pb2 as pb
+
+if TYPE_CHECKING:
+    from tailrace.controller.calls.call import Call, Core
+
+_LOG = structlog.get_logger(__name__)
+
+
+class SegmentService:
+    """Segments of streams: which there are, what follows them, where they are; and scaling."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._store = core.context.store
+        self._streams = core.streams
+        self._cuts = core.cuts
+
+    async def get_current_segments(self, request: pb.StreamInfo, call: Call) -> pb.SegmentRanges:
+        """The active segments in key order; none for a sealed stream."""
+        key = key_of(request)
+        root = await self._streams.load(key)
+        if root.state in (StreamState.SEALED, StreamState.DELETING):
+            return pb.SegmentRanges()
+        return segment_ranges(key, (await self._store.active_epoch(key, root)).segments)
+
+    async def get_epoch_segments(self, request: pb.GetEpochSegmentsRequest, call: Call) -> pb.SegmentRanges:
+        """The segments of an epoch in key order."""
+        key = key_of(request.streamInfo)
+        root = await self._streams.load(key)
+        return segment_ranges(key, (await self._store.epoch(key, root, request.epoch)).segments)
+
+    async def get_segments(self, request: pb.GetSegmentsRequest, call: Call) -> pb.SegmentsAtTime:
+        """The segments at the head with their start offsets; the timestamp counts for nothing."""
+        key = key_of(request.streamInfo)
+        root = await self._streams.load(key)
+        head = await self._cuts.head_offsets(key, root)
+        return pb.SegmentsAtTime(
+            segments=[
+                pb.SegmentsAtTime.SegmentLocation(segmentId=segment_id_message(key, identifier), offset=offset)
+                for identifier, offset in head.items()
+            ]
+        )
+
+    async def get_segments_immediately_following(self, request: pb.SegmentId, call: Call) -> pb.SuccessorResponse:
+        """What replaces a segment, each with all its predecessors."""
+        key = key_of(request.streamInfo)
+        root = await self._streams.load(key)
+        found = await self._cuts.successors(key, root, request.segmentId)
+        return pb.SuccessorResponse(
+            segments=[
+                pb.SuccessorResponse.SegmentEntry(segment=segment_range(key, segment), value=predecessors)
+                for segment, predecessors in found
+            ]
+        )
+
+    async def get_segments_immediatly_following(self, request: pb.SegmentId, call: Call) -> pb.SuccessorResponse:
+        """The same under its misspelt name."""
+        return await self.get_segments_immediately_following(request, call)
+
+    async def get_segments_between(self, request: pb.StreamCutRange, call: Call) -> pb.StreamCutRangeResponse:
+        """Every segment from one cut to another."""
+        key = key_of(request.streamInfo)
+        root = await self._streams.load(key)
+        start: dict[int, int] = positions(getattr(request, "from"))
+        found = await self._cuts.between(key, root, start, positions(request.to))
+        return pb.StreamCutRangeResponse(segments=[segment_id_message(key, segment.identifier) for segment in found])
+
+    async def is_segment_valid(self, request: pb.SegmentId, call: Call) -> pb.SegmentValidityResponse:
+        """Whether the segment is active."""
+        key = key_of(request.streamInfo)
+        root = await self._streams.load(key)
+        active = await self._store.active_epoch(key, root)
+        open_now = root.state not in (StreamState.SEALED, StreamState.DELETING)
+        return pb.SegmentValidityResponse(response=open_now and active.find(request.segmentId) is not None)
+
+    async def is_stream_cut_valid(self, request: pb.StreamCut, call: Call) -> pb.StreamCutValidityResponse:
+        """Whether the cut is a position in the stream."""
+        key = key_of(request.streamInfo)
+        root = await self._streams.load(key)
+        try:
+            await self._cuts.check(key, root, positions(request.cut))
+        except BadRequestError:
+            return pb.StreamCutValidityResponse(response=False)
+        return pb.StreamCutValidityResponse(response=True)
+
+    # -- scaling
+
+    async def scale(self, request: pb.ScaleRequest, call: Call) -> pb.ScaleResponse:
+        """Begin a manual scale; the answer names the epoch to ask `check_scale` for."""
+        key = key_of(request.streamInfo)
+        ranges = check_new_ranges([(entry.start, entry.end) for entry in request.newKeyRanges])
+        try:
+            intent = await self._streams.scale(key, list(request.sealedSegments), ranges)
+        except ScalePreconditionError as error:
+            _LOG.info("scale refused", stream=str(key), reason=str(error))
+            return pb.ScaleResponse(status=pb.ScaleResponse.PRECONDITION_FAILED)
+        except (BadRequestError, WorkflowBusyError, StreamSealedError) as error:
+            _LOG.info("scale refused", stream=str(key), reason=str(error))
+            return pb.ScaleResponse(status=pb.ScaleResponse.FAILURE)
+        return pb.ScaleResponse(
+            status=pb.ScaleResponse.STARTED,
+            segments=[segment_range(key, segment) for segment in intent.created],
+            epoch=intent.old_epoch,
+        )
+
+    async def check_scale(self, request: pb.ScaleStatusRequest, call: Call) -> pb.ScaleStatusResponse:
+        """How far the scale of an epoch is; INTERNAL_ERROR when sealing the stream put an end to it."""
+        root = await self._streams.load(key_of(request.streamInfo))
+        answer = pb.ScaleStatusResponse
+        if request.epoch < 0 or request.epoch > root.active_epoch:
+            return answer(status=answer.INVALID_INPUT)
+        running = isinstance(root.intent, ScaleIntent) and root.intent.old_epoch == request.epoch
+        if request.epoch < root.active_epoch and not running:
+            return answer(status=answer.SUCCESS)
+        if root.state in (StreamState.SEALING, StreamState.SEALED, StreamState.DELETING):
+            return answer(status=answer.INTERNAL_ERROR)
+        return answer(status=answer.IN_PROGRESS)
+
+    # -- places
+
+    async def get_uri(self, request: pb.SegmentId, call: Call) -> pb.NodeUri:
+        """Where a segment's container is; any id will do."""
+        info = request.streamInfo
+        name = qualified_segment_name(info.scope, info.stream, request.segmentId)
+        host, port = self._core.containers.endpoint_of(name, call.listener)
+        return pb.NodeUri(endpoint=host, port=port)
+
+    async def get_controller_server_list(self, request: pb.ServerRequest, call: Call) -> pb.ServerResponse:
+        """Every controller that may be called."""
+        return pb.ServerResponse(nodeURI=[pb.NodeUri(endpoint=host, port=port) for host, port in self._core.endpoints])
+
+    async def get_delegation_token(self, request: pb.StreamInfo, call: Call) -> pb.DelegationToken:
+        """The token for segment requests: empty, because the segment store asks for none."""
+        return pb.DelegationToken(delegationToken="")
+
+    async def get_controller_to_bucket_mapping(
+        self, request: pb.ControllerToBucketMappingRequest, call: Call
+    ) -> pb.ControllerToBucketMappingResponse:
+        """Belongs to the retention and watermarking services, which do not run yet."""
+        raise UnsupportedError("retention and watermarking have no buckets yet")

@@ -1,0 +1,191 @@
+"""Reader groups: their entry in the scope, their state stream, their subscriptions (controller §4, naming §4)."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tailrace.common import names
+from tailrace.common.errors import (
+    ConditionFailedError,
+    NoSuchReaderGroupError,
+    NoSuchScopeError,
+    NoSuchStreamError,
+    WriteConflictError,
+)
+from tailrace.controller.metadata.model import RetentionKind, ScalingPolicy, StreamConfig
+from tailrace.controller.metadata.records import ReaderGroupRecord
+from tailrace.controller.metadata.scope_store import READER_GROUPS
+from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
+from tailrace.controller.workflows.entities import READER_GROUP, Entity, EntityDriver
+from tailrace.controller.workflows.subscribers import subscribe, unsubscribe
+
+if TYPE_CHECKING:
+    from tailrace.controller.managers.streams import StreamManager
+    from tailrace.controller.workflows.context import WorkflowContext
+
+
+class GroupMismatchError(ConditionFailedError):
+    """Id or generation of a reader group are not the stored ones."""
+
+
+def state_stream(scope: str, group: str) -> StreamKey:
+    """The stream that holds a group's shared state."""
+    return StreamKey(scope, names.READER_GROUP_PREFIX + group)
+
+
+def streams_of(record: ReaderGroupRecord) -> list[StreamKey]:
+    """The streams that a group reads."""
+    return [StreamKey(scope, stream) for scope, stream, _ in record.starting_cuts]
+
+
+class ReaderGroupManager:
+    """Creation, update and deletion of reader groups."""
+
+    def __init__(self, context: WorkflowContext, entities: EntityDriver, streams: StreamManager) -> None:
+        self._context = context
+        self._scopes = context.scopes
+        self._entities = entities
+        self._streams = streams
+        entities.register(READER_GROUP, self._step)
+
+    async def load(self, scope: str, group: str, *, leaving: bool = False) -> ReaderGroupRecord:
+        """The stored configuration; with `leaving` also before the group is there and while it goes.
+
+        Raises:
+            NoSuchReaderGroupError.
+        """
+        record = await self._scopes.get(scope, READER_GROUPS + group, ReaderGroupRecord)
+        if record is None or (record.intent in ("create", "delete") and not leaving):
+            raise NoSuchReaderGroupError(f"reader group {scope}/{group} does not exist")
+        return record
+
+    async def create(self, scope: str, group: str, record: ReaderGroupRecord) -> ReaderGroupRecord:
+        """Create, or find what is there; returns the stored configuration.
+
+        Raises:
+            NoSuchScopeError. NoSuchStreamError: a stream to subscribe to does not exist.
+        """
+        name = READER_GROUPS + group
+        fresh = msgspec.structs.replace(record, intent="create")
+
+        async def persist() -> None:
+            await self._scopes.require(scope)
+            if await self._scopes.get(scope, name, ReaderGroupRecord) is not None:
+                return
+            if record.retention is not RetentionKind.NONE:
+                for key in streams_of(record):
+                    await self._streams.load(key)
+            await self._scopes.add(scope, name, fresh)
+
+        await self._entities.perform(Entity(READER_GROUP, scope, group), persist)
+        stored = await self._scopes.get(scope, name, ReaderGroupRecord)
+        if stored is None:
+            raise NoSuchScopeError(f"scope {scope} is being deleted")
+        return stored
+
+    async def update(self, scope: str, group: str, record: ReaderGroupRecord) -> int:
+        """Replace the configuration; returns the new generation.
+
+        Raises:
+            NoSuchReaderGroupError. GroupMismatchError: id or generation are not the stored ones.
+        """
+        await self.load(scope, group)
+
+        def decide(snapshot: Snapshot, key: bytes) -> Change[int]:
+            stored = snapshot.get(ReaderGroupRecord, key)
+            if stored is None or stored.intent == "delete":
+                raise NoSuchReaderGroupError(f"reader group {scope}/{group} does not exist")
+            if stored.group_id != record.group_id or stored.generation != record.generation:
+                raise GroupMismatchError(f"reader group {scope}/{group} is at generation {stored.generation}")
+            subscribed = record.retention is not RetentionKind.NONE
+            kept = streams_of(record) if subscribed else []
+            left = tuple(str(old) for old in streams_of(stored) if old not in kept)
+            after = msgspec.structs.replace(record, generation=stored.generation + 1, intent="update", unsubscribe=left)
+            return Change(after.generation, {key: after})
+
+        async def persist() -> int:
+            return await self._scopes.change(scope, READER_GROUPS + group, decide)
+
+        return await self._entities.perform(Entity(READER_GROUP, scope, group), persist)
+
+    async def delete(self, scope: str, group: str, group_id: str | None) -> None:
+        """Delete with its state stream; `group_id` None whatever its id is.
+
+        Raises:
+            NoSuchReaderGroupError: there is no such group, or it has another id.
+        """
+        meant = group_id or (await self.load(scope, group, leaving=True)).group_id
+
+        def decide(snapshot: Snapshot, key: bytes) -> Change[None]:
+            stored = snapshot.get(ReaderGroupRecord, key)
+            if stored is None or stored.group_id != meant:
+                raise NoSuchReaderGroupError(f"reader group {scope}/{group} does not exist")
+            if stored.intent == "delete":
+                return Change(None)
+            return Change(None, {key: msgspec.structs.replace(stored, intent="delete")})
+
+        async def persist() -> None:
+            await self._scopes.change(scope, READER_GROUPS + group, decide)
+
+        await self._entities.perform(Entity(READER_GROUP, scope, group), persist)
+
+    # -- the steps, idempotent
+
+    async def _step(self, scope: str, group: str) -> None:
+        record = await self._scopes.get(scope, READER_GROUPS + group, ReaderGroupRecord)
+        if record is None or not record.intent:
+            return
+        if record.intent == "delete":
+            await self._remove(scope, group, record)
+            return
+        if record.intent == "create":
+            config = StreamConfig(ScalingPolicy(), rollover_size_bytes=record.rollover_size_bytes)
+            try:
+                await self._streams.create(state_stream(scope, group), config)
+            except NoSuchScopeError:
+                await self._remove(scope, group, record)
+                return
+            await self._require_current(scope, group, record)
+        subscriber = f"{scope}/{group}"
+        if record.retention is not RetentionKind.NONE:
+            for key in streams_of(record):
+                await subscribe(self._context, key, subscriber, record.group_id, record.generation)
+                await self._take_back_if_deleted(scope, group, key, record)
+        for name in record.unsubscribe:
+            await unsubscribe(self._context, StreamKey(*name.split("/", 1)), subscriber, record.group_id)
+        await self._finish(scope, group, record)
+
+    async def _require_current(self, scope: str, group: str, record: ReaderGroupRecord) -> None:
+        """Another controller may have finished this step, and more, while this one stood still."""
+        if await self._scopes.get(scope, READER_GROUPS + group, ReaderGroupRecord) != record:
+            raise WriteConflictError(f"reader group {scope}/{group} was changed by another controller")
+
+    async def _take_back_if_deleted(self, scope: str, group: str, key: StreamKey, record: ReaderGroupRecord) -> None:
+        """A group that was deleted before it was subscribed here must not hold back retention for ever."""
+        now = await self._scopes.get(scope, READER_GROUPS + group, ReaderGroupRecord)
+        if now is None or now.group_id != record.group_id:
+            await unsubscribe(self._context, key, f"{scope}/{group}", record.group_id)
+            raise WriteConflictError(f"reader group {scope}/{group} was deleted by another controller")
+
+    async def _finish(self, scope: str, group: str, record: ReaderGroupRecord) -> None:
+        def decide(snapshot: Snapshot, key: bytes) -> Change[None]:
+            if snapshot.get(ReaderGroupRecord, key) != record:
+                return Change(None)
+            return Change(None, {key: msgspec.structs.replace(record, intent="", unsubscribe=())})
+
+        await self._scopes.change(scope, READER_GROUPS + group, decide)
+
+    async def _remove(self, scope: str, group: str, record: ReaderGroupRecord) -> None:
+        left = [*streams_of(record), *(StreamKey(*name.split("/", 1)) for name in record.unsubscribe)]
+        for key in left:
+            await unsubscribe(self._context, key, f"{scope}/{group}", record.group_id)
+        state = state_stream(scope, group)
+        with contextlib.suppress(NoSuchStreamError):  # deleted by an earlier run
+            incarnation = (await self._streams.load(state)).incarnation
+            await self._require_current(scope, group, record)  # so this state is that group's, not a later one's
+            await self._streams.seal(state, incarnation)
+            await self._streams.delete(state, incarnation)
+        await self._scopes.remove_exactly(scope, READER_GROUPS + group, record)

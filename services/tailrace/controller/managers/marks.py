@@ -1,0 +1,107 @@
+"""Writers' times with their positions: stored for watermarks, which a later version will emit (server §4)."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tailrace.common import limits
+from tailrace.common.errors import BadRequestError, OverloadedError
+from tailrace.common.names import check_entity_name
+from tailrace.controller.metadata.epochs import is_behind
+from tailrace.controller.metadata.records import Record, StreamRecord, WriterMark
+from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
+from tailrace.controller.metadata.transitions import require
+from tailrace.controller.workflows.transactions import with_writer
+
+if TYPE_CHECKING:
+    from tailrace.controller.managers.stream_cuts import CutReader
+    from tailrace.controller.workflows.context import WorkflowContext
+
+
+class NoteResult(enum.Enum):
+    """What became of a noted time."""
+
+    SUCCESS = "success"
+    INVALID_TIME = "invalid time"
+    INVALID_POSITION = "invalid position"
+
+
+class MarkManager:
+    """The writers' marks of all streams."""
+
+    def __init__(self, context: WorkflowContext, cuts: CutReader) -> None:
+        self._context = context
+        self._cuts = cuts
+
+    async def note(self, key: StreamKey, writer: str, timestamp: int, position: dict[int, int]) -> NoteResult:
+        """Store a writer's time and position; neither may go back.
+
+        Raises:
+            InvalidNameError, NoSuchStreamError, OverloadedError (too many writers).
+        """
+        check_entity_name("writer", writer)
+        item = key.writer(writer)
+        snapshot = await self._context.store.read(key, [key.root, item])
+        root = require(snapshot.get(StreamRecord, key.root), key)
+        before = snapshot.get(WriterMark, item)
+        if not await self._is_ahead(key, root, before, position):
+            return NoteResult.INVALID_POSITION
+        mark = WriterMark(timestamp, position, self._context.clock.now_ms())
+
+        def decide(found: StreamRecord | None, now: Snapshot) -> Change[NoteResult]:
+            current = require(found, key)
+            stored = now.get(WriterMark, item)
+            if stored is not None and timestamp < stored.timestamp:
+                return Change(NoteResult.INVALID_TIME)
+            if stored is not None and (stored.timestamp, stored.position) == (timestamp, position):
+                return Change(NoteResult.SUCCESS)  # by an attempt of this call whose answer was lost
+            if stored != before:
+                return Change(NoteResult.INVALID_POSITION)  # the same writer notes twice at a time
+            puts: dict[bytes, Record] = {item: mark, key.root: current}
+            if writer not in current.writers:
+                if len(current.writers) >= limits.WRITER_MARKS_PER_STREAM_MAX:
+                    raise OverloadedError(f"stream {key} has {limits.WRITER_MARKS_PER_STREAM_MAX} writers already")
+                puts[key.root] = with_writer(current, writer)
+            return Change(NoteResult.SUCCESS, puts)
+
+        return await self._context.store.change(key, [item], decide)
+
+    async def _is_ahead(
+        self, key: StreamKey, root: StreamRecord, before: WriterMark | None, position: dict[int, int]
+    ) -> bool:
+        """Whether the position is one in the stream, and nowhere behind the writer's last one."""
+        if not position or any(offset < 0 for offset in position.values()):
+            return False
+        try:
+            segments = await self._cuts.segments(key, root, position)
+            if any(identifier not in segments for identifier in position):
+                return False
+            if before is None or not before.position:
+                return True
+            known = await self._cuts.segments(key, root, position, before.position)
+        except BadRequestError:
+            return False
+        return not is_behind(position, before.position, known)
+
+    async def remove(self, key: StreamKey, writer: str) -> bool:
+        """Mark a writer as gone; False when it never noted anything.
+
+        Raises:
+            InvalidNameError, NoSuchStreamError.
+        """
+        check_entity_name("writer", writer)
+        item = key.writer(writer)
+
+        def decide(found: StreamRecord | None, snapshot: Snapshot) -> Change[bool]:
+            require(found, key)
+            stored = snapshot.get(WriterMark, item)
+            if stored is None:
+                return Change(False)
+            if not stored.alive:
+                return Change(True)
+            return Change(True, {item: msgspec.structs.replace(stored, alive=False)})
+
+        return await self._context.store.change(key, [item], decide)

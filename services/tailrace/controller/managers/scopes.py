@@ -1,0 +1,124 @@
+"""Deletion of scopes, empty ones and with everything in them (controller §4)."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from tailrace.common import names
+from tailrace.common.errors import (
+    NoSuchReaderGroupError,
+    NoSuchStreamError,
+    NotAllowedError,
+    NotEmptyError,
+    WriteConflictError,
+)
+from tailrace.controller.managers.tables import NoSuchTableError
+from tailrace.controller.metadata.records import CreateIntent
+from tailrace.controller.metadata.scope_store import READER_GROUPS, STREAMS, TABLES
+from tailrace.controller.metadata.stream_store import StreamKey
+from tailrace.controller.workflows.delete import delete_mark
+from tailrace.controller.workflows.entities import SCOPE, Entity, EntityDriver
+
+if TYPE_CHECKING:
+    from tailrace.controller.managers.groups import ReaderGroupManager
+    from tailrace.controller.managers.streams import StreamManager
+    from tailrace.controller.managers.tables import TableManager
+    from tailrace.controller.workflows.context import WorkflowContext
+    from tailrace.controller.workflows.driver import StreamDriver
+
+
+class ScopeManager:
+    """Deletes scopes."""
+
+    def __init__(
+        self,
+        context: WorkflowContext,
+        entities: EntityDriver,
+        driver: StreamDriver,
+        streams: StreamManager,
+        groups: ReaderGroupManager,
+        tables: TableManager,
+    ) -> None:
+        self._context = context
+        self._scopes = context.scopes
+        self._entities = entities
+        self._driver = driver
+        self._streams = streams
+        self._groups = groups
+        self._tables = tables
+        entities.register(SCOPE, self._step)
+
+    async def delete(self, scope: str, *, recursive: bool) -> None:
+        """Delete the scope, with everything in it if `recursive`.
+
+        Raises:
+            NoSuchScopeError. NotEmptyError: something is in it. NotAllowedError: it is the internal one.
+        """
+        if scope == names.INTERNAL_SCOPE:
+            raise NotAllowedError(f"scope {scope} cannot be deleted")
+        record = await self._scopes.require_existing(scope)
+        if not recursive and not record.deleting and not await self._scopes.is_empty(scope, record):
+            raise NotEmptyError(f"scope {scope} is not empty")
+
+        async def persist() -> None:
+            await self._scopes.mark_deleting(scope, record.nonce, recursive=recursive)
+
+        # by the scope's nonce, so that a workflow that is taken up late never deletes a scope created again
+        await self._entities.perform(Entity(SCOPE, scope, record.nonce.hex()), persist)
+        after = await self._scopes.load(scope)
+        if after is not None and after.nonce == record.nonce:
+            raise NotEmptyError(f"scope {scope} is not empty")
+
+    async def _step(self, scope: str, nonce_hex: str) -> None:
+        nonce = bytes.fromhex(nonce_hex)
+        record = await self._scopes.deletion(scope)
+        if record is not None and record.nonce == nonce and record.recursive:
+            await self._empty(scope, nonce)
+        try:
+            await self._scopes.delete(scope, nonce)
+        except NotEmptyError:
+            if record is not None and record.recursive:
+                raise  # something that was being created is listed now
+            await self._scopes.unmark(scope)
+
+    async def _empty(self, scope: str, nonce: bytes) -> None:
+        for group in await self._scopes.list_all(scope, READER_GROUPS):
+            with contextlib.suppress(NoSuchReaderGroupError):
+                group_id = (await self._groups.load(scope, group, leaving=True)).group_id
+                await self._require_deleting(scope, nonce)
+                await self._groups.delete(scope, group, group_id)
+        for stream in await self._scopes.list_all(scope, STREAMS):
+            if not stream.startswith(names.MARK_PREFIX):
+                await self._delete_stream(StreamKey(scope, stream), nonce)
+        for stream in await self._scopes.list_all(scope, STREAMS):
+            mark = StreamKey(scope, stream)  # one that lost its stream
+            before = await self._context.store.load(mark)
+            await self._require_deleting(scope, nonce)
+            await delete_mark(self._context, mark, before)
+        for table in await self._scopes.list_all(scope, TABLES):
+            with contextlib.suppress(NoSuchTableError):
+                record = await self._tables.load(scope, table, leaving=True)
+                await self._require_deleting(scope, nonce)
+                await self._tables.delete(scope, table, record.nonce)
+
+    async def _delete_stream(self, key: StreamKey, nonce: bytes) -> None:
+        root = await self._context.store.load(key)
+        if root is None:
+            return
+        await self._require_deleting(key.scope, nonce)
+        if isinstance(root.intent, CreateIntent):
+            await self._driver.wait(key, root.intent.intent_id)
+        with contextlib.suppress(NoSuchStreamError):
+            await self._streams.seal(key, root.incarnation)
+            await self._streams.delete(key, root.incarnation)
+
+    async def _require_deleting(self, scope: str, nonce: bytes) -> None:
+        """What was read of something in the scope before this belongs to the scope that is deleted.
+
+        Another controller may have finished the deletion, and the scope may have been created again, with other things
+        of the same names in it.
+        """
+        record = await self._scopes.deletion(scope)
+        if record is None or record.nonce != nonce:
+            raise WriteConflictError(f"scope {scope} was deleted by another controller")

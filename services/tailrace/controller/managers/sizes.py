@@ -1,0 +1,97 @@
+"""How many bytes a stream has been given, and how many of them were dropped (design §10, ADR 0014).
+
+Both are counted from the beginning of the stream, so their difference is what is left. Every scale persists the sizes
+that it sealed and their sum (`SealedRecord`), so neither needs segments that are long gone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.common.errors import NoSuchSegmentError
+from tailrace.controller.metadata.epochs import epoch_span, segments_of, wholly_before, without_future
+from tailrace.controller.metadata.model import StreamState
+from tailrace.controller.metadata.records import ScaleIntent
+from tailrace.controller.workflows.context import segment_name
+from tailrace.controller.workflows.segments import gather_bounded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from tailrace.controller.metadata.model import StreamSegment
+    from tailrace.controller.metadata.ports import SegmentInfo
+    from tailrace.controller.metadata.records import SealedRecord, StreamRecord
+    from tailrace.controller.metadata.stream_store import StreamKey, StreamStore
+    from tailrace.controller.workflows.segments import SegmentOperations
+
+
+class StreamSizes(NamedTuple):
+    """Bytes before the head of a stream, and before its tail."""
+
+    head_bytes: int
+    tail_bytes: int
+
+
+class SizeReader:
+    """Asks segments only where records do not tell: those that grow, and those of a stream that was never truncated."""
+
+    def __init__(self, store: StreamStore, segments: SegmentOperations) -> None:
+        self._store = store
+        self._segments = segments
+
+    async def sizes(self, key: StreamKey, root: StreamRecord) -> StreamSizes:
+        """Sizes as of this call. Raises UnavailableError when a segment cannot be asked."""
+        growing = await self._without_recorded_size(key, root)
+        first = [] if root.truncation is not None else await self._first(key, root)
+        infos = await self._infos(key, {*growing, *first})
+        tail = root.sealed_bytes + sum(infos[identifier].length for identifier in growing if identifier in infos)
+        if root.truncation is None:  # byte streams truncate their segment without the controller
+            head = sum(infos[identifier].start_offset for identifier in first if identifier in infos)
+        else:
+            head = await self._before(key, root, root.truncation)
+        return StreamSizes(min(head, tail), tail)
+
+    async def _without_recorded_size(self, key: StreamKey, root: StreamRecord) -> list[int]:
+        """Segments whose bytes ``sealed_bytes`` does not hold: active ones, and those that a scale is just sealing."""
+        if root.state in (StreamState.SEALED, StreamState.DELETING):
+            return []
+        active = [segment.identifier for segment in (await self._store.active_epoch(key, root)).segments]
+        intent = root.intent
+        if isinstance(intent, ScaleIntent) and intent.old_epoch != root.active_epoch:
+            return [*active, *intent.sealed]
+        return active
+
+    async def _first(self, key: StreamKey, root: StreamRecord) -> list[int]:
+        return [segment.identifier for segment in (await self._store.epoch(key, root, 0)).segments]
+
+    async def _infos(self, key: StreamKey, identifiers: Iterable[int]) -> dict[int, SegmentInfo]:
+        """What the segments say of themselves; without those that were deleted since the root was read."""
+
+        async def one(identifier: int) -> tuple[int, SegmentInfo] | None:
+            try:
+                return identifier, await self._segments.port.segment_info(segment_name(key, identifier))
+            except NoSuchSegmentError:
+                return None
+
+        return dict(found for found in await gather_bounded(sorted(identifiers), one) if found is not None)
+
+    async def _before(self, key: StreamKey, root: StreamRecord, cut: Mapping[int, int]) -> int:
+        first_epoch, last_epoch = epoch_span(cut)
+        segments = segments_of(await self._store.epochs(key, root, first_epoch, last_epoch))
+        return head_bytes(cut, segments, await self._store.sealed(key, root, first_epoch, last_epoch))
+
+
+def head_bytes(cut: Mapping[int, int], segments: Mapping[int, StreamSegment], sealed: Iterable[SealedRecord]) -> int:
+    """Bytes before a cut: of `segments`, all those of the epochs it spans, and the sizes recorded in these epochs.
+
+    What was sealed before the first of these epochs began lies before the cut as a whole.
+    """
+    first_epoch = epoch_span(cut)[0]
+    gone = {segment.identifier for segment in wholly_before(cut, segments)}
+    total = sum(without_future(cut).values())
+    for record in sealed:
+        if record.epoch == first_epoch:
+            total += record.total_bytes
+        else:
+            total += sum(size for identifier, size in record.sizes.items() if identifier in gone)
+    return total

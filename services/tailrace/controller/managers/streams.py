@@ -1,0 +1,290 @@
+"""Changes of a stream as a whole: decided under the root's version, then waited for (controller §4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tailrace.common.errors import (
+    BadRequestError,
+    NoSuchScopeError,
+    NoSuchStreamError,
+    NotTheOwnerError,
+    StreamNotSealedError,
+    StreamSealedError,
+    WorkflowBusyError,
+)
+from tailrace.controller.metadata.epochs import is_behind, scale_keeps_ranges, without_future
+from tailrace.controller.metadata.model import Epoch, StreamConfig, StreamState
+from tailrace.controller.metadata.records import (
+    CreateIntent,
+    DeleteIntent,
+    ScaleIntent,
+    SealIntent,
+    StreamRecord,
+    TruncateIntent,
+    UpdateIntent,
+)
+from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
+from tailrace.controller.metadata.transitions import (
+    deleting,
+    require,
+    scale_is_waiting,
+    scaling,
+    sealing,
+    truncating,
+    updating,
+)
+from tailrace.controller.workflows.context import segment_name
+from tailrace.controller.workflows.create import begin_create
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tailrace.common.ranges import KeyRange
+    from tailrace.controller.managers.stream_cuts import CutReader
+    from tailrace.controller.workflows.context import WorkflowContext
+    from tailrace.controller.workflows.driver import StreamDriver
+
+_SEALED = (StreamState.SEALING, StreamState.SEALED, StreamState.DELETING)
+
+Decision = Callable[[StreamRecord], StreamRecord]
+
+
+class ScalePreconditionError(BadRequestError):
+    """A scale names a segment that is not active, or would leave fewer segments than the policy's minimum."""
+
+
+class StreamManager:
+    """Creation, changes and deletion of streams; every method returns when its workflow is finished."""
+
+    def __init__(self, context: WorkflowContext, driver: StreamDriver, cuts: CutReader) -> None:
+        self._context = context
+        self._driver = driver
+        self._cuts = cuts
+
+    async def load(self, key: StreamKey) -> StreamRecord:
+        """The root of a stream that exists. Raises NoSuchStreamError."""
+        return require(await self._context.store.load(key), key)
+
+    async def create(self, key: StreamKey, config: StreamConfig) -> bool:
+        """Create; False when the stream exists. Joins the creation of the same stream that is going on.
+
+        Raises:
+            NoSuchScopeError.
+        """
+        await self._context.scopes.require(key.scope)
+        async with self._driver.enlisted(key):
+            ours, root = await begin_create(self._context, key, config)
+        if not isinstance(root.intent, CreateIntent):
+            return False
+        await self._driver.wait(key, root.intent.intent_id)
+        after = await self._context.store.load(key)
+        if after is None or (after.incarnation == root.incarnation and after.state is StreamState.DELETED):
+            raise NoSuchScopeError(f"scope {key.scope} is being deleted")
+        return ours or root.config == config
+
+    async def update(self, key: StreamKey, config: StreamConfig) -> None:
+        """Replace the configuration; scales inside when the policy asks for other segments (issue part 6).
+
+        Raises:
+            NoSuchStreamError, StreamSealedError, WorkflowBusyError (another update is going on).
+        """
+        intent_id = self._context.new_id()
+        incarnation = (await self.load(key)).incarnation
+
+        def decide(root: StreamRecord) -> StreamRecord:
+            _refuse_other(root, key, incarnation)
+            _refuse_sealed(root, key)
+            if isinstance(root.intent, UpdateIntent):
+                raise WorkflowBusyError(f"stream {key} is being updated")
+            return updating(root, config, intent_id)
+
+        await self._change(key, intent_id, decide)
+
+    async def truncate(self, key: StreamKey, cut: Mapping[int, int]) -> None:
+        """Move the head of the stream to the cut.
+
+        Raises:
+            BadRequestError: the cut is no position of the stream, lies behind the present one or beyond a segment's
+            end. NoSuchStreamError, StreamSealedError, WorkflowBusyError (another truncation is going on).
+        """
+        intent_id = self._context.new_id()
+        root = await self.load(key)
+        _refuse_sealed(root, key)
+        await self._check_truncation(key, root, cut)
+
+        def decide(now: StreamRecord) -> StreamRecord:
+            _refuse_sealed(now, key)
+            if isinstance(now.intent, TruncateIntent):
+                raise WorkflowBusyError(f"stream {key} is being truncated")
+            if now.incarnation != root.incarnation:
+                raise BadRequestError("cut belongs to a stream of the same name that was deleted")
+            if now.truncation is not None and now.truncation != root.truncation:
+                raise WorkflowBusyError(f"stream {key} was truncated meanwhile")
+            return truncating(now, without_future(cut), intent_id)
+
+        await self._change(key, intent_id, decide)
+
+    async def _check_truncation(self, key: StreamKey, root: StreamRecord, cut: Mapping[int, int]) -> None:
+        await self._cuts.check(key, root, cut)
+        if root.truncation is not None:
+            known = await self._cuts.segments(key, root, cut, root.truncation)
+            if is_behind(cut, root.truncation, known):
+                raise BadRequestError("cut lies before the present start of the stream")
+        reached = without_future(cut)
+        names = [segment_name(key, identifier) for identifier in reached]
+        for (identifier, offset), length in zip(
+            reached.items(), await self._context.segments.lengths(names), strict=True
+        ):
+            if offset > length:
+                raise BadRequestError(f"cut has offset {offset} for segment {identifier}, which is {length} long")
+
+    async def seal(self, key: StreamKey, incarnation: int | None = None, owner: str | None = None) -> None:
+        """Seal: open transactions are aborted first. Sealed already is fine. Raises NoSuchStreamError.
+
+        With `incarnation` that stream of the name alone, else the one that there is now. With `owner` only as long as
+        it is that one's, else NotTheOwnerError.
+        """
+        intent_id = self._context.new_id()
+        meant = (await self.load(key)).incarnation if incarnation is None else incarnation
+
+        def decide(root: StreamRecord) -> StreamRecord:
+            return sealing(root, intent_id)
+
+        def is_done(root: StreamRecord) -> bool:
+            _refuse_other(root, key, meant)
+            _refuse_of_other(root, key, owner)
+            return _sealed_already(root)
+
+        async with self._driver.enlisted(key):
+            while True:
+                root, waits_for = await self._decide(key, decide, is_done, scale_is_waiting)
+                if waits_for is None:
+                    break
+                await self._driver.wait(key, waits_for)
+        if isinstance(root.intent, SealIntent):
+            await self._driver.wait(key, root.intent.intent_id)
+
+    async def delete(self, key: StreamKey, incarnation: int | None = None, owner: str | None = None) -> None:
+        """Delete a sealed stream with its mark stream. Raises NoSuchStreamError, StreamNotSealedError.
+
+        With `incarnation` that stream of the name alone, else the one that there is now. With `owner` only as long as
+        it is that one's, else NotTheOwnerError.
+        """
+        intent_id = self._context.new_id()
+        meant = (await self.load(key)).incarnation if incarnation is None else incarnation
+
+        def decide(root: StreamRecord) -> StreamRecord:
+            if root.state is not StreamState.SEALED:
+                raise StreamNotSealedError(f"stream {key} is not sealed")
+            return deleting(root, intent_id)
+
+        def is_done(root: StreamRecord) -> bool:
+            _refuse_other(root, key, meant)
+            _refuse_of_other(root, key, owner)
+            return isinstance(root.intent, DeleteIntent)
+
+        async with self._driver.enlisted(key):
+            root, waits_for = await self._decide(key, decide, is_done)
+        busy_with = waits_for or (root.intent.intent_id if root.intent is not None else None)
+        if busy_with is not None:
+            await self._driver.wait(key, busy_with)
+
+    async def scale(self, key: StreamKey, sealed: Sequence[int], ranges: Sequence[KeyRange]) -> ScaleIntent:
+        """Decide a scale and return it; it runs on after that (controller §4, ``scale``).
+
+        Raises:
+            ScalePreconditionError: a segment is not active, or too few would be left. BadRequestError: the ranges do
+            not cover exactly those of the sealed segments. WorkflowBusyError: another scale is going on.
+            NoSuchStreamError, StreamSealedError.
+        """
+        intent_id = self._context.new_id()
+        async with self._driver.enlisted(key):
+            while True:
+                root = await self.load(key)
+                epoch = await self._context.store.active_epoch(key, root)
+
+                def decide(now: StreamRecord, epoch: Epoch = epoch) -> StreamRecord:
+                    _refuse_sealed(now, key)
+                    if isinstance(now.intent, ScaleIntent):
+                        raise WorkflowBusyError(f"stream {key} is being scaled")
+                    if now.active_epoch != epoch.epoch:
+                        raise WorkflowBusyError(f"stream {key} was scaled meanwhile")
+                    _check_scale(now, epoch, sealed, ranges)
+                    return scaling(now, epoch, sealed, ranges, intent_id)
+
+                root, waits_for = await self._decide(key, decide)
+                if waits_for is None and isinstance(root.intent, ScaleIntent):
+                    return root.intent
+                if waits_for is not None:
+                    await self._driver.wait(key, waits_for)
+
+    # -- plumbing
+
+    async def _change(self, key: StreamKey, intent_id: bytes, decide: Decision) -> None:
+        """Wait for other workflows, persist the intent that `decide` makes, and wait for it."""
+        async with self._driver.enlisted(key):
+            while True:
+                _, waits_for = await self._decide(key, decide)
+                if waits_for is None:
+                    break
+                await self._driver.wait(key, waits_for)
+        await self._driver.wait(key, intent_id)
+
+    async def _decide(
+        self,
+        key: StreamKey,
+        decide: Decision,
+        is_done: Callable[[StreamRecord], bool] = lambda root: False,
+        may_replace: Callable[[StreamRecord], bool] = lambda root: False,
+    ) -> tuple[StreamRecord, bytes | None]:
+        """Persist a decision: (the root then, None), or the id of the intent that has to end first.
+
+        `decide` is asked in any case, so that what it refuses is refused without a wait.
+        """
+
+        def change(found: StreamRecord | None, _: Snapshot) -> Change[tuple[StreamRecord, bytes | None]]:
+            root = require(found, key)
+            if is_done(root):
+                return Change((root, None))
+            decided = decide(root)
+            if root.intent is not None and not may_replace(root):
+                return Change((root, root.intent.intent_id))
+            return Change((decided, None), {key.root: decided})
+
+        return await self._context.store.change(key, (), change)
+
+
+def _refuse_sealed(root: StreamRecord, key: StreamKey) -> None:
+    if root.state in _SEALED:
+        raise StreamSealedError(f"stream {key} is sealed")
+
+
+def _refuse_other(root: StreamRecord, key: StreamKey, incarnation: int) -> None:
+    """A call that is late must not change a stream that was created under the same name since it was made."""
+    if root.incarnation != incarnation:
+        raise NoSuchStreamError(f"the stream {key} that was meant does not exist any more")
+
+
+def _refuse_of_other(root: StreamRecord, key: StreamKey, owner: str | None) -> None:
+    """Asked with the decision, in one compare-and-swap: a stream may change hands at any moment (ADR 0014)."""
+    if owner is not None and root.owner != owner:
+        raise NotTheOwnerError(str(key), root.owner)
+
+
+def _sealed_already(root: StreamRecord) -> bool:
+    return root.state in _SEALED
+
+
+def _check_scale(root: StreamRecord, epoch: Epoch, sealed: Sequence[int], ranges: Sequence[KeyRange]) -> None:
+    if len(dict.fromkeys(sealed)) != len(sealed):
+        raise BadRequestError("sealedSegments names a segment twice")
+    found = [epoch.find(identifier) for identifier in sealed]
+    replaced = [segment for segment in found if segment is not None]
+    if len(replaced) != len(sealed):
+        raise ScalePreconditionError(f"sealedSegments names a segment that is not active in epoch {epoch.epoch}")
+    if not scale_keeps_ranges(replaced, ranges):
+        raise BadRequestError("newKeyRanges do not cover exactly the ranges of sealedSegments")
+    if len(epoch.segments) - len(sealed) + len(ranges) < root.config.scaling.min_segments:
+        raise ScalePreconditionError(f"fewer than {root.config.scaling.min_segments} segments would be left")

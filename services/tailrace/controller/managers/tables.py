@@ -1,0 +1,124 @@
+"""Key-value tables: an entry in the scope and one fixed-key table segment for each partition (naming §5)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tailrace.common import limits, names
+from tailrace.common.errors import BadRequestError, NoSuchScopeError, NotFoundError
+from tailrace.common.ranges import equal_ranges
+from tailrace.controller.metadata.model import StreamSegment
+from tailrace.controller.metadata.records import TableRecord
+from tailrace.controller.metadata.scope_store import TABLES
+from tailrace.controller.metadata.stream_store import Change, Snapshot
+from tailrace.controller.workflows.entities import TABLE, Entity, EntityDriver
+
+if TYPE_CHECKING:
+    from tailrace.controller.workflows.context import WorkflowContext
+
+
+class NoSuchTableError(NotFoundError):
+    """The key-value table does not exist."""
+
+
+def partitions(record: TableRecord) -> list[StreamSegment]:
+    """The table's segments in key order."""
+    return [
+        StreamSegment(names.segment_id(number, record.epoch), low, high)
+        for number, (low, high) in enumerate(equal_ranges(record.partitions))
+    ]
+
+
+def partition_names(scope: str, table: str, record: TableRecord) -> list[str]:
+    """Full names of the table's segments."""
+    stream = table + names.TABLE_SUFFIX
+    return [names.qualified_segment_name(scope, stream, segment.identifier) for segment in partitions(record)]
+
+
+def check_table(record: TableRecord) -> None:
+    """Raise BadRequestError, naming the field, when a table cannot be so."""
+    if not 1 <= record.partitions <= limits.TABLE_PARTITIONS_MAX:
+        raise BadRequestError(f"partitionCount is {record.partitions}, allowed are 1 to {limits.TABLE_PARTITIONS_MAX}")
+    if record.primary_key_length < 1:
+        raise BadRequestError(f"primaryKeyLength is {record.primary_key_length}, at least 1 is needed")
+    if record.secondary_key_length < 0:
+        raise BadRequestError(f"secondaryKeyLength is {record.secondary_key_length}, it may not be negative")
+    length = record.primary_key_length + record.secondary_key_length
+    if length > limits.ATTRIBUTE_KEY_MAX_BYTES:
+        raise BadRequestError(
+            f"primaryKeyLength and secondaryKeyLength are {length} together, at most {limits.ATTRIBUTE_KEY_MAX_BYTES}"
+        )
+
+
+class TableManager:
+    """Creation and deletion of key-value tables."""
+
+    def __init__(self, context: WorkflowContext, entities: EntityDriver) -> None:
+        self._context = context
+        self._scopes = context.scopes
+        self._entities = entities
+        entities.register(TABLE, self._step)
+
+    async def load(self, scope: str, table: str, *, leaving: bool = False) -> TableRecord:
+        """The table's record; with `leaving` also before the table is there and while it goes.
+
+        Raises:
+            NoSuchTableError.
+        """
+        record = await self._scopes.get(scope, TABLES + table, TableRecord)
+        if record is None or (record.intent and not leaving):
+            raise NoSuchTableError(f"key-value table {scope}/{table} does not exist")
+        return record
+
+    async def create(self, scope: str, table: str, record: TableRecord) -> bool:
+        """Create; False when it exists. Raises NoSuchScopeError, BadRequestError."""
+        check_table(record)
+        name = TABLES + table
+
+        async def persist() -> bool:
+            await self._scopes.require(scope)
+            if await self._scopes.get(scope, name, TableRecord) is not None:
+                return False
+            await self._scopes.add(scope, name, msgspec.structs.replace(record, intent="create"))
+            return True
+
+        fresh = await self._entities.perform(Entity(TABLE, scope, table), persist)
+        stored = await self._scopes.get(scope, name, TableRecord)
+        if stored is None:
+            raise NoSuchScopeError(f"scope {scope} is being deleted")
+        return fresh and stored.nonce == record.nonce
+
+    async def delete(self, scope: str, table: str, nonce: bytes | None = None) -> None:
+        """Delete with everything in it, with `nonce` that table of the name alone. Raises NoSuchTableError."""
+        meant = nonce or (await self.load(scope, table, leaving=True)).nonce
+
+        def decide(snapshot: Snapshot, key: bytes) -> Change[None]:
+            stored = snapshot.get(TableRecord, key)
+            if stored is None or stored.nonce != meant:
+                raise NoSuchTableError(f"key-value table {scope}/{table} does not exist")
+            return Change(None, {key: msgspec.structs.replace(stored, intent="delete")})
+
+        async def persist() -> None:
+            await self._scopes.change(scope, TABLES + table, decide)
+
+        await self._entities.perform(Entity(TABLE, scope, table), persist)
+
+    async def _step(self, scope: str, table: str) -> None:
+        record = await self._scopes.get(scope, TABLES + table, TableRecord)
+        if record is None or not record.intent:
+            return
+        segments = partition_names(scope, table, record)
+        if record.intent == "delete":
+            await self._context.segments.delete_tables(segments)
+            await self._scopes.remove_exactly(scope, TABLES + table, record)
+            return
+        await self._context.segments.create_tables(segments, record.primary_key_length + record.secondary_key_length)
+
+        def decide(snapshot: Snapshot, key: bytes) -> Change[None]:
+            if snapshot.get(TableRecord, key) != record:
+                return Change(None)
+            return Change(None, {key: msgspec.structs.replace(record, intent="")})
+
+        await self._scopes.change(scope, TABLES + table, decide)

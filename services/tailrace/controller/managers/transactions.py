@@ -1,0 +1,236 @@
+"""Transactions of a stream: begin, ping, decide, ask (server §3, controller §4)."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tailrace.common import limits
+from tailrace.common.errors import NotAllowedError, WriteConflictError
+from tailrace.controller.metadata.keyed_locks import Turns
+from tailrace.controller.metadata.model import WRITABLE_STATES, Epoch, StreamState, TransactionState
+from tailrace.controller.metadata.policies import check_lease
+from tailrace.controller.metadata.records import (
+    CompletedChunk,
+    CompletedTransaction,
+    StreamRecord,
+    TransactionRecord,
+)
+from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
+from tailrace.controller.metadata.transitions import (
+    require,
+    transaction_aborting,
+    transaction_committing,
+    transaction_opened,
+)
+from tailrace.controller.workflows.delete import completed_chunks
+from tailrace.controller.workflows.transactions import make_transaction_id, transaction_segment_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tailrace.controller.workflows.context import WorkflowContext
+    from tailrace.controller.workflows.driver import StreamDriver
+
+
+class PingResult(enum.Enum):
+    """What a ping found (controller §5, PingTxnStatus)."""
+
+    OK = "ok"
+    LEASE_TOO_LARGE = "lease too large"
+    MAX_EXECUTION_TIME_EXCEEDED = "maximum execution time exceeded"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A transaction that was begun: its id and the epoch whose segments it writes to."""
+
+    transaction_id: bytes
+    epoch: Epoch
+
+
+class TransactionManager:
+    """Transactions of all streams; passes and leases run in the streams' tasks."""
+
+    def __init__(self, context: WorkflowContext, driver: StreamDriver) -> None:
+        self._context = context
+        self._store = context.store
+        self._driver = driver
+        self._opening = Turns()
+
+    async def begin(self, key: StreamKey, lease_ms: int) -> Begun:
+        """Open a transaction and create its segments.
+
+        Raises:
+            BadRequestError: the lease. NoSuchStreamError. NotAllowedError: the stream is sealed.
+            WriteConflictError: a scale waits for transactions to end; try again.
+        """
+        config = self._context.config
+        check_lease(lease_ms, config.transaction_lease_min_ms, config.transaction_lease_max_ms)
+        async with self._driver.enlisted(key):
+            async with self._opening.of(key):
+                root, transaction_id = await self._open(key, lease_ms)
+            epoch = await self._store.epoch(key, root, root.active_epoch)
+            names = [own for _, own in transaction_segment_names(key, epoch, transaction_id)]
+            await self._context.segments.create(names, root.config)
+            after = await self._store.load(key)
+            if after is None or after.incarnation != root.incarnation or transaction_id not in after.open_transactions:
+                await self._context.segments.delete(names)  # aborted while its segments were made
+                raise WriteConflictError("the transaction was aborted while it was begun")
+            self._driver.lease(key, transaction_id, lease_ms)
+        return Begun(transaction_id, epoch)
+
+    async def _open(self, key: StreamKey, lease_ms: int) -> tuple[StreamRecord, bytes]:
+        """Persist a new open transaction; the root that has it, and its id."""
+        nonce = self._context.new_id()
+        root = require(await self._store.load(key), key)
+        for _ in range(limits.METADATA_CONFLICTS_MAX):
+            transaction_id = make_transaction_id(root.active_epoch, root.transaction_counter)
+            record = self._new_record(transaction_id, root.active_epoch, nonce, lease_ms)
+            opened, ours = await self._store.change(key, [key.transaction(transaction_id)], _opening(key, record))
+            if ours:
+                return opened, transaction_id
+            root = opened
+        raise WriteConflictError(f"{limits.METADATA_CONFLICTS_MAX} transactions of {key} were begun at the same time")
+
+    def _new_record(self, transaction_id: bytes, epoch: int, nonce: bytes, lease_ms: int) -> TransactionRecord:
+        now_ms = self._context.clock.now_ms()
+        life_ms = min(limits.TRANSACTION_LEASES_MAX * lease_ms, limits.TRANSACTION_LIFE_MAX_MS)
+        return TransactionRecord(transaction_id, epoch, nonce, now_ms, now_ms + lease_ms, now_ms + life_ms)
+
+    async def ping(self, key: StreamKey, transaction_id: bytes, lease_ms: int) -> PingResult:
+        """Extend the lease of an open transaction.
+
+        Raises:
+            BadRequestError: the lease is too short. NoSuchStreamError.
+        """
+        config = self._context.config
+        if lease_ms > config.transaction_lease_max_ms:
+            return PingResult.LEASE_TOO_LARGE
+        check_lease(lease_ms, config.transaction_lease_min_ms, config.transaction_lease_max_ms)
+        item = key.transaction(transaction_id)
+
+        def decide(found: StreamRecord | None, snapshot: Snapshot) -> Change[PingResult]:
+            root = require(found, key)
+            record = snapshot.transaction(item)
+            state = state_of(root, record, transaction_id)
+            if state is not TransactionState.OPEN or not isinstance(record, TransactionRecord):
+                return Change(_PING_RESULTS[state])
+            expires_ms = self._context.clock.now_ms() + lease_ms
+            if expires_ms > record.max_expires_ms:
+                return Change(PingResult.MAX_EXECUTION_TIME_EXCEEDED)
+            return Change(PingResult.OK, {item: msgspec.structs.replace(record, expires_ms=expires_ms)})
+
+        result = await self._store.change(key, [item], decide)
+        if result is PingResult.OK:
+            self._driver.lease(key, transaction_id, lease_ms)
+        return result
+
+    async def commit(self, key: StreamKey, transaction_id: bytes, writer: str, timestamp: int | None) -> bool:
+        """Decide to commit; whether it is (or was) decided so. Raises NoSuchStreamError."""
+        item = key.transaction(transaction_id)
+
+        def decide(found: StreamRecord | None, snapshot: Snapshot) -> Change[bool]:
+            root = require(found, key)
+            record = snapshot.transaction(item)
+            state = state_of(root, record, transaction_id)
+            if state is not TransactionState.OPEN or not isinstance(record, TransactionRecord):
+                return Change(state in (TransactionState.COMMITTING, TransactionState.COMMITTED))
+            noted = msgspec.structs.replace(record, writer=writer, timestamp=timestamp)
+            return Change(True, {key.root: transaction_committing(root, transaction_id), item: noted})
+
+        async with self._driver.enlisted(key):
+            return await self._store.change(key, [item], decide)
+
+    async def abort(self, key: StreamKey, transaction_id: bytes) -> bool:
+        """Decide to abort; whether it is (or was) decided so. Raises NoSuchStreamError."""
+        item = key.transaction(transaction_id)
+
+        def decide(found: StreamRecord | None, snapshot: Snapshot) -> Change[bool]:
+            root = require(found, key)
+            record = snapshot.transaction(item)
+            state = state_of(root, record, transaction_id)
+            if state is not TransactionState.OPEN or not isinstance(record, TransactionRecord):
+                return Change(state in (TransactionState.ABORTING, TransactionState.ABORTED))
+            return Change(True, {key.root: transaction_aborting(root, transaction_id)})
+
+        async with self._driver.enlisted(key):
+            return await self._store.change(key, [item], decide)
+
+    async def state(self, key: StreamKey, transaction_id: bytes) -> TransactionState | None:
+        """The transaction's state; None when it is not known (any more). Raises NoSuchStreamError."""
+        item = key.transaction(transaction_id)
+        snapshot = await self._store.read(key, [key.root, item])
+        root = require(snapshot.get(StreamRecord, key.root), key)
+        record = snapshot.transaction(item)
+        too_old_ms = self._context.clock.now_ms() - limits.TRANSACTION_REMEMBERED_MS
+        if isinstance(record, CompletedTransaction) and record.completed_ms < too_old_ms:
+            return None
+        return state_of(root, record, transaction_id)
+
+    async def completed(self, key: StreamKey) -> list[CompletedTransaction]:
+        """The newest completed transactions, newest first (controller §4). Raises NoSuchStreamError."""
+        root = require(await self._store.load(key), key)
+        size = limits.COMPLETED_TRANSACTIONS_PER_CHUNK
+        wanted = -(-limits.COMPLETED_TRANSACTIONS_LISTED_MAX // size) + 1
+        chunks = list(completed_chunks(root))[-wanted:]
+        items = [key.completed(root.incarnation, chunk) for chunk in chunks]
+        snapshot = await self._store.read(key, items)
+        found: list[CompletedTransaction] = []
+        for item in items:
+            chunk = snapshot.get(CompletedChunk, item)
+            found.extend(chunk.transactions if chunk is not None else ())
+        return found[::-1][: limits.COMPLETED_TRANSACTIONS_LISTED_MAX]
+
+
+_PING_RESULTS = {
+    None: PingResult.UNKNOWN,
+    TransactionState.OPEN: PingResult.UNKNOWN,
+    TransactionState.COMMITTING: PingResult.COMMITTED,
+    TransactionState.COMMITTED: PingResult.COMMITTED,
+    TransactionState.ABORTING: PingResult.ABORTED,
+    TransactionState.ABORTED: PingResult.ABORTED,
+}
+
+
+def state_of(
+    root: StreamRecord, record: TransactionRecord | CompletedTransaction | None, transaction_id: bytes
+) -> TransactionState | None:
+    """A transaction's state by the root's lists, or by what is remembered of it; None when it is not known."""
+    if transaction_id in root.open_transactions:
+        return TransactionState.OPEN
+    if transaction_id in root.commit_queue or transaction_id in root.commit_batch:
+        return TransactionState.COMMITTING
+    if transaction_id in root.abort_queue:
+        return TransactionState.ABORTING
+    if isinstance(record, CompletedTransaction):
+        return TransactionState.COMMITTED if record.committed else TransactionState.ABORTED
+    return None
+
+
+def _opening(
+    key: StreamKey, record: TransactionRecord
+) -> Callable[[StreamRecord | None, Snapshot], Change[tuple[StreamRecord, bool]]]:
+    """A change that opens a transaction under the id of `record`; tells whether that id is (or was already) ours."""
+    item = key.transaction(record.transaction_id)
+
+    def decide(found: StreamRecord | None, snapshot: Snapshot) -> Change[tuple[StreamRecord, bool]]:
+        root = require(found, key)
+        stored = snapshot.transaction(item)
+        if isinstance(stored, TransactionRecord) and stored.nonce == record.nonce:
+            return Change((root, True))  # our own write, whose answer was lost
+        if root.state not in WRITABLE_STATES and root.state is not StreamState.SEALING:
+            raise NotAllowedError(f"stream {key} is {root.state}: no transaction can be opened")
+        expected = make_transaction_id(root.active_epoch, root.transaction_counter)
+        if expected != record.transaction_id:
+            return Change((root, False))  # others came first: the caller takes the next id
+        opened = transaction_opened(root, record.transaction_id)
+        return Change((opened, True), {key.root: opened, item: record})
+
+    return decide

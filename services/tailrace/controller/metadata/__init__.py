@@ -1,0 +1,1 @@
+"""The controller's model, durable records, and the stores that hold them."""

@@ -1,0 +1,174 @@
+"""The algebra of epochs, scales and stream cuts (design §10, controller §4, naming §2, server §2). Pure.
+
+Of two segments whose key ranges overlap, the one created in the later epoch comes after the other. From that follow
+successors, the order of cuts, and what lies between two cuts. Every epoch, and every cut that is handed out or
+accepted, partitions the key space [0, 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from tailrace.common.errors import BadRequestError
+from tailrace.common.names import segment_epoch, segment_id
+from tailrace.common.ranges import KeyRange, covers_exactly, equal_ranges, same_cover
+from tailrace.common.stream_cut import FUTURE_OFFSET, CutOrder, compare_cuts
+from tailrace.controller.metadata.model import Epoch, StreamSegment
+
+Cut = Mapping[int, int]
+SegmentMap = Mapping[int, StreamSegment]
+
+
+def first_epoch(segment_count: int, first_number: int, created_ms: int) -> Epoch:
+    """Epoch 0 of a stream: equal ranges, numbers from `first_number` (naming §1, "numbering")."""
+    segments = tuple(
+        StreamSegment(segment_id(first_number + index, 0), low, high)
+        for index, (low, high) in enumerate(equal_ranges(segment_count))
+    )
+    return Epoch(0, created_ms, segments)
+
+
+def new_segments(ranges: Iterable[KeyRange], first_number: int, epoch: int) -> tuple[StreamSegment, ...]:
+    """Segments for the ranges in key order, with the next numbers."""
+    return tuple(
+        StreamSegment(segment_id(first_number + index, epoch), low, high)
+        for index, (low, high) in enumerate(sorted(ranges))
+    )
+
+
+def next_epoch(current: Epoch, sealed: Sequence[int], created: Sequence[StreamSegment], created_ms: int) -> Epoch:
+    """The epoch after a scale that replaces `sealed` by `created`."""
+    gone = frozenset(sealed)
+    kept = [segment for segment in current.segments if segment.identifier not in gone]
+    replaced = [segment for segment in current.segments if segment.identifier in gone]
+    segments = tuple(sorted((*kept, *created), key=lambda segment: segment.low))
+    splits, merges = count_splits_and_merges(replaced, created)
+    epoch = Epoch(current.epoch + 1, created_ms, segments, splits, merges)
+    if not covers_exactly([segment.key_range for segment in segments]):
+        raise BadRequestError(f"epoch {epoch.epoch} would not cover the key space exactly")
+    return epoch
+
+
+def count_splits_and_merges(sealed: Sequence[StreamSegment], created: Sequence[StreamSegment]) -> tuple[int, int]:
+    """How many sealed segments have several successors, and how many created ones several predecessors."""
+    splits = sum(sum(old.key_range.overlaps(new.key_range) for new in created) > 1 for old in sealed)
+    merges = sum(sum(old.key_range.overlaps(new.key_range) for old in sealed) > 1 for new in created)
+    return splits, merges
+
+
+def scale_keeps_ranges(sealed: Sequence[StreamSegment], ranges: Sequence[KeyRange]) -> bool:
+    """Whether the new ranges cover exactly what the sealed segments own (controller §4, ``scale``)."""
+    if not sealed or not ranges:
+        return False
+    return same_cover([segment.key_range for segment in sealed], ranges)
+
+
+def overlapping(segments: Iterable[StreamSegment], other: StreamSegment) -> list[StreamSegment]:
+    """Those of the segments that share keys with `other`."""
+    return [segment for segment in segments if segment.key_range.overlaps(other.key_range)]
+
+
+def successors(segment: StreamSegment, before: Epoch, after: Epoch) -> list[tuple[StreamSegment, list[int]]]:
+    """What replaces a segment that `before` still has and `after` no longer: (successor, ids of all its predecessors).
+
+    Empty when the segment lives on in `after`.
+    """
+    if after.find(segment.identifier) is not None:
+        return []
+    return [
+        (successor, [previous.identifier for previous in overlapping(before.segments, successor)])
+        for successor in overlapping(after.segments, segment)
+    ]
+
+
+def precedes(first: StreamSegment, second: StreamSegment) -> bool:
+    """Whether `first` must be read to its end before `second`, as far as they share keys."""
+    return first.epoch < second.epoch and first.key_range.overlaps(second.key_range)
+
+
+def epoch_span(*cuts: Cut) -> tuple[int, int]:
+    """First and last creation epoch of the segments that the cuts name."""
+    epochs = [segment_epoch(identifier) for cut in cuts for identifier in cut]
+    return min(epochs), max(epochs)
+
+
+def segments_of(epochs: Iterable[Epoch]) -> dict[int, StreamSegment]:
+    """Every segment of the epochs, by id, in order of id."""
+    found = {segment.identifier: segment for epoch in epochs for segment in epoch.segments}
+    return dict(sorted(found.items()))
+
+
+def ranges_of(segments: SegmentMap) -> dict[int, KeyRange]:
+    """Key range of each segment."""
+    return {identifier: segment.key_range for identifier, segment in segments.items()}
+
+
+def without_future(cut: Cut) -> dict[int, int]:
+    """The cut without segments that it has not reached, in order of id."""
+    return {identifier: offset for identifier, offset in sorted(cut.items()) if offset != FUTURE_OFFSET}
+
+
+def check_cut(cut: Cut, segments: SegmentMap) -> None:
+    """Check that a cut is a position in the stream.
+
+    `segments` holds at least every segment of the epochs that the cut spans. The reached segments must partition
+    [0, 1), no segment may lie before one of them and after another, and a future segment must succeed a reached one.
+
+    Raises:
+        BadRequestError: it is not; the message names the field ``cut``.
+    """
+    for identifier, offset in cut.items():
+        if identifier not in segments:
+            raise BadRequestError(f"cut names segment {identifier}, which the stream does not have")
+        if offset < FUTURE_OFFSET:
+            raise BadRequestError(f"cut has offset {offset} for segment {identifier}")
+    reached = [segments[identifier] for identifier in without_future(cut)]
+    if not covers_exactly([segment.key_range for segment in reached]):
+        raise BadRequestError("cut does not cover the key space exactly")
+    future = [segments[identifier] for identifier, offset in cut.items() if offset == FUTURE_OFFSET]
+    for segment in future:
+        if not all(precedes(other, segment) for other in overlapping(reached, segment)):
+            raise BadRequestError(f"cut has offset -1 for segment {segment.identifier}, which is not in its future")
+    for segment in segments.values():
+        before = any(precedes(segment, other) for other in reached)
+        after = any(precedes(other, segment) for other in reached)
+        if before and after:
+            raise BadRequestError(f"cut lies both before and after segment {segment.identifier}")
+
+
+def is_behind(cut: Cut, other: Cut, segments: SegmentMap) -> bool:
+    """Whether `cut` lies before `other` anywhere: it may not replace `other`."""
+    return compare_cuts(without_future(cut), without_future(other), ranges_of(segments)) is not CutOrder.EQUAL_OR_AFTER
+
+
+def wholly_before(cut: Cut, segments: SegmentMap) -> list[StreamSegment]:
+    """The segments that a truncation at `cut` leaves nothing of, in order of id."""
+    reached = [segments[identifier] for identifier in without_future(cut)]
+    return [
+        segment
+        for segment in segments.values()
+        if segment.identifier not in cut and any(precedes(segment, other) for other in reached)
+    ]
+
+
+def between(start: Cut, end: Cut, segments: SegmentMap) -> list[StreamSegment]:
+    """Every segment that a reader from `start` to `end` touches, in order of id (controller §4).
+
+    Raises:
+        BadRequestError: `start` is not before `end`.
+    """
+    if is_behind(end, start, segments):
+        raise BadRequestError("cut `from` lies after cut `to`")
+    first = [segments[identifier] for identifier in without_future(start)]
+    last = [segments[identifier] for identifier in without_future(end)]
+    return [
+        segment
+        for segment in segments.values()
+        if not any(precedes(segment, other) for other in first) and not any(precedes(other, segment) for other in last)
+    ]
+
+
+def transaction_segments(epoch: Epoch, transaction_epoch: int) -> list[tuple[StreamSegment, int]]:
+    """Pairs of (real segment, id whose epoch half is the transaction's) in order of number (naming §1)."""
+    ordered = sorted(epoch.segments, key=lambda segment: segment.number)
+    return [(segment, segment_id(segment.number, transaction_epoch)) for segment in ordered]

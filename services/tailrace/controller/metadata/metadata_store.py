@@ -1,0 +1,207 @@
+"""Metadata stores: over table segments, and in memory (design §7). One contract suite holds both to the port."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from typing import TYPE_CHECKING, Final
+
+from tailrace.common import limits
+from tailrace.common.errors import (
+    NoSuchSegmentError,
+    SegmentExistsError,
+    TableKeyBadVersionError,
+    TableKeyNotExistsError,
+    UnavailableError,
+    WriteConflictError,
+)
+from tailrace.controller.metadata.ports import NOT_EXISTS, UNCONDITIONAL, MetadataStore, Put, Stored, TablePort
+from tailrace.wire.tables import TableEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+TABLES_PREFIX: Final = "_system/_tables/"
+SCOPES_TABLE: Final = TABLES_PREFIX + "scopes"
+PENDING_TABLE: Final = TABLES_PREFIX + "pending"
+
+
+def bucket_of(scope: str, stream: str) -> int:
+    """The bucket of a stream: a stable hash of ``scope/stream``."""
+    digest = hashlib.blake2b(f"{scope}/{stream}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % limits.METADATA_BUCKETS
+
+
+def bucket_table(bucket: int) -> str:
+    """Table segment that holds the records of a bucket's streams."""
+    return f"{TABLES_PREFIX}b{bucket}"
+
+
+OWN_TABLES: Final = (SCOPES_TABLE, PENDING_TABLE, *map(bucket_table, range(limits.METADATA_BUCKETS)))
+"""The tables that every controller needs, whatever was created; its start makes them."""
+
+
+def scope_table(scope: str, nonce: bytes) -> str:
+    """Table segment that lists what is in a scope; of a scope created again it is another one."""
+    return f"{TABLES_PREFIX}scope/{scope}/{nonce.hex()}"
+
+
+class PatientMetadata:
+    """A metadata store, whose `OWN_TABLES` are not missing but not there yet.
+
+    Until a controller has started for the first time nothing exists, which nobody may take for an answer about a scope
+    or a stream: calls that need such a table raise UnavailableError, so that clients try again.
+    """
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+
+    async def create_table(self, table: str) -> None:
+        """See MetadataStore.create_table."""
+        await self._metadata.create_table(table)
+
+    async def delete_table(self, table: str) -> None:
+        """See MetadataStore.delete_table."""
+        await self._metadata.delete_table(table)
+
+    async def get(self, table: str, keys: Sequence[bytes]) -> list[Stored | None]:
+        """See MetadataStore.get."""
+        with _expected(table):
+            return await self._metadata.get(table, keys)
+
+    async def put(self, table: str, entries: Sequence[Put]) -> list[int]:
+        """See MetadataStore.put."""
+        with _expected(table):
+            return await self._metadata.put(table, entries)
+
+    async def remove(self, table: str, keys: Sequence[tuple[bytes, int]]) -> None:
+        """See MetadataStore.remove."""
+        with _expected(table):
+            await self._metadata.remove(table, keys)
+
+    async def entries(self, table: str, limit: int, token: bytes) -> tuple[list[Stored], bytes]:
+        """See MetadataStore.entries."""
+        with _expected(table):
+            return await self._metadata.entries(table, limit, token)
+
+
+@contextlib.contextmanager
+def _expected(table: str) -> Iterator[None]:
+    try:
+        yield
+    except NoSuchSegmentError as error:
+        if table not in OWN_TABLES:
+            raise
+        raise UnavailableError(f"table {table} is not there yet, the controller starts") from error
+
+
+class TableMetadataStore:
+    """Tables as table segments of the segment store, through the client."""
+
+    def __init__(self, tables: TablePort) -> None:
+        self._tables = tables
+
+    async def create_table(self, table: str) -> None:
+        """Make sure that the table exists."""
+        try:
+            await self._tables.create_table(table)
+        except SegmentExistsError:
+            return
+
+    async def delete_table(self, table: str) -> None:
+        """Make sure that the table does not exist."""
+        try:
+            await self._tables.delete_table(table)
+        except NoSuchSegmentError:
+            return
+
+    async def get(self, table: str, keys: Sequence[bytes]) -> list[Stored | None]:
+        """Values in the order of the keys."""
+        return [None if entry is None else _stored(entry) for entry in await self._tables.table_get(table, keys)]
+
+    async def put(self, table: str, entries: Sequence[Put]) -> list[int]:
+        """Write all or nothing."""
+        try:
+            return await self._tables.table_update(
+                table, [TableEntry(entry.key, entry.value, entry.version) for entry in entries]
+            )
+        except (TableKeyBadVersionError, TableKeyNotExistsError) as error:
+            raise WriteConflictError(f"table {table}: {error}") from error
+
+    async def remove(self, table: str, keys: Sequence[tuple[bytes, int]]) -> None:
+        """Remove all or nothing."""
+        try:
+            await self._tables.table_remove(table, keys)
+        except (TableKeyBadVersionError, TableKeyNotExistsError) as error:
+            raise WriteConflictError(f"table {table}: {error}") from error
+
+    async def entries(self, table: str, limit: int, token: bytes) -> tuple[list[Stored], bytes]:
+        """Some entries and the token to go on with."""
+        found, following = await self._tables.table_entries(table, limit, token)
+        return [_stored(entry) for entry in found], following
+
+
+def _stored(entry: TableEntry) -> Stored:
+    return Stored(entry.key, entry.value, entry.version)
+
+
+class MemoryMetadataStore:
+    """Tables in memory: for tests and the simulator."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, dict[bytes, tuple[bytes, int]]] = {}
+        self._last_version = 0
+
+    async def create_table(self, table: str) -> None:
+        """Make sure that the table exists."""
+        self._tables.setdefault(table, {})
+
+    async def delete_table(self, table: str) -> None:
+        """Make sure that the table does not exist."""
+        self._tables.pop(table, None)
+
+    async def get(self, table: str, keys: Sequence[bytes]) -> list[Stored | None]:
+        """Values in the order of the keys."""
+        rows = self._rows(table)
+        return [Stored(key, *rows[key]) if key in rows else None for key in keys]
+
+    async def put(self, table: str, entries: Sequence[Put]) -> list[int]:
+        """Write all or nothing."""
+        rows = self._rows(table)
+        for entry in entries:
+            self._check(table, rows, entry.key, entry.version)
+        versions = []
+        for entry in entries:
+            self._last_version += 1
+            rows[entry.key] = (entry.value, self._last_version)
+            versions.append(self._last_version)
+        return versions
+
+    async def remove(self, table: str, keys: Sequence[tuple[bytes, int]]) -> None:
+        """Remove all or nothing."""
+        rows = self._rows(table)
+        for key, version in keys:
+            self._check(table, rows, key, version)
+        for key, _ in keys:
+            rows.pop(key, None)
+
+    async def entries(self, table: str, limit: int, token: bytes) -> tuple[list[Stored], bytes]:
+        """Entries in order of key; the token is the last key with a mark before it."""
+        rows = self._rows(table)
+        following = sorted(key for key in rows if not token or key > token[1:])[:limit]
+        return [Stored(key, *rows[key]) for key in following], b"\1" + following[-1] if following else token
+
+    def dump(self) -> dict[str, dict[bytes, bytes]]:
+        """Everything stored, without versions; for tests that compare end states."""
+        return {table: {key: value for key, (value, _) in sorted(rows.items())} for table, rows in self._tables.items()}
+
+    def _rows(self, table: str) -> dict[bytes, tuple[bytes, int]]:
+        rows = self._tables.get(table)
+        if rows is None:
+            raise NoSuchSegmentError(table)
+        return rows
+
+    def _check(self, table: str, rows: dict[bytes, tuple[bytes, int]], key: bytes, version: int) -> None:
+        current = rows[key][1] if key in rows else NOT_EXISTS
+        if version not in (UNCONDITIONAL, current):
+            raise WriteConflictError(f"table {table}: key has version {current}, not {version}")

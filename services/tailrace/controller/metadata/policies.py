@@ -1,0 +1,94 @@
+"""What a configuration, a lease or a scale may be, and the segment count that a policy asks for. Pure.
+
+Every refusal is a BadRequestError whose message names the field (issue "Bad input").
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.common import limits
+from tailrace.common.errors import BadRequestError
+from tailrace.common.ranges import KeyRange, check_range, equal_ranges
+from tailrace.controller.metadata.model import Epoch, RetentionPolicy, ScaleType, ScalingPolicy, StreamConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+
+def check_config(config: StreamConfig) -> StreamConfig:
+    """The configuration, if it is sound.
+
+    Raises:
+        BadRequestError: names the field that is not.
+    """
+    check_scaling(config.scaling)
+    if config.retention is not None:
+        check_retention(config.retention)
+    check_tags(config.tags)
+    if not 0 <= config.timestamp_aggregation_timeout_ms <= INT64_MAX:
+        raise BadRequestError(f"timestampAggregationTimeout is {config.timestamp_aggregation_timeout_ms} ms")
+    if not 0 <= config.rollover_size_bytes <= INT64_MAX:
+        raise BadRequestError(f"rolloverSizeBytes is {config.rollover_size_bytes}")
+    return config
+
+
+def check_scaling(policy: ScalingPolicy) -> None:
+    """Raise BadRequestError when the scaling policy is not sound."""
+    if not 1 <= policy.min_segments <= limits.STREAM_SEGMENTS_MAX:
+        raise BadRequestError(f"minNumSegments is {policy.min_segments}, allowed are 1 to {limits.STREAM_SEGMENTS_MAX}")
+    if policy.scale_type is ScaleType.FIXED:
+        return
+    if not 1 <= policy.target_rate <= INT32_MAX:
+        raise BadRequestError(f"targetRate is {policy.target_rate}, at least 1 is needed")
+    if not 1 <= policy.scale_factor <= INT32_MAX:
+        raise BadRequestError(f"scaleFactor is {policy.scale_factor}, at least 1 is needed")
+
+
+def check_retention(policy: RetentionPolicy) -> None:
+    """Raise BadRequestError when the retention policy is not sound."""
+    if not 0 <= policy.minimum <= INT64_MAX:
+        raise BadRequestError(f"retentionParam is {policy.minimum}, it may not be negative")
+    if policy.maximum != 0 and policy.maximum < policy.minimum:  # 0 is an unset field: no maximum
+        raise BadRequestError(f"retentionMax is {policy.maximum}, below retentionParam {policy.minimum}")
+
+
+def check_tags(tags: Sequence[str]) -> None:
+    """Raise BadRequestError for too many or too long tags (server §8)."""
+    if len(tags) > limits.TAGS_PER_STREAM_MAX:
+        raise BadRequestError(f"{len(tags)} tags, at most {limits.TAGS_PER_STREAM_MAX} are allowed")
+    for tag in tags:
+        if not 0 < len(tag) <= limits.TAG_MAX_LENGTH:
+            raise BadRequestError(f"tag of {len(tag)} characters, allowed are 1 to {limits.TAG_MAX_LENGTH}")
+
+
+def check_lease(lease_ms: int, minimum_ms: int, maximum_ms: int) -> int:
+    """The lease, if it is within the bounds, both inclusive (server §3).
+
+    Raises:
+        BadRequestError: names the field and both bounds.
+    """
+    if not minimum_ms <= lease_ms <= maximum_ms:
+        raise BadRequestError(f"lease is {lease_ms} ms, allowed are {minimum_ms} to {maximum_ms} ms")
+    return lease_ms
+
+
+def check_new_ranges(ranges: Sequence[tuple[float, float]]) -> list[KeyRange]:
+    """The key ranges of a scale request.
+
+    Raises:
+        BadRequestError: one is not a part of [0, 1), or there are too many.
+    """
+    if len(ranges) > limits.STREAM_SEGMENTS_MAX:
+        raise BadRequestError(f"newKeyRanges holds {len(ranges)} ranges, at most {limits.STREAM_SEGMENTS_MAX} may be")
+    return [check_range(low, high) for low, high in ranges]
+
+
+def ranges_for_policy(policy: ScalingPolicy, current: Epoch) -> list[KeyRange] | None:
+    """Key ranges that an update to `policy` must scale to; None when the active segments will do (issue, part 6)."""
+    count = len(current.segments)
+    fits = count == policy.min_segments if policy.scale_type is ScaleType.FIXED else count >= policy.min_segments
+    return None if fits else equal_ranges(policy.min_segments)

@@ -1,0 +1,260 @@
+"""Typed access to a stream's records, and the one way to change them (design §7, §10).
+
+Every change is: read, decide, write under the versions read; on a conflict, again. What decides is a pure function of
+the records, so a change whose outcome was unknown is found done, or is done, when it is tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from tailrace.common import limits
+from tailrace.common.errors import CorruptionError, NotFoundError, WriteConflictError
+from tailrace.controller.metadata.keyed_locks import Turns
+from tailrace.controller.metadata.metadata_store import bucket_of, bucket_table
+from tailrace.controller.metadata.model import Epoch
+from tailrace.controller.metadata.ports import NOT_EXISTS, UNCONDITIONAL, MetadataStore, Put, Stored
+from tailrace.controller.metadata.records import (
+    CompletedTransaction,
+    Record,
+    SealedRecord,
+    StreamRecord,
+    TransactionRecord,
+    decode,
+    encode,
+    kind_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from tailrace.common.ports import Entropy
+
+T = TypeVar("T")
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+class StreamKey(NamedTuple):
+    """A stream's full name, and the keys of its records in the table of its bucket."""
+
+    scope: str
+    stream: str
+
+    def __str__(self) -> str:
+        return f"{self.scope}/{self.stream}"
+
+    @property
+    def table(self) -> str:
+        """The table that holds all of the stream's records."""
+        return bucket_table(bucket_of(self.scope, self.stream))
+
+    @property
+    def root(self) -> bytes:
+        """Key of the `StreamRecord`."""
+        return str(self).encode()
+
+    @property
+    def subscribers(self) -> bytes:
+        """Key of the `SubscribersRecord`."""
+        return f"{self}/s".encode()
+
+    def epoch(self, incarnation: int, epoch: int) -> bytes:
+        """Key of an `Epoch`."""
+        return f"{self}/e/{incarnation}/{epoch}".encode()
+
+    def sealed(self, incarnation: int, epoch: int) -> bytes:
+        """Key of a `SealedRecord`."""
+        return f"{self}/z/{incarnation}/{epoch}".encode()
+
+    def transaction(self, transaction_id: bytes) -> bytes:
+        """Key of a `TransactionRecord`, later a `CompletedTransaction`."""
+        return f"{self}/t/{transaction_id.hex()}".encode()
+
+    def completed(self, incarnation: int, chunk: int) -> bytes:
+        """Key of a `CompletedChunk`."""
+        return f"{self}/c/{incarnation}/{chunk}".encode()
+
+    def writer(self, writer: str) -> bytes:
+        """Key of a `WriterMark`."""
+        return f"{self}/w/{writer}".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Records as they were read together."""
+
+    table: str
+    stored: Mapping[bytes, Stored | None]
+
+    def get(self, kind: type[R], key: bytes) -> R | None:
+        """The record under a key that was read; None when there is none."""
+        found = self.stored[key]
+        return None if found is None else decode(kind, found.value, f"{self.table}[{key!r}]")
+
+    def transaction(self, key: bytes) -> TransactionRecord | CompletedTransaction | None:
+        """The open or completed transaction under a key that was read."""
+        found = self.stored[key]
+        if found is None:
+            return None
+        if kind_of(found.value) is CompletedTransaction:
+            return self.get(CompletedTransaction, key)
+        return self.get(TransactionRecord, key)
+
+    def version(self, key: bytes) -> int:
+        """Version to write under; a key that was not read is written whatever is there."""
+        if key not in self.stored:
+            return UNCONDITIONAL
+        found = self.stored[key]
+        return NOT_EXISTS if found is None else found.version
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[T]):
+    """What a decision came to: an answer, and what to write; nothing to write is an answer alone."""
+
+    result: T
+    puts: Mapping[bytes, Record] = field(default_factory=dict)
+
+
+class StreamStore:
+    """The records of all streams over a metadata store."""
+
+    def __init__(self, metadata: MetadataStore, entropy: Entropy) -> None:
+        self.metadata = metadata
+        self._entropy = entropy
+        self._turns = Turns()
+        self._immutable: OrderedDict[tuple[str, bytes], Epoch | SealedRecord] = OrderedDict()
+
+    async def read(self, key: StreamKey, keys: Sequence[bytes]) -> Snapshot:
+        """Read records of one stream."""
+        stored = await self.metadata.get(key.table, keys)
+        return Snapshot(key.table, dict(zip(keys, stored, strict=True)))
+
+    async def load(self, key: StreamKey) -> StreamRecord | None:
+        """The stream's root as it is now; None when there never was such a stream."""
+        return (await self.read(key, [key.root])).get(StreamRecord, key.root)
+
+    async def change(
+        self, key: StreamKey, extra_keys: Sequence[bytes], decide: Callable[[StreamRecord | None, Snapshot], Change[T]]
+    ) -> T:
+        """Change the stream's records as `decide` says, seeing the root and the records under `extra_keys`.
+
+        Raises:
+            WriteConflictError: others won too many times in a row. Whatever `decide` raises, with nothing written.
+        """
+        async with self._turns.of(key):
+            return await change_records(
+                self.metadata,
+                self._entropy,
+                key.table,
+                (key.root, *extra_keys),
+                lambda snapshot: decide(snapshot.get(StreamRecord, key.root), snapshot),
+            )
+
+    async def remove(self, key: StreamKey, keys: Sequence[bytes]) -> None:
+        """Remove records that nothing refers to any more."""
+        for start in range(0, len(keys), limits.EPOCHS_PER_READ_MAX):
+            part = keys[start : start + limits.EPOCHS_PER_READ_MAX]
+            await self.metadata.remove(key.table, [(item, UNCONDITIONAL) for item in part])
+
+    # -- immutable records, cached
+
+    async def epoch(self, key: StreamKey, root: StreamRecord, epoch: int) -> Epoch:
+        """One epoch; raises NotFoundError when the stream has no such epoch."""
+        if not 0 <= epoch <= root.active_epoch:
+            raise NotFoundError(f"stream {key} has no epoch {epoch}, the active one is {root.active_epoch}")
+        return (await self.epochs(key, root, epoch, epoch))[0]
+
+    async def active_epoch(self, key: StreamKey, root: StreamRecord) -> Epoch:
+        """The active epoch of the root given."""
+        return await self.epoch(key, root, root.active_epoch)
+
+    async def epochs(self, key: StreamKey, root: StreamRecord, first: int, last: int) -> list[Epoch]:
+        """The epochs from `first` to `last`, both included, which the root must have."""
+        wanted = [key.epoch(root.incarnation, number) for number in range(first, last + 1)]
+        found = await self._load_immutable(key, Epoch, wanted)
+        for item, epoch in zip(wanted, found, strict=True):
+            if epoch is None:
+                raise CorruptionError(f"{key.table}[{item!r}]", "an epoch of the stream is missing")
+        return [epoch for epoch in found if epoch is not None]
+
+    async def sealed(self, key: StreamKey, root: StreamRecord, first: int, last: int) -> list[SealedRecord]:
+        """The sealed sizes recorded for the epochs from `first` to `last` so far."""
+        wanted = [key.sealed(root.incarnation, number) for number in range(first, last + 1)]
+        return [record for record in await self._load_immutable(key, SealedRecord, wanted) if record is not None]
+
+    async def _load_immutable(self, key: StreamKey, kind: type[R], wanted: Sequence[bytes]) -> list[R | None]:
+        missing = [item for item in wanted if (key.table, item) not in self._immutable]
+        fresh: dict[bytes, R] = {}
+        for start in range(0, len(missing), limits.EPOCHS_PER_READ_MAX):
+            part = missing[start : start + limits.EPOCHS_PER_READ_MAX]
+            snapshot = await self.read(key, part)
+            for item in part:
+                record = snapshot.get(kind, item)
+                if record is not None:
+                    fresh[item] = record
+        result: list[R | None] = []
+        for item in wanted:
+            cached = self._immutable.get((key.table, item))
+            result.append(cached if isinstance(cached, kind) else fresh.get(item))
+        for item, record in fresh.items():
+            if isinstance(record, Epoch | SealedRecord):
+                self._remember((key.table, item), record)
+        return result
+
+    def _remember(self, place: tuple[str, bytes], record: Epoch | SealedRecord) -> None:
+        self._immutable[place] = record
+        while len(self._immutable) > limits.IMMUTABLE_RECORDS_CACHED_MAX:
+            self._immutable.popitem(last=False)
+
+
+async def change_records(
+    metadata: MetadataStore,
+    entropy: Entropy,
+    table: str,
+    keys: Sequence[bytes],
+    decide: Callable[[Snapshot], Change[T]],
+) -> T:
+    """Read, decide, write under the versions read; again on a conflict (see the module).
+
+    Raises:
+        WriteConflictError: others won too many times in a row. Whatever `decide` raises, with nothing written.
+    """
+    intended: dict[bytes, bytes] = {}
+    change: Change[T] | None = None
+    for attempt in range(limits.METADATA_CONFLICTS_MAX):
+        stored = await metadata.get(table, keys)
+        snapshot = Snapshot(table, dict(zip(keys, stored, strict=True)))
+        if change is not None and _is_written(snapshot, intended):
+            return change.result  # the conflict was with our own write, whose answer was lost
+        change = decide(snapshot)
+        if not change.puts:
+            return change.result
+        intended = {key: encode(record) for key, record in change.puts.items()}
+        try:
+            await metadata.put(table, [Put(key, value, snapshot.version(key)) for key, value in intended.items()])
+        except WriteConflictError:
+            await asyncio.sleep(_pause_s(attempt, entropy))
+            continue
+        return change.result
+    raise WriteConflictError(f"table {table}: {limits.METADATA_CONFLICTS_MAX} concurrent changes in a row")
+
+
+def _is_written(snapshot: Snapshot, intended: Mapping[bytes, bytes]) -> bool:
+    """Whether what we meant to write is there; records hold random ids where two writers could mean the same."""
+    for key, value in intended.items():
+        if key in snapshot.stored:
+            found = snapshot.stored[key]
+            if found is None or found.value != value:
+                return False
+    return True
+
+
+def _pause_s(attempt: int, entropy: Entropy) -> float:
+    longest: float = min(0.001 * 2.0**attempt, limits.METADATA_CONFLICT_BACKOFF_MAX_S)
+    return entropy.uniform() * longest

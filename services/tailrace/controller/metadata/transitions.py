@@ -1,0 +1,186 @@
+"""How a stream's root changes: pure functions from root to root (design §10).
+
+Each raises, with nothing changed, when the root does not allow the change. `None` instead of a root means that another
+workflow has to end first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tailrace.common import limits
+from tailrace.common.errors import NoSuchStreamError, OverloadedError, WriteConflictError
+from tailrace.controller.metadata.epochs import new_segments
+from tailrace.controller.metadata.model import EXISTING_STATES, Epoch, StreamConfig, StreamState
+from tailrace.controller.metadata.records import (
+    CreateIntent,
+    DeleteIntent,
+    ScaleIntent,
+    SealIntent,
+    StreamRecord,
+    TruncateIntent,
+    UpdateIntent,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tailrace.common.ranges import KeyRange
+    from tailrace.controller.metadata.stream_store import StreamKey
+
+
+def require(root: StreamRecord | None, key: StreamKey) -> StreamRecord:
+    """The root of a stream that exists. Raises NoSuchStreamError."""
+    if root is None or root.state not in EXISTING_STATES:
+        raise NoSuchStreamError(f"stream {key} does not exist")
+    return root
+
+
+def created(previous: StreamRecord | None, config: StreamConfig, now_ms: int, intent_id: bytes) -> StreamRecord:
+    """The root of a new stream; one that was deleted before hands its counters on (naming §1)."""
+    return StreamRecord(
+        incarnation=previous.incarnation + 1 if previous else 0,
+        state=StreamState.CREATING,
+        config=config,
+        created_ms=now_ms,
+        next_segment_number=(previous.next_segment_number if previous else 0) + config.scaling.min_segments,
+        transaction_counter=previous.transaction_counter if previous else 0,
+        intent=CreateIntent(intent_id),
+    )
+
+
+def first_segment_number(root: StreamRecord) -> int:
+    """Number of the first segment of a root that `created` just made."""
+    return root.next_segment_number - root.config.scaling.min_segments
+
+
+def updating(root: StreamRecord, config: StreamConfig, intent_id: bytes) -> StreamRecord:
+    """Take the new configuration; segments and lists follow."""
+    return msgspec.structs.replace(root, state=StreamState.UPDATING, config=config, intent=UpdateIntent(intent_id))
+
+
+def scaling(
+    root: StreamRecord, epoch: Epoch, sealed: Sequence[int], ranges: Sequence[KeyRange], intent_id: bytes
+) -> StreamRecord:
+    """Decide a scale of the active epoch: numbers are given out, nothing else happens yet."""
+    segments = new_segments(ranges, root.next_segment_number, epoch.epoch + 1)
+    return msgspec.structs.replace(
+        root,
+        state=StreamState.SCALING,
+        next_segment_number=root.next_segment_number + len(segments),
+        intent=ScaleIntent(intent_id, epoch.epoch, tuple(sealed), segments),
+    )
+
+
+def scale_is_waiting(root: StreamRecord) -> bool:
+    """Whether a decided scale waits for transactions, so that nothing of it exists yet."""
+    return isinstance(root.intent, ScaleIntent) and root.active_epoch == root.intent.old_epoch and root.has_transactions
+
+
+def truncating(root: StreamRecord, cut: Mapping[int, int], intent_id: bytes) -> StreamRecord:
+    """Move the head of the stream; segments follow."""
+    return msgspec.structs.replace(
+        root,
+        state=StreamState.TRUNCATING,
+        truncation=dict(sorted(cut.items())),
+        intent=TruncateIntent(intent_id, root.truncation),
+    )
+
+
+def sealing(root: StreamRecord, intent_id: bytes) -> StreamRecord:
+    """Abort every open transaction and take no new one; a scale that only waits is given up."""
+    return msgspec.structs.replace(
+        root,
+        state=StreamState.SEALING,
+        intent=SealIntent(intent_id),
+        abort_queue=root.abort_queue + root.open_transactions,
+        open_transactions=(),
+    )
+
+
+def deleting(root: StreamRecord, intent_id: bytes) -> StreamRecord:
+    """Begin to delete."""
+    return msgspec.structs.replace(root, state=StreamState.DELETING, intent=DeleteIntent(intent_id))
+
+
+def finished(root: StreamRecord, state: StreamState) -> StreamRecord:
+    """The workflow is done."""
+    return msgspec.structs.replace(root, state=state, intent=None)
+
+
+def tombstone(root: StreamRecord) -> StreamRecord:
+    """What is left of a deleted stream: its counters."""
+    return StreamRecord(
+        incarnation=root.incarnation,
+        state=StreamState.DELETED,
+        config=StreamConfig(scaling=msgspec.structs.replace(root.config.scaling, min_segments=1)),
+        created_ms=root.created_ms,
+        next_segment_number=root.next_segment_number,
+        transaction_counter=root.transaction_counter,
+    )
+
+
+# ---- transactions
+
+
+def transaction_opened(root: StreamRecord, transaction_id: bytes) -> StreamRecord:
+    """Count and list a new transaction of the active epoch.
+
+    Raises:
+        WriteConflictError: a scale waits for transactions to end, or the stream is being sealed.
+        OverloadedError: too many transactions have not completed.
+    """
+    if isinstance(root.intent, ScaleIntent | SealIntent | DeleteIntent):
+        raise WriteConflictError(f"stream is {root.state}: no transaction can be opened now")
+    pending = root.open_transactions + root.commit_queue + root.commit_batch + root.abort_queue
+    if len(pending) >= limits.TRANSACTIONS_OPEN_MAX:
+        raise OverloadedError(f"stream has {limits.TRANSACTIONS_OPEN_MAX} transactions that have not completed")
+    return msgspec.structs.replace(
+        root,
+        transaction_counter=root.transaction_counter + 1,
+        open_transactions=(*root.open_transactions, transaction_id),
+    )
+
+
+def transaction_committing(root: StreamRecord, transaction_id: bytes) -> StreamRecord:
+    """Decide an open transaction: it takes its place in the order of commits."""
+    return msgspec.structs.replace(
+        root,
+        open_transactions=_without(root.open_transactions, transaction_id),
+        commit_queue=(*root.commit_queue, transaction_id),
+    )
+
+
+def transaction_aborting(root: StreamRecord, transaction_id: bytes) -> StreamRecord:
+    """Decide an open transaction: it will leave nothing."""
+    return msgspec.structs.replace(
+        root,
+        open_transactions=_without(root.open_transactions, transaction_id),
+        abort_queue=(*root.abort_queue, transaction_id),
+    )
+
+
+def commit_batch_taken(root: StreamRecord) -> StreamRecord:
+    """Persist which transactions the next pass merges, in which order, before it merges the first."""
+    count = limits.TRANSACTION_COMMIT_BATCH_MAX
+    return msgspec.structs.replace(root, commit_batch=root.commit_queue[:count], commit_queue=root.commit_queue[count:])
+
+
+def commit_batch_done(root: StreamRecord) -> StreamRecord:
+    """The batch is merged and remembered as completed."""
+    return msgspec.structs.replace(root, commit_batch=(), completed_next=root.completed_next + len(root.commit_batch))
+
+
+def aborts_done(root: StreamRecord, transactions: Sequence[bytes]) -> StreamRecord:
+    """The transactions' segments are gone, and they are remembered as completed."""
+    done = frozenset(transactions)
+    left = tuple(item for item in root.abort_queue if item not in done)
+    return msgspec.structs.replace(
+        root, abort_queue=left, completed_next=root.completed_next + len(root.abort_queue) - len(left)
+    )
+
+
+def _without(items: tuple[bytes, ...], gone: bytes) -> tuple[bytes, ...]:
+    return tuple(item for item in items if item != gone)

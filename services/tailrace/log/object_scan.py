@@ -1,0 +1,375 @@
+"""Reading an object log's objects: the scan that recovery decides from, and frames one by one (design §4).
+
+Nothing here depends on a list: lists may show an old state. They only help to notice a loss.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from tailrace.common import limits
+from tailrace.common.errors import CorruptionError, DataLossError
+from tailrace.log import frames
+from tailrace.log.claims import find_last
+from tailrace.log.frame_cache import KeptFrames
+from tailrace.log.frames import Condition, FrameHeader, FrameKind, StartRecord, Verdict
+from tailrace.log.object_keys import LogKeys, ObjectKind
+from tailrace.log.object_recovery import (
+    WINDOW_FRAMES,
+    ObjectDecision,
+    ObjectScan,
+    StartedEpoch,
+    check_identity,
+    decide,
+    greatest_log_start,
+    remaining_history,
+)
+from tailrace.log.object_requests import ObjectCalls, all_of
+
+if TYPE_CHECKING:
+    from tailrace.log.object_keys import ObjectName
+
+T = TypeVar("T")
+
+_KEPT_AT_ONCE: Final = 16
+"""Kept frames that a recovery gets before others have their turn."""
+
+
+def header_of(data: bytes, place: str) -> FrameHeader:
+    """The header at the beginning of an object. Raises CorruptionError: objects are never torn."""
+    header = frames.decode_header(data, 0)
+    if isinstance(header, Verdict):
+        raise CorruptionError(place, header.reason or f"the frame is {header.condition.value}")
+    return header
+
+
+def frame_in(data: bytes, place: str) -> tuple[FrameHeader, memoryview]:
+    """Header and payload of a whole object, verified. Raises CorruptionError."""
+    header = header_of(data, place)
+    if len(data) != header.frame_length:
+        raise CorruptionError(place, f"has {len(data)} bytes, its frame {header.frame_length}")
+    image = memoryview(data)
+    verdict = frames.judge_frame(header, image)
+    if verdict.condition is not Condition.COMPLETE:
+        raise CorruptionError(place, verdict.reason or f"the frame is {verdict.condition.value}")
+    return header, frames.payload_of(header, image)
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What a list showed; it may be an old state."""
+
+    last_frames: dict[int, int]
+    """Greatest sequence of each epoch that has frames."""
+    lengths: dict[tuple[int, int], int]
+    """Bytes of the object of each frame, by epoch and sequence."""
+
+    @classmethod
+    def of(cls, found: Mapping[ObjectName, int]) -> Hints:
+        """From parsed keys, with the lengths of their objects."""
+        last: dict[int, int] = {}
+        lengths: dict[tuple[int, int], int] = {}
+        for name, length in found.items():
+            if name.kind is ObjectKind.FRAME:
+                last[name.epoch] = max(last.get(name.epoch, 0), name.number)
+                lengths[name.epoch, name.number] = length
+        return cls(last, lengths)
+
+
+def scan_slots() -> asyncio.Semaphore:
+    """For the requests of all scans of a process."""
+    return asyncio.Semaphore(limits.LOG_OBJECT_SCAN_REQUESTS_MAX)
+
+
+class _Ahead(NamedTuple):
+    """A frame that is on its way to a recovery, or kept."""
+
+    epoch: int
+    sequence: int
+    length_bytes: int
+    payload: memoryview | asyncio.Task[memoryview]
+
+
+class ObjectScanner:
+    """Reads one log."""
+
+    def __init__(self, calls: ObjectCalls, keys: LogKeys, slots: asyncio.Semaphore | None = None) -> None:
+        """``slots``: one for each request of a scan, shared by the logs that are opened together; None: its own."""
+        self._calls = calls
+        self._keys = keys
+        self._slots = slots or scan_slots()
+        self._kept = KeptFrames()
+        self._lengths: dict[tuple[int, int], int] = {}  # as a list showed them
+
+    async def decision(self, below_epoch: int) -> ObjectDecision:
+        """What the owners before `below_epoch` left. Their epochs must be claimed away before this is called.
+
+        Small frames that count are kept for `frame` and `frames`, until `forget_kept`.
+
+        Raises:
+            CorruptionError, DataLossError, FormatVersionError: it cannot be told for certain; names the object.
+        """
+        self.forget_kept()
+        hints = Hints.of(await self._calls.persist(lambda: self._calls.list(self._keys)))
+        self._lengths = hints.lengths
+        try:
+            decision = await self._decision(below_epoch, hints)
+        finally:
+            self._lengths = {}
+        self._kept.retain(decision.extents)
+        return decision
+
+    def forget_kept(self) -> None:
+        """Nobody will ask for what the last decision kept."""
+        self._kept.clear()
+
+    async def _decision(self, below_epoch: int, hints: Hints) -> ObjectDecision:
+        top = await self._newest_started(below_epoch)
+        await self._refuse_frames_without_start(hints, top.header.epoch if top else 0, below_epoch)
+        if top is None:
+            return ObjectDecision()
+        epoch, nonce = top.header.epoch, top.header.nonce
+        mark = await self.last_mark(epoch, nonce)
+        first = max(top.record.first_sequence, top.header.log_start, mark.log_start if mark else 0)
+        own = await self._scan(epoch, first, None, nonce, hints.last_frames.get(epoch))
+        if own.greatest_log_start > own.next_sequence:
+            own = await self._scan(epoch, own.greatest_log_start, None, nonce, hints.last_frames.get(epoch))
+        log_start = greatest_log_start(top, mark, own)
+        older = [
+            await self._scan(entry.epoch, entry.first, entry.last, None, None)
+            for entry in remaining_history(top.record, log_start)
+        ]
+        decision = decide(self._keys, top, mark, own, older)
+        for extent in decision.extents:
+            extent.forget_below(log_start)
+        return decision
+
+    async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
+        """A request of a scan, as `ObjectCalls.persist`; each attempt when there is a slot for it."""
+
+        async def within_slot() -> T:
+            async with self._slots:
+                return await call()
+
+        return await self._calls.persist(within_slot)
+
+    async def _newest_started(self, below_epoch: int) -> StartedEpoch | None:
+        """The newest epoch with a START frame: those without one never acknowledged anything."""
+        epoch, count = below_epoch - 1, 1
+        while epoch > 0:
+            wanted = range(epoch, max(epoch - count, 0), -1)
+            for started in await all_of(self._start(number) for number in wanted):
+                if started is not None:
+                    return started
+            epoch -= len(wanted)
+            count = min(2 * count, limits.LOG_OBJECT_SCANS_MAX)
+        return None
+
+    async def _start(self, epoch: int) -> StartedEpoch | None:
+        key = self._keys.start(epoch)
+        data = await self._ask(lambda: self._calls.find(key))
+        if data is None:
+            return None
+        header, payload = frame_in(data, f"object {key}")
+        check_identity(header, f"object {key}", kind=FrameKind.START, container=self._keys.container, epoch=epoch)
+        try:
+            return StartedEpoch(header, StartRecord.decode(payload))
+        except ValueError as error:
+            raise CorruptionError(f"object {key}", str(error)) from error
+
+    async def _refuse_frames_without_start(self, hints: Hints, started: int, below_epoch: int) -> None:
+        """An owner puts frames only after its START frame is stored and confirmed."""
+        for epoch, sequence in sorted(hints.last_frames.items()):
+            key = self._keys.frame(epoch, sequence)
+            if started < epoch < below_epoch and await self._header(key) is not None:
+                raise DataLossError(f"frames of epoch {epoch} are there ({key}), but its start is missing")
+
+    async def _header(self, key: str) -> FrameHeader | None:
+        data = await self._ask(lambda: self._calls.find_header(key))
+        return None if data is None else header_of(data, f"object {key}")
+
+    async def last_mark_number(self, epoch: int) -> int:
+        """The number of the newest MARK of an epoch; 0: it has none."""
+
+        async def exists(number: int) -> bool:
+            return await self._header(self._keys.mark(epoch, number)) is not None
+
+        return await find_last(exists)
+
+    async def last_mark(self, epoch: int, nonce: bytes) -> FrameHeader | None:
+        """The newest MARK of an epoch, if there is one."""
+        number = await self.last_mark_number(epoch)
+        if not number:
+            return None
+        key = self._keys.mark(epoch, number)
+        data = await self._ask(lambda: self._calls.find(key))
+        if data is None:
+            raise DataLossError(f"mark {key} was there and is gone")
+        header, _ = frame_in(data, f"object {key}")
+        container = self._keys.container
+        check_identity(header, f"object {key}", kind=FrameKind.MARK, container=container, epoch=epoch, nonce=nonce)
+        return header
+
+    async def _data_header(self, epoch: int, sequence: int, nonce: bytes | None) -> FrameHeader | None:
+        """The header of a frame, verified; the whole frame is kept when it is small and sound."""
+        key = self._keys.frame(epoch, sequence)
+        length = self._lengths.get((epoch, sequence), 0)
+        if length < frames.SECTOR_BYTES or not self._kept.reserve(length):
+            return self._of_frame(epoch, sequence, nonce, await self._header(key))
+        kept = False
+        try:
+            data = await self._whole(key, length)
+            if data is None:
+                return self._of_frame(epoch, sequence, nonce, await self._header(key))
+            found = header_of(data[: frames.HEADER_BYTES], f"object {key}")
+            header = self._of_frame(epoch, sequence, nonce, found)
+            if _is_sound(found, data):
+                self._kept.keep(epoch, sequence, frames.payload_of(found, memoryview(data)), length)
+                kept = True
+            return header
+        finally:
+            if not kept:
+                self._kept.release(length)
+
+    async def _whole(self, key: str, length: int) -> bytes | None:
+        """An object that a list showed to be so long; None: there is none of that length, or none."""
+        try:
+            return await self._ask(lambda: self._calls.find_start(key, length))
+        except CorruptionError:
+            return None
+
+    def _of_frame(
+        self, epoch: int, sequence: int, nonce: bytes | None, header: FrameHeader | None
+    ) -> FrameHeader | None:
+        """The header that was found under a frame's key, if it belongs there. Raises CorruptionError."""
+        if header is not None:
+            place, container = f"object {self._keys.frame(epoch, sequence)}", self._keys.container
+            check_identity(header, place, kind=FrameKind.DATA, container=container, epoch=epoch, nonce=nonce)
+            if header.sequence != sequence:
+                raise CorruptionError(place, f"holds frame {header.sequence}")
+        return header
+
+    async def _headers(self, epoch: int, wanted: range, nonce: bytes | None) -> list[FrameHeader | None]:
+        found: list[FrameHeader | None] = []
+        size = limits.LOG_OBJECT_SCANS_MAX
+        for at in range(wanted.start, wanted.stop, size):
+            part = range(at, min(at + size, wanted.stop))
+            found += await all_of(self._data_header(epoch, sequence, nonce) for sequence in part)
+        return found
+
+    async def _scan(
+        self, epoch: int, first: int, last: int | None, nonce: bytes | None, hint: int | None
+    ) -> ObjectScan:
+        """The prefix from `first` through `last` (None: as far as it goes), and what can be seen behind a gap."""
+        scan = ObjectScan(epoch, first)
+        count = _first_count(first, hint if last is None else last)
+        while last is None or scan.next_sequence <= last:
+            at = scan.next_sequence
+            wanted = range(at, at + count if last is None else min(at + count, last + 1))
+            headers = await self._headers(epoch, wanted, nonce)
+            taken = _take(scan, headers)
+            if taken < len(headers):
+                await self._look_behind(scan, wanted.stop, nonce, hint)
+                break
+            count = min(2 * count, limits.LOG_OBJECT_SCANS_MAX)
+        return scan
+
+    async def _look_behind(self, scan: ObjectScan, looked_below: int, nonce: bytes | None, hint: int | None) -> None:
+        """Headers behind the gap tell what was acknowledged."""
+        gap = scan.next_sequence
+        for header in await self._headers(scan.epoch, range(looked_below, gap + WINDOW_FRAMES + 1), nonce):
+            if header is not None:
+                scan.note(header)
+        if hint is not None and hint > gap + WINDOW_FRAMES:
+            far = await self._data_header(scan.epoch, hint, nonce)
+            if far is not None:
+                scan.note(far)
+
+    async def frame(self, epoch: int, sequence: int) -> memoryview:
+        """A frame's payload, verified.
+
+        Raises:
+            CorruptionError: it is damaged. DataLossError: it is not there.
+        """
+        kept = self._kept.get(epoch, sequence)
+        return kept if kept is not None else await self._read(epoch, sequence)
+
+    async def _read(self, epoch: int, sequence: int) -> memoryview:
+        key = self._keys.frame(epoch, sequence)
+        data = await self._calls.persist(lambda: self._calls.find(key))
+        if data is None:
+            raise DataLossError(f"log frame {sequence} is missing ({key})")
+        header, payload = frame_in(data, f"object {key}")
+        self._of_frame(epoch, sequence, None, header)
+        return payload
+
+    async def frames(self, places: Iterator[tuple[int, int, int]]) -> AsyncGenerator[tuple[int, int, memoryview], None]:
+        """Epoch, sequence and payload of frames by epoch, sequence and length; read ahead within bounds."""
+        ahead: deque[_Ahead] = deque()
+        ahead_bytes = kept = 0
+        following = next(places, None)
+        try:
+            while following is not None or ahead:
+                while following is not None and (not ahead or _may_read(len(ahead), ahead_bytes + following[2])):
+                    ahead.append(self._ahead(*following))
+                    ahead_bytes += following[2]
+                    following = next(places, None)
+                item = ahead[0]
+                if isinstance(item.payload, asyncio.Task):
+                    payload = await item.payload
+                else:
+                    payload = item.payload
+                    kept += 1
+                    if kept % _KEPT_AT_ONCE == 0:
+                        await asyncio.sleep(0)
+                ahead.popleft()
+                ahead_bytes -= item.length_bytes
+                yield item.epoch, item.sequence, payload
+        finally:
+            tasks = [item.payload for item in ahead if isinstance(item.payload, asyncio.Task)]
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
+
+    def _ahead(self, epoch: int, sequence: int, length_bytes: int) -> _Ahead:
+        kept = self._kept.get(epoch, sequence)
+        if kept is not None:
+            return _Ahead(epoch, sequence, length_bytes, kept)
+        task = asyncio.get_running_loop().create_task(self._read(epoch, sequence))
+        return _Ahead(epoch, sequence, length_bytes, task)
+
+
+def _is_sound(header: FrameHeader, data: bytes) -> bool:
+    """Whether an object is its whole frame, undamaged.
+
+    Damage behind a header is an error only if the frame counts: whoever needs it reads it again.
+    """
+    return len(data) == header.frame_length and frames.judge_frame(header, memoryview(data)) == frames.COMPLETE
+
+
+def _first_count(first: int, expected_last: int | None) -> int:
+    """How many frames to ask for at once: as many as there seem to be, within bounds; else ever more."""
+    return min(max(0 if expected_last is None else expected_last - first + 1, 4), limits.LOG_OBJECT_SCANS_MAX)
+
+
+def _take(scan: ObjectScan, headers: Sequence[FrameHeader | None]) -> int:
+    """Accept the headers up to the first that is missing, note the others; returns how many were accepted."""
+    taken = 0
+    for header in headers:
+        if header is None:
+            continue
+        if header.sequence == scan.next_sequence:
+            scan.accept(header)
+            taken += 1
+        else:
+            scan.note(header)
+    return taken
+
+
+def _may_read(count: int, length_bytes: int) -> bool:
+    return count < limits.LOG_OBJECT_READS_MAX and length_bytes <= limits.LOG_OBJECT_READ_AHEAD_BYTES

@@ -1,0 +1,1 @@
+"""The processes of Tailrace: standalone server, pods, worker processes and their watchdog."""

@@ -1,0 +1,149 @@
+"""``tailrace controller``: one of several controllers of a cluster on Kubernetes (design §1, §10, ADR 0013)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse
+
+from tailrace.client.connections.pool import ConnectionPool
+from tailrace.client.connections.segments import SegmentClient
+from tailrace.client.types import Endpoint
+from tailrace.cluster.endpoint_follower import EndpointFollower
+from tailrace.cluster.endpoints import EndpointMap
+from tailrace.common import limits
+from tailrace.common.errors import StartError
+from tailrace.common.http import listen, serve_app
+from tailrace.common.open_files import connection_limits, raise_open_files
+from tailrace.common.real_ports import SystemClock, SystemEntropy
+from tailrace.controller.app import Controller
+from tailrace.controller.grpc.server import ControllerServer
+from tailrace.controller.metadata.metadata_store import TableMetadataStore
+from tailrace.controller.rest.app import create_app
+
+_logger = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerPodOptions:
+    """Options of ``tailrace controller``."""
+
+    namespace: str
+    cluster: str
+    containers: int
+    bind: str
+    advertise: str
+    controller_port: int
+    rest_port: int
+    kubeconfig: str | None
+
+
+class ControllerPod:
+    """A running controller; it serves as soon as it listens, and is ready once its tables can be reached."""
+
+    def __init__(self, options: ControllerPodOptions) -> None:
+        self.options = options
+        if not 1 <= options.containers <= limits.CONTAINERS_MAX:
+            raise StartError(f"--containers {options.containers} is not between 1 and {limits.CONTAINERS_MAX}")
+        self._stack = contextlib.AsyncExitStack()
+        self._leaving = False
+        self._controller: Controller
+        self._follower: EndpointFollower
+
+    async def start(self) -> None:
+        """Listen, follow the map, and begin to look for the tables. Raises StartError."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _start(self) -> None:
+        # Here, not above: other commands need no client of Kubernetes.
+        from tailrace.cluster.kubernetes_api import from_kubeconfig, in_cluster
+
+        options = self.options
+        allowed = connection_limits(raise_open_files())
+        in_pod = options.kubeconfig is None
+        api = in_cluster(options.namespace) if in_pod else from_kubeconfig(options.namespace, options.kubeconfig)
+        self._stack.push_async_callback(api.close)
+        endpoints = EndpointMap(options.containers)
+        self._follower = EndpointFollower(api, options.cluster, endpoints)
+        self._stack.push_async_callback(_cancel, asyncio.get_running_loop().create_task(self._follower.run()))
+        clock, entropy = SystemClock(), SystemEntropy()
+        pool = ConnectionPool()
+        self._stack.push_async_callback(pool.close)
+
+        async def locate(segment: str) -> Endpoint:
+            return Endpoint(*endpoints.endpoint_of(segment))
+
+        segments = SegmentClient(pool, locate, entropy=entropy)
+        self._controller = Controller(TableMetadataStore(segments), segments, endpoints, clock, entropy)
+        self._stack.push_async_callback(self._controller.close)
+        server = ControllerServer(
+            self._controller.services,
+            options.bind,
+            options.controller_port,
+            advertise=options.advertise,
+            connections_max=allowed.controller,
+        )
+        self._stack.push_async_callback(server.close)
+        await server.start()
+        app = create_app(self._controller)
+        self._add_health(app)
+        listener = listen("rest", options.bind, options.rest_port)
+        self._stack.callback(listener.close)
+        await self._stack.enter_async_context(serve_app(app, listener, allowed.http))
+        self._controller.start_when_possible()
+
+    def _add_health(self, app: FastAPI) -> None:
+        @app.get("/healthz")
+        async def live() -> dict[str, Any]:
+            return {"live": True}
+
+        @app.get("/readyz")
+        async def ready() -> JSONResponse:
+            is_ready = self._controller.ready and not self._leaving
+            reasons = [] if is_ready else [self._why_not()]
+            return JSONResponse({"ready": is_ready, "reasons": reasons}, status_code=200 if is_ready else 503)
+
+    def _why_not(self) -> str:
+        if self._leaving:
+            return "the controller ends"
+        return self._follower.trouble or self._controller.trouble or "the controller's tables are looked for"
+
+    async def leave(self) -> None:
+        """Be ready no more, and answer until nobody is sent here."""
+        self._leaving = True
+        await asyncio.sleep(limits.CONTROLLER_LINGER_S)
+
+    async def close(self) -> None:
+        """Stop serving; workflows under way are taken up by other controllers."""
+        await self._stack.aclose()
+
+
+async def _cancel(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def run(options: ControllerPodOptions) -> None:
+    """Serve until SIGINT or SIGTERM. Raises StartError."""
+    pod = ControllerPod(options)
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await pod.start()
+    try:
+        _logger.info("serving", cluster=options.cluster, advertise=options.advertise)
+        await stop.wait()
+        _logger.info("leaving")
+        await pod.leave()
+    finally:
+        await pod.close()

@@ -1,0 +1,296 @@
+"""The standalone server: store, controller, REST and admin interface in one process over one folder (design §1)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from tailrace.client.connections.pool import ConnectionPool
+from tailrace.client.connections.segments import SegmentClient
+from tailrace.client.types import Endpoint as StoreEndpoint
+from tailrace.cluster.data_folder import DataFolder, open_data_folder
+from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint, EndpointMap
+from tailrace.cluster.segment_mapping import container_of
+from tailrace.common import limits
+from tailrace.common.budgets import Budgets, check_fits, memory_limit
+from tailrace.common.errors import StartError
+from tailrace.common.http import listen, serve_app
+from tailrace.common.open_files import ConnectionLimits, connection_limits, raise_open_files
+from tailrace.common.quantities import size_text
+from tailrace.common.real_ports import SystemClock, SystemEntropy
+from tailrace.controller.app import Controller
+from tailrace.controller.grpc.server import ControllerServer
+from tailrace.controller.metadata.metadata_store import TableMetadataStore
+from tailrace.controller.rest.app import create_app as create_rest_app
+from tailrace.segmentstore.worker.admin import create_app as create_admin_app
+from tailrace.segmentstore.worker.folder_service import StoreService, StoreSpec
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from fastapi import FastAPI
+
+    from tailrace.cluster.data_folder import LogKind
+
+_logger = structlog.get_logger()
+
+_S3_CREDENTIALS: Final = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+"""Any of these tells the S3 client where its credentials are."""
+
+
+@dataclass(frozen=True, slots=True)
+class StandaloneOptions:
+    """Options of ``tailrace standalone``; ports of 0 are ephemeral, sizes in bytes."""
+
+    data: Path
+    tier2: str = ""
+    """URL of Tier 2; empty: a folder in `data`."""
+    s3_endpoint: str | None = None
+    log: LogKind | None = None
+    """Where the logs are: files of the folder, or objects of Tier 2. None: as the folder has, files for a new one."""
+    bind: str = "127.0.0.1"
+    advertise: str = ""
+    """Host that clients are told to connect to; empty: `bind`."""
+    controller_port: int = 9090
+    rest_port: int = 9091
+    store_port: int = 12345
+    admin_port: int = 6061
+    cache_bytes: int = limits.CACHE_DEFAULT_BYTES
+    containers: int = 0
+    """0: as the folder has, or the default for a new one."""
+    workers: int = 1
+    """More than one: worker processes, each with its own port (`store_port` and the following ones) and containers."""
+    ready_file: Path | None = None
+
+
+class Standalone:
+    """A running standalone server; `start` returns once it serves."""
+
+    def __init__(self, options: StandaloneOptions) -> None:
+        self.options = options
+        self._stack = contextlib.AsyncExitStack()
+        self.addresses: dict[str, Any] = {}
+        self.budgets: Budgets | None = None
+        self._connections: ConnectionLimits
+
+    async def start(self) -> None:
+        """Open the folder, recover, listen.
+
+        Raises:
+            StartError: says in one line what is wrong.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+
+    async def _start(self) -> None:
+        options = self.options
+        if options.bind in ("0.0.0.0", "::") and not options.advertise:
+            raise StartError(f"--bind {options.bind} is every address: say which one clients use with --advertise HOST")
+        self._connections = connection_limits(raise_open_files())
+        check_s3_endpoint(options.tier2, options.s3_endpoint, os.environ)
+        entropy = SystemEntropy()
+        folder = open_data_folder(
+            options.data, containers=options.containers, tier2=options.tier2, entropy=entropy, log=options.log
+        )
+        self._stack.callback(folder.close)
+        specs = self._specs(folder)
+        self.budgets = specs[0].budgets
+        check_fits(self.budgets, memory_limit(), len(specs))
+        listeners = [
+            await self._listen_store(options.store_port + (number if options.store_port else 0), len(specs))
+            for number in range(len(specs))
+        ]
+        if len(specs) == 1:
+            stopped = await self._start_in_process(specs[0], listeners[0])
+        else:
+            stopped = await self._start_processes(specs, listeners)
+        await self._start_controller(specs, [listener.getsockname()[1] for listener in listeners], stopped)
+        self.addresses["stores"] = [f"{self._advertised}:{listener.getsockname()[1]}" for listener in listeners]
+        self.addresses["pid"] = os.getpid()
+
+    @property
+    def _advertised(self) -> str:
+        return self.options.advertise or self.options.bind
+
+    def _specs(self, folder: DataFolder) -> list[StoreSpec]:
+        options, manifest = self.options, folder.manifest
+        workers = options.workers
+        if not 1 <= workers <= min(manifest.containers, limits.WORKERS_MAX):
+            raise StartError(f"--workers {workers}: between 1 and the number of containers, {manifest.containers}")
+        if options.cache_bytes < workers * limits.CACHE_MIN_BYTES:
+            each = f" for each of {workers} workers" if workers > 1 else ""
+            smallest = size_text(limits.CACHE_MIN_BYTES)
+            raise StartError(f"--cache {size_text(options.cache_bytes)} is too small: at least {smallest}{each}")
+        tier2 = options.tier2 or f"file://{(options.data / 'tier2').absolute()}"
+        return [
+            StoreSpec(
+                str(options.data.absolute()),
+                tier2,
+                options.s3_endpoint,
+                manifest.cluster_id,
+                manifest.containers,
+                tuple(range(number, manifest.containers, workers)),
+                options.cache_bytes // workers,
+                manifest.log,
+            )
+            for number in range(workers)
+        ]
+
+    def _listen(self, name: str, port: int) -> socket.socket:
+        listener = listen(name, self.options.bind, port)
+        self._stack.callback(listener.close)
+        return listener
+
+    async def _listen_store(self, port: int, workers: int) -> socket.socket:
+        """A worker's port: a worker whose parent was killed has it for a moment yet, and then ends by itself."""
+        loop = asyncio.get_running_loop()
+        ends_at_s = loop.time() + (limits.WORKER_PORT_PATIENCE_S if workers > 1 else 0)
+        while True:
+            try:
+                return self._listen("store", port)
+            except StartError:
+                if loop.time() >= ends_at_s:
+                    raise
+            await asyncio.sleep(limits.WORKER_PORT_POLL_S)
+
+    async def _start_in_process(self, spec: StoreSpec, listener: socket.socket) -> list[int]:
+        """Returns the containers that could not be recovered."""
+        service = StoreService(spec, SystemClock(), SystemEntropy(), self._connections.store)
+        self._stack.push_async_callback(service.close)
+        await service.start()
+        await service.listen_on(listener)
+        await self._serve_http("admin", create_admin_app(service.worker), self.options.admin_port)
+        return [status.container_id for status in service.worker.status() if status.state != "running"]
+
+    async def _start_processes(self, specs: list[StoreSpec], listeners: list[socket.socket]) -> list[int]:
+        """Returns the containers that could not be recovered."""
+        from tailrace.processes.workers import WorkerPlace, WorkerProcesses
+        from tailrace.processes.workers_admin import Workers, create_app
+
+        places = []
+        for spec, listener in zip(specs, listeners, strict=True):
+            admin = listen("admin", "127.0.0.1", 0)
+            self._stack.callback(admin.close)
+            places.append(WorkerPlace(spec, listener, admin))
+        workers = WorkerProcesses(places)
+        self._stack.push_async_callback(workers.close)
+        await workers.start()
+        owners = {owned: place.admin_url for spec, place in zip(specs, places, strict=True) for owned in spec.owned}
+
+        async def owner_of(container_id: int) -> str:
+            return owners[container_id]
+
+        app = create_app(Workers(workers.workers), specs[0].container_count, owner_of)
+        await self._serve_http("admin", app, self.options.admin_port)
+        return await workers.stopped_containers()
+
+    async def _start_controller(self, specs: list[StoreSpec], ports: list[int], stopped: list[int]) -> None:
+        options = self.options
+        clock, entropy = SystemClock(), SystemEntropy()
+        pool = ConnectionPool()
+        self._stack.push_async_callback(pool.close)
+        count = specs[0].container_count
+        local = {
+            owned: StoreEndpoint(options.bind, port)
+            for spec, port in zip(specs, ports, strict=True)
+            for owned in spec.owned
+        }
+        published = EndpointMap(
+            count,
+            {owned: ContainerEndpoints(Endpoint(self._advertised, endpoint.port)) for owned, endpoint in local.items()},
+        )
+
+        async def locate(segment: str) -> StoreEndpoint:
+            return local[container_of(segment, count)]
+
+        segments = SegmentClient(pool, locate, entropy=entropy)
+        controller = Controller(TableMetadataStore(segments), segments, published, clock, entropy)
+        self._stack.push_async_callback(controller.close)
+        if stopped:
+            _logger.error("serving_in_part", stopped_containers=stopped)
+            controller.start_when_possible()
+        else:
+            await controller.start()
+        server = ControllerServer(
+            controller.services,
+            options.bind,
+            options.controller_port,
+            advertise=self._advertised,
+            connections_max=self._connections.controller,
+        )
+        self._stack.push_async_callback(server.close)
+        await server.start()
+        self.addresses["controller"] = f"tcp://{self._advertised}:{server.port}"
+        await self._serve_http("rest", create_rest_app(controller), options.rest_port)
+
+    async def _serve_http(self, name: str, app: FastAPI, port: int) -> None:
+        listener = self._listen(name, port)
+        await self._stack.enter_async_context(serve_app(app, listener, self._connections.http))
+        self.addresses[name] = f"http://{self._advertised}:{listener.getsockname()[1]}"
+
+    async def close(self) -> None:
+        """Stop serving; what was acknowledged is on disk already."""
+        await self._stack.aclose()
+
+
+def check_s3_endpoint(tier2: str, endpoint: str | None, environment: Mapping[str, str]) -> None:
+    """Raise StartError for an endpoint that could not work: the S3 client would look for credentials in odd places."""
+    if endpoint is None:
+        return
+    if not tier2 or tier2.startswith("file:"):
+        raise StartError("--s3-endpoint goes with --tier2 s3://BUCKET/PREFIX")
+    if not endpoint.startswith(("http://", "https://")):
+        raise StartError(f"--s3-endpoint {endpoint!r} is not of the form http://HOST:PORT")
+    if not any(environment.get(name) for name in _S3_CREDENTIALS):
+        raise StartError("--s3-endpoint needs AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment")
+
+
+def write_ready_file(file: Path, addresses: dict[str, Any]) -> None:
+    """Tell whoever waits where the server listens; the file appears whole."""
+    temporary = file.with_name(file.name + ".part")
+    temporary.write_text(json.dumps(addresses))
+    temporary.replace(file)
+
+
+@dataclass(slots=True)
+class _Stop:
+    event: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+async def run(options: StandaloneOptions) -> None:
+    """Serve until SIGINT or SIGTERM. Raises StartError."""
+    server = Standalone(options)
+    stop = _Stop()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.event.set)
+    await server.start()
+    try:
+        assert server.budgets is not None
+        _logger.info(
+            "budgets", **{name.replace(",", "").replace(" ", "_"): size for name, size in server.budgets.lines()}
+        )
+        if options.ready_file is not None:
+            write_ready_file(options.ready_file, server.addresses)
+        _logger.info("serving", **server.addresses)
+        await stop.event.wait()
+        _logger.info("stopping")
+    finally:
+        await server.close()

@@ -1,0 +1,312 @@
+"""Worker processes of one parent: started, watched, started again; their ports stay bound (design §1, ADR 0007)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import httpx
+import structlog
+
+from tailrace.common import limits
+from tailrace.common.errors import StartError
+from tailrace.processes.worker_watchdog import Vigil
+from tailrace.segmentstore.worker.cluster_service import BEAT, FOLLOWING, WAITING, ClusterStoreSpec
+from tailrace.segmentstore.worker.process import DRAIN, READY, SUPERSEDED, Orders, Spec, encode_orders
+
+if TYPE_CHECKING:
+    import socket
+    from asyncio.subprocess import Process
+
+    from tailrace.segmentstore.worker.wrong_host_responder import StandIn
+
+WorkerState: TypeAlias = Literal["starting", "serving", "following", "down", "left", "superseded"]
+
+_logger = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlace:
+    """One worker: what it serves and the sockets that the parent keeps for it.
+
+    ``stand_in`` answers on the store's socket while the worker does not; without one connections wait for the worker.
+    """
+
+    spec: Spec
+    store: socket.socket
+    admin: socket.socket
+    stand_in: StandIn | None = None
+
+    @property
+    def admin_url(self) -> str:
+        """Where its admin interface is."""
+        host, port = self.admin.getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class RestartPauses:
+    """How long to wait before a worker is started again; pure.
+
+    One that has served is started again at once, as its containers stay with it only if it is back soon. Whatever
+    fails again and again waits twice as long each time.
+    """
+
+    def __init__(self) -> None:
+        self._pause_s = 0.0
+
+    def ended(self, served_s: float | None) -> float:
+        """The pause after a process that served so long; None: it never did."""
+        if served_s is not None and (served_s >= limits.POD_WORKER_STEADY_S or not self._pause_s):
+            self._pause_s = 0.0 if served_s >= limits.POD_WORKER_STEADY_S else limits.POD_RESTART_MIN_S
+            return 0.0
+        pause_s = max(self._pause_s, limits.POD_RESTART_MIN_S)
+        self._pause_s = min(2 * pause_s, limits.POD_RESTART_MAX_S)
+        return pause_s
+
+
+class WorkerProcess:
+    """One worker, whichever process it is now."""
+
+    def __init__(self, number: int, place: WorkerPlace) -> None:
+        self.number = number
+        self.place = place
+        self.state: WorkerState = "starting"
+        self.reason = ""
+        """Why it does not serve, or does not follow the map yet; of one that does: which containers are not open."""
+        self.starts = 0
+        self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the first process serves; StartError: it ended before, and why."""
+        self.over = asyncio.Event()
+        """Set when it is not started again: it has left, or another process has its name."""
+        self._process: Process | None = None
+        self._pauses = RestartPauses()
+        self._served_at_s: float | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._leaving = False
+        self._standing_down: asyncio.Task[None] | None = None
+
+    @property
+    def serves(self) -> bool:
+        """Whether it answers on its port, and on its admin interface."""
+        return self.state in ("serving", "following")
+
+    @property
+    def pid(self) -> int | None:
+        """Number of its process, if there is one."""
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    def keep(self) -> None:
+        """Start it, and again whenever it ends."""
+        self._keeping = asyncio.get_running_loop().create_task(self._keep())
+
+    async def leave(self, deadline_s: float) -> None:
+        """Let it hand over what it has, and end; its port is answered until `close`."""
+        self._leaving = True
+        process = self._process
+        if self.serves and process is not None and process.stdin is not None:
+            with contextlib.suppress(ConnectionError):  # it has just ended
+                process.stdin.write(DRAIN.encode() + b"\n")
+                await process.stdin.drain()
+            try:
+                await asyncio.wait_for(self.over.wait(), deadline_s)
+            except TimeoutError:
+                _logger.error("worker_does_not_leave", worker=self.number, seconds=deadline_s)
+
+    async def close(self) -> None:
+        """End it at once, and what answers for it."""
+        keeping, self._keeping = self._keeping, None
+        if keeping is not None:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+        if self._process is not None:
+            await _end(self._process)
+        if self.place.stand_in is not None:
+            await self.place.stand_in.end()
+        if self._standing_down is not None:
+            await self._standing_down
+        if not self.first.done():
+            self.first.cancel()
+
+    async def _keep(self) -> None:
+        try:
+            await self._keep_until_over()
+        except Exception as error:
+            self.state, self.reason = "down", repr(error)
+            _logger.exception("worker_not_kept", worker=self.number)
+            raise
+        finally:
+            self.over.set()
+
+    async def _keep_until_over(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                if self.place.stand_in is not None:
+                    await self.place.stand_in.begin()
+                if self._leaving:
+                    break
+                await self._run_once()
+            except OSError as error:  # no process, or no number for a socket, just now
+                self.state, self.reason = "down", f"it cannot be started: {error}"
+                _logger.error("worker_not_started", worker=self.number, reason=self.reason)
+                self._tell_first(self.reason)
+            if self.state == "superseded":
+                break
+            served_s = None if self._served_at_s is None else loop.time() - self._served_at_s
+            self._served_at_s = None
+            if not self._leaving:
+                await asyncio.sleep(self._pauses.ended(served_s))
+        if self.state != "superseded":
+            self.state = "left"
+
+    async def _run_once(self) -> None:
+        """One process, from its start to its end."""
+        self.state = "starting"
+        self.starts += 1
+        self._process = process = await _spawn(self.place)
+        await _order(process, self.place)
+        vigil = Vigil()
+        watching = asyncio.get_running_loop().create_task(self._watch(process, vigil))
+        try:
+            last = await self._listen(process, vigil)
+            code = await process.wait()
+        finally:
+            watching.cancel()
+            await asyncio.wait([watching])
+        self.state = "superseded" if code == SUPERSEDED else "down"
+        self.reason = last or f"worker {process.pid} ended with code {code}"
+        if not self._leaving:
+            _logger.error("worker_ended", worker=self.number, code=code, reason=self.reason)
+        self._tell_first(last or f"worker {process.pid} ended before it was ready")
+
+    def _tell_first(self, reason: str) -> None:
+        if not self.first.done():
+            self.first.set_exception(StartError(reason))
+            self.first.exception()  # not everybody asks
+
+    async def _watch(self, process: Process, vigil: Vigil) -> None:
+        """End a process that stands still, so that its clients hear of it."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(limits.WORKER_VIGIL_S)
+            if (why := vigil.look(loop.time())) and not self._leaving:
+                _logger.error("worker_killed", worker=self.number, pid=process.pid, reason=why)
+                process.kill()
+                return
+
+    async def _listen(self, process: Process, vigil: Vigil) -> str:
+        """Hear what it says until its end; returns the last of it that is no progress."""
+        assert process.stdout is not None
+        last = ""
+        while line := await process.stdout.readline():
+            said = line.decode(errors="replace").strip()
+            if said.startswith(BEAT):
+                vigil.heard(int(said.removeprefix(BEAT)), asyncio.get_running_loop().time())
+            elif said == READY:
+                self._serves_now()
+            elif said == FOLLOWING:
+                self.state, self.reason = "following", ""
+            elif said.startswith(WAITING):
+                self.reason = said.removeprefix(WAITING)
+            else:
+                last = said
+        return last
+
+    def _serves_now(self) -> None:
+        self.state, self.reason = "serving", ""
+        self._served_at_s = asyncio.get_running_loop().time()
+        if not self.first.done():
+            self.first.set_result(None)
+        _logger.info("worker_serves", worker=self.number, pid=self.pid, starts=self.starts)
+        if isinstance(self.place.spec, ClusterStoreSpec):
+            self.place = dataclasses.replace(self.place, spec=dataclasses.replace(self.place.spec, tried=True))
+        if self.place.stand_in is not None:  # beside: it waits a while for clients that take nothing
+            self._standing_down = asyncio.get_running_loop().create_task(self.place.stand_in.end())
+
+
+class WorkerProcesses:
+    """Runs one worker per place."""
+
+    def __init__(self, places: list[WorkerPlace]) -> None:
+        self.workers = [WorkerProcess(number, place) for number, place in enumerate(places)]
+
+    def begin(self) -> None:
+        """Start all workers, and again whenever they end."""
+        for worker in self.workers:
+            worker.keep()
+
+    async def start(self) -> None:
+        """`begin`, and wait until all serve. Raises StartError with the first one's reason."""
+        self.begin()
+        try:
+            async with asyncio.timeout(limits.WORKER_READY_DEADLINE_S):
+                await asyncio.gather(*(worker.first for worker in self.workers))
+        except TimeoutError as error:
+            await self.close()
+            raise StartError(f"workers are not ready after {limits.WORKER_READY_DEADLINE_S:.0f} s") from error
+        except BaseException:
+            await self.close()
+            raise
+
+    async def stopped_containers(self) -> list[int]:
+        """Containers that do not run, by what the workers say. Raises StartError when one says nothing."""
+        async with httpx.AsyncClient(timeout=limits.REQUEST_DEADLINE_S, trust_env=False) as client:
+            try:
+                answers = [
+                    (await client.get(f"{worker.place.admin_url}/v1/containers")).json() for worker in self.workers
+                ]
+            except (httpx.HTTPError, ValueError) as error:
+                raise StartError(f"a worker does not tell its containers: {error}") from error
+        return sorted(item["container_id"] for answer in answers for item in answer if item["state"] != "running")
+
+    async def leave(self, deadline_s: float) -> None:
+        """Let all workers hand over what they have, at the same time, and end.
+
+        Their ports are answered for ``limits.LEFT_ANSWERED_S`` more: the Java client keeps an address whose connection
+        was dropped until it hears WrongHost there, and who wrote nothing since the hand-over has not heard it yet.
+        """
+        served = any(worker.serves and worker.place.stand_in is not None for worker in self.workers)
+        await asyncio.gather(*(worker.leave(deadline_s) for worker in self.workers))
+        if served:
+            await asyncio.sleep(limits.LEFT_ANSWERED_S)
+        await self.close()
+
+    async def close(self) -> None:
+        """End all workers."""
+        await asyncio.gather(*(worker.close() for worker in self.workers))
+
+
+async def _spawn(place: WorkerPlace) -> Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tailrace.segmentstore.worker.process",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        pass_fds=(place.store.fileno(), place.admin.fileno()),
+    )
+
+
+async def _order(process: Process, place: WorkerPlace) -> None:
+    """Tell it what it is."""
+    assert process.stdin is not None
+    with contextlib.suppress(ConnectionError):  # it has ended already; its end tells
+        process.stdin.write(encode_orders(Orders(place.spec, place.store.fileno(), place.admin.fileno())))
+        await process.stdin.drain()
+
+
+async def _end(process: Process) -> None:
+    if process.returncode is not None:
+        return
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        async with asyncio.timeout(limits.CLOSE_DEADLINE_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()

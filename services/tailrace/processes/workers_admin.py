@@ -1,0 +1,161 @@
+"""One admin interface for several workers: asks each and joins the answers (design §1, port 6061)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import httpx
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+
+from tailrace.cluster.segment_mapping import container_of
+from tailrace.common import limits
+
+if TYPE_CHECKING:
+    from tailrace.processes.workers import WorkerProcess
+
+FindOwner: TypeAlias = Callable[[int], Awaitable[str | None]]
+"""The admin address of the worker that has a container; None: none has."""
+METRICS: Final = "text/plain; version=0.0.4"
+
+
+class Workers:
+    """Asks the workers that serve."""
+
+    def __init__(self, workers: Sequence[WorkerProcess]) -> None:
+        self.all = workers
+
+    @property
+    def serving(self) -> list[WorkerProcess]:
+        """Those that can be asked."""
+        return [worker for worker in self.all if worker.serves]
+
+    async def ask(self, url: str, method: str, path: str, params: dict[str, str]) -> httpx.Response:
+        """One worker's answer. Raises httpx.HTTPError."""
+        async with httpx.AsyncClient(timeout=limits.REQUEST_DEADLINE_S, trust_env=False) as client:
+            return await client.request(method, url + path, params=params)
+
+    async def ask_all(self, path: str, params: dict[str, str] | None = None) -> dict[int, httpx.Response]:
+        """The answers of all, by number. Raises httpx.HTTPError."""
+        serving = self.serving
+        asked = (self.ask(worker.place.admin_url, "GET", path, params or {}) for worker in serving)
+        answers = await asyncio.gather(*asked)
+        return {worker.number: answer for worker, answer in zip(serving, answers, strict=True)}
+
+    async def owner_of(self, container_id: int) -> str | None:
+        """Who has a container now, by what the workers say (a `FindOwner`)."""
+        for number, answer in (await self.ask_all("/v1/containers")).items():
+            if any(item["container_id"] == container_id for item in answer.json()):
+                return self.all[number].place.admin_url
+        return None
+
+
+def create_app(workers: Workers, container_count: int, find_owner: FindOwner) -> FastAPI:
+    """The admin interface of several workers; of those that do not serve nothing is shown but that they do not."""
+    app = FastAPI(title="Tailrace segment stores", docs_url=None, redoc_url=None)
+
+    def passed_on(answer: httpx.Response) -> Response:
+        return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))
+
+    async def ask_owner(container_id: int, request: Request) -> Response:
+        if not 0 <= container_id < container_count:
+            return JSONResponse({"error": f"there is no container {container_id}"}, status_code=404)
+        url = await find_owner(container_id)
+        if url is None:
+            return JSONResponse({"error": f"container {container_id} does not run here"}, status_code=503)
+        return passed_on(await workers.ask(url, request.method, request.url.path, dict(request.query_params)))
+
+    @app.exception_handler(httpx.HTTPError)
+    async def unreachable(_: Any, error: httpx.HTTPError) -> JSONResponse:
+        return JSONResponse({"error": f"a worker does not answer: {error}"}, status_code=503)
+
+    @app.get("/ping")
+    async def ping() -> PlainTextResponse:
+        return PlainTextResponse("")
+
+    @app.get("/v1/health")
+    async def health() -> JSONResponse:
+        answers = [answer.json() for answer in (await workers.ask_all("/v1/health")).values()]
+        containers = {name: state for answer in answers for name, state in answer["containers"].items()}
+        ready = len(answers) == len(workers.all) and all(answer["ready"] for answer in answers)
+        return JSONResponse({"ready": ready, "containers": containers}, status_code=200 if ready else 503)
+
+    @app.get("/v1/workers")
+    async def all_workers() -> list[dict[str, Any]]:
+        return [describe(worker) for worker in workers.all]
+
+    @app.get("/metrics")
+    async def metrics() -> PlainTextResponse:
+        answers = await workers.ask_all("/metrics")
+        texts = {number: answer.text for number, answer in answers.items()}
+        return PlainTextResponse(own_metrics(workers.all) + joined_metrics(texts), media_type=METRICS)
+
+    @app.get("/v1/cache")
+    async def cache() -> dict[str, Any]:
+        return {"workers": [answer.json() for answer in (await workers.ask_all("/v1/cache")).values()]}
+
+    @app.get("/v1/containers")
+    async def containers() -> list[Any]:
+        found = [item for answer in (await workers.ask_all("/v1/containers")).values() for item in answer.json()]
+        return sorted(found, key=lambda item: int(item["container_id"]))
+
+    @app.get("/v1/segments")
+    async def segments(request: Request, container: int | None = None, limit: int = 100) -> Response:
+        if container is not None:
+            return await ask_owner(container, request)
+        answers = (await workers.ask_all("/v1/segments", dict(request.query_params))).values()
+        for answer in answers:
+            if answer.is_error:
+                return passed_on(answer)
+        found = sorted((item for answer in answers for item in answer.json()), key=lambda item: str(item["name"]))
+        return JSONResponse(found[:limit])
+
+    @app.get("/v1/segments/{rest:path}")
+    async def segment(rest: str, request: Request) -> Response:
+        return await ask_owner(container_of(rest.rpartition("/")[0], container_count), request)
+
+    @app.post("/v1/containers/{container_id}/flush")
+    async def flush(container_id: int, request: Request) -> Response:
+        return await ask_owner(container_id, request)
+
+    return app
+
+
+def describe(worker: WorkerProcess) -> dict[str, Any]:
+    """What is told of a worker."""
+    return {
+        "worker": worker.number,
+        "state": worker.state,
+        "reason": worker.reason,
+        "pid": worker.pid,
+        "starts": worker.starts,
+    }
+
+
+def own_metrics(workers: Sequence[WorkerProcess]) -> str:
+    """What the parent knows of its workers."""
+    lines = ["# HELP tailrace_worker_serves Whether the worker serves", "# TYPE tailrace_worker_serves gauge"]
+    lines += [f'tailrace_worker_serves{{worker="{worker.number}"}} {float(worker.serves)}' for worker in workers]
+    lines += ["# HELP tailrace_worker_starts_total Starts of it", "# TYPE tailrace_worker_starts_total counter"]
+    lines += [f'tailrace_worker_starts_total{{worker="{worker.number}"}} {float(worker.starts)}' for worker in workers]
+    return "\n".join(lines) + "\n"
+
+
+def joined_metrics(texts: dict[int, str]) -> str:
+    """Metrics of several workers as one text: each sample gets its worker's number."""
+    lines: dict[str, list[str]] = {}
+    for number, text in texts.items():
+        family = ""
+        for line in text.splitlines():
+            if line.startswith("# "):
+                family = line.split(" ", 3)[2]
+                if line not in lines.setdefault(family, []):
+                    lines[family].append(line)
+                continue
+            name, _, value = line.rpartition(" ")
+            labels = f'worker="{number}"'
+            joined = name.replace("{", "{" + labels + ",", 1) if "{" in name else f"{name}{{{labels}}}"
+            lines.setdefault(family, []).append(f"{joined} {value}")
+    return "\n".join(line for family in lines.values() for line in family) + "\n"

@@ -1,0 +1,1 @@
+"""Background tasks of a container: storage writer, chunk compaction, orphan sweep, snapshots."""

@@ -1,0 +1,151 @@
+"""The orphan sweep: deletes objects of earlier owners that nothing references (design §5, docs/adr/0011).
+
+A crash between writing an object and committing its reference leaves an orphan. The sweep lists the container's
+objects, waits `DELETE_DELAY_S`, commits a barrier to the log, and deletes those that
+
+- an epoch *below* its own wrote, and
+- no chunk, no index page and no pending delete names, looked up at the moment of the deletion.
+
+*Why nobody can come to need such an object.* An object's reference is committed by the owner that wrote it, or never:
+keys hold epoch and nonce and are not used twice. An owner E that serves has recovered all that its predecessors
+committed and can still commit: what they append once E's log has begun is never read (design §4). Its own state has
+every reference that it committed. A later owner begins with what E committed, and writes objects of its own epoch. So
+an object of an epoch below E that E's state does not name is named by no later state either. The barrier says that
+this state was E's, and not that of an owner which had lost its log before it began; an owner that lost the log since
+finds out there and stops, and until it does it touches nothing of its own or a later epoch.
+
+*Why an old list is harmless.* It may show objects that are gone, deleted twice then, and lack new ones, which the next
+sweep finds. That it shows objects before their references are committed does not matter: references are looked at
+last, and objects of the own epoch are never touched.
+
+*Why a delete whose outcome is unknown is harmless.* It may take effect at any later time. What it deletes nobody will
+need then either. An upload of an earlier owner that takes effect after the deletion is found by the next sweep.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from tailrace.common import limits
+from tailrace.common.errors import UnavailableError
+from tailrace.segmentstore.metadata import operations as ops
+from tailrace.segmentstore.tier2.chunk_objects import OBJECT_KINDS, Tier2, writer_of_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tailrace.segmentstore.metadata.state import ContainerState
+
+_log = structlog.get_logger()
+
+
+class SweepHost(Protocol):
+    """What the sweep needs of its container."""
+
+    @property
+    def state(self) -> ContainerState:
+        """Committed state."""
+        ...
+
+    async def commit_control(self, operation: ops.ControlOperation) -> None:
+        """Put an operation through the pipeline and wait for its commit."""
+        ...
+
+
+class OrphanSweep:
+    """Sweeps of one owner of a container. ``may_work`` says whether this is the time for work that can wait."""
+
+    def __init__(self, host: SweepHost, tier2: Tier2, may_work: Callable[[], bool]) -> None:
+        self._host = host
+        self._tier2 = tier2
+        self._may_work = may_work
+        self.sweeps = 0
+        self.deleted = 0
+        self.last_error = ""
+
+    async def run(self) -> None:
+        """Sweep at intervals until cancelled. A store that does not answer is tried again later."""
+        wait_s = limits.SWEEP_FIRST_AFTER_S
+        retry_s = limits.STORAGE_RETRY_MIN_S
+        while True:
+            await asyncio.sleep(wait_s)
+            if not self._may_work():
+                wait_s = limits.STORAGE_RETRY_MAX_S
+                continue
+            try:
+                complete = await self.sweep()
+            except UnavailableError as error:
+                if not self.last_error:
+                    _log.info("sweep_interrupted", container=self._host.state.container_id, reason=str(error))
+                self.last_error = str(error)
+                wait_s, retry_s = retry_s, min(retry_s * 2, limits.STORAGE_RETRY_MAX_S)
+                continue
+            self.last_error = ""
+            retry_s = limits.STORAGE_RETRY_MIN_S
+            wait_s = limits.SWEEP_INTERVAL_S if complete else limits.SWEEP_PAUSE_S
+
+    async def sweep(self) -> bool:
+        """List, wait, and delete; False when there was more than one sweep remembers.
+
+        Raises:
+            UnavailableError: the store does not answer, or the container stopped.
+        """
+        listed_after = self._host.state.committed_sequence
+        orphans, complete = await self._list()
+        parts = await self._tier2.abandoned_parts(self._is_of_earlier_owner)
+        if orphans or parts:
+            await asyncio.sleep(limits.DELETE_DELAY_S)
+        before = self.deleted
+        for batch in _batches(orphans):
+            await self._delete(batch, listed_after)
+        for batch in _batches(parts):
+            await self._tier2.delete_parts(batch)
+            self.deleted += len(batch)
+        if self.deleted > before:
+            container = self._host.state.container_id
+            _log.info("orphans_deleted", container=container, objects=self.deleted - before)
+        self.sweeps += 1
+        return complete
+
+    async def _list(self) -> tuple[list[str], bool]:
+        """Keys of orphans as a list shows them; False when there are more than a sweep remembers."""
+        orphans: list[str] = []
+        count = 0
+        complete = True
+        for kind in OBJECT_KINDS:
+            async for info in self._tier2.list_objects(kind):
+                count += 1
+                if count % limits.SWEEP_PAGE_OBJECTS == 0:
+                    await asyncio.sleep(limits.SWEEP_PAUSE_S)
+                if not self._is_orphan(info.key):
+                    continue
+                if len(orphans) < limits.SWEEP_ORPHANS_MAX:
+                    orphans.append(info.key)
+                else:
+                    complete = False
+        return orphans, complete
+
+    async def _delete(self, keys: Sequence[str], listed_after: int) -> None:
+        await self._host.commit_control(ops.SweepBarrier(self._tier2.epoch, listed_after))
+        orphans = [key for key in keys if self._is_orphan(key)]
+        if orphans:
+            await self._tier2.delete(orphans)
+            self.deleted += len(orphans)
+        await asyncio.sleep(limits.SWEEP_PAUSE_S)
+
+    def _is_orphan(self, key: str) -> bool:
+        state = self._host.state
+        return self._is_of_earlier_owner(key) and key not in state.object_uses and key not in state.pending_deletes
+
+    def _is_of_earlier_owner(self, key: str) -> bool:
+        """Whether an earlier owner of this container wrote an object; keys of any other form are none of ours."""
+        writer = writer_of_key(key)
+        return writer is not None and writer[0] == self._host.state.container_id and writer[1] < self._tier2.epoch
+
+
+def _batches(keys: Sequence[str]) -> list[Sequence[str]]:
+    size = limits.DELETE_BATCH_MAX
+    return [keys[start : start + size] for start in range(0, len(keys), size)]

@@ -1,0 +1,301 @@
+"""Writes a container's snapshots, and says which of its objects nobody may restore from any more (design §5).
+
+Everything the newest snapshot references stays until a newer one is stored: a dereferenced object is deleted only when
+a snapshot of this owner, taken after that, is there. Bytes that were in the log alone are pinned in the cache at the
+moment of the snapshot and written beside it; their keys are committed to the pending deletes before the snapshot
+exists, so that they go when it is superseded, whoever the owner is by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from tailrace.common import limits
+from tailrace.common.errors import CorruptionError, FencedError, TailraceError, UnavailableError
+from tailrace.kernel import crc32c
+from tailrace.segmentstore.metadata import checkpoint
+from tailrace.segmentstore.metadata import operations as ops
+from tailrace.segmentstore.tier2.chunk_objects import Section
+from tailrace.segmentstore.tier2.snapshot import Snapshot, SnapshotName, folder, parse_key
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+    from tailrace.common.ports import Clock, Entropy
+    from tailrace.kernel import CacheView
+    from tailrace.segmentstore.cache.cache_manager import CacheManager
+    from tailrace.segmentstore.metadata.fields import ChunkRef
+    from tailrace.segmentstore.metadata.segment import PendingAppend, Segment
+    from tailrace.segmentstore.metadata.state import ContainerState
+    from tailrace.segmentstore.tier2.chunk_objects import Tier2
+    from tailrace.storage.port import ObjectStore
+
+_logger = structlog.get_logger()
+
+
+class SnapshotHost(Protocol):
+    """What snapshots need of their container."""
+
+    @property
+    def state(self) -> ContainerState:
+        """Committed state."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of this owner."""
+        ...
+
+    async def commit_control(self, operation: ops.ControlOperation) -> None:
+        """Put an operation through the pipeline and wait for its commit."""
+        ...
+
+    async def confirm_owner(self) -> None:
+        """Raise FencedError when the log has a later owner."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPorts:
+    """What snapshots are written with. ``slots`` bounds the objects that the process holds in memory to write."""
+
+    store: ObjectStore
+    tier2: Tier2
+    cache: CacheManager
+    clock: Clock
+    entropy: Entropy
+    cluster_id: bytes
+    slots: asyncio.Semaphore
+
+
+class Snapshots:
+    """The snapshots of one owner of a container."""
+
+    def __init__(self, host: SnapshotHost, ports: SnapshotPorts) -> None:
+        self._host = host
+        self._ports = ports
+        self._turn = asyncio.Lock()
+        self._superseded: dict[str, None] = {}
+        self.sequence = -1
+        """The operation that the last one stands for; -1: there is none of this owner."""
+        self.last_error = ""
+
+    def may_delete(self, key: str) -> bool:
+        """Whether no restore needs a dereferenced object: the newest snapshot is of a state that had it so already."""
+        return key in self._superseded
+
+    async def run(self) -> None:
+        """Take snapshots until cancelled. While Tier 2 does not answer the last one stays the newest."""
+        wait_s = limits.SNAPSHOT_FIRST_S
+        while True:
+            await asyncio.sleep(wait_s)
+            try:
+                taken = await self.take()
+                self.last_error = ""
+            except FencedError:
+                raise
+            except UnavailableError as error:
+                if not self.last_error:
+                    container = self._host.state.container_id
+                    _logger.warning("snapshot_not_stored", container=container, reason=str(error))
+                self.last_error = str(error)
+                taken = False
+            wait_s = limits.SNAPSHOT_INTERVAL_S if taken else limits.SNAPSHOT_RETRY_S
+
+    async def check_newest(self) -> list[SnapshotName]:
+        """See that no later owner stored a snapshot; returns the names of those that are there, the newest one last.
+
+        Raises:
+            FencedError: the log has a later owner. CorruptionError: it has none, so the cluster was restored elsewhere.
+            UnavailableError: it cannot be told.
+        """
+        names = await self._names()
+        if not names or names[-1].epoch <= self._host.epoch:
+            return names
+        await self._host.confirm_owner()
+        container, newest = self._host.state.container_id, names[-1]
+        raise CorruptionError(
+            f"object {newest.key(container)}",
+            f"written by epoch {newest.epoch}, and the log's owner is epoch {self._host.epoch}:"
+            " the container was restored elsewhere",
+        )
+
+    async def check_newest_if_told(self) -> None:
+        """`check_newest`, as far as Tier 2 answers."""
+        try:
+            await self.check_newest()
+        except FencedError:
+            raise
+        except UnavailableError as error:
+            _logger.info("snapshots_not_listed", container=self._host.state.container_id, reason=str(error))
+
+    async def take_last(self, barrier: Callable[[], Awaitable[None]]) -> None:
+        """`take` for a container that is closed: within a bound, and what fails is told and left.
+
+        ``barrier`` waits until everything staged is committed: it is acknowledged, and so must be in it.
+        """
+        try:
+            async with asyncio.timeout(limits.SNAPSHOT_LEAVE_DEADLINE_S):
+                await barrier()
+                await self.take()
+        except (TailraceError, OSError, TimeoutError) as error:
+            reason = str(error) or f"it takes longer than {limits.SNAPSHOT_LEAVE_DEADLINE_S:g} s"
+            _logger.warning("last_snapshot_not_stored", container=self._host.state.container_id, reason=reason)
+
+    async def _names(self) -> list[SnapshotName]:
+        """The names of the snapshots that are there, the newest one last."""
+        container = self._host.state.container_id
+        listed = [parse_key(info.key) async for info in self._ports.store.list(folder(container))]
+        return sorted(found[1] for found in listed if found is not None and found[0] == container)
+
+    async def take(self) -> bool:
+        """Store a snapshot of what is committed, unless it is stored already.
+
+        Returns False when that must wait: recovery left bytes in the log alone, and they are not in Tier 2 yet.
+
+        Raises:
+            FencedError, CorruptionError, UnavailableError: as of `check_newest`; CorruptionError also for bytes that
+                are not those that were written.
+        """
+        async with self._turn:
+            state = self._host.state
+            if state.committed_sequence == self.sequence:
+                await self.check_newest()
+                return True
+            await self.check_newest()
+            runs = capture(state, self._ports.cache)
+            if runs is None:
+                return False
+            body, sequence, gone = checkpoint.encode(state), state.committed_sequence, dict(state.pending_deletes)
+            try:
+                tail = await self._write_tail(runs)
+            finally:
+                for run in runs:
+                    run.release(self._ports.cache)
+            await self._store(sequence, body, tail)
+            # Whoever restored from the last one meanwhile needs what that references; who restores from now on looks
+            # for this one when all is done (docs/adr/0012).
+            names = await self.check_newest()
+            self.sequence, self._superseded = sequence, gone
+            await self._remove_older(names)
+            return True
+
+    async def _write_tail(self, runs: Sequence[TailRun]) -> list[tuple[int, ChunkRef]]:
+        tail: list[tuple[int, ChunkRef]] = []
+        for batch in _batches(runs):
+            async with self._ports.slots:
+                tail += await self._ports.tier2.write([run.section() for run in batch])
+            for run in batch:
+                run.release(self._ports.cache)
+        if tail:
+            # Nothing but the snapshot needs these objects. From now on each later owner knows of them, too.
+            await self._host.commit_control(ops.AddChunks([], list(dict.fromkeys(ref.object_key for _, ref in tail))))
+        return tail
+
+    async def _store(self, sequence: int, body: bytes, tail: Sequence[tuple[int, ChunkRef]]) -> None:
+        ports, container, epoch = self._ports, self._host.state.container_id, self._host.epoch
+        key = SnapshotName(epoch, sequence, ports.entropy.token(6).hex()).key(container)
+        snapshot = Snapshot(ports.cluster_id, container, epoch, sequence, ports.clock.now_ms(), body, tail)
+        await ports.store.put(key, snapshot.encode(key))
+
+    async def _remove_older(self, names: Sequence[SnapshotName]) -> None:
+        """Keep a few. The newest one of all owners always stays; what cannot be deleted now goes with the next one."""
+        container = self._host.state.container_id
+        older = names[: -limits.SNAPSHOTS_KEPT]
+        try:
+            await self._ports.store.delete([name.key(container) for name in older[: limits.DELETE_BATCH_MAX]])
+        except UnavailableError as error:
+            _logger.info("older_snapshots_not_deleted", container=container, reason=str(error))
+
+
+@dataclass(slots=True)
+class TailRun:
+    """Un-tiered bytes of a segment as they are at one moment, pinned in the cache, and what to verify them with."""
+
+    segment_id: int
+    name: str
+    start: int
+    end: int
+    items: list[PendingAppend]
+    pieces: list[tuple[int, CacheView]] = field(default_factory=list)
+
+    def pin(self, segment: Segment, cache: CacheManager) -> bool:
+        """Pin the cached bytes; False when some are not in the cache."""
+        position = self.start
+        for entry in segment.read_index.run(self.start, self.end - self.start):
+            if entry.address < 0:
+                return False
+            self.pieces.append((entry.offset, cache.pin(entry)))
+            position = entry.end
+        return position >= self.end
+
+    def release(self, cache: CacheManager) -> None:
+        """Let the cache have its blocks back."""
+        for _, view in self.pieces:
+            cache.unpin(view)
+        self.pieces.clear()
+
+    def section(self) -> Section:
+        """The bytes, each append verified. Raises CorruptionError."""
+        content = bytearray()
+        for offset, view in self.pieces:
+            content += view.tobytes()[max(self.start - offset, 0) : self.end - offset]
+        data = memoryview(content)
+        for item in self.items:
+            if crc32c(data[item.offset - self.start : item.end - self.start]) != item.crc:
+                raise CorruptionError(
+                    f"segment {self.name} at {item.offset}",
+                    f"{item.length} cached bytes differ from those that were written",
+                )
+        return Section(self.segment_id, self.name, self.start, data)
+
+
+def capture(state: ContainerState, cache: CacheManager) -> list[TailRun] | None:
+    """Everything that Tier 2 does not hold, pinned; None (and nothing pinned): some of it is in the log alone."""
+    runs: list[TailRun] = []
+    for segment in state.segments.values():
+        for run in _runs(segment):
+            runs.append(run)
+            if not run.pin(segment, cache):
+                for pinned in runs:
+                    pinned.release(cache)
+                return None
+    return runs
+
+
+def _runs(segment: Segment) -> Iterator[TailRun]:
+    """The un-tiered ranges of a segment in pieces, cut between appends."""
+    if not segment.pending:
+        return
+    pending = sorted(segment.pending)
+    for start, end in segment.chunks.gaps(segment.start_offset, segment.length):
+        run = TailRun(segment.segment_id, segment.name, start, start, [])
+        for item in pending:
+            if item.end <= start or item.offset >= end:
+                continue
+            stop = min(item.end, end)
+            if run.end > run.start and stop - run.start > limits.FLUSH_OBJECT_MAX_BYTES:
+                yield run
+                run = TailRun(segment.segment_id, segment.name, run.end, run.end, [])
+            run.end = stop
+            if item.offset >= run.start and item.end <= end:
+                run.items.append(item)
+        yield run
+
+
+def _batches(runs: Sequence[TailRun]) -> Iterator[list[TailRun]]:
+    """Runs that share an object."""
+    batch: list[TailRun] = []
+    size = 0
+    for run in runs:
+        if batch and size + run.end - run.start > limits.FLUSH_THRESHOLD_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(run)
+        size += run.end - run.start
+    if batch:
+        yield batch

@@ -1,0 +1,1 @@
+"""The streaming cache of a worker: its bound, throttling of writers, reads through it."""

@@ -1,0 +1,214 @@
+"""The bytes behind the read index: one block cache for all containers of a worker, with a hard bound (cache article).
+
+Entries that Tier 2 holds stand in a list by last use; room is made from its old end. Everything else is only freed by
+the storage writer, so a caller that finds no room waits until a flush or a deletion frees some.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import TYPE_CHECKING, TypeAlias
+
+from tailrace.common import limits
+from tailrace.kernel import BLOCK_BYTES, BlockCache, CacheView, blocks_needed
+from tailrace.segmentstore.cache.throttle import Throttle
+from tailrace.segmentstore.metadata.read_index import Entry, LogPlaces, ReadIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class CacheManager:
+    """Inserts, appends, evicts and frees cache entries; lets callers reserve room and wait for it."""
+
+    def __init__(self, cache: BlockCache) -> None:
+        self.cache = cache
+        self.evictions = 0
+        self._evictable: OrderedDict[Entry, None] = OrderedDict()
+        self._evictable_blocks = 0
+        self.throttle = Throttle(cache.max_bytes, self._kept_bytes, self._press)
+        self._room: asyncio.Future[None] | None = None
+        self._pressure_listeners: list[Callable[[], None]] = []
+
+    def on_pressure(self, listener: Callable[[], None]) -> None:
+        """Call `listener` whenever room is refused, so that storage writers flush at once."""
+        self._pressure_listeners.append(listener)
+
+    def remove_listener(self, listener: Callable[[], None]) -> None:
+        """Undo `on_pressure`."""
+        self._pressure_listeners.remove(listener)
+
+    # -- room ----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def blocks_for(length: int, pieces: int = 1) -> int:
+        """Blocks that are surely enough to commit that many bytes in so many pieces."""
+        return blocks_needed(length) + length // limits.CACHE_ENTRY_MAX_BYTES + pieces + 1
+
+    def reserve(self, blocks: int) -> bool:
+        """Set blocks aside, evicting what may be evicted; False when that is not enough."""
+        if self.cache.reserve(blocks):
+            return True
+        self._evict(blocks)
+        if self.cache.reserve(blocks):
+            return True
+        self._press()
+        return False
+
+    def _press(self) -> None:
+        for listener in self._pressure_listeners:
+            listener()
+
+    def _kept_bytes(self) -> int:
+        """What must stay: bytes that are not in Tier 2, reservations included."""
+        cache = self.cache
+        return cache.max_bytes - (cache.available_blocks + self._evictable_blocks) * BLOCK_BYTES
+
+    def room(self) -> asyncio.Future[None]:
+        """A future that is done when room may have appeared."""
+        if self._room is None or self._room.done():
+            self._room = asyncio.get_running_loop().create_future()
+        return self._room
+
+    def _freed(self) -> None:
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+
+    def _evict(self, blocks: int) -> None:
+        while self.cache.available_blocks < blocks and self._evictable:
+            entry, _ = self._evictable.popitem(last=False)
+            self._evictable_blocks -= blocks_needed(entry.length)
+            entry.owner.remove(entry)
+            self._free(entry)
+            self.evictions += 1
+
+    def _free(self, entry: Entry) -> None:
+        if entry.address >= 0:
+            self.cache.delete(entry.address)
+            entry.address = -1
+
+    # -- entries -------------------------------------------------------------------------------------------------
+
+    def append_tail(self, index: ReadIndex, offset: int, data: Buffer, blocks: int) -> int:
+        """Add committed bytes at a segment's tail, out of a reservation of `blocks`; returns what is left of it."""
+        cache = self.cache
+        view = memoryview(data)
+        position, total = 0, len(view)
+        before = cache.reserved_blocks
+        while position < total:
+            last = index.last
+            take = min(total - position, limits.CACHE_ENTRY_MAX_BYTES)
+            if (
+                last is not None
+                and not last.evictable
+                and last.address >= 0
+                and last.offset + last.length == offset + position
+                and last.length < limits.CACHE_ENTRY_MAX_BYTES
+            ):
+                take = min(take, limits.CACHE_ENTRY_MAX_BYTES - last.length)
+                last.address = cache.append(last.address, last.length, view[position : position + take], True)
+                last.length += take
+            else:
+                address = cache.insert(view[position : position + take], True)
+                index.add(Entry(index, offset + position, take, address))
+            position += take
+        return blocks - (before - cache.reserved_blocks)
+
+    def release(self, blocks: int) -> None:
+        """Give back what is left of a reservation."""
+        if blocks:
+            self.cache.release_reservation(blocks)
+            self._freed()
+
+    def add_log_places(self, index: ReadIndex, offset: int, length: int, places: LogPlaces) -> None:
+        """Note bytes that recovery leaves in the log."""
+        index.add(Entry(index, offset, length, -1, places))
+
+    def insert_fetched(self, index: ReadIndex, offset: int, data: Buffer) -> None:
+        """Keep bytes that were fetched from Tier 2, if there is room without pushing out anything that waits."""
+        view = memoryview(data)
+        end = offset + len(view)
+        position = offset
+        while position < end:
+            gap = index.first_gap(position, end)
+            if gap is None:
+                return
+            stop = min(gap[1], gap[0] + limits.CACHE_ENTRY_MAX_BYTES)
+            piece = view[gap[0] - offset : stop - offset]
+            blocks = blocks_needed(len(piece))
+            self._evict(blocks)
+            if self.cache.available_blocks < blocks:
+                return
+            entry = Entry(index, gap[0], len(piece), self.cache.insert(piece))
+            index.add(entry)
+            self.make_evictable(entry)
+            position = stop
+
+    def make_evictable(self, entry: Entry) -> None:
+        """Tier 2 holds every byte of the entry."""
+        if not entry.evictable:
+            entry.evictable = True
+            if entry.address < 0:
+                entry.owner.remove(entry)
+                return
+            self._evictable[entry] = None
+            self._evictable_blocks += blocks_needed(entry.length)
+            self._freed()
+
+    def touch(self, entry: Entry) -> None:
+        """The entry was read: it becomes the most recently used."""
+        if entry.evictable and entry in self._evictable:
+            self._evictable.move_to_end(entry)
+
+    def drop(self, entry: Entry) -> None:
+        """Free an entry that its index no longer holds."""
+        if entry in self._evictable:
+            del self._evictable[entry]
+            self._evictable_blocks -= blocks_needed(entry.length)
+        self._free(entry)
+        self._freed()
+
+    def drop_below(self, index: ReadIndex, offset: int) -> None:
+        """Free entries that lie wholly below `offset`."""
+        for entry in index.between(0, offset):
+            if entry.end <= offset:
+                index.remove(entry)
+                self.drop(entry)
+
+    def drop_all(self, index: ReadIndex) -> None:
+        """Free all entries of an index."""
+        for entry in index.clear():
+            self.drop(entry)
+
+    def move(self, source: ReadIndex, target: ReadIndex, shift: int) -> None:
+        """Hand over entries after a merge."""
+        for entry in source.clear():
+            entry.offset += shift
+            target.add(entry)
+
+    # -- bytes ---------------------------------------------------------------------------------------------------
+
+    def copy(self, entries: Sequence[Entry], offset: int, length: int) -> bytearray:
+        """Copy cached bytes [offset, offset + length) out of consecutive entries."""
+        content = bytearray(length)
+        target = memoryview(content)
+        position = offset
+        for entry in entries:
+            take = min(entry.end, offset + length) - position
+            at = position - offset
+            self.cache.copy_into(entry.address, entry.length, position - entry.offset, take, target[at : at + take])
+            self.touch(entry)
+            position += take
+        return content
+
+    def pin(self, entry: Entry) -> CacheView:
+        """A view of an entry's bytes; its blocks stay until it is released."""
+        return self.cache.view(entry.address)
+
+    def unpin(self, view: CacheView) -> None:
+        """Release a view of `pin`."""
+        view.release()
+        self._freed()

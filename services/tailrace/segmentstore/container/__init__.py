@@ -1,0 +1,1 @@
+"""The segment container: append path, segment operations, commit, recovery, checkpoints."""

@@ -1,0 +1,140 @@
+"""When a container checkpoints, and what its log may forget after that (design §4)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tailrace.common import limits
+from tailrace.common.errors import DiskFullError
+from tailrace.segmentstore.metadata import checkpoint
+from tailrace.segmentstore.metadata import operations as ops
+
+if TYPE_CHECKING:
+    from tailrace.common.ports import Clock
+    from tailrace.log.port import DurableLog
+    from tailrace.segmentstore.container.committer import Committer
+    from tailrace.segmentstore.container.log_admission import LogSpace
+    from tailrace.segmentstore.container.operation_processor import Pipeline
+    from tailrace.segmentstore.metadata.state import ContainerState
+
+
+class Checkpointer:
+    """Bounds the replay of one container's log."""
+
+    def __init__(
+        self,
+        state: ContainerState,
+        pipeline: Pipeline,
+        log: DurableLog,
+        committer: Committer,
+        clock: Clock,
+        space: LogSpace,
+    ) -> None:
+        self._state = state
+        self._pipeline = pipeline
+        self._log = log
+        self._committer = committer
+        self._clock = clock
+        self._space = space
+        self._bytes = 0
+        self._operations = 0
+        self._frames = log.log_start
+        self._body_bytes = 0
+        self._keep_from = 0
+        self._old_epochs = log.epochs_at_opening >= limits.LOG_EPOCHS_PER_CHECKPOINT
+        self._running = False
+
+    async def run_if_due(self, *, force: bool = False) -> None:
+        """Write a checkpoint when enough was logged since the last one, then truncate the log below what is needed.
+
+        On a full disk it is due earlier, and the log is truncated as soon as the storage writer allows it.
+
+        Raises:
+            DiskFullError: there is no room for a forced one; others are left for later then.
+        """
+        if self._running:
+            return
+        self._running = True
+        try:
+            if force or self._due():
+                await self._run(force)
+            elif self._space.full_reason:
+                await self._truncate_log()
+        finally:
+            self._running = False
+
+    def _due(self) -> bool:
+        interval_bytes = limits.CHECKPOINT_INTERVAL_BYTES
+        if self._space.full_reason:
+            interval_bytes //= limits.CHECKPOINT_FULL_DISK_FACTOR
+        return (
+            self._old_epochs
+            or self._pipeline.written_bytes - self._bytes >= interval_bytes
+            or self._pipeline.operations - self._operations >= limits.CHECKPOINT_INTERVAL_OPERATIONS
+            or self._has_many_frames()
+        )
+
+    def _has_many_frames(self) -> bool:
+        """Whether recovery would take long because of the frames since the last checkpoint, whatever is in them."""
+        frames, worth = self._new_frames, self._body_bytes // limits.CHECKPOINT_BYTES_PER_FRAME
+        if frames < self._log.frames_per_checkpoint(worth):
+            return False
+        return frames >= self._log.frames_per_checkpoint(max(worth, self._flush_worth()))
+
+    @property
+    def _new_frames(self) -> int:
+        return self._log.next_sequence - self._frames
+
+    def _flush_worth(self) -> int:
+        """How many frames a flush is worth: each segment gets a chunk, which compaction reads again."""
+        pending = sum(1 for segment in self._state.segments.values() if segment.pending)
+        return pending * limits.CHECKPOINT_FRAMES_PER_SEGMENT
+
+    def wants_flush(self) -> bool:
+        """Whether everything should be flushed now: a checkpoint is due because of the log's frames, which are dear.
+
+        They can only go when nothing in them is missing in Tier 2.
+        """
+        dear = self._log.frames_cost_requests and self._has_many_frames()
+        return dear and self._new_frames >= self._flush_worth()
+
+    async def _run(self, force: bool) -> None:
+        if not await self._room(self._body_bytes, force):
+            return
+        written, count, frames = self._pipeline.written_bytes, self._pipeline.operations, self._log.next_sequence
+        self._state.forget_merged(self._clock.now_ms() - int(limits.MERGED_SOURCES_REMEMBERED_S * 1000))
+        last = self._committer.last_frame
+        keep_from = 0
+        if last is not None:
+            keep_from = last.sequence + 1 if last.span_start is None else last.span_start.sequence
+        body, as_of = checkpoint.encode(self._state), self._state.committed_sequence
+        self._body_bytes = len(body)
+        if not await self._room(len(body), force):
+            return
+        future = self._pipeline.stage_control(ops.Checkpoint(as_of, body))
+        self._bytes, self._operations, self._frames, self._old_epochs = written, count, frames, False
+        await future
+        self._keep_from = keep_from
+        await self._truncate_log()
+
+    async def _room(self, body_bytes: int, wait: bool) -> bool:
+        """Whether a checkpoint may be staged now."""
+        while True:
+            try:
+                again = self._space.check_background(body_bytes)
+            except DiskFullError:
+                if wait:
+                    raise
+                return False
+            if again is None:
+                return True
+            await asyncio.shield(again)
+
+    async def _truncate_log(self) -> None:
+        keep_from = self._keep_from
+        for segment in self._state.segments.values():
+            if segment.pending:
+                keep_from = min(keep_from, min(item.frame_sequence for item in segment.pending))
+        if keep_from > self._log.log_start:
+            await self._log.truncate(keep_from)

@@ -1,0 +1,109 @@
+"""Room in a container's log for everything that is staged: asked for before an operation is, so that none is stuck.
+
+What is refused on a full disk is counted, and told in two lines: when the disk is found full, and when it is not any
+more (design §3.5; issue "Bad input").
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from tailrace.common import limits
+from tailrace.common.errors import DiskFullError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tailrace.log.port import DurableLog
+    from tailrace.segmentstore.container.operation_processor import Pipeline
+
+_logger = structlog.get_logger()
+
+
+class LogSpace:
+    """What may be staged. ``became_full`` is called when the disk is found full, so that space is given back."""
+
+    def __init__(self, container_id: int, log: DurableLog, pipeline: Pipeline, became_full: Callable[[], None]) -> None:
+        self._container_id = container_id
+        self._log = log
+        self._pipeline = pipeline
+        self._became_full = became_full
+        self._refused = 0
+        self.full_reason = ""
+
+    def check(self, body_bytes: int, *, reserved: bool = False) -> asyncio.Future[None] | None:
+        """Whether an operation may be staged now. ``reserved``: it gives space back.
+
+        Returns None if so, else a future: ask again when it is done.
+
+        Raises:
+            DiskFullError: the disk is full.
+        """
+        pipeline = self._pipeline
+        if not pipeline.has_room():
+            return pipeline.room()
+        try:
+            more_space = self._log.check_space(*pipeline.unwritten(body_bytes), reserved=reserved)
+        except DiskFullError as error:
+            self._refuse(error)
+            raise
+        if more_space is None:
+            return None
+        return pipeline.room() if pipeline.unwritten_bytes else more_space
+
+    async def wait(self, body_bytes: int, *, reserved: bool = False) -> None:
+        """Wait until such an operation may be staged; nothing may be awaited between this and the staging.
+
+        Raises:
+            DiskFullError: the disk is full.
+        """
+        while (again := self.check(body_bytes, reserved=reserved)) is not None:
+            await asyncio.shield(again)  # others wait for the same future
+
+    def check_background(self, body_bytes: int) -> asyncio.Future[None] | None:
+        """As `check`, for an operation of the container's own that gives space back: bounded in number, not refused.
+
+        Raises:
+            DiskFullError: the reserve is used up.
+        """
+        more_space = self._log.check_space(*self._pipeline.unwritten(body_bytes), reserved=True)
+        if more_space is None:
+            return None
+        return self._pipeline.room() if self._pipeline.unwritten_bytes else more_space
+
+    async def wait_background(self, body_bytes: int) -> None:
+        """Wait until `check_background` allows it, however long a full disk stays full."""
+        while True:
+            try:
+                again = self.check_background(body_bytes)
+            except DiskFullError:
+                await asyncio.sleep(limits.LOG_PREALLOCATE_RETRY_S)
+                continue
+            if again is None:
+                return
+            await asyncio.shield(again)
+
+    # -- telling -------------------------------------------------------------------------------------------------
+
+    def _refuse(self, error: DiskFullError) -> None:
+        self._refused += 1
+        if not self.full_reason:
+            self.full_reason = str(error)
+            _logger.error("log_disk_full", container=self._container_id, reason=self.full_reason)
+            self._became_full()
+
+    def look_again(self) -> None:
+        """Tell when a full disk has room again."""
+        if not self.full_reason:
+            return
+        try:
+            more_space = self._log.check_space(*self._pipeline.unwritten(limits.CONTROL_OPERATION_MAX_BYTES))
+        except DiskFullError:
+            return
+        if more_space is None:
+            _logger.warning("log_disk_has_room", container=self._container_id, refused_operations=self._refused)
+            self._refused = 0
+            self.full_reason = ""

@@ -1,0 +1,359 @@
+"""The pipeline: operations in strict order, group commit, completion in order (design §3).
+
+Staging is synchronous: an operation is numbered and its record written to the current frame at once. Frames go to the
+log as soon as it has capacity; what arrives meanwhile shares the next frame. How many frames may be in flight, and how
+many before one that is not full waits and fills, is a property of the log. When a frame is durable, the operations
+that end in it are committed in order. No operation is ever taken back: the pipeline either commits it or the container
+stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, TypeAlias
+
+from tailrace.common import limits
+from tailrace.common.errors import ContainerStoppedError, OutcomeUnknownError, TailraceError
+from tailrace.segmentstore.metadata import operation_log
+from tailrace.segmentstore.metadata import operations as ops
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tailrace.log.port import DurableLog
+    from tailrace.segmentstore.api import AppendRequest
+    from tailrace.segmentstore.metadata.fields import Attributes
+    from tailrace.segmentstore.metadata.segment import Segment
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+_ARENA_BYTES = limits.LOG_FRAME_MAX_BYTES
+_ARENAS_POOLED_MAX_BYTES = 8 * limits.MIB
+
+
+class StagedAppend:
+    """An append on its way to the log.
+
+    ``pieces`` are views of the frames that hold its data; ``begin`` is the frame where its record begins, which may
+    hold none of it.
+    """
+
+    __slots__ = (
+        "attributes",
+        "begin",
+        "blocks",
+        "crc",
+        "length",
+        "offset",
+        "pieces",
+        "request",
+        "segment",
+        "sequence",
+        "size",
+    )
+
+    def __init__(
+        self, request: AppendRequest, segment: Segment, offset: int, crc: int, attributes: Attributes, blocks: int
+    ) -> None:
+        self.request = request
+        self.segment = segment
+        self.offset = offset
+        self.length = request.length
+        self.crc = crc
+        self.attributes = attributes
+        self.blocks = blocks
+        self.sequence = 0
+        self.size = 0
+        self.pieces: list[tuple[Frame, memoryview]] = []
+        self.begin: Frame
+
+
+class StagedControl:
+    """Any other operation on its way to the log."""
+
+    __slots__ = ("future", "operation", "sequence", "size")
+
+    def __init__(self, operation: ops.ControlOperation, future: asyncio.Future[None]) -> None:
+        self.operation = operation
+        self.future = future
+        self.sequence = 0
+        self.size = 0
+
+
+Staged: TypeAlias = StagedAppend | StagedControl
+
+
+class Frame:
+    """A frame being filled, written or synced. ``span_start`` is the frame where its last, unended operation began."""
+
+    __slots__ = ("arena", "items", "keep_arena", "sequence", "span_start", "used")
+
+    def __init__(self, arena: bytearray) -> None:
+        self.arena = memoryview(arena)
+        self.used = 0
+        self.items: list[Staged] = []
+        self.sequence = -1
+        self.span_start: Frame | None = None
+        self.keep_arena = False
+
+
+class Pipeline:
+    """Numbers, frames, writes and completes operations.
+
+    ``commit(frame)`` is called for each durable frame in order; ``lost(error)`` when the log fails: the owner must then
+    call `stop`.
+    """
+
+    def __init__(
+        self,
+        log: DurableLog,
+        next_sequence: int,
+        commit: Callable[[Frame], None],
+        lost: Callable[[Exception], None],
+    ) -> None:
+        self._log = log
+        self._next_sequence = next_sequence
+        self._commit = commit
+        self._lost = lost
+        self._frame_max = min(_ARENA_BYTES, log.frame_target_bytes)
+        self._arenas: list[bytearray] = []
+        self._frame = self._new_frame()
+        self._queued: deque[Frame] = deque()
+        self._writing: deque[tuple[Frame, asyncio.Future[int]]] = deque()
+        self._writing_bytes = 0
+        self._unfinished: list[Frame] = []  # durable, and their commit failed halfway
+        self._flush_scheduled = False
+        self._stopped: Exception | None = None
+        self._room: asyncio.Future[None] | None = None
+        self.staged_bytes = 0
+        self.unwritten_bytes = 0  # of the staged ones: in frames that the log does not have yet
+        self.operations = 0
+        self.written_bytes = 0
+
+    @property
+    def next_sequence(self) -> int:
+        """Number that the next operation gets."""
+        return self._next_sequence
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits for the log."""
+        return not self._writing and not self._queued and not self._frame.used
+
+    def unwritten(self, body_bytes: int) -> tuple[int, int]:
+        """Payload bytes and frames, at most, that the log is still to get once such an operation is staged."""
+        fragments = 2 + body_bytes // (self._frame_max - operation_log.RECORD.size)
+        return self.unwritten_bytes + body_bytes + fragments * operation_log.RECORD.size, len(self._queued) + fragments
+
+    def has_room(self) -> bool:
+        """Whether another operation may be staged (bounded by bytes, whatever their number)."""
+        return self.staged_bytes < limits.ALL_CONNECTIONS_IN_FLIGHT_MAX_BYTES
+
+    def room(self) -> asyncio.Future[None]:
+        """A future that is done when `has_room` may have become true."""
+        if self._room is None or self._room.done():
+            self._room = asyncio.get_running_loop().create_future()
+        return self._room
+
+    # -- staging -------------------------------------------------------------------------------------------------
+
+    def stage_append(self, item: StagedAppend, header: bytes, data: Sequence[Buffer]) -> None:
+        """Write an append's record; the data is copied into the frame."""
+        item.sequence = self._take_sequence()
+        frame = self._frame
+        size = operation_log.RECORD.size + len(header) + item.length
+        if frame.used + size > self._frame_max and size <= self._frame_max:
+            self._close_frame()
+            frame = self._frame
+        if frame.used + size > self._frame_max:
+            self._stage_spanning(ops.OperationType.APPEND, item, [header, *data], len(header))
+            return
+        arena, at = frame.arena, frame.used
+        body_length = size - operation_log.RECORD.size
+        operation_log.RECORD.pack_into(
+            arena, at, ops.OperationType.APPEND, operation_log.BEGIN | operation_log.END, 0, body_length, item.sequence
+        )
+        at += operation_log.RECORD.size
+        arena[at : at + len(header)] = header
+        at += len(header)
+        data_start = at
+        for buffer in data:
+            arena[at : at + len(buffer)] = buffer
+            at += len(buffer)
+        item.pieces = [(frame, arena[data_start:at])]
+        item.begin = frame
+        frame.used = at
+        self._staged(frame, item, size)
+
+    def stage_control(self, operation: ops.ControlOperation) -> asyncio.Future[None]:
+        """Write any other operation's record; the future is done when it is committed."""
+        if self._stopped is not None:
+            raise self._stopped
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        item = StagedControl(operation, future)
+        item.sequence = self._take_sequence()
+        body = operation.encode()
+        size = operation_log.RECORD.size + len(body)
+        frame = self._frame
+        if frame.used + size > self._frame_max and size <= self._frame_max:
+            self._close_frame()
+            frame = self._frame
+        if frame.used + size > self._frame_max:
+            self._stage_spanning(operation.TYPE, item, [body], len(body))
+            return future
+        flags = operation_log.BEGIN | operation_log.END
+        operation_log.RECORD.pack_into(frame.arena, frame.used, operation.TYPE, flags, 0, len(body), item.sequence)
+        frame.arena[frame.used + operation_log.RECORD.size : frame.used + size] = body
+        frame.used += size
+        self._staged(frame, item, size)
+        return future
+
+    def _take_sequence(self) -> int:
+        sequence = self._next_sequence
+        self._next_sequence += 1
+        return sequence
+
+    def _staged(self, frame: Frame, item: Staged, size: int) -> None:
+        frame.items.append(item)
+        item.size = size
+        self.staged_bytes += size
+        self.unwritten_bytes += size
+        self.operations += 1
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _stage_spanning(self, kind: ops.OperationType, item: Staged, body: Sequence[Buffer], skip: int) -> None:
+        """Write a record in fragments over as many frames as it takes; `skip` bytes of the body are no data."""
+        total = sum(len(part) for part in body)
+        begin: Frame | None = None
+        size = 0
+        position = 0
+        parts = deque(memoryview(part) for part in body)
+        while position < total:
+            if self._frame_max - self._frame.used <= operation_log.RECORD.size:
+                self._close_frame(begin)
+            frame = self._frame
+            begin = begin or frame
+            take = min(total - position, self._frame_max - frame.used - operation_log.RECORD.size)
+            first, last = position == 0, position + take == total
+            flags = (operation_log.BEGIN if first else 0) | (operation_log.END if last else 0)
+            operation_log.RECORD.pack_into(frame.arena, frame.used, kind, flags, 0, take, item.sequence)
+            start = frame.used + operation_log.RECORD.size
+            _fill(frame.arena, start, take, parts)
+            if isinstance(item, StagedAppend) and position == 0:
+                item.begin = frame
+            if isinstance(item, StagedAppend) and position + take > skip:
+                item.pieces.append((frame, frame.arena[start + max(skip - position, 0) : start + take]))
+                frame.keep_arena = True
+            frame.used = start + take
+            size += take + operation_log.RECORD.size
+            position += take
+        self._staged(self._frame, item, size)
+
+    # -- frames --------------------------------------------------------------------------------------------------
+
+    def _new_frame(self) -> Frame:
+        return Frame(self._arenas.pop() if self._arenas else bytearray(self._frame_max))
+
+    def _close_frame(self, span_start: Frame | None = None) -> None:
+        self._frame.span_start = span_start
+        if self._frame.used:
+            self._queued.append(self._frame)
+            self._frame = self._new_frame()
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        if self._stopped is not None:
+            return
+        log = self._log
+        while len(self._writing) < log.frames_in_flight_max:
+            if self._writing_bytes + self._frame_max > limits.LOG_UNACKNOWLEDGED_MAX_BYTES:
+                return
+            if self._queued:
+                frame = self._queued.popleft()
+            elif self._frame.used and len(self._writing) < log.part_frames_in_flight_max:
+                frame = self._frame
+                self._frame = self._new_frame()
+            else:
+                return
+            frame.sequence = log.next_sequence
+            self.written_bytes += frame.used
+            self.unwritten_bytes -= frame.used
+            self._writing_bytes += frame.used
+            future = log.append([frame.arena[: frame.used]])
+            self._writing.append((frame, future))
+            future.add_done_callback(self._written)
+
+    def _written(self, _: asyncio.Future[int]) -> None:
+        if self._stopped is not None:
+            return
+        while self._writing and self._writing[0][1].done():
+            frame, future = self._writing[0]
+            error = ContainerStoppedError("the log was closed") if future.cancelled() else future.exception()
+            if error is not None:
+                self._lost(error if isinstance(error, Exception) else ContainerStoppedError(str(error)))
+                return
+            self._writing.popleft()
+            self._writing_bytes -= frame.used
+            try:
+                self._complete(frame)
+            except Exception as failure:
+                # State and log disagree: whatever came after would be built on a state with a hole.
+                self._unfinished.append(frame)
+                self._lost(failure)
+                return
+        self._flush()
+
+    def _complete(self, frame: Frame) -> None:
+        for item in frame.items:
+            self.staged_bytes -= item.size
+        self._commit(frame)
+        if not frame.keep_arena and len(self._arenas) * self._frame_max < _ARENAS_POOLED_MAX_BYTES:
+            arena = frame.arena.obj
+            frame.items.clear()
+            self._arenas.append(arena)  # type: ignore[arg-type]  # the object behind a view of ours is a bytearray
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def stop(self, cause: Exception) -> list[Staged]:
+        """Refuse everything from now on; returns the operations whose outcome is unknown."""
+        if self._stopped is not None:
+            return []
+        stopped = cause if isinstance(cause, TailraceError) else ContainerStoppedError(str(cause))
+        self._stopped = stopped
+        items: list[Staged] = []
+        for frame, future in self._writing:
+            future.remove_done_callback(self._written)
+            if not future.done():
+                future.cancel()
+            elif not future.cancelled():
+                future.exception()  # seen: `cause` says as much
+            items.extend(frame.items)
+        for frame in (*self._unfinished, *self._queued, self._frame):
+            items.extend(frame.items)
+        self._writing.clear()
+        self._queued.clear()
+        for item in items:
+            if isinstance(item, StagedControl) and not item.future.done():
+                item.future.set_exception(OutcomeUnknownError(f"the container stopped: {stopped}"))
+                item.future.exception()  # a caller that went away must not make the loop complain
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+        return items
+
+
+def _fill(arena: memoryview, at: int, length: int, parts: deque[memoryview]) -> None:
+    end = at + length
+    while at < end:
+        part = parts[0]
+        take = min(len(part), end - at)
+        arena[at : at + take] = part[:take]
+        at += take
+        if take == len(part):
+            parts.popleft()
+        else:
+            parts[0] = part[take:]

@@ -1,0 +1,275 @@
+"""Rebuilding a container's state from its log (design §4).
+
+First the last complete checkpoint is found; then every operation after the one it stands for is applied. Appends
+from before it matter only for bytes that Tier 2 does not hold: those stay in the log and the read index points there.
+Appends after it go to the cache while that has room, else they stay in the log too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tailrace.common.errors import CorruptionError, DataLossError
+from tailrace.kernel import BLOCK_BYTES
+from tailrace.segmentstore.metadata import checkpoint, operation_log
+from tailrace.segmentstore.metadata import operations as ops
+from tailrace.segmentstore.metadata.segment import PendingAppend, Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tailrace.log.port import ReadableLog
+    from tailrace.segmentstore.cache.cache_manager import CacheManager
+    from tailrace.segmentstore.metadata.fields import ChunkRef
+    from tailrace.segmentstore.metadata.read_index import LogPlaces, ReadIndex
+    from tailrace.segmentstore.metadata.state import ContainerState
+
+
+@dataclass(frozen=True, slots=True)
+class _EarlyAppend:
+    """An append from before the checkpoint, in coordinates that merges shift."""
+
+    offset: int
+    length: int
+    crc: int
+    begin_frame: int
+    places: LogPlaces
+
+    def shifted(self, shift: int) -> _EarlyAppend:
+        return _EarlyAppend(self.offset + shift, self.length, self.crc, self.begin_frame, self.places)
+
+
+class _Run:
+    """Appends to one segment that follow each other, in one frame."""
+
+    __slots__ = ("length", "offset", "pieces", "places", "segment")
+
+    def __init__(self, segment: Segment, offset: int) -> None:
+        self.segment = segment
+        self.offset = offset
+        self.length = 0
+        self.pieces: list[memoryview] = []
+        self.places: list[LogPlaces] = []
+
+
+class Recovery:
+    """Replays one container's log into a fresh state."""
+
+    def __init__(self, log: ReadableLog, state: ContainerState, cache: CacheManager) -> None:
+        self._log = log
+        self._state = state
+        self._cache = cache
+        # A quarter of the cache stays free, so that the container can serve and flush at once.
+        self._spare_blocks = cache.cache.max_bytes // (4 * BLOCK_BYTES)
+        self._early: dict[int, list[_EarlyAppend]] = {}
+        self._runs: dict[int, _Run] = {}
+        self.operations = 0
+
+    async def run(self) -> None:
+        """Replay everything, and see that every byte of every segment is somewhere.
+
+        Raises:
+            CorruptionError, DataLossError, FormatVersionError: the state cannot be right; names the place.
+        """
+        await self.replay()
+        for segment, start, end in missing_bytes(self._state):
+            raise DataLossError(f"segment {segment.name}: bytes {start} to {end} are neither in the log nor in Tier 2")
+        self._state.reset_staged()
+
+    async def replay(self) -> None:
+        """Bring the committed state to the end of the log; `run` without its last look. Errors of `run`."""
+        as_of = await self._load_checkpoint()
+        assembler = operation_log.Assembler()
+        expected = -1
+        last_sequence = -1
+        async for frame in self._log.recover():
+            place = f"log of container {self._state.container_id}, frame {frame.sequence}"
+            if 0 <= last_sequence != frame.sequence - 1:
+                raise DataLossError(f"{place}: frame {last_sequence + 1} is missing")
+            last_sequence = frame.sequence
+            for placed in assembler.feed(frame.sequence, frame.payload, place):
+                if placed.sequence != expected:
+                    self._check_order(placed, expected, place)
+                expected = placed.sequence + 1
+                self.operations += 1
+                if placed.sequence <= as_of:
+                    self._early_operation(placed.operation, placed.places)
+                    continue
+                if self._early:
+                    self._settle_early()
+                self._apply(placed, place)
+            self._insert_runs()  # payloads are valid until the next step
+        self._settle_early()
+
+    async def _load_checkpoint(self) -> int:
+        assembler = operation_log.Assembler(ops.OperationType.CHECKPOINT)
+        found: ops.Checkpoint | None = None
+        async for frame in self._log.recover():
+            place = f"log of container {self._state.container_id}, frame {frame.sequence}"
+            for placed in assembler.feed(frame.sequence, frame.payload, place):
+                assert isinstance(placed.operation, ops.Checkpoint)
+                found = ops.Checkpoint(placed.operation.as_of_sequence, bytes(placed.operation.body))
+        if found is None:
+            return 0
+        place = f"checkpoint of container {self._state.container_id} as of {found.as_of_sequence}"
+        checkpoint.load(self._state, found.as_of_sequence, found.body, place)
+        return found.as_of_sequence
+
+    def _check_order(self, placed: operation_log.Placed, expected: int, place: str) -> None:
+        """The first operation of the log need not be the expected one, as long as none is missing."""
+        if expected >= 0:
+            raise CorruptionError(place, f"operation {placed.sequence} where {expected} should be")
+        if placed.sequence > self._state.next_sequence:
+            raise DataLossError(
+                f"{place}: begins with operation {placed.sequence}, {self._state.next_sequence} is missing"
+            )
+
+    # -- before the checkpoint -----------------------------------------------------------------------------------
+
+    def _early_operation(self, operation: ops.Operation, places: LogPlaces) -> None:
+        if isinstance(operation, ops.Append):
+            length = len(operation.data)
+            if not length:
+                return
+            segment = self._state.segments.get(operation.segment_id)
+            end = operation.offset + length
+            if segment is not None and segment.chunks.covers(max(operation.offset, segment.start_offset), end):
+                return
+            item = _EarlyAppend(operation.offset, length, operation.crc, places[0][0], _data_places(places, length))
+            self._early.setdefault(operation.segment_id, []).append(item)
+        elif isinstance(operation, ops.Merge):
+            moved = self._early.pop(operation.source_id, [])
+            if moved:
+                target = self._early.setdefault(operation.target_id, [])
+                target.extend(item.shifted(operation.target_offset) for item in moved)
+
+    def _settle_early(self) -> None:
+        early, self._early = self._early, {}
+        for segment_id, items in early.items():
+            resolved, shift = self._state.resolve(segment_id)
+            segment = self._state.segments.get(resolved)
+            if segment is None:
+                continue
+            for item in (item.shifted(shift) for item in items):
+                start, end = max(item.offset, segment.start_offset), item.offset + item.length
+                if end > start and not segment.chunks.covers(start, end):
+                    self._left_in_log(segment, item)
+
+    def _left_in_log(self, segment: Segment, item: _EarlyAppend) -> None:
+        self._cache.add_log_places(segment.read_index, item.offset, item.length, item.places)
+        segment.add_pending(PendingAppend(item.offset, item.length, item.crc, item.begin_frame))
+
+    # -- after the checkpoint ------------------------------------------------------------------------------------
+
+    def _apply(self, placed: operation_log.Placed, place: str) -> None:
+        state, operation = self._state, placed.operation
+        if type(operation) is ops.Append:
+            state.apply(placed.sequence, operation, place)
+            self._append_data(operation, placed.places)
+            return
+        self._insert_runs()
+        before = {segment_id: state.segments.get(segment_id) for segment_id in _affected(operation)}
+        state.apply(placed.sequence, operation, place)
+        if isinstance(operation, ops.Merge):
+            source, target = before[operation.source_id], before[operation.target_id]
+            assert source is not None
+            assert target is not None
+            self._cache.move(source.read_index, target.read_index, operation.target_offset)
+        elif isinstance(operation, ops.Delete):
+            segment = before[operation.segment_id]
+            assert segment is not None
+            self._cache.drop_all(segment.read_index)
+        elif isinstance(operation, ops.Truncate):
+            segment = state.segments[operation.segment_id]
+            self._cache.drop_below(segment.read_index, segment.start_offset)
+        elif isinstance(operation, ops.AddChunks):
+            for identifier, ref in operation.refs:
+                resolved, shift = state.resolve(identifier)
+                mark_tiered(state.segments.get(resolved), ref.shifted(shift), self._cache)
+
+    def _append_data(self, operation: ops.Append, places: LogPlaces) -> None:
+        """Note the bytes; those of one segment and one frame come into the cache together."""
+        segment_id, offset, crc, _, data = operation
+        length = len(data)
+        if not length:
+            return
+        run = self._runs.get(segment_id)
+        if run is None:
+            run = self._runs[segment_id] = _Run(self._state.segments[segment_id], offset)
+        run.pieces.append(data)
+        run.places.append(places)
+        run.length += length
+        segment = run.segment
+        segment.pending.append(PendingAppend(offset, length, crc, places[0][0]))
+        segment.pending_bytes += length
+
+    def _insert_runs(self) -> None:
+        """Bring the noted bytes into the cache; what has no room there stays in the log."""
+        if not self._runs:
+            return
+        cache = self._cache
+        for run in self._runs.values():
+            index, offset, blocks = run.segment.read_index, run.offset, cache.blocks_for(run.length)
+            if cache.cache.available_blocks > blocks + self._spare_blocks and cache.reserve(blocks):
+                data = run.pieces[0] if len(run.pieces) == 1 else b"".join(run.pieces)
+                cache.release(cache.append_tail(index, offset, data, blocks))
+                continue
+            for piece, places in zip(run.pieces, run.places, strict=True):
+                self._insert(index, offset, piece, places)
+                offset += len(piece)
+        self._runs.clear()
+
+    def _insert(self, index: ReadIndex, offset: int, data: memoryview, places: LogPlaces) -> None:
+        """One append into the cache, as long as there is room."""
+        cache, length = self._cache, len(data)
+        blocks = cache.blocks_for(length)
+        if cache.cache.available_blocks > blocks + self._spare_blocks and cache.reserve(blocks):
+            cache.release(cache.append_tail(index, offset, data, blocks))
+        else:
+            cache.add_log_places(index, offset, length, _data_places(places, length))
+
+
+def missing_bytes(state: ContainerState) -> Iterator[tuple[Segment, int, int]]:
+    """Ranges of segments that are neither in Tier 2 nor in the log: there must be none."""
+    for segment in state.segments.values():
+        pending = sorted(segment.pending)
+        for gap_start, gap_end in segment.chunks.gaps(segment.start_offset, segment.length):
+            position = gap_start
+            for item in pending:
+                if item.offset <= position < item.end:
+                    position = item.end
+            if position < gap_end:
+                yield segment, position, gap_end
+
+
+def _data_places(places: LogPlaces, length: int) -> LogPlaces:
+    """The part of an operation's places that holds its last `length` bytes: the data."""
+    if len(places) == 1:
+        ((frame_sequence, offset, fragment),) = places
+        return ((frame_sequence, offset + fragment - length, length),)
+    result: list[tuple[int, int, int]] = []
+    left = length
+    for frame_sequence, offset, fragment in reversed(places):
+        take = min(left, fragment)
+        if take:
+            result.append((frame_sequence, offset + fragment - take, take))
+        left -= take
+    return tuple(reversed(result))
+
+
+def _affected(operation: ops.Operation) -> tuple[int, ...]:
+    if isinstance(operation, ops.Merge):
+        return operation.source_id, operation.target_id
+    if isinstance(operation, ops.Delete):
+        return (operation.segment_id,)
+    return ()
+
+
+def mark_tiered(segment: Segment | None, ref: ChunkRef, cache: CacheManager) -> None:
+    """Entries that Tier 2 holds now may be evicted."""
+    if segment is None:
+        return
+    for entry in segment.read_index.between(ref.segment_offset, ref.end):
+        if segment.chunks.covers(max(entry.offset, segment.start_offset), entry.end):
+            cache.make_evictable(entry)

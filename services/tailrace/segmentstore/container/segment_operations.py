@@ -1,0 +1,158 @@
+"""Operations on a container's segments that are no appends: each is checked against the staged state and staged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.common import limits
+from tailrace.common.errors import (
+    BadRequestError,
+    NoSuchSegmentError,
+    OverloadedError,
+    SegmentExistsError,
+    SegmentSealedError,
+    SegmentTruncatedError,
+)
+from tailrace.common.names import check_segment_name
+from tailrace.segmentstore.api import (
+    CREATION_TIME,
+    EVENT_COUNT,
+    AttributeUpdate,
+    AttributeUpdateType,
+    MergeResult,
+    SegmentKind,
+)
+from tailrace.segmentstore.container.lifecycle import ContainerLife
+from tailrace.segmentstore.metadata import attribute_stage
+from tailrace.segmentstore.metadata import operations as ops
+from tailrace.segmentstore.metadata.segment import Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace.segmentstore.metadata.fields import Attributes
+
+
+class SegmentControl(ContainerLife):
+    """The part of a container that creates, changes and removes segments."""
+
+    async def create_segment(
+        self,
+        segment: str,
+        *,
+        kind: SegmentKind = SegmentKind.STREAM,
+        key_length: int = 0,
+        attributes: Sequence[tuple[bytes, int]] = (),
+    ) -> None:
+        """See `SegmentContainer.create_segment`."""
+        check_segment_name(segment)
+        if not 0 <= key_length <= limits.ATTRIBUTE_KEY_MAX_BYTES:
+            raise BadRequestError(f"key length {key_length} is not between 0 and {limits.ATTRIBUTE_KEY_MAX_BYTES}")
+        await self._control_room()
+        if segment in self.state.staged_by_name:
+            await self._barrier()
+            raise SegmentExistsError(segment)
+        if len(self.state.staged_by_name) >= limits.ACTIVE_SEGMENTS_PER_CONTAINER_MAX:
+            raise OverloadedError(f"container {self._id} has {len(self.state.staged_by_name)} segments, its bound")
+        now = self._clock.now_ms()
+        identifier = self._pipeline.next_sequence
+        values = [(CREATION_TIME, now), (EVENT_COUNT, 0), *attributes]
+        created = Segment(identifier, segment, kind, key_length, now)
+        created.latest.update(values)
+        self.state.staged_by_name[segment] = self.state.staged_creates[identifier] = created
+        await self._pipeline.stage_control(ops.Create(identifier, segment, kind, key_length, now, values))
+
+    async def seal(self, segment: str) -> int:
+        """See `SegmentContainer.seal`."""
+        await self._control_room()
+        target = self._staged(segment)
+        if target.staged_sealed:
+            await self._barrier()
+            raise SegmentSealedError(segment)
+        target.staged_sealed = True
+        await self._pipeline.stage_control(ops.Seal(target.segment_id, self._clock.now_ms()))
+        return target.length
+
+    async def truncate(self, segment: str, offset: int) -> None:
+        """See `SegmentContainer.truncate`."""
+        await self._control_room(gives_space=True)
+        target = self._staged(segment)
+        if not target.staged_start <= offset <= target.staged_length:
+            raise SegmentTruncatedError(segment, target.staged_start)
+        if offset == target.staged_start:
+            await self._barrier()
+            return
+        target.staged_start = offset
+        await self._pipeline.stage_control(ops.Truncate(target.segment_id, offset))
+
+    async def delete(self, segment: str) -> None:
+        """See `SegmentContainer.delete`."""
+        await self._control_room(gives_space=True)
+        target = self._staged(segment)
+        del self.state.staged_by_name[segment]
+        target.staged_gone = target.staged_sealed = True
+        await self._pipeline.stage_control(ops.Delete(target.segment_id))
+
+    async def merge(self, target: str, source: str, updates: Sequence[AttributeUpdate] = ()) -> MergeResult:
+        """See `SegmentContainer.merge`."""
+        await self._control_room()
+        while True:
+            into = self._staged(target)
+            origin = self.state.staged_by_name.get(source)
+            if origin is None:
+                return await self._merged_before(into, source)
+            if origin is into:
+                raise BadRequestError("a segment cannot be merged into itself")
+            if (into.kind | origin.kind) & SegmentKind.TABLE:
+                raise BadRequestError(f"{source} and {target} cannot be merged: one is a table segment")
+            attribute_stage.check_updates(into, updates)
+            added = AttributeUpdate(EVENT_COUNT, AttributeUpdateType.ACCUMULATE, self.state.merge_event_count(origin))
+            if absent := attribute_stage.missing(into, updates):
+                await self._attributes.load(into, absent)
+                await self._control_room()
+                continue
+            break
+        if into.staged_sealed:
+            raise SegmentSealedError(target)
+        if origin.staged_start:
+            raise SegmentTruncatedError(source, origin.staged_start)
+        own = [update for update in updates if update.attribute_id != EVENT_COUNT]
+        values = attribute_stage.final_values(into, [*own, added], into.staged_length)
+        return await self._stage_merge(into, origin, values)
+
+    async def _stage_merge(self, into: Segment, origin: Segment, values: Attributes) -> MergeResult:
+        offset, length = into.staged_length, origin.staged_length
+        into.staged_length += length
+        into.latest.update(values)
+        into.inflight += 1
+        del self.state.staged_by_name[origin.name]
+        origin.staged_gone = origin.staged_sealed = True
+        operation = ops.Merge(into.segment_id, origin.segment_id, offset, length, self._clock.now_ms(), values)
+        await self._pipeline.stage_control(operation)
+        return MergeResult(offset, offset + length)
+
+    async def _merged_before(self, target: Segment, source: str) -> MergeResult:
+        """The answer to a merge that happened already (it may still be on its way to the log)."""
+        await self._barrier()
+        known = self.state.merged.get(source)
+        if known is None or known.target_id != target.segment_id:
+            raise NoSuchSegmentError(source)
+        return MergeResult(known.target_offset, target.length)
+
+    async def update_attributes(self, segment: str, updates: Sequence[AttributeUpdate]) -> None:
+        """See `SegmentContainer.update_attributes`."""
+        await self._control_room()
+        while True:
+            target = self._staged(segment)
+            attribute_stage.check_updates(target, updates)
+            absent = attribute_stage.missing(target, updates)
+            if not absent:
+                break
+            await self._attributes.load(target, absent)
+            await self._control_room()
+        if target.staged_sealed:
+            raise SegmentSealedError(segment)
+        values = attribute_stage.final_values(target, updates, target.staged_length)
+        target.latest.update(values)
+        target.inflight += 1
+        await self._pipeline.stage_control(ops.UpdateAttributes(target.segment_id, values))

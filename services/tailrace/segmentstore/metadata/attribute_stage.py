@@ -1,0 +1,86 @@
+"""Attribute conditions and final values against the staged view (attributes article, design §3). Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.common import limits
+from tailrace.common.errors import BadAttributeError, BadRequestError
+from tailrace.segmentstore.api import (
+    NULL_ATTRIBUTE,
+    AttributeUpdate,
+    AttributeUpdateType,
+    is_core_attribute,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace.segmentstore.metadata.segment import Segment
+
+_MAX = 2**63 - 1
+_REPLACE = AttributeUpdateType.REPLACE
+_GREATER = AttributeUpdateType.REPLACE_IF_GREATER
+_ACCUMULATE = AttributeUpdateType.ACCUMULATE
+
+
+class AttributesMissingError(Exception):
+    """Values must be fetched from the index before the operation can be staged."""
+
+    def __init__(self, attribute_ids: list[bytes]) -> None:
+        super().__init__(f"{len(attribute_ids)} attributes are not in memory")
+        self.attribute_ids = attribute_ids
+
+
+def check_updates(segment: Segment, updates: Sequence[AttributeUpdate]) -> None:
+    """Raise BadRequestError for updates that no state could accept."""
+    if len(updates) > limits.ATTRIBUTE_UPDATES_PER_OPERATION_MAX:
+        raise BadRequestError(f"{len(updates)} attribute updates in one operation")
+    if len(updates) > 1 and len({update.attribute_id for update in updates}) < len(updates):
+        raise BadRequestError("an operation updates the same attribute twice")
+    length = segment.attribute_key_length
+    for update in updates:
+        if len(update.attribute_id) != length and not is_core_attribute(update.attribute_id):
+            raise BadRequestError(f"attribute id of {len(update.attribute_id)} bytes, {segment.name} has {length}")
+
+
+def missing(segment: Segment, updates: Sequence[AttributeUpdate]) -> list[bytes]:
+    """Extended attributes whose present value matters and is not in memory."""
+    if not segment.index.root_length:
+        return []
+    latest = segment.latest
+    return [
+        update.attribute_id
+        for update in updates
+        if update.kind != _REPLACE and update.attribute_id not in latest and not is_core_attribute(update.attribute_id)
+    ]
+
+
+def final_values(segment: Segment, updates: Sequence[AttributeUpdate], offset: int) -> list[tuple[bytes, int]]:
+    """Final values of all updates for an operation at `offset`; nothing is staged.
+
+    The original sets an unset attribute by ReplaceIfGreater where the article wants an existing value: the original
+    is followed (design §3).
+
+    Raises:
+        AttributesMissingError: fetch and call again. BadAttributeError: a condition does not hold.
+    """
+    if segment.index.root_length and (absent := missing(segment, updates)):
+        raise AttributesMissingError(absent)
+    latest = segment.latest
+    result: list[tuple[bytes, int]] = []
+    for key, kind, value, comparison, from_offset in updates:
+        current = latest.get(key, NULL_ATTRIBUTE)
+        if from_offset:
+            value += offset
+        if kind == _ACCUMULATE:
+            value = (0 if current == NULL_ATTRIBUTE else current) + value
+            if not NULL_ATTRIBUTE < value <= _MAX:
+                raise BadRequestError(f"attribute {key.hex()} of {segment.name} would leave 64 bits")
+        elif kind == _GREATER:
+            if current != NULL_ATTRIBUTE and value <= current:
+                raise BadAttributeError(segment.name, key, value, current)
+        elif kind != _REPLACE and current != comparison:
+            raise BadAttributeError(segment.name, key, comparison, current)
+        result.append((key, value))
+    return result

@@ -1,0 +1,96 @@
+"""A container's metadata in one log operation (design §4; docs/formats/operations.md).
+
+A checkpoint says what the state was as of an operation; replay applies what came later on top. It carries every
+attribute value that the attribute index does not hold yet.
+"""
+
+from __future__ import annotations
+
+from tailrace.common.errors import CorruptionError
+from tailrace.segmentstore.api import SegmentKind, is_core_attribute
+from tailrace.segmentstore.metadata import fields
+from tailrace.segmentstore.metadata import operations as ops
+from tailrace.segmentstore.metadata.coverage import Coverage
+from tailrace.segmentstore.metadata.segment import Segment
+from tailrace.segmentstore.metadata.state import ContainerState, MergedSource
+
+_MAGIC = b"TRCP"
+_VERSION = 1
+
+
+def encode(state: ContainerState) -> bytes:
+    """The committed state, as of ``state.committed_sequence``."""
+    writer = fields.Writer()
+    writer.parts.append(_MAGIC)
+    writer.u8(_VERSION)
+    writer.i64(state.container_id, state.epoch, state.committed_sequence)
+    writer.u32(len(state.segments))
+    for segment in state.segments.values():
+        _encode_segment(writer, segment)
+    writer.u32(len(state.merged))
+    for name, item in state.merged.items():
+        writer.text(name)
+        writer.i64(item.source_id, item.target_id, item.target_offset, item.target_length, item.timestamp_ms)
+    writer.texts(list(state.pending_deletes))
+    return writer.done()
+
+
+def _encode_segment(writer: fields.Writer, segment: Segment) -> None:
+    writer.i64(
+        segment.segment_id,
+        int(segment.kind),
+        segment.key_length,
+        segment.last_modified_ms,
+        segment.length,
+        segment.start_offset,
+    )
+    writer.u8(segment.sealed)
+    writer.text(segment.name)
+    committed = segment.committed
+    kept = [(key, value) for key, value in committed.items() if key in segment.dirty or is_core_attribute(key)]
+    writer.attributes(kept)
+    segment.index.write(writer)
+    writer.refs(list(segment.index_pages))
+    writer.refs(list(segment.chunks))
+
+
+def load(state: ContainerState, as_of_sequence: int, body: fields.Buffer, place: str) -> None:
+    """Fill an empty state from a checkpoint.
+
+    Raises:
+        CorruptionError, FormatVersionError: the body is none of ours.
+    """
+    reader = fields.Reader(body, place)
+    if bytes(reader.take(4)) != _MAGIC:
+        raise CorruptionError(place, "no checkpoint")
+    reader.version(_VERSION)
+    container_id, epoch, sequence = reader.i64(), reader.i64(), reader.i64()
+    if container_id != state.container_id or sequence != as_of_sequence:
+        raise CorruptionError(place, f"checkpoint of container {container_id} as of {sequence}")
+    state.epoch = epoch
+    for _ in range(reader.u32()):
+        segment = _load_segment(reader, sequence)
+        state.add_segment(segment)
+        state.use_objects_of(segment)
+    for _ in range(reader.u32()):
+        name = reader.text()
+        item = MergedSource(*(reader.i64() for _ in range(5)))
+        state.merged[name] = item
+        state.moves[item.source_id] = (item.target_id, item.target_offset)
+    for key in reader.texts():
+        state.pending_deletes[key] = None
+    reader.finish()
+    state.committed_sequence = sequence
+    state.next_sequence = sequence + 1
+
+
+def _load_segment(reader: fields.Reader, sequence: int) -> Segment:
+    identifier, kind, key_length, modified, length, start = (reader.i64() for _ in range(6))
+    sealed = bool(reader.u8())
+    segment = Segment(identifier, reader.text(), SegmentKind(kind), key_length, modified)
+    segment.length, segment.start_offset, segment.sealed = length, start, sealed
+    segment.set_attributes(sequence, reader.attributes())
+    segment.index = ops.IndexRoot.read(reader)
+    segment.index_pages = Coverage(reader.refs())
+    segment.chunks = Coverage(reader.refs())
+    return segment

@@ -1,0 +1,140 @@
+"""Which bytes of a segment are in Tier 2: an interval set of chunk references (design §5). Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from itertools import pairwise
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from tailrace.segmentstore.metadata.fields import ChunkRef
+
+_offset = attrgetter("segment_offset")
+
+
+class Coverage:
+    """Chunk references of one segment, sorted by segment offset, never overlapping."""
+
+    __slots__ = ("_changed_from", "_refs")
+
+    def __init__(self, refs: Iterable[ChunkRef] = ()) -> None:
+        self._refs: list[ChunkRef] = sorted(refs, key=_offset)
+        self._changed_from = self._refs[0].segment_offset if self._refs else None
+        for left, right in zip(self._refs, self._refs[1:], strict=False):
+            if left.end > right.segment_offset:
+                raise ValueError(f"chunk references overlap at {right.segment_offset}")
+
+    def __iter__(self) -> Iterator[ChunkRef]:
+        return iter(self._refs)
+
+    def __len__(self) -> int:
+        return len(self._refs)
+
+    def overlaps(self, start: int, end: int) -> bool:
+        """Whether any byte of [start, end) is covered."""
+        index = bisect_left(self._refs, end, key=_offset)
+        return index > 0 and self._refs[index - 1].end > start
+
+    def covers(self, start: int, end: int) -> bool:
+        """Whether every byte of [start, end) is covered; an empty range is."""
+        return all(gap_start >= gap_end for gap_start, gap_end in self.gaps(start, end))
+
+    def add(self, ref: ChunkRef) -> None:
+        """Add a reference that overlaps none. Raises ValueError otherwise."""
+        if ref.length <= 0 or self.overlaps(ref.segment_offset, ref.end):
+            raise ValueError(f"chunk reference {ref} is empty or overlaps")
+        self._refs.insert(bisect_right(self._refs, ref.segment_offset, key=_offset), ref)
+        self._changed(ref.segment_offset)
+
+    def _changed(self, offset: int) -> None:
+        if self._changed_from is None or offset < self._changed_from:
+            self._changed_from = offset
+
+    def take_changed(self) -> int | None:
+        """The lowest offset where references were added since the last call; None: nowhere."""
+        offset, self._changed_from = self._changed_from, None
+        return offset
+
+    def holds(self, refs: Sequence[ChunkRef]) -> bool:
+        """Whether exactly these references are here, one after the other, unchanged."""
+        index = bisect_left(self._refs, refs[0].segment_offset, key=_offset)
+        return self._refs[index : index + len(refs)] == list(refs)
+
+    def replace(self, old: Sequence[ChunkRef], new: Sequence[ChunkRef]) -> bool:
+        """Put `new` in the place of exactly `old`; False when not all of those are here, and nothing changes then.
+
+        Raises ValueError: the two are not without gaps over one range, so that this could never be right.
+        """
+        if _gapless(old) != _gapless(new):
+            raise ValueError("references over another range than those they replace")
+        if not self.holds(old):
+            return False
+        index = bisect_left(self._refs, old[0].segment_offset, key=_offset)
+        self._refs[index : index + len(old)] = new
+        self._changed(new[0].segment_offset)
+        return True
+
+    def before(self, offset: int, count: int) -> int:
+        """Where the reference begins that is `count` places before the first one from `offset` on; 0: there is none."""
+        index = bisect_left(self._refs, offset, key=_offset) - count
+        return self._refs[index].segment_offset if index >= 0 else 0
+
+    def following(self, offset: int, count: int) -> list[ChunkRef]:
+        """The first `count` references that end beyond `offset`."""
+        index = bisect_right(self._refs, offset, key=_offset)
+        if index and self._refs[index - 1].end > offset:
+            index -= 1
+        return self._refs[index : index + count]
+
+    def find(self, offset: int) -> ChunkRef | None:
+        """The reference that holds the byte at `offset`."""
+        index = bisect_right(self._refs, offset, key=_offset)
+        if index and self._refs[index - 1].end > offset:
+            return self._refs[index - 1]
+        return None
+
+    def next_start(self, offset: int) -> int | None:
+        """Where the first reference beyond `offset` begins."""
+        index = bisect_right(self._refs, offset, key=_offset)
+        return self._refs[index].segment_offset if index < len(self._refs) else None
+
+    def gaps(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Maximal ranges of [start, end) that are not covered."""
+        position = start
+        index = bisect_right(self._refs, start, key=_offset)
+        if index and self._refs[index - 1].end > start:
+            position = self._refs[index - 1].end
+        while position < end:
+            stop = min(self._refs[index].segment_offset, end) if index < len(self._refs) else end
+            if stop > position:
+                yield position, stop
+            if index >= len(self._refs):
+                return
+            position = self._refs[index].end
+            index += 1
+
+    def truncate(self, start: int) -> list[ChunkRef]:
+        """Drop and return the references that lie wholly below `start`."""
+        index = 0
+        while index < len(self._refs) and self._refs[index].end <= start:
+            index += 1
+        dropped, self._refs = self._refs[:index], self._refs[index:]
+        return dropped
+
+    def clear(self) -> list[ChunkRef]:
+        """Drop and return everything."""
+        dropped, self._refs = self._refs, []
+        return dropped
+
+
+def _gapless(refs: Sequence[ChunkRef]) -> tuple[int, int]:
+    """Start and end of references that follow each other. Raises ValueError when they do not."""
+    if not refs or any(ref.length <= 0 for ref in refs):
+        raise ValueError("no references, or an empty one")
+    for left, right in pairwise(refs):
+        if left.end != right.segment_offset:
+            raise ValueError(f"chunk references with a gap at {left.end}")
+    return refs[0].segment_offset, refs[-1].end

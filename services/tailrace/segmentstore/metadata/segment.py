@@ -1,0 +1,172 @@
+"""One segment of a container, staged and committed (design §3, §5)."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.segmentstore.api import (
+    SegmentKind,
+    SegmentProperties,
+    is_core_attribute,
+)
+from tailrace.segmentstore.metadata import operations as ops
+from tailrace.segmentstore.metadata.coverage import Coverage
+from tailrace.segmentstore.metadata.dirty_attributes import DirtyAttributes
+from tailrace.segmentstore.metadata.read_index import ReadIndex
+
+if TYPE_CHECKING:
+    from tailrace.segmentstore.metadata.fields import Attributes, ChunkRef
+
+
+class PendingAppend(NamedTuple):
+    """An append that is not in Tier 2 yet: what to verify it with, and which log frame still holds it."""
+
+    offset: int
+    length: int
+    crc: int
+    frame_sequence: int
+
+    @property
+    def end(self) -> int:
+        """Segment offset after the last byte."""
+        return self.offset + self.length
+
+
+class Segment:
+    """One segment of a container."""
+
+    __slots__ = (
+        "chunks",
+        "committed",
+        "core",
+        "dirty",
+        "eviction_generation",
+        "flush_deadline",
+        "flushing",
+        "index",
+        "index_pages",
+        "inflight",
+        "key_length",
+        "kind",
+        "last_modified_ms",
+        "latest",
+        "length",
+        "name",
+        "pending",
+        "pending_bytes",
+        "read_index",
+        "sealed",
+        "segment_id",
+        "staged_gone",
+        "staged_length",
+        "staged_sealed",
+        "staged_start",
+        "start_offset",
+        "waiters",
+    )
+
+    def __init__(self, segment_id: int, name: str, kind: SegmentKind, key_length: int, timestamp_ms: int) -> None:
+        self.segment_id = segment_id
+        self.name = name
+        self.kind = kind
+        self.key_length = key_length
+        self.last_modified_ms = timestamp_ms
+        self.length = self.staged_length = 0
+        self.start_offset = self.staged_start = 0
+        self.sealed = self.staged_sealed = False
+        self.staged_gone = False
+        self.latest: dict[bytes, int] = {}
+        self.committed: dict[bytes, int] = {}
+        self.core: dict[bytes, int] = {}  # those of `committed` that are pinned
+        self.dirty = DirtyAttributes()
+        self.index = ops.EMPTY_INDEX
+        self.index_pages = Coverage()
+        self.eviction_generation = 0
+        self.inflight = 0
+        self.chunks = Coverage()
+        self.pending: deque[PendingAppend] = deque()
+        self.pending_bytes = 0
+        self.flush_deadline = math.inf
+        self.flushing = False
+        self.read_index = ReadIndex()
+        self.waiters: dict[asyncio.Future[None], None] = {}
+
+    @property
+    def attribute_key_length(self) -> int:
+        """Length of the ids of extended attributes."""
+        return self.key_length or 16
+
+    def properties(self) -> SegmentProperties:
+        """Committed properties."""
+        return SegmentProperties(
+            self.name,
+            self.segment_id,
+            self.kind,
+            self.key_length,
+            self.length,
+            self.start_offset,
+            self.sealed,
+            self.last_modified_ms,
+            self.core.copy(),
+        )
+
+    def set_attributes(self, sequence: int, values: Attributes) -> None:
+        """Commit final attribute values."""
+        committed, core, put = self.committed, self.core, self.dirty.put
+        for key, value in values:
+            committed[key] = value
+            if key in core or is_core_attribute(key):
+                core[key] = value
+            else:
+                put(key, sequence)
+
+    def add_pending(self, append: PendingAppend) -> None:
+        """Remember an append that Tier 2 does not hold."""
+        self.pending.append(append)
+        self.pending_bytes += append.length
+
+    def drop_pending_below(self, offset: int) -> None:
+        """Forget appends that lie wholly below `offset`."""
+        pending = self.pending
+        while pending and pending[0].end <= offset:
+            self.pending_bytes -= pending.popleft().length
+
+    def drop_tiered(self, ref: ChunkRef) -> None:
+        """Forget appends of which Tier 2 holds every byte that counts, after `ref` was added."""
+        pending, start = self.pending, self.start_offset
+        while (
+            pending and pending[0].end <= ref.end and self.chunks.covers(max(pending[0].offset, start), pending[0].end)
+        ):
+            self.pending_bytes -= pending.popleft().length
+        if pending and pending[0].offset < ref.segment_offset:
+            # A merged source came to Tier 2 before the target's own bytes: the hole is in the middle.
+            kept = [item for item in pending if not self.chunks.covers(max(item.offset, start), item.end)]
+            self.pending = deque(kept)
+            self.pending_bytes = sum(item.length for item in kept)
+
+    def reset_staged(self) -> None:
+        """Make the staged view equal to the committed one (after replay)."""
+        self.staged_length = self.length
+        self.staged_start = self.start_offset
+        self.staged_sealed = self.sealed
+        self.staged_gone = False
+        self.latest = dict(self.committed)
+
+    async def changed(self) -> None:
+        """Wait until `wake`; a reader that gives up leaves nothing behind."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiters[waiter] = None
+        try:
+            await waiter
+        finally:
+            self.waiters.pop(waiter, None)
+
+    def wake(self) -> None:
+        """Let waiting readers look again."""
+        waiters, self.waiters = self.waiters, {}
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)

@@ -1,0 +1,278 @@
+"""Committed and staged metadata of a container, and how each operation changes it (design §3, §5).
+
+Two views of a segment exist. *Staged* fields (``staged_*`` and ``latest``) hold the outcome of every operation that
+the pipeline accepted; *committed* fields hold what is durable, and only they are ever shown. `ContainerState.apply`
+is used by commits and by replay alike, so that both end in the same state. No I/O happens here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tailrace.common.errors import CorruptionError
+from tailrace.segmentstore.api import (
+    EVENT_COUNT,
+    NULL_ATTRIBUTE,
+    SegmentKind,
+)
+from tailrace.segmentstore.metadata import operations as ops
+from tailrace.segmentstore.metadata.segment import Segment
+
+if TYPE_CHECKING:
+    from tailrace.segmentstore.metadata.fields import ChunkRef
+
+
+@dataclass(frozen=True, slots=True)
+class MergedSource:
+    """A segment that was merged, remembered so that a repeated merge is answered with success."""
+
+    source_id: int
+    target_id: int
+    target_offset: int
+    target_length: int
+    timestamp_ms: int
+
+
+class ContainerState:
+    """All segments of a container, the objects they need in Tier 2, and the ones that may be deleted."""
+
+    def __init__(self, container_id: int) -> None:
+        self.container_id = container_id
+        self.epoch = 0
+        self.next_sequence = 1
+        self.committed_sequence = 0
+        self.segments: dict[int, Segment] = {}
+        self.by_name: dict[str, Segment] = {}
+        self.staged_by_name: dict[str, Segment] = {}
+        self.staged_creates: dict[int, Segment] = {}  # created and not yet committed
+        self.merged: dict[str, MergedSource] = {}
+        self.moves: dict[int, tuple[int, int]] = {}  # merged source id -> (target id, shift)
+        self.flushing: dict[int, None] = {}  # ids of segments whose bytes are on their way to Tier 2; not replayed
+        self.object_uses: dict[str, int] = {}
+        self.pending_deletes: dict[str, None] = {}
+
+    # -- applying committed operations ---------------------------------------------------------------------------
+
+    def apply(self, sequence: int, operation: ops.Operation, place: str = "log") -> None:
+        """Change the committed view by one operation; appends change everything but the read index.
+
+        Raises:
+            CorruptionError: the operation does not fit the state, so log and state disagree.
+        """
+        if sequence <= self.committed_sequence:
+            raise CorruptionError(place, f"operation {sequence} after operation {self.committed_sequence}")
+        try:
+            if type(operation) is ops.Append:  # most of a log
+                self._append(sequence, operation)
+            else:
+                self._dispatch(sequence, operation)
+        except (KeyError, ValueError) as error:
+            raise CorruptionError(
+                place, f"operation {sequence} ({operation.TYPE.name}) does not fit: {error}"
+            ) from error
+        self.committed_sequence = sequence
+        if sequence >= self.next_sequence:
+            self.next_sequence = sequence + 1
+
+    def _dispatch(self, sequence: int, operation: ops.Operation) -> None:
+        match operation:
+            case ops.Append():
+                self._append(sequence, operation)
+            case ops.UpdateAttributes():
+                self.segments[operation.segment_id].set_attributes(sequence, operation.attributes)
+            case ops.Create():
+                self._create(operation)
+            case ops.Seal():
+                segment = self.segments[operation.segment_id]
+                segment.sealed = True
+                segment.last_modified_ms = operation.timestamp_ms
+            case ops.Truncate():
+                self._truncate(operation)
+            case ops.Merge():
+                self._merge(sequence, operation)
+            case ops.Delete():
+                self._delete(operation.segment_id)
+            case ops.AddChunks():
+                self._add_chunks(operation)
+            case ops.CommitIndex():
+                self._commit_index(operation)
+            case ops.ObjectsDeleted():
+                for key in operation.keys:
+                    self.pending_deletes.pop(key, None)
+            case ops.SwapChunks():
+                self._swap_chunks(operation)
+            case ops.SweepBarrier():
+                if operation.epoch != self.epoch or operation.listed_after >= sequence:
+                    raise ValueError(f"a sweep of epoch {operation.epoch} in the log of epoch {self.epoch}")
+            case ops.Recovered():
+                self.epoch = operation.epoch
+            case ops.Checkpoint():
+                pass
+
+    def _append(self, sequence: int, operation: ops.Append) -> None:
+        segment = self.segments[operation.segment_id]
+        if operation.offset != segment.length:
+            raise ValueError(f"append at {operation.offset} to a segment of {segment.length} bytes")
+        segment.length += len(operation.data)
+        segment.set_attributes(sequence, operation.attributes)
+
+    def _create(self, operation: ops.Create) -> None:
+        if operation.name in self.by_name:
+            raise ValueError(f"segment {operation.name} exists")
+        segment = self.staged_creates.pop(operation.segment_id, None)
+        if segment is None:
+            segment = Segment(
+                operation.segment_id, operation.name, operation.kind, operation.key_length, operation.timestamp_ms
+            )
+        segment.set_attributes(operation.segment_id, operation.attributes)
+        self.add_segment(segment)
+
+    def add_segment(self, segment: Segment) -> None:
+        """Register a committed segment."""
+        self.segments[segment.segment_id] = segment
+        self.by_name[segment.name] = segment
+        before = self.merged.pop(segment.name, None)
+        if before is not None:  # no merge is asked for by that name any more, but its chunks may still be coming
+            self.merged[f"\0{before.source_id}"] = before
+
+    def _truncate(self, operation: ops.Truncate) -> None:
+        segment = self.segments[operation.segment_id]
+        if not segment.start_offset <= operation.start_offset <= segment.length:
+            raise ValueError(f"truncation at {operation.start_offset}")
+        segment.start_offset = operation.start_offset
+        segment.drop_pending_below(operation.start_offset)
+        self._release(segment.chunks.truncate(operation.start_offset))
+
+    def _merge(self, sequence: int, operation: ops.Merge) -> None:
+        target = self.segments[operation.target_id]
+        source = self.segments[operation.source_id]
+        if operation.target_offset != target.length or operation.length != source.length or source.start_offset:
+            raise ValueError(f"merge of {operation.length} bytes at {operation.target_offset}")
+        target.length += operation.length
+        target.last_modified_ms = operation.timestamp_ms
+        target.set_attributes(sequence, operation.attributes)
+        self._move_bytes(source, target, operation.target_offset)
+        self.moves[source.segment_id] = (target.segment_id, operation.target_offset)
+        self._remove(source)
+        self.merged[source.name] = MergedSource(
+            source.segment_id, target.segment_id, operation.target_offset, target.length, operation.timestamp_ms
+        )
+
+    def _move_bytes(self, source: Segment, target: Segment, shift: int) -> None:
+        for ref in source.chunks.clear():
+            target.chunks.add(ref.shifted(shift))
+        for item in source.pending:
+            target.add_pending(item._replace(offset=item.offset + shift))
+        source.pending.clear()
+        source.pending_bytes = 0
+
+    def _delete(self, segment_id: int) -> None:
+        segment = self.segments[segment_id]
+        self._release(segment.chunks.clear())
+        segment.pending.clear()
+        segment.pending_bytes = 0
+        self._remove(segment)
+
+    def _remove(self, segment: Segment) -> None:
+        self._release(segment.index_pages.clear())
+        segment.index = ops.EMPTY_INDEX  # whoever reads the index right now sees that it changed
+        del self.segments[segment.segment_id]
+        if self.by_name.get(segment.name) is segment:
+            del self.by_name[segment.name]
+
+    def _add_chunks(self, operation: ops.AddChunks) -> None:
+        for key in operation.orphans:
+            self.pending_deletes[key] = None
+        for _, ref in operation.refs:
+            self._use(ref.object_key)  # all of them first: an object is shared, and its last use is the one that counts
+        for identifier, ref in operation.refs:
+            segment_id, shift = self.resolve(identifier)
+            segment = self.segments.get(segment_id)
+            moved = ref.shifted(shift)
+            if segment is None or segment.chunks.overlaps(moved.segment_offset, moved.end):
+                self._release([moved])  # deleted, or written twice around a merge: the first one counts
+                continue
+            if moved.end <= segment.start_offset:
+                self._release([moved])
+                continue
+            segment.chunks.add(moved)
+            segment.drop_tiered(moved)
+
+    def _swap_chunks(self, operation: ops.SwapChunks) -> None:
+        for ref in operation.new:
+            self._use(ref.object_key)
+        segment = self.segments.get(operation.segment_id)
+        swapped = segment is not None and segment.chunks.replace(operation.old, operation.new)
+        self._release(list(operation.old if swapped else operation.new))
+
+    def _commit_index(self, operation: ops.CommitIndex) -> None:
+        segment = self.segments.get(operation.segment_id)
+        for ref in operation.pages:
+            self._use(ref.object_key)
+        if segment is None:
+            self._release(list(operation.pages))
+            return
+        root = operation.root
+        for ref in operation.pages:
+            segment.index_pages.add(ref)
+        segment.index = root
+        self._release(segment.index_pages.truncate(root.start_offset))
+        segment.dirty.settle(root.flushed_through)
+
+    # -- Tier-2 objects ------------------------------------------------------------------------------------------
+
+    def _use(self, key: str) -> None:
+        self.object_uses[key] = self.object_uses.get(key, 0) + 1
+
+    def _release(self, refs: list[ChunkRef]) -> None:
+        for ref in refs:
+            uses = self.object_uses[ref.object_key] - 1
+            if uses:
+                self.object_uses[ref.object_key] = uses
+            else:
+                del self.object_uses[ref.object_key]
+                self.pending_deletes[ref.object_key] = None
+
+    def use_objects_of(self, segment: Segment) -> None:
+        """Count the objects of a segment that a checkpoint brought."""
+        for ref in (*segment.chunks, *segment.index_pages):
+            self._use(ref.object_key)
+
+    def resolve(self, segment_id: int) -> tuple[int, int]:
+        """Where the bytes of a segment are now: (segment id, shift), following merges."""
+        shift = 0
+        while segment_id in self.moves:
+            segment_id, step = self.moves[segment_id]
+            shift += step
+        return segment_id, shift
+
+    def forget_merged(self, before_ms: int) -> None:
+        """Forget sources merged before a time; none while the chunks of one are on their way.
+
+        Where those belong must not depend on what a later checkpoint, which may never become durable, would forget:
+        replay would come to another state.
+        """
+        if any(segment_id in self.moves for segment_id in self.flushing):
+            return
+        old = [name for name, item in self.merged.items() if item.timestamp_ms < before_ms]
+        for name in old:
+            del self.merged[name]
+        known = {item.source_id for item in self.merged.values()}
+        for segment_id in [segment_id for segment_id in self.moves if segment_id not in known]:
+            del self.moves[segment_id]
+
+    # -- staged view ---------------------------------------------------------------------------------------------
+
+    def reset_staged(self) -> None:
+        """Make the staged view equal to the committed one (after replay)."""
+        self.staged_by_name = dict(self.by_name)
+        for segment in self.segments.values():
+            segment.reset_staged()
+
+    def merge_event_count(self, source: Segment) -> int:
+        """How many events a merge adds to its target (wire §5: a large event counts as one)."""
+        if source.kind & SegmentKind.TRANSIENT:
+            return 1
+        count = source.latest.get(EVENT_COUNT, 0)
+        return 0 if count == NULL_ATTRIBUTE else count

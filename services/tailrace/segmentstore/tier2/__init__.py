@@ -1,0 +1,1 @@
+"""Objects of a container in Tier 2: chunks and metadata snapshots."""

@@ -1,0 +1,193 @@
+"""Reading and writing a container's objects in Tier 2 (design §5)."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from tailrace.common import limits
+from tailrace.common.errors import CorruptionError, NotFoundError, UnavailableError
+from tailrace.segmentstore.metadata.fields import ChunkRef
+from tailrace.storage import chunks
+from tailrace.storage.port import UploadParts
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from tailrace.common.ports import Entropy
+    from tailrace.storage.port import ObjectInfo, ObjectStore
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+OBJECT_KINDS: Final = ("c", "a")
+"""First letters of keys: chunks, attribute indexes."""
+_KEY: Final = re.compile(r"[ac]([0-9]+)/[0-9a-f]{16}/[0-9a-f]{16}-[0-9a-f]{16}-([0-9a-f]{8,16})-[0-9a-f]{12}")
+
+
+def writer_of_key(key: str) -> tuple[int, int] | None:
+    """Container and epoch of the owner that wrote an object; None for a key that no container made."""
+    match = _KEY.fullmatch(key)
+    return (int(match[1]), int(match[2], 16)) if match else None
+
+
+def epoch_of_key(key: str) -> int:
+    """The epoch of the owner that wrote an object; 1 for keys that are none of ours."""
+    parts = key.rpartition("/")[2].split("-")
+    try:
+        return int(parts[2], 16)
+    except (IndexError, ValueError):
+        return 1
+
+
+class Section:
+    """A range of one segment to be written."""
+
+    __slots__ = ("data", "segment_id", "segment_name", "start_offset")
+
+    def __init__(self, segment_id: int, segment_name: str, start_offset: int, data: Buffer) -> None:
+        self.segment_id = segment_id
+        self.segment_name = segment_name
+        self.start_offset = start_offset
+        self.data = data
+
+
+class Tier2:
+    """One container's view of the object store. Keys: ``c<container>/<segment id>/<start>-<end>-<epoch>-<nonce>``."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        cluster_id: bytes,
+        container_id: int,
+        epoch: int,
+        entropy: Entropy,
+        *,
+        confirm_owner: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._store = store
+        self._confirm_owner = confirm_owner
+        self._cluster_id = cluster_id
+        self._container_id = container_id
+        self._epoch = epoch
+        self._entropy = entropy
+        self._reads = asyncio.Semaphore(limits.STORAGE_READS_MAX)
+        self._uncertain: dict[str, None] = {}
+        self.bytes_written = 0
+        self.objects_written = 0
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the owner, which is in the keys of all that it writes."""
+        return self._epoch
+
+    def _key(self, kind: str, section: Section, length: int) -> str:
+        nonce = self._entropy.token(6).hex()
+        end = section.start_offset + length
+        return (
+            f"{kind}{self._container_id}/{section.segment_id:016x}/"
+            f"{section.start_offset:016x}-{end:016x}-{self._epoch:08x}-{nonce}"
+        )
+
+    async def write(self, sections: Sequence[Section], *, kind: str = "c") -> list[tuple[int, ChunkRef]]:
+        """Write sections as one new object; returns (segment id, reference) of each.
+
+        The object is verified to be new by its nonce and is only real once its references are committed.
+        """
+        key = self._key(kind, sections[0], len(sections[0].data))
+        buffers: list[Buffer] = []
+        refs = []
+        position = 0
+        for section in sections:
+            header = chunks.SectionHeader(
+                self._cluster_id, section.segment_id, section.segment_name, section.start_offset, len(section.data)
+            )
+            parts, data_position, position = chunks.encode_section(key, position, header, section.data)
+            buffers.extend(parts)
+            refs.append((section.segment_id, ChunkRef(key, data_position, section.start_offset, len(section.data))))
+        try:
+            await self._store.put(key, buffers)
+        except UnavailableError:
+            self._remember_uncertain(key)
+            raise
+        self.bytes_written += position
+        self.objects_written += 1
+        return refs
+
+    def _remember_uncertain(self, key: str) -> None:
+        self._uncertain[key] = None
+        if len(self._uncertain) > limits.UPLOADS_UNCERTAIN_MAX:
+            del self._uncertain[next(iter(self._uncertain))]  # the next owner's sweep finds it
+
+    def take_uncertain(self) -> list[str]:
+        """Keys whose write failed since the last call: there may be an object that nothing will ever reference."""
+        keys = list(self._uncertain)
+        self._uncertain.clear()
+        return keys
+
+    async def read(self, ref: ChunkRef, offset: int, length: int) -> tuple[int, list[memoryview]]:
+        """Verified blocks around [offset, offset + length) of a segment, all within one reference.
+
+        Returns (segment offset of the first byte, blocks).
+
+        Raises:
+            NotFoundError: the object is gone. CorruptionError: it is damaged; names object and position.
+        """
+        position, stored, first = chunks.block_range(ref.data_offset, ref.length, offset - ref.segment_offset, length)
+        async with self._reads:
+            raw = await self._store.get_range(ref.object_key, position, stored)
+        return ref.segment_offset + first, chunks.decode_blocks(ref.object_key, position, raw)
+
+    async def read_exact(self, ref: ChunkRef, offset: int, length: int) -> bytes:
+        """Exactly [offset, offset + length) of a segment, within one reference.
+
+        Raises:
+            CorruptionError: of a damaged object, and of a missing one as `missing` does.
+        """
+        try:
+            start, blocks = await self.read(ref, offset, length)
+        except NotFoundError as error:
+            raise await self.missing(ref) from error
+        data = b"".join(blocks)
+        return data[offset - start : offset - start + length]
+
+    async def missing(self, ref: ChunkRef) -> CorruptionError:
+        """What it means that the object of a reference that this owner has does not exist.
+
+        Raises:
+            FencedError: a later owner may have let it go. UnavailableError: it cannot be told whether there is one.
+        """
+        if self._confirm_owner is not None:
+            await self._confirm_owner()
+        return CorruptionError(f"object {ref.object_key}", "it is referenced and does not exist")
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects."""
+        await self._store.delete(keys)
+
+    def list_objects(self, kind: str) -> AsyncIterator[ObjectInfo]:
+        """Every object of one kind of the container, as the store lists them: it may show an old state."""
+        return self._store.list(f"{kind}{self._container_id}/")
+
+    async def abandoned_parts(self, is_of_earlier_owner: Callable[[str], bool]) -> list[str]:
+        """What uploads of earlier owners left behind that never ended, in a store where that is to be seen."""
+        if not isinstance(self._store, UploadParts):
+            return []
+        names: list[str] = []
+        for kind in OBJECT_KINDS:
+            names += await self._store.list_parts(f"{kind}{self._container_id}", limits.SWEEP_ORPHANS_MAX)
+        return [name for name in names if is_of_earlier_owner(name.partition("#")[0])]
+
+    async def delete_parts(self, names: Sequence[str]) -> None:
+        """Delete what `abandoned_parts` named, unless somebody writes it after all."""
+        if isinstance(self._store, UploadParts):
+            await self._store.delete_parts(names)
+
+    async def exists(self, ref: ChunkRef) -> bool:
+        """Whether the object of a reference is there."""
+        try:
+            await self._store.get_range(ref.object_key, ref.data_offset, 1)
+        except (NotFoundError, CorruptionError):
+            return False
+        return True

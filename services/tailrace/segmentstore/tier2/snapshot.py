@@ -1,0 +1,128 @@
+"""A container's metadata as an object of Tier 2 (design §5; docs/formats/chunks.md). Pure.
+
+A snapshot is a checkpoint, and references to the bytes that were in the log alone at that moment: they are put beside
+it as ordinary chunks. So it says everything of the container as of one operation, and names no byte that Tier 2 lacks.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tailrace.common.errors import CorruptionError, DataLossError, FormatVersionError
+from tailrace.kernel import crc32c
+from tailrace.segmentstore.container.recovery import missing_bytes
+from tailrace.segmentstore.metadata import checkpoint
+from tailrace.segmentstore.metadata import operations as ops
+from tailrace.segmentstore.metadata.state import ContainerState
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace.segmentstore.metadata.fields import Buffer, ChunkRef
+
+MAGIC: Final = b"TRSN"
+VERSION: Final = 1
+_HEADER: Final = struct.Struct(">4sB3x16sqqqqqq")
+_NAME: Final = re.compile(r"s(\d{1,9})/([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]+)")
+
+
+class SnapshotName(NamedTuple):
+    """What a key says. Restore takes the greatest one: epoch before sequence, whoever was late."""
+
+    epoch: int
+    sequence: int
+    nonce: str
+
+    def key(self, container: int) -> str:
+        """The key of the object."""
+        return f"{folder(container)}/{self.epoch:016x}-{self.sequence:016x}-{self.nonce}"
+
+
+def folder(container: int) -> str:
+    """What the keys of a container's snapshots begin with."""
+    return f"s{container}"
+
+
+def parse_key(key: str) -> tuple[int, SnapshotName] | None:
+    """Container and name; None for keys of anything else."""
+    match = _NAME.fullmatch(key)
+    return (int(match[1]), SnapshotName(int(match[2], 16), int(match[3], 16), match[4])) if match else None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A container as of operation ``sequence``: ``body`` is a checkpoint, ``tail`` has (segment id, reference)."""
+
+    cluster_id: bytes
+    container: int
+    epoch: int
+    sequence: int
+    time_ms: int
+    body: Buffer
+    tail: Sequence[tuple[int, ChunkRef]]
+
+    def encode(self, key: str) -> list[Buffer]:
+        """The object's bytes, for that key alone."""
+        tail = ops.AddChunks(self.tail).encode()
+        header = _HEADER.pack(
+            MAGIC,
+            VERSION,
+            self.cluster_id,
+            self.container,
+            self.epoch,
+            self.sequence,
+            self.time_ms,
+            len(self.body),
+            len(tail),
+        )
+        crc = crc32c(tail, crc32c(self.body, crc32c(header, crc32c(key.encode()))))
+        return [header, self.body, tail, crc.to_bytes(4, "big")]
+
+    @classmethod
+    def decode(cls, key: str, data: Buffer) -> Snapshot:
+        """The snapshot in an object.
+
+        Raises:
+            CorruptionError: it is damaged or not what the key says; names the object.
+            FormatVersionError: it is of a newer format.
+        """
+        place = f"object {key}"
+        view = memoryview(data)
+        if len(view) < _HEADER.size + 4 or bytes(view[:4]) != MAGIC:
+            raise CorruptionError(place, "this is no snapshot")
+        _, version, cluster, container, epoch, sequence, time_ms, body, tail = _HEADER.unpack_from(view)
+        if version > VERSION:
+            raise FormatVersionError(f"{place}: snapshot version {version}, this program reads up to {VERSION}")
+        if crc32c(view[:-4], crc32c(key.encode())) != int.from_bytes(view[-4:], "big"):
+            raise CorruptionError(place, "snapshot CRC32C does not match")
+        middle, end = _HEADER.size + body, _HEADER.size + body + tail
+        if end + 4 != len(view) or min(body, tail) < 0:
+            raise CorruptionError(place, f"has {len(view)} bytes, its parts {end + 4}")
+        named = parse_key(key)
+        if named is None or (container, epoch, sequence) != (named[0], named[1].epoch, named[1].sequence):
+            raise CorruptionError(place, f"holds operation {sequence} of epoch {epoch} of container {container}")
+        chunks = ops.decode(ops.OperationType.ADD_CHUNKS, view[middle:end], place)
+        assert isinstance(chunks, ops.AddChunks)
+        return cls(cluster, container, epoch, sequence, time_ms, view[_HEADER.size : middle], chunks.refs)
+
+    def load(self, key: str, *, next_sequence: int = 0, into: ContainerState | None = None) -> ContainerState:
+        """The container's state, its next operation being that number at least; every byte has a reference.
+
+        ``into``: an empty state that is filled.
+
+        Raises:
+            CorruptionError, DataLossError: that is not so; names the object. FormatVersionError: a newer format.
+        """
+        place = f"object {key}"
+        state = ContainerState(self.container) if into is None else into
+        try:
+            checkpoint.load(state, self.sequence, self.body, place)
+        except (KeyError, ValueError) as error:
+            raise CorruptionError(place, f"its checkpoint does not hold: {error}") from error
+        state.apply(max(self.sequence + 1, next_sequence - 1), ops.AddChunks(self.tail), place)
+        for segment, start, end in missing_bytes(state):
+            raise DataLossError(f"{place}: bytes {start} to {end} of segment {segment.name} are not in Tier 2")
+        return state

@@ -1,0 +1,1 @@
+"""The segment store worker: opens containers, supervises them, serves them."""

@@ -1,0 +1,165 @@
+"""The admin interface of a segment store: health, metrics and what `tailrace inspect` shows (design §1, port 6061)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fastapi import FastAPI, HTTPException, Query
+from fastapi.responses import JSONResponse, PlainTextResponse
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from tailrace.common import limits
+from tailrace.common.errors import TailraceError
+
+if TYPE_CHECKING:
+    from tailrace.common.budgets import Budgets
+    from tailrace.segmentstore.api import ContainerStatus, SegmentProperties
+    from tailrace.segmentstore.cache.cache_manager import CacheManager
+    from tailrace.segmentstore.container.container import Container
+
+
+class Inspectable(Protocol):
+    """What the admin interface reads; a `Worker` is one."""
+
+    budgets: Budgets
+
+    @property
+    def cache(self) -> CacheManager:
+        """The worker's cache."""
+        ...
+
+    def containers(self) -> list[Container]:
+        """Running containers."""
+        ...
+
+    def container_by_id(self, container_id: int) -> Container:
+        """A running container by number."""
+        ...
+
+    def container_for(self, segment: str) -> Container:
+        """The container of a segment."""
+        ...
+
+    def status(self) -> list[ContainerStatus]:
+        """Status of all owned containers."""
+        ...
+
+
+def _segment(properties: SegmentProperties) -> dict[str, Any]:
+    content = dataclasses.asdict(properties)
+    content["kind"] = int(properties.kind)
+    content["core_attributes"] = {key.hex(): value for key, value in properties.core_attributes.items()}
+    return content
+
+
+class _Metrics(Collector):
+    def __init__(self, worker: Inspectable) -> None:
+        self._worker = worker
+
+    def collect(self) -> Any:
+        """Figures of this moment."""
+        snapshot = self._worker.cache.cache.snapshot()
+        for name in ("max_bytes", "used_bytes", "stored_bytes", "reserved_blocks", "pinned_blocks", "entries"):
+            yield GaugeMetricFamily(f"tailrace_cache_{name}", f"Cache: {name}", value=getattr(snapshot, name))
+        families = {
+            name: GaugeMetricFamily(f"tailrace_container_{name}", f"Container: {name}", labels=["container"])
+            for name in ("running", "segments", "log_bytes", "untiered_bytes", "pending_deletes", "last_sequence")
+        }
+        for status in self._worker.status():
+            label = [str(status.container_id)]
+            families["running"].add_metric(label, 1.0 if status.state == "running" else 0.0)
+            for name in ("segments", "log_bytes", "untiered_bytes", "pending_deletes", "last_sequence"):
+                families[name].add_metric(label, getattr(status, name))
+            for name, value in status.details.items():
+                family = families.setdefault(
+                    name, GaugeMetricFamily(f"tailrace_container_{name}", f"Container: {name}", labels=["container"])
+                )
+                family.add_metric(label, value)
+        yield from families.values()
+
+
+def create_app(worker: Inspectable) -> FastAPI:
+    """The admin application over one worker."""
+    app = FastAPI(title="Tailrace segment store", docs_url=None, redoc_url=None)
+    registry = CollectorRegistry()
+    registry.register(_Metrics(worker))
+
+    @app.exception_handler(TailraceError)
+    async def failed(_: Any, error: TailraceError) -> JSONResponse:
+        return JSONResponse({"error": str(error)}, status_code=error.http_status)
+
+    @app.get("/ping")
+    async def ping() -> PlainTextResponse:
+        return PlainTextResponse("")
+
+    @app.get("/v1/health")
+    async def health() -> JSONResponse:
+        statuses = worker.status()
+        ready = bool(statuses) and all(status.state == "running" for status in statuses)
+        content = {
+            "ready": ready,
+            "containers": {
+                status.container_id: {"state": status.state, "reason": status.reason} for status in statuses
+            },
+        }
+        return JSONResponse(content, status_code=200 if ready else 503)
+
+    @app.get("/metrics")
+    async def metrics() -> PlainTextResponse:
+        return PlainTextResponse(generate_latest(registry).decode(), media_type="text/plain; version=0.0.4")
+
+    @app.get("/v1/containers")
+    async def containers() -> list[dict[str, Any]]:
+        return [dataclasses.asdict(status) for status in worker.status()]
+
+    @app.get("/v1/cache")
+    async def cache() -> dict[str, Any]:
+        content: dict[str, Any] = dict(worker.cache.cache.snapshot()._asdict())
+        content["evictions"] = worker.cache.evictions
+        content["budgets"] = dict(worker.budgets.lines())
+        return content
+
+    @app.get("/v1/segments")
+    async def segments(
+        container: int | None = None,
+        prefix: str = "",
+        after: str = "",
+        limit: int = Query(default=100, ge=1, le=limits.INSPECT_PAGE_MAX),
+    ) -> list[dict[str, Any]]:
+        chosen = worker.containers() if container is None else [worker.container_by_id(container)]
+        names = sorted(
+            (name, item) for item in chosen for name in item.segment_names() if name.startswith(prefix) and name > after
+        )[:limit]
+        return [_segment(await item.info(name)) | {"container": item.container_id} for name, item in names]
+
+    @app.get("/v1/segments/{segment:path}/chunks")
+    async def chunks(segment: str) -> list[dict[str, Any]]:
+        return [dataclasses.asdict(chunk) for chunk in await worker.container_for(segment).list_chunks(segment)]
+
+    @app.get("/v1/segments/{segment:path}/attributes")
+    async def attributes(
+        segment: str, after: str = "", limit: int = Query(default=100, ge=1, le=limits.INSPECT_PAGE_MAX)
+    ) -> list[dict[str, Any]]:
+        container = worker.container_for(segment)
+        properties = await container.info(segment)
+        length = properties.key_length or 16
+        try:
+            start = bytes.fromhex(after)
+        except ValueError as error:
+            raise HTTPException(400, "after is not hexadecimal") from error
+        low = start.ljust(length, b"\0") if start else b"\0" * length
+        found = await container.iterate_attributes(segment, low, b"\xff" * length, limit + 1)
+        core = [(key.hex(), value) for key, value in sorted(properties.core_attributes.items())] if not after else []
+        extended = [(key.hex(), value) for key, value in found if not start or key > start]
+        return [{"id": key, "value": value} for key, value in (core + extended)[:limit]]
+
+    @app.post("/v1/containers/{container_id}/flush")
+    async def flush(container_id: int) -> dict[str, Any]:
+        container = worker.container_by_id(container_id)
+        await container.flush_to_storage()
+        return dataclasses.asdict(container.status())
+
+    return app

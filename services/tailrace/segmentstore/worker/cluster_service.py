@@ -1,0 +1,332 @@
+"""The segment store of one worker process on Kubernetes, put together from its parts (design §1, §9, ADR 0013).
+
+The same composition as the simulator's (`tests/simulation/sim/workloads/fleetnodes.py`): object logs, epochs in Leases,
+a Lease that a thread renews, and a follower that opens and releases containers as the map says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+
+from tailrace.cluster.cluster_identity import bind_tier2
+from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint
+from tailrace.cluster.follower import Follower
+from tailrace.cluster.heartbeat import Heart
+from tailrace.cluster.lease_epochs import LeaseEpochs, any_epoch_taken
+from tailrace.cluster.renewal import Renewer
+from tailrace.cluster.renewal_thread import RenewalThread
+from tailrace.common import limits
+from tailrace.common.budgets import Budgets, worker_budgets
+from tailrace.common.errors import NotOwnerError, StartError, UnavailableError
+from tailrace.log.object import ObjectLog
+from tailrace.log.object_scan import scan_slots
+from tailrace.log.probe import probe_conditions
+from tailrace.segmentstore.server.budgets import InFlightBudget
+from tailrace.segmentstore.server.listener import SegmentStoreServer
+from tailrace.segmentstore.worker.container_supervisor import told
+from tailrace.segmentstore.worker.folder_logs import epoch_of_objects
+from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
+from tailrace.storage.obstores import open_object_store
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+    from typing import NoReturn
+
+    from tailrace.cluster.kubernetes_api import HttpKubernetes
+    from tailrace.common.ports import Clock, Entropy
+    from tailrace.storage.port import ObjectStore
+
+FOLLOWING = "following"
+"""Told once the worker has its Lease and did what the map said for the first time."""
+BEAT = "beat: "
+"""Told once a second, with the count of the loop's beats, from another thread."""
+WAITING = "waiting: "
+"""Told, with the reason behind it, while something that must answer before the worker can go on does not."""
+
+_logger = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStoreSpec:
+    """One worker of a pod; plain values, so that it can be handed to another process."""
+
+    namespace: str
+    cluster: str
+    cluster_id: str
+    container_count: int
+    worker: str
+    """Its name, the same for every process that is this worker."""
+    host: str
+    port: int
+    """Where clients reach it."""
+    tier2: str
+    s3_endpoint: str | None
+    s3_region: str | None
+    cache_bytes: int
+    index_page_bytes: int
+    kubeconfig: str | None = None
+    """None: the pod's own service account."""
+    siblings: tuple[str, ...] = ()
+    """The other workers of the pod, which leave when this one does."""
+    tried: bool = False
+    """The store was tried out by an earlier process of this pod."""
+
+    @property
+    def budgets(self) -> Budgets:
+        """Budgets of the process. Raises StartError when the cache is too small."""
+        return worker_budgets(self.cache_bytes, self.index_page_bytes)
+
+
+class ClusterStoreService:
+    """One worker: `start` when Tier 2 answers, `listen_on` to be reached, `run` to own what the map says, `close`.
+
+    ``tell`` gets `WAITING` with a reason and `FOLLOWING` as they come.
+    """
+
+    def __init__(
+        self,
+        spec: ClusterStoreSpec,
+        clock: Clock,
+        entropy: Entropy,
+        connections_max: int,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._spec = spec
+        self._clock = clock
+        self._entropy = entropy
+        self._connections_max = connections_max
+        self._tell = tell
+        self._stack = contextlib.AsyncExitStack()
+        self._incarnation = entropy.token(8).hex()
+        self._opened: dict[int, int] = {}
+        self._scan_slots = scan_slots()
+        self._heart = Heart()
+        self._renewals = RenewalThread(self._renewer)
+        self._registering: asyncio.Task[None] | None = None
+        self.worker: Worker
+        self._api: HttpKubernetes
+        self._store: ObjectStore
+        self._epochs: LeaseEpochs
+        self._server: SegmentStoreServer
+
+    # -- start ---------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Reach Tier 2, see that it is the cluster's, and make the worker; waits while something does not answer.
+
+        Raises:
+            StartError: Tier 2 is not the cluster's, or cannot hold its logs; or there is no way to Kubernetes.
+        """
+        spec = self._spec
+        self._api = self._connect()
+        self._stack.push_async_callback(self._api.close)
+        self._store = open_object_store(spec.tier2, s3_endpoint=spec.s3_endpoint, s3_region=spec.s3_region)
+        self._stack.push_async_callback(self._store.close)
+        if spec.tried:  # the name must be heard of again soon, or its containers go elsewhere
+            self._register()
+        await self._patiently(self._bind)
+        self._epochs = LeaseEpochs(
+            self._api, spec.cluster, spec.worker, self._incarnation, self._clock, spec.cluster_id
+        )
+        ports = WorkerPorts(
+            self._store,
+            self._open_log,
+            self._next_epoch,
+            self._clock,
+            self._entropy,
+            uuid.UUID(spec.cluster_id).bytes,
+            self._log_opened,
+            self._epochs.lower,
+        )
+        budgets = spec.budgets
+        self.worker = Worker(spec.container_count, (), budgets, ports)
+        self._stack.push_async_callback(self.worker.close)
+        await self.worker.start()
+        in_flight = InFlightBudget(budgets.in_flight_bytes)
+        self._server = SegmentStoreServer(
+            self.worker, in_flight, self._clock, self._entropy, connections_max=self._connections_max
+        )
+        self._stack.push_async_callback(self._server.close)
+
+    async def listen_on(self, listener: socket.socket) -> None:
+        """Serve connections of a bound socket. Raises StartError."""
+        try:
+            await self._server.start_on(listener)
+        except OSError as error:
+            raise StartError(f"the store cannot listen: {error.strerror}") from error
+
+    def _connect(self) -> HttpKubernetes:
+        # Here, not above: a server without Kubernetes needs no client of it.
+        from tailrace.cluster.kubernetes_api import from_kubeconfig, in_cluster
+
+        spec = self._spec
+        if spec.kubeconfig is None:
+            return in_cluster(spec.namespace)
+        return from_kubeconfig(spec.namespace, spec.kubeconfig)
+
+    def _register(self) -> None:
+        """Make the worker's Lease, and have it renewed from then on, until `close`."""
+        if self._registering is None:
+            loop = asyncio.get_running_loop()
+            tasks = [loop.create_task(self._heart.beat())]
+            self._registering = loop.create_task(self._patiently(self._renewals.start))
+            self._stack.push_async_callback(self._renewals.stop)
+            self._stack.push_async_callback(_cancel, [*tasks, self._registering])
+
+    async def _bind(self) -> None:
+        spec = self._spec
+        place = f"Tier 2 {spec.tier2}" + (f" at {spec.s3_endpoint}" if spec.s3_endpoint else "")
+        if not spec.tried:
+            with _naming(place):
+                await probe_conditions(self._store, self._entropy.token(8).hex(), place)
+        bound = await any_epoch_taken(self._api, spec.cluster, spec.cluster_id)
+        with _naming(place):
+            await bind_tier2(self._store, place, spec.cluster_id, spec.container_count, bound=bound)
+
+    async def _patiently(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Whatever does not answer may do so later; whoever looks is told the reason."""
+        told = ""
+        while True:
+            try:
+                await call()
+                return
+            except UnavailableError as error:
+                if (reason := str(error)) != told:
+                    _logger.warning("worker_waits", worker=self._spec.worker, reason=reason)
+                    self._tell(WAITING + reason)
+                    told = reason
+            await asyncio.sleep(limits.WORKER_WAIT_RETRY_S)
+
+    # -- what the worker needs ------------------------------------------------------------------------------------
+
+    def _open_log(self, container_id: int) -> ObjectLog:
+        opened_epoch = self._opened[container_id]
+        return ObjectLog(self._store, container_id, opened_epoch=opened_epoch, scan_slots=self._scan_slots)
+
+    async def _next_epoch(self, container_id: int, floor: int) -> int:
+        epoch = await self._epochs.take(container_id, floor)
+        if container_id not in self._opened:  # the witness of a log that is gone: it would be taken for a new one
+            self._opened[container_id] = await epoch_of_objects(self._store, container_id)
+        return epoch
+
+    def _log_opened(self, container_id: int, epoch: int) -> None:
+        self._opened[container_id] = epoch
+
+    # -- service -------------------------------------------------------------------------------------------------
+
+    async def run(self, leave: asyncio.Event) -> None:
+        """Own what the map says until `leave` is set; then hand everything over, and return.
+
+        Raises:
+            NotOwnerError: another process is this worker now.
+        """
+        self._register()
+        assert self._registering is not None
+        leaving = asyncio.get_running_loop().create_task(_set(leave))
+        try:
+            await asyncio.wait((self._registering, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if self._registering.done():  # else it has nothing to hand over
+                self._registering.result()
+                await self._follow(leaving)
+        finally:
+            await _cancel([leaving])
+
+    async def _follow(self, leaving: asyncio.Task[None]) -> None:
+        spec = self._spec
+        loop = asyncio.get_running_loop()
+        follower = Follower(self._api, spec.cluster, spec.worker, self.worker, self._epochs, self._renewals)
+        superseded = loop.create_task(self._renewals.wait_superseded())
+        following = loop.create_task(follower.run())
+        tasks = [superseded, following, loop.create_task(self._tell_progress(follower))]
+        try:
+            await asyncio.wait((superseded, following, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if leaving.done():
+                tasks.append(loop.create_task(follower.drain(together_with=spec.siblings)))
+                await asyncio.wait((superseded, following, tasks[-1]), return_when=asyncio.FIRST_COMPLETED)
+            if superseded.done():
+                raise NotOwnerError(f"worker {spec.worker} was started again elsewhere, or cannot renew its Lease")
+            for task in (following, tasks[-1]):
+                if task.done():
+                    task.result()
+        finally:
+            await _cancel(tasks)
+
+    async def _tell_progress(self, follower: Follower) -> None:
+        """Tell what the map's first reading waits for, when it was followed, and which containers are not open then."""
+        told = ""
+        while not follower.has_followed:
+            if follower.trouble not in ("", told):
+                told = follower.trouble
+                self._tell(WAITING + told)
+            await asyncio.sleep(limits.WORKER_PROGRESS_POLL_S)
+        self._tell(FOLLOWING)
+        await tell_what_is_not_open(self.worker, self._tell)
+
+    @contextlib.asynccontextmanager
+    async def _renewer(self) -> AsyncIterator[Renewer]:
+        """For the thread of the renewals, with connections of its own."""
+        spec = self._spec
+        api = self._connect()
+        beating = asyncio.get_running_loop().create_task(self._tell_beats())
+        try:
+            endpoints = ContainerEndpoints(Endpoint(spec.host, spec.port))
+            yield Renewer(
+                api,
+                spec.cluster,
+                spec.worker,
+                self._incarnation,
+                endpoints,
+                self._clock,
+                self._heart,
+                spec.cluster_id,
+            )
+        finally:
+            await _cancel([beating])
+            await api.close()
+
+    async def _tell_beats(self) -> None:
+        """Tell that the process runs, and the count of its loop's beats: a loop under load may be late, this is not."""
+        while True:
+            self._tell(f"{BEAT}{self._heart.beats}")
+            await asyncio.sleep(limits.WORKER_LEASE_RENEW_S)
+
+    async def close(self) -> None:
+        """Stop serving; what was acknowledged is stored already."""
+        await self._stack.aclose()
+
+
+async def tell_what_is_not_open(worker: Worker, tell: Callable[[str], None]) -> NoReturn:
+    """Tell for how long containers have not been open and why, until they are: a worker that follows goes on."""
+    was = ""
+    while True:
+        now = told(worker.not_open())
+        if now != was:
+            tell(WAITING + now if now else FOLLOWING)
+            was = now
+        await asyncio.sleep(limits.CONTAINERS_NOT_OPEN_POLL_S)
+
+
+@contextlib.contextmanager
+def _naming(place: str) -> Iterator[None]:
+    """Errors of the store say which one it is."""
+    try:
+        yield
+    except UnavailableError as error:
+        raise UnavailableError(f"{place} does not work: {error}") from error
+
+
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)

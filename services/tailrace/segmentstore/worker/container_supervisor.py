@@ -1,0 +1,304 @@
+"""One container of a worker: opened, watched, opened again after a passing fault, given away (design §9).
+
+A container that stops because of its data stays stopped, with its reason. One that lost its log is opened again only
+through another epoch, which whoever hands out epochs refuses when the container belongs to another worker by now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import structlog
+
+from tailrace.common import limits
+from tailrace.common.errors import (
+    DataError,
+    EpochTooHighError,
+    FencedError,
+    NotOwnerError,
+    TailraceError,
+    UnavailableError,
+)
+from tailrace.segmentstore.container.container import Container, ContainerPorts
+from tailrace.segmentstore.tables.cache import EntryCache
+from tailrace.segmentstore.tables.service import TableService
+from tailrace.segmentstore.worker.backoff import Pauses
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from tailrace.common.ports import Clock, Entropy
+    from tailrace.log.port import DurableLog
+    from tailrace.segmentstore.api import ContainerStatus
+    from tailrace.segmentstore.attributes.attribute_store import PageRoom
+    from tailrace.segmentstore.cache.cache_manager import CacheManager
+    from tailrace.storage.port import ObjectStore
+
+_logger = structlog.get_logger()
+
+
+def _nothing(container_id: int, epoch: int) -> None:
+    """For those whose logs cannot be lost apart from everything else."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPorts:
+    """What a worker is made of.
+
+    ``open_log(container id)`` makes the log of a container, not yet opened; ``next_epoch(container id, floor)`` takes
+    its next epoch (`cluster.ownership.Epochs.take`); ``log_opened(container id, epoch)`` remembers that its log is
+    there; ``lower_epoch(container id, last)`` gives an epoch back that is too far above the log's last one
+    (`cluster.leaseepochs.LeaseEpochs.lower`), where that can be.
+    """
+
+    store: ObjectStore
+    open_log: Callable[[int], DurableLog]
+    next_epoch: Callable[[int, int], Awaitable[int]]
+    clock: Clock
+    entropy: Entropy
+    cluster_id: bytes
+    log_opened: Callable[[int, int], None] = _nothing
+    lower_epoch: Callable[[int, int], Awaitable[None]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the containers of a worker share.
+
+    A few open at a time, as most of that is waiting for the store: ``openings``. They recover one after another
+    (design §8): ``turn``.
+    """
+
+    ports: WorkerPorts
+    cache: CacheManager
+    pages: PageRoom
+    upload_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(limits.UPLOADS_MAX))
+    entries: EntryCache = field(default_factory=EntryCache)
+    openings: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(limits.CONTAINERS_OPENING_MAX))
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+@dataclass(frozen=True, slots=True)
+class NotOpen:
+    """A container that is owned and not open: for how long, and why it was not opened or stopped the last time."""
+
+    container_id: int
+    for_s: float
+    reason: str
+
+
+def told(containers: Sequence[NotOpen]) -> str:
+    """One sentence of containers that are not open, those first that are it for the longest; empty: there is none."""
+    ordered = sorted(containers, key=lambda each: (-each.for_s, each.container_id))
+    named = ordered[: limits.CONTAINERS_NOT_OPEN_TOLD_MAX]
+    room = limits.WORKER_REASON_MAX_CHARACTERS // (limits.CONTAINERS_NOT_OPEN_TOLD_MAX + 1)
+    sentences = [
+        f"container {each.container_id} is not open for {each.for_s:.0f} s: {each.reason}"[:room] for each in named
+    ]
+    if more := len(ordered) - len(named):
+        sentences.append(f"nor are {more} more")
+    return "; ".join(sentences)
+
+
+class Keeper:
+    """Keeps one container running until it is released.
+
+    ``container`` and ``tables`` are None while it does not run; ``given_up(keeper)`` is called when the container
+    belongs to another worker.
+    """
+
+    def __init__(self, container_id: int, shared: Shared, given_up: Callable[[Keeper], None]) -> None:
+        self.container_id = container_id
+        self.container: Container | None = None
+        self.tables: TableService | None = None
+        self.failed: ContainerStatus | None = None
+        self._shared = shared
+        self._given_up = given_up
+        self._floor = 0
+        self._pauses = Pauses()
+        self._provable = True
+        self._task: asyncio.Task[None] | None = None
+        self._tried = asyncio.Event()
+        self._refusal: NotOwnerError | None = None
+        self._opened: Container | None = None  # the last one, until it is closed
+        self._released: asyncio.Task[None] | None = None
+        self._closed_at_s: float | None = asyncio.get_running_loop().time()  # None: it is open
+        self._why_closed = "it is being opened for the first time"
+
+    # -- running -------------------------------------------------------------------------------------------------
+
+    async def open_first(self) -> None:
+        """Open the container, then keep it running; raises what prevents that, but not that its data is not proved."""
+        await self._open()
+        self._tried.set()
+        self._task = asyncio.get_running_loop().create_task(self._keep())
+
+    async def begin(self) -> None:
+        """Keep the container running; returns when the first attempt to open it has ended, however it did.
+
+        Raises:
+            NotOwnerError: it belongs to another worker, and is not kept.
+        """
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._keep_from_the_start())
+        await self._tried.wait()
+        if self._refusal is not None:
+            raise self._refusal
+
+    async def _keep_from_the_start(self) -> None:
+        try:
+            belongs_here = await self._try_to_open()
+        finally:
+            self._tried.set()
+        if belongs_here:
+            await self._keep()
+
+    async def _keep(self) -> None:
+        while self._provable:  # else never guess: a person must look at it
+            if self.container is not None:
+                await self._watch(self.container)
+                continue
+            await asyncio.sleep(self._pauses.next_s())
+            _logger.warning("container_reopening", container=self.container_id)
+            if not await self._try_to_open():
+                return
+
+    async def _try_to_open(self) -> bool:
+        """One attempt; returns False when the container belongs to another worker."""
+        try:
+            await self._open()
+        except NotOwnerError as error:
+            _logger.warning("container_given_up", container=self.container_id, reason=str(error))
+            self._refusal = error
+            self._given_up(self)
+            return False
+        except (TailraceError, OSError) as error:
+            # Whatever it is (a full disk, a log that cannot be read or locked just now), it may pass.
+            self._pauses.not_opened(error)
+            self._why_closed = str(error) or repr(error)
+            _logger.warning("container_not_opened", container=self.container_id, reason=str(error))
+        return True
+
+    async def _watch(self, container: Container) -> None:
+        """Returns when the container stopped by itself and everything of it is let go."""
+        started_s = asyncio.get_running_loop().time()
+        cause = await container.wait_stopped()
+        self._pauses.stopped(cause, asyncio.get_running_loop().time() - started_s)
+        self.failed = container.status()
+        self.container = self.tables = None
+        self._closed_at_s, self._why_closed = asyncio.get_running_loop().time(), str(cause) or repr(cause)
+        if isinstance(cause, FencedError):
+            self._floor = max(self._floor, cause.epoch)
+        if isinstance(cause, DataError):
+            self._provable = False
+        await container.close()
+        self._opened = None
+
+    async def _open(self) -> None:
+        """Recover the container with a new epoch.
+
+        Raises:
+            NotOwnerError: it belongs to another worker. UnavailableError, OSError, StartError: perhaps later.
+        """
+        ports = self._shared.ports
+        loop = asyncio.get_running_loop()
+        for _ in range(limits.EPOCH_RETRIES_MAX):
+            began_s = loop.time()
+            epoch = await ports.next_epoch(self.container_id, self._floor)
+            epoch_s = loop.time() - began_s
+            async with self._shared.openings:
+                container = Container(self.container_id, epoch, self._ports_of_container())
+                try:
+                    await container.start(ports.entropy.token(16))
+                    ports.log_opened(self.container_id, epoch)
+                except FencedError as error:
+                    await container.close()
+                    self._floor = max(self._floor, error.epoch)
+                    continue
+                except EpochTooHighError as error:
+                    await container.close()
+                    if ports.lower_epoch is None:
+                        raise
+                    _logger.warning("epoch_too_high", container=self.container_id, reason=str(error))
+                    await ports.lower_epoch(self.container_id, error.last)
+                    continue
+                except DataError as error:
+                    self.failed = container.status()
+                    self._why_closed = str(error)
+                    self._provable = False
+                    await container.close()
+                    return
+                except BaseException:
+                    await container.close()  # its log must not stay locked, nor its cache entries stay
+                    raise
+            self.failed = None
+            self.container = self._opened = container
+            self.tables = TableService(container, self._shared.entries)
+            self._closed_at_s = None
+            epoch_ms, all_ms = round(epoch_s * 1000), round((loop.time() - began_s) * 1000)
+            _logger.info("container_opened", container=self.container_id, epoch=epoch, epoch_ms=epoch_ms, all_ms=all_ms)
+            return
+        raise UnavailableError(
+            f"container {self.container_id} was taken by others, or its Lease written, {limits.EPOCH_RETRIES_MAX} times"
+        )
+
+    def _ports_of_container(self) -> ContainerPorts:
+        shared, ports = self._shared, self._shared.ports
+        log = ports.open_log(self.container_id)
+        return ContainerPorts(
+            log,
+            ports.store,
+            shared.cache,
+            ports.clock,
+            ports.entropy,
+            ports.cluster_id,
+            shared.upload_slots,
+            shared.pages,
+            shared.turn,
+        )
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    async def release(self, *, flush: bool) -> None:
+        """Stop keeping the container, refuse its requests at once, flush it within a bound, and let its log go.
+
+        Later calls, and the first one's end when its caller goes away meanwhile, wait for the same.
+        """
+        if self._released is None:
+            if self.container is not None:
+                self.container.leave()
+            self._released = asyncio.get_running_loop().create_task(self._release(flush))
+        await asyncio.shield(self._released)
+
+    async def _release(self, flush: bool) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._tried.set()
+        self.container = self.tables = None
+        if self._opened is not None:
+            await self._opened.close(flush=flush)
+            self._opened = None
+
+    @property
+    def leaving(self) -> bool:
+        """Whether `release` was called."""
+        return self._released is not None
+
+    @property
+    def released(self) -> bool:
+        """Whether that is over."""
+        return self._released is not None and self._released.done()
+
+    def not_open(self) -> NotOpen | None:
+        """Since when the container is not open, and why; None: it is."""
+        if self._closed_at_s is None:
+            return None
+        now_s = asyncio.get_running_loop().time()
+        return NotOpen(self.container_id, now_s - self._closed_at_s, self._why_closed)
+
+    def status(self) -> ContainerStatus | None:
+        """The container's status, or how it was when it stopped; None: it was never opened."""
+        return self.failed if self.container is None else self.container.status()

@@ -1,0 +1,114 @@
+"""The segment store of one process put together from its parts: object store, logs, worker and server (design §1)."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tailrace.cluster.cluster_identity import bind_tier2
+from tailrace.cluster.data_folder import opened_epoch
+from tailrace.common import limits
+from tailrace.common.budgets import Budgets, budgets_for
+from tailrace.common.errors import StartError
+from tailrace.segmentstore.server.budgets import InFlightBudget
+from tailrace.segmentstore.server.listener import SegmentStoreServer
+from tailrace.segmentstore.worker.folder_logs import folder_logs
+from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
+from tailrace.storage.obstores import open_object_store, probe
+
+if TYPE_CHECKING:
+    import asyncio
+    import socket
+
+    from tailrace.cluster.data_folder import LogKind
+    from tailrace.common.ports import Clock, Entropy
+    from tailrace.storage.port import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSpec:
+    """Which containers of which folder a process serves; plain values, so that it can be handed to another process."""
+
+    data: str
+    tier2: str
+    s3_endpoint: str | None
+    cluster_id: str
+    container_count: int
+    owned: tuple[int, ...]
+    cache_bytes: int
+    log: LogKind = "file"
+
+    @property
+    def budgets(self) -> Budgets:
+        """Budgets of the process. Raises StartError when the cache is too small."""
+        return budgets_for(self.cache_bytes, len(self.owned), object_logs=self.log == "object")
+
+
+class StoreService:
+    """A running segment store: `start` recovers, `listen` or `listen_on` serves, `close` ends it."""
+
+    def __init__(
+        self, spec: StoreSpec, clock: Clock, entropy: Entropy, connections_max: int = limits.CONNECTIONS_MAX
+    ) -> None:
+        self._spec = spec
+        self._clock = clock
+        self._entropy = entropy
+        self._connections_max = connections_max
+        self._stack = contextlib.AsyncExitStack()
+        self.worker: Worker
+        self._server: SegmentStoreServer
+
+    async def start(self) -> None:
+        """Reach Tier 2 and recover every container. Raises StartError."""
+        spec = self._spec
+        budgets = spec.budgets
+        data = Path(spec.data)
+        store = await self._open_tier2(bound=any(opened_epoch(data, container_id) for container_id in spec.owned))
+        logs = folder_logs(spec.log, data, spec.owned)
+        self._stack.callback(logs.close)
+        await logs.prepare(store, self._tier2_place, self._entropy.token(8).hex())
+        cluster_id = uuid.UUID(spec.cluster_id).bytes
+        ports = WorkerPorts(
+            store, logs.open_log, logs.next_epoch, self._clock, self._entropy, cluster_id, logs.log_opened
+        )
+        self.worker = Worker(spec.container_count, spec.owned, budgets, ports)
+        self._stack.push_async_callback(self.worker.close)
+        await self.worker.start()
+        in_flight = InFlightBudget(budgets.in_flight_bytes)
+        self._server = SegmentStoreServer(
+            self.worker, in_flight, self._clock, self._entropy, connections_max=self._connections_max
+        )
+        self._stack.push_async_callback(self._server.close)
+
+    async def _open_tier2(self, *, bound: bool) -> ObjectStore:
+        """Tier 2, which works and belongs to the cluster; `bound`: the cluster had it before. Raises StartError."""
+        spec = self._spec
+        store = open_object_store(spec.tier2, s3_endpoint=spec.s3_endpoint, create=not bound)
+        self._stack.push_async_callback(store.close)
+        place = self._tier2_place
+        await probe(store, self._entropy.token(8).hex(), place)
+        await bind_tier2(store, place, spec.cluster_id, spec.container_count, bound=bound)
+        return store
+
+    @property
+    def _tier2_place(self) -> str:
+        spec = self._spec
+        return f"Tier 2 {spec.tier2}" + (f" at {spec.s3_endpoint}" if spec.s3_endpoint else "")
+
+    async def listen_on(self, listener: socket.socket) -> None:
+        """Serve connections of a bound socket. Raises StartError."""
+        try:
+            await self._server.start_on(listener)
+        except OSError as error:
+            raise StartError(f"the store cannot listen: {error.strerror}") from error
+
+    async def run(self, leave: asyncio.Event) -> None:
+        """Serve until `leave` is set: nobody else can take the containers meanwhile."""
+        await leave.wait()
+
+    async def close(self) -> None:
+        """Stop serving; what was acknowledged is on disk already."""
+        await self._stack.aclose()
