@@ -29,7 +29,7 @@ ASSUME Fault \in Faults
 
 Epochs == 1..MaxEpoch
 Frames == 1..MaxFrame
-Nobody == 0
+NoOwner == 0
 
 VARIABLES
     \* The object store. A value names the owner whose object is there; what it holds never changes.
@@ -61,8 +61,8 @@ Greatest(numbers) == CHOOSE n \in numbers : \A m \in numbers : m <= n
 IsPrefix(a, b) == Len(a) <= Len(b) /\ \A i \in 1..Len(a) : a[i] = b[i]
 Extended(history, owner, length) == [i \in 1..Max(Len(history), length) |-> IF i <= Len(history) THEN history[i] ELSE owner]
 
-LastClaim == Greatest({0} \cup {e \in Epochs : claims[e] # Nobody})
-Unclaimed(e) == IF e > MaxEpoch THEN TRUE ELSE claims[e] = Nobody
+LastClaim == Greatest({0} \cup {e \in Epochs : claims[e] # NoOwner})
+Unclaimed(e) == IF e > MaxEpoch THEN TRUE ELSE claims[e] = NoOwner
 
 \* history[s] is the owner who wrote frame s (also of truncated frames; a START frame lists the others as ranges).
 History(o) == found[o].history
@@ -76,13 +76,13 @@ IsThere(o, s) == data[epoch[o]][s] = o
 StoredThrough(o) ==
     Greatest({acknowledged[o]} \cup {n \in Own(o) : \A s \in First(o)..n : s > acknowledged[o] => IsThere(o, s)})
 
-Unread == [top |-> 0, writer |-> Nobody, history |-> <<>>, start |-> 0, seen |-> 0]
+Unread == [top |-> 0, writer |-> NoOwner, history |-> <<>>, start |-> 0, seen |-> 0]
 
 ----------------------------------------------------------------------------
 Init ==
-    /\ claims = [e \in Epochs |-> Nobody]
-    /\ starts = [e \in Epochs |-> Nobody]
-    /\ data = [e \in Epochs |-> [s \in Frames |-> Nobody]]
+    /\ claims = [e \in Epochs |-> NoOwner]
+    /\ starts = [e \in Epochs |-> NoOwner]
+    /\ data = [e \in Epochs |-> [s \in Frames |-> NoOwner]]
     /\ marks = [e \in Epochs |-> 0]
     /\ lost = {}
     /\ phase = [o \in Owners |-> "idle"]
@@ -110,10 +110,10 @@ Begin(o) ==
     /\ phase' = [phase EXCEPT ![o] = IF Fault = "read_before_claim" THEN "claimed" ELSE "claiming"]
     /\ UNCHANGED <<store, found, sent, looked, acknowledged, start, marked, tiered>>
 
-\* Put-if-absent of the next claim. A claim below the own epoch may be anybody's; whoever is denied its own gives up.
+\* Put-if-absent of the next claim. A claim below the own epoch may belong to any owner; an owner that is denied its own gives up.
 Claim(o) ==
     LET n == claiming[o]
-        holder == IF claims[n] = Nobody THEN o ELSE claims[n]
+        holder == IF claims[n] = NoOwner THEN o ELSE claims[n]
     IN
     /\ phase[o] = "claiming"
     /\ n < epoch[o] \/ holder = o \/ Fault = "epoch_reused"
@@ -141,7 +141,7 @@ OfStart(top) ==
                    ELSE History(w)
     IN  [top |-> top, writer |-> w, history |-> counted, start |-> found[w].start, seen |-> Len(counted)]
 
-NewestStart(below) == Greatest({0} \cup {e \in Epochs : e < below /\ starts[e] # Nobody})
+NewestStart(below) == Greatest({0} \cup {e \in Epochs : e < below /\ starts[e] # NoOwner})
 
 \* A greater log start was seen: what lies below it is truncated and not looked for.
 Raised(f, logStart) ==
@@ -299,30 +299,30 @@ LookAfterMark(o) ==
 Delete(o, e, s) ==
     LET listed == s <= Len(History(o)) /\ epoch[History(o)[s]] = e IN
     /\ IsOpen(o)
-    /\ data[e][s] # Nobody
+    /\ data[e][s] # NoOwner
     /\ \/ e <= epoch[o] /\ s <= marked[o]
        \/ e < epoch[o] /\ ~listed
-    /\ data' = [data EXCEPT ![e][s] = Nobody]
+    /\ data' = [data EXCEPT ![e][s] = NoOwner]
     /\ UNCHANGED <<claims, starts, marks, lost, owners, tiered>>
 
 \* START frames and marks of earlier epochs go, too.
 DeleteStart(o, e) ==
     /\ IsOpen(o)
-    /\ e < epoch[o] /\ starts[e] # Nobody
-    /\ starts' = [starts EXCEPT ![e] = Nobody]
+    /\ e < epoch[o] /\ starts[e] # NoOwner
+    /\ starts' = [starts EXCEPT ![e] = NoOwner]
     /\ UNCHANGED <<claims, data, marks, lost, owners, tiered>>
 
 ----------------------------------------------------------------------------
-(* The store loses an acknowledged object by itself, while another one tells that it was acknowledged. *)
+(* The store loses an acknowledged object by itself, while another object reports that it was acknowledged. *)
 
-IsTold(o, s) ==
+IsReported(o, s) ==
     \/ \E later \in Own(o) : later > s /\ IsThere(o, later) /\ Header(o, later).acknowledged >= s
     \/ \E p \in Owners : IsOpen(p) /\ epoch[p] > epoch[o] /\ starts[epoch[p]] = p /\ Len(History(p)) >= s
 
 Lose(o, s) ==
     /\ Cardinality(lost) < MaxLosses
-    /\ s \in Acknowledged(o) /\ IsThere(o, s) /\ IsTold(o, s)
-    /\ data' = [data EXCEPT ![epoch[o]][s] = Nobody]
+    /\ s \in Acknowledged(o) /\ IsThere(o, s) /\ IsReported(o, s)
+    /\ data' = [data EXCEPT ![epoch[o]][s] = NoOwner]
     /\ lost' = lost \cup {<<o, s>>}
     /\ UNCHANGED <<claims, starts, marks, owners, tiered>>
 
@@ -340,9 +340,9 @@ Spec == Init /\ [][Next]_vars
 
 ----------------------------------------------------------------------------
 TypeOK ==
-    /\ claims \in [Epochs -> Owners \cup {Nobody}]
-    /\ starts \in [Epochs -> Owners \cup {Nobody}]
-    /\ data \in [Epochs -> [Frames -> Owners \cup {Nobody}]]
+    /\ claims \in [Epochs -> Owners \cup {NoOwner}]
+    /\ starts \in [Epochs -> Owners \cup {NoOwner}]
+    /\ data \in [Epochs -> [Frames -> Owners \cup {NoOwner}]]
     /\ marks \in [Epochs -> 0..MaxFrame]
     /\ lost \subseteq Owners \X Frames
     /\ \A o \in Owners :
@@ -355,7 +355,7 @@ TypeOK ==
 \* A frame is acknowledged by one owner, and only by one.
 NoSplitBrain == \A o, p \in Owners : o # p => Acknowledged(o) \cap Acknowledged(p) = {}
 
-\* Whoever opens the log later found every frame that an earlier owner acknowledged, or ever will.
+\* A later owner finds every frame that an earlier owner acknowledged or will acknowledge.
 NoAcknowledgedFrameLost ==
     \A o, p \in Owners : IsOpen(p) /\ epoch[o] < epoch[p] =>
         \A s \in Acknowledged(o) : s <= found[p].start \/ (s <= Len(History(p)) /\ History(p)[s] = o)

@@ -157,7 +157,7 @@ def _downloaded(names: Sequence[str]) -> list[Package]:
 
 
 def refresh_lists() -> bool:
-    """Ask apt's sources what they have; False where that is not permitted. A source that fails is told of, and no more:
+    """Refresh the lists of apt's sources; False without the permission. A source that fails is only reported, because
     it may have nothing that is needed here."""
     if os.geteuid() != 0:
         return False

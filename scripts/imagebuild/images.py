@@ -91,7 +91,7 @@ class Maker:
         return self._kept("dependencies", self._identity(lock, base.name, "python.py"), make)
 
     def application(self) -> Path:
-        """Our wheel; made anew each time."""
+        """Build our wheel, each time."""
         root = BUILD / "application"
         shutil.rmtree(root, ignore_errors=True)
         root.mkdir(parents=True)

@@ -109,7 +109,7 @@ def write_programs(entry_points: str, folder: Path) -> None:
 
 
 def build_wheel(repository: Path, build: Path) -> Path:
-    """Our wheel. The native kernel is compiled anew only when its sources changed."""
+    """Build our wheel. Compile the native kernel only when its sources changed."""
     library, output = build / "lib", build / "wheel"
     kernel = {path.stem for path in (repository / "services/tailrace/kernel").glob("*.pyx")}
     forget_removed(library, kernel)
@@ -131,7 +131,7 @@ def forget_removed(library: Path, kernel: set[str]) -> None:
 
 
 def version_of(wheel: Path) -> str:
-    """The version that a wheel's name tells, as the tag of an image."""
+    """Return the version in a wheel's name as the tag of an image."""
     return re.sub(r"[^A-Za-z0-9_.-]", "-", wheel.name.split("-")[1])
 
 

@@ -207,7 +207,7 @@ def image(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> st
     return IMAGE
 
 
-def test_a_cluster_that_is_up_is_taken_as_it_is(cluster: LocalCluster) -> None:
+def test_a_cluster_that_is_up_is_kept(cluster: LocalCluster) -> None:
     node = cluster.node
     again = command("up")
     assert again.returncode == 0, again.stderr
@@ -277,7 +277,7 @@ def test_a_memory_limit_is_enforced(cluster: LocalCluster, image: str) -> None:
     assert (terminated["reason"], terminated["exitCode"]) == ("OOMKilled", 137)
 
 
-def test_an_api_server_that_hangs_returns_when_told_to(cluster: LocalCluster) -> None:
+def test_an_api_server_that_hangs_returns_on_command(cluster: LocalCluster) -> None:
     cluster.pause_api(120, "hang")
     assert not answers(cluster)
     assert cluster.status()["components"]["kube-apiserver"]["held"] == "hang"
@@ -314,9 +314,9 @@ def test_errors_are_one_line(cluster: LocalCluster, tmp_path: Path) -> None:
     for words in (
         ("load-image", tmp_path / "nothing.tar"),
         ("load-image", tmp_path / "no-image.tar"),
-        ("logs", "nobody"),
+        ("logs", "no-such-component"),
         ("--name", "no/name", "status"),
-        ("--name", "nobody", "status"),
+        ("--name", "no-such-cluster", "status"),
         ("--port", "80", "up"),
         ("--name", "second", "up"),  # its port is this cluster's
     ):

@@ -106,7 +106,7 @@ class LocalCluster(Cluster):
         return ["nsenter", f"--target={self._running().pid}", "--net", "--mount", "--uts", "--pid", "--", *command]
 
     def load_image(self, archive: Path) -> str:
-        """Give containerd the images of an archive; returns the names that it tells."""
+        """Give containerd the images of an archive; return the names that it prints."""
         with archive.open("rb") as file:
             return self._containerd("images", "import", "-", stdin=file)
 

@@ -35,7 +35,7 @@ HYPERKUBE_NAMES = ("kube-apiserver", "kube-controller-manager", "kube-proxy", "k
 BUILD_LIMIT_S = 3600
 READ_BYTES = 65536
 STEP_LIMIT_S = 300
-TOLD_EVERY_S = 30
+REPORT_EVERY_S = 30
 UNUSED_DAYS = 14
 ANY_USER = "65532:65532"
 
@@ -67,7 +67,7 @@ def _build(final: Path) -> None:
     final.parent.mkdir(parents=True, exist_ok=True)
     with _lock(final.parent / "build.lock"):
         if final.is_dir():
-            return  # by whoever held the lock
+            return  # by the process that held the lock
         for broken_off in final.parent.glob("building-*"):
             shutil.rmtree(broken_off)
         started = time.monotonic()
@@ -87,7 +87,7 @@ def _build(final: Path) -> None:
 def _lock(path: Path) -> Iterator[None]:
     with path.open("w") as file:
         deadline = time.monotonic() + BUILD_LIMIT_S
-        told = False
+        reported = False
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -95,9 +95,9 @@ def _lock(path: Path) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise ClusterError(f"another build has not ended within {BUILD_LIMIT_S} s") from None
-                if not told:
+                if not reported:
                     say("waiting for another build")
-                    told = True
+                    reported = True
                 time.sleep(0.2)
         yield
 
@@ -113,7 +113,7 @@ def _build_programs(staging: Path, log: Path) -> None:
     else:
         say(f"building Kubernetes {kubernetes}, CoreDNS and Helm {helm} (up to half an hour, once); output in {log}")
         environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": GO_FLAGS, "GOTOOLCHAIN": "local", "GOWORK": "off"}
-        _run_told([_find_go(), "build", "-v", "-ldflags", linking, "-o", f"{staging}/", *PACKAGES], environment, log)
+        _run_with_progress([_find_go(), "build", "-v", "-ldflags", linking, "-o", f"{staging}/", *PACKAGES], environment, log)
     for name in HYPERKUBE_NAMES:
         (staging / name).symlink_to("hyperkube")
     for command, expected in (
@@ -176,9 +176,9 @@ def _find_go() -> str:
     return done.stdout.strip()
 
 
-def _run_told(command: list[str], environment: dict[str, str], log: Path) -> None:
+def _run_with_progress(command: list[str], environment: dict[str, str], log: Path) -> None:
     """Run a long build: its output goes to the log, the number of packages to the terminal every half minute."""
-    started = told = time.monotonic()
+    started = reported = time.monotonic()
     packages, last = 0, ""
     with (
         log.open("w") as file,
@@ -194,8 +194,8 @@ def _run_told(command: list[str], environment: dict[str, str], log: Path) -> Non
                     file.write(line)
                     last = line.strip() or last
                     packages += not line.startswith(("go: ", "#", "\t"))
-                if now - told >= TOLD_EVERY_S:
-                    told = now
+                if now - reported >= REPORT_EVERY_S:
+                    reported = now
                     say(f"{packages} packages after {now - started:.0f} s")
                 if now - started > BUILD_LIMIT_S:
                     raise ClusterError(f"the build has not ended within {BUILD_LIMIT_S} s; see {log}")
@@ -262,7 +262,7 @@ def _run(command: list[str]) -> str:
 
 
 def _forget_unused(kept: Path) -> None:
-    """Builds of other inputs that nobody has used for two weeks."""
+    """Builds of other inputs that were not used for two weeks."""
     oldest = time.time() - UNUSED_DAYS * 86400
     for other in kept.parent.iterdir():
         if other != kept and other.is_dir() and other.stat().st_mtime < oldest:

@@ -1,4 +1,4 @@
-"""What the host must have: Linux as root, Debian's packages, kernel features. What is missing is told in one line."""
+"""What the host must have: Linux as root, Debian's packages, kernel features. Names what is missing in one line."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ MANIFESTS = SOURCES / "manifests"
 
 
 def up(instance: Instance) -> LocalCluster:
-    """A cluster whose node, DNS and default ServiceAccount are ready. One that runs already is taken as it is."""
+    """A cluster whose node, DNS and default ServiceAccount are ready. Keeps one that runs already."""
     host.check()
     programs = binaries()
     started = time.monotonic()

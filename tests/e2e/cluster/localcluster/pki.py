@@ -1,4 +1,4 @@
-"""Keys, certificates and kubeconfigs of a cluster, made anew at every start."""
+"""Keys, certificates and kubeconfigs of a cluster, made at every start."""
 
 from __future__ import annotations
 

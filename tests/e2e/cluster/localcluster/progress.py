@@ -1,4 +1,4 @@
-"""What a command tells while it works: lines on standard error, so that results on standard output stay alone."""
+"""Print progress on standard error, so that standard output holds only results."""
 
 from __future__ import annotations
 

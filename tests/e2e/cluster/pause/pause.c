@@ -1,4 +1,4 @@
-/* The first process of every pod: holds its namespaces until it is told to end, and reaps what its containers leave. */
+/* The first process of every pod: holds its namespaces until it gets a signal, and reaps processes that its containers leave. */
 #define _POSIX_C_SOURCE 200809L
 #include <signal.h>
 #include <sys/wait.h>
