@@ -39,7 +39,7 @@ def parse_words(text: str) -> dict[str, str]:
 
 
 def find_words(text: str, words: dict[str, str]) -> Iterator[Finding]:
-    """Yield the banned words of a text, also those inside names such as ``_told_later`` and across a line break."""
+    """Yield the banned words of a text, also those inside names such as ``_word_later`` and across a line break."""
     longest_first = sorted(words, key=len, reverse=True)
     alternatives = "|".join(re.escape(word).replace(r"\ ", r"[\s#*_]+") for word in longest_first)
     for match in re.finditer(rf"(?<![A-Za-z])({alternatives})(?![A-Za-z])", text, re.IGNORECASE):

@@ -21,7 +21,7 @@ from pack_image import PackError
 def main() -> int:
     """Exit code 1 and one line on standard error when an image cannot be made."""
     parser = argparse.ArgumentParser(description="Makes container images without an engine and without a registry.")
-    parser.add_argument("--again", action="store_true", help="ask for Debian packages and dependencies again, keep none")
+    parser.add_argument("--again", action="store_true", help="renew Debian packages and dependencies")
     parser.add_argument("names", metavar="NAME", nargs="*", help=f"{', '.join(IMAGES)}, or all (default: tailrace)")
     options = parser.parse_args()
     names = list(IMAGES) if "all" in options.names else list(dict.fromkeys(options.names)) or ["tailrace"]

@@ -114,7 +114,8 @@ def _arrow(start: Box, end: Box, label: str) -> str:
     if low >= high:
         x1, x2 = start.middle, end.middle
     y1, y2 = start.y + BOX_HEIGHT, end.y
-    return _line(f"M{x1:g},{y1} L{x2:g},{y2}", (x1 + x2) / 2 + 8, (y1 + y2) / 2 + (4 if x1 == x2 else 22), label, anchor="start")
+    below = 4 if x1 == x2 else 22  # beside a vertical arrow, under a slanted one
+    return _line(f"M{x1:g},{y1} L{x2:g},{y2}", (x1 + x2) / 2 + 8, (y1 + y2) / 2 + below, label, anchor="start")
 
 
 def _line(path: str, x: float, y: float, label: str, anchor: str = "middle") -> str:

@@ -113,7 +113,8 @@ def _build_programs(staging: Path, log: Path) -> None:
     else:
         say(f"building Kubernetes {kubernetes}, CoreDNS and Helm {helm} (up to half an hour, once); output in {log}")
         environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": GO_FLAGS, "GOTOOLCHAIN": "local", "GOWORK": "off"}
-        _run_with_progress([_find_go(), "build", "-v", "-ldflags", linking, "-o", f"{staging}/", *PACKAGES], environment, log)
+        command = [_find_go(), "build", "-v", "-ldflags", linking, "-o", f"{staging}/", *PACKAGES]
+        _run_with_progress(command, environment, log)
     for name in HYPERKUBE_NAMES:
         (staging / name).symlink_to("hyperkube")
     for command, expected in (
