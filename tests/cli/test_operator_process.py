@@ -21,6 +21,7 @@ from minio import Minio
 from harness.apiserver import NAMESPACE, ApiServer, api_server, kubeconfig
 from harness.server import free_ports
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, Manifest
+from tailrace_operator.kube.manifests import FINALIZER
 from tailrace_operator.kube.objects import (
     CONFIG_MAPS,
     DEPLOYMENTS,
@@ -35,7 +36,6 @@ from tailrace_operator.kube.objects import (
     STATEFUL_SETS,
     STREAMS,
 )
-from tailrace_operator.reconcile.outcome import FINALIZER
 
 PATIENCE_S = 90.0
 CHILDREN = (

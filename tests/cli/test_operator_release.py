@@ -15,8 +15,8 @@ from harness.apiserver import NAMESPACE, ApiServer, api_server, kubeconfig
 from harness.server import free_ports
 from tailrace.cluster.kubernetes import LEASES
 from tailrace.common import limits
+from tailrace_operator.kube.manifests import FINALIZER
 from tailrace_operator.kube.objects import DEPLOYMENTS, STREAMS
-from tailrace_operator.reconcile.outcome import FINALIZER
 from tailrace_operator.uninstall.uninstaller import OPERATOR_LABELS
 
 PATIENCE_S = 90.0

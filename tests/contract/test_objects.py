@@ -11,8 +11,8 @@ from harness.apiserver import NAMESPACE, ApiServer, api_server
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS, Manifest
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NotFoundError, UnavailableError, WriteConflictError
+from tailrace_operator.kube.manifests import FIELD_MANAGER, Notice
 from tailrace_operator.kube.objects import CONFIG_MAPS, EVENTS, SERVICES, HttpObjects
-from tailrace_operator.reconcile.outcome import FIELD_MANAGER, Notice
 
 NOW = "2026-01-02T03:04:05Z"
 

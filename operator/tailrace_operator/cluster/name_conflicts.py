@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from tailrace_operator.cluster import names
 from tailrace_operator.cluster.checks import Problem
+from tailrace_operator.kube.manifests import FIELD_MANAGER, is_deleted
 from tailrace_operator.kube.objects import STREAM_CLUSTERS
-from tailrace_operator.reconcile.outcome import FIELD_MANAGER, is_deleted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

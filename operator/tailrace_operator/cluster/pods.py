@@ -8,7 +8,7 @@ from tailrace.common import limits
 from tailrace_operator.cluster import names
 
 if TYPE_CHECKING:
-    from tailrace_operator.cluster.render import Plan
+    from tailrace_operator.cluster.plan import Plan
 
 USER_ID: Final = 65532
 ACCESS_KEY: Final = "accessKey"

@@ -23,8 +23,9 @@ from tailrace.common.errors import (
 )
 from tailrace_operator.cluster import checks, names
 from tailrace_operator.cluster.name_conflicts import is_owned, taken_problem
+from tailrace_operator.cluster.plan import Plan
 from tailrace_operator.cluster.pod_diagnostics import ending_of, trouble_of
-from tailrace_operator.cluster.render import Child, Plan, children
+from tailrace_operator.cluster.render import Child, children
 from tailrace_operator.cluster.state import (
     ACCEPTED,
     CONTROLLER_READY,
@@ -35,15 +36,16 @@ from tailrace_operator.cluster.state import (
     ready_pods,
 )
 from tailrace_operator.cluster.tier2 import Tier2Error
+from tailrace_operator.kube.manifests import is_deleted
 from tailrace_operator.kube.objects import DEPLOYMENTS, PODS, SECRETS, SERVICES, STATEFUL_SETS
-from tailrace_operator.reconcile.outcome import Condition, Outcome, Truth, is_deleted, ready
+from tailrace_operator.reconcile.outcome import Condition, Outcome, Truth, ready
 from tailrace_operator.schema.specs import StreamClusterSpec
 
 if TYPE_CHECKING:
     from tailrace.cluster.kubernetes import Kind, Manifest
+    from tailrace_operator.cluster.placement import Placements
     from tailrace_operator.cluster.tier2 import Tier2Probe
     from tailrace_operator.kube.objects import Objects
-    from tailrace_operator.runtime.placement import Placements
 
 _WORKLOADS: Final = (STATEFUL_SETS, DEPLOYMENTS)
 _PASSING_RETRY_S: Final = 5.0

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tailrace.cluster.kubernetes import Kind, Manifest
-    from tailrace_operator.schema.specs import StreamClusterSpec
+    from tailrace_operator.cluster.plan import Plan
 
 CREDENTIALS_ANNOTATION: Final = "tailrace.io/credentials"
 
@@ -37,27 +37,6 @@ _LEASES: Final = {
     "verbs": ["get", "list", "create", "update"],
 }
 _MAP: Final = {"apiGroups": ["tailrace.io"], "resources": ["streamclusters"], "verbs": ["get", "list", "watch"]}
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a StreamCluster's children are made of.
-
-    ``image``: when the specification names none. ``credentials``: changes when the credentials do, so that pods take
-    new ones; says nothing about them.
-    """
-
-    name: str
-    namespace: str
-    uid: str
-    spec: StreamClusterSpec
-    image: str
-    credentials: str
-
-    @property
-    def cluster_id(self) -> str:
-        """What the bucket is marked with."""
-        return self.spec.cluster_id(self.uid)
 
 
 @dataclass(frozen=True, slots=True)

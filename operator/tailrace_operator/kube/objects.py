@@ -15,7 +15,7 @@ from tailrace.cluster.kubernetes import STREAM_CLUSTERS, Kind, Manifest
 from tailrace.cluster.kubernetes_requests import KubernetesCalls
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NotFoundError, UnavailableError, WriteConflictError
-from tailrace_operator.reconcile.outcome import FIELD_MANAGER, Notice
+from tailrace_operator.kube.manifests import FIELD_MANAGER, Notice
 
 if TYPE_CHECKING:
     from kubernetes import client

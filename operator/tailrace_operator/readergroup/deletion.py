@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING
 
 from tailrace.common import limits
 from tailrace.common.errors import InvalidSpecError, NoSuchReaderGroupError, TailraceError
+from tailrace_operator.connections.controllers import ClusterName
+from tailrace_operator.kube.manifests import Notice, holds
 from tailrace_operator.readergroup import conditions
 from tailrace_operator.readergroup.ownership import belongs_to
-from tailrace_operator.reconcile.outcome import Notice, Outcome, holds
-from tailrace_operator.runtime.controllers import ClusterName
+from tailrace_operator.reconcile.deletion_policy import FORCE_DELETE, why_kept
+from tailrace_operator.reconcile.outcome import Outcome
 from tailrace_operator.schema.specs import ReaderGroupSpec
-from tailrace_operator.stream.deletion import FORCE_DELETE, why_kept
 
 if TYPE_CHECKING:
     from tailrace.cluster.kubernetes import Manifest
+    from tailrace_operator.connections.controllers import Controllers
     from tailrace_operator.kube.objects import Objects
-    from tailrace_operator.runtime.controllers import Controllers
 
 
 async def delete_group(objects: Objects, controllers: Controllers, manifest: Manifest) -> Outcome:

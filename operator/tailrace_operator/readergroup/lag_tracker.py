@@ -20,7 +20,7 @@ from tailrace_operator.readergroup.positions import GroupPositions, positions_of
 if TYPE_CHECKING:
     from tailrace.client.async_client import Client
     from tailrace.client.group.reader_group import ReaderGroup
-    from tailrace_operator.runtime.controllers import ClusterName, Controllers
+    from tailrace_operator.connections.controllers import ClusterName, Controllers
 
 
 @dataclass(slots=True)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from tailrace.client.group.reader_group import group_config
 from tailrace.client.group.state.records import ReaderGroupConfig, RetentionType
 from tailrace.client.model import StreamName
+from tailrace_operator.kube.manifests import generation_of
 from tailrace_operator.readergroup.conditions import ACCEPTED
-from tailrace_operator.reconcile.outcome import Truth, condition_of, generation_of
+from tailrace_operator.reconcile.outcome import Truth, condition_of
 
 if TYPE_CHECKING:
     from tailrace.cluster.kubernetes import Manifest

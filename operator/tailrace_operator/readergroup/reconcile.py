@@ -21,14 +21,15 @@ from tailrace.common.errors import (
     InvalidSpecError,
     NoSuchReaderGroupError,
 )
+from tailrace_operator.connections.controllers import ClusterName, ClusterState
+from tailrace_operator.kube.manifests import Notice, holds, is_deleted
 from tailrace_operator.kube.objects import READER_GROUPS
 from tailrace_operator.readergroup import conditions
 from tailrace_operator.readergroup.deletion import delete_group
 from tailrace_operator.readergroup.lag_tracker import LagBoard
 from tailrace_operator.readergroup.ownership import belongs_to
 from tailrace_operator.readergroup.plan import differences, is_edited, publishes, wanted_config
-from tailrace_operator.reconcile.outcome import Condition, Notice, Outcome, holds, is_deleted
-from tailrace_operator.runtime.controllers import ClusterName, ClusterState
+from tailrace_operator.reconcile.outcome import Condition, Outcome
 from tailrace_operator.schema.specs import ReaderGroupSpec
 
 if TYPE_CHECKING:
@@ -38,9 +39,9 @@ if TYPE_CHECKING:
     from tailrace.client.group.state.records import ReaderGroupConfig
     from tailrace.cluster.kubernetes import Kind, Manifest
     from tailrace.common.stream_cut import StreamCut
+    from tailrace_operator.connections.controllers import Controllers
     from tailrace_operator.kube.objects import Objects
     from tailrace_operator.readergroup.measure import Sample
-    from tailrace_operator.runtime.controllers import Controllers
 
 
 class ReaderGroupReconciler:

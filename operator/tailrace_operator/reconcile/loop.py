@@ -10,15 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import structlog
 
-from tailrace.cluster.kubernetes import STREAM_CLUSTERS
 from tailrace.common import limits
 from tailrace.common.errors import NotFoundError, TailraceError
-from tailrace_operator.reconcile.outcome import FINALIZER, READY, Condition, Outcome, Truth
+from tailrace_operator.kube.manifests import FINALIZER
+from tailrace_operator.reconcile.keys import Key, key_of
+from tailrace_operator.reconcile.outcome import READY, Condition, Outcome, Truth
 from tailrace_operator.reconcile.status_writer import settle
 from tailrace_operator.reconcile.watch_check import WatchCheck
 from tailrace_operator.reconcile.work_queue import WorkQueue
@@ -34,15 +34,6 @@ if TYPE_CHECKING:
 _logger = structlog.get_logger()
 
 Notable: TypeAlias = Callable[["Manifest"], Any]
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Key:
-    """An object; ``plural`` names its kind."""
-
-    plural: str
-    namespace: str
-    name: str
 
 
 class Rounds:
@@ -109,7 +100,7 @@ class Rounds:
 
     def heard(self, kind: Kind, change: str | None, manifest: Manifest) -> None:
         """An event of the watch: ``change`` is ADDED, MODIFIED, DELETED, or None for what was there already."""
-        key = _key(kind, manifest)
+        key = key_of(kind, manifest)
         if change == "DELETED":
             self._forget(key)
         else:
@@ -192,7 +183,7 @@ class Rounds:
             await asyncio.sleep(max(0.0, began_s + reconciler.period_s - loop.time()))
 
     async def _take_in(self, kind: Kind, listed: tuple[Manifest, ...], spread_s: float) -> None:
-        found = {_key(kind, manifest): manifest for manifest in listed}
+        found = {key_of(kind, manifest): manifest for manifest in listed}
         self._watch.listed(kind.plural, {key: _version(manifest) for key, manifest in found.items()})
         for key in [key for key in self._known if key.plural == kind.plural and key not in found]:
             await self._forget_if_gone(kind, key)
@@ -267,25 +258,6 @@ class Rounds:
         if missed is not None:
             return f"the watch of {missed.plural} stands still: it did not tell of {missed.namespace}/{missed.name}"
         return None
-
-
-def owner_of(manifest: Manifest, kind: Kind) -> Key | None:
-    """The object of that kind that another one belongs to."""
-    metadata = manifest.get("metadata") or {}
-    for owner in metadata.get("ownerReferences") or []:
-        if owner.get("kind") == kind.kind and str(owner.get("apiVersion", "")).startswith(f"{kind.group}/"):
-            return Key(kind.plural, str(metadata.get("namespace", "")), str(owner.get("name", "")))
-    return None
-
-
-def cluster_of(manifest: Manifest) -> Key:
-    """The StreamCluster that a Stream or ReaderGroup names."""
-    name = (manifest.get("spec") or {}).get("cluster")
-    return Key(STREAM_CLUSTERS.plural, str(manifest["metadata"]["namespace"]), str(name))
-
-
-def _key(kind: Kind, manifest: Manifest) -> Key:
-    return Key(kind.plural, str(manifest["metadata"]["namespace"]), str(manifest["metadata"]["name"]))
 
 
 def _version(manifest: Manifest) -> str:

@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tailrace.common import limits
+from tailrace_operator.kube.manifests import FINALIZER, Notice, generation_of, is_deleted
 
 if TYPE_CHECKING:
     from tailrace.cluster.kubernetes import Kind, Manifest
 
-FIELD_MANAGER: Final = "tailrace-operator"
-FINALIZER: Final = "tailrace.io/operator"
 READY: Final = "Ready"
 
 _REASON: Final = re.compile(r"[A-Z][A-Za-z0-9]*")
@@ -63,15 +62,6 @@ class Condition:
     def warns(self) -> bool:
         """Whether its Event is a warning."""
         return self.truth is self.bad
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """An Event to be: ``reason`` CamelCase, ``message`` one sentence."""
-
-    reason: str
-    message: str
-    warning: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,22 +189,6 @@ def ready(parts: Sequence[Condition], reason: str, message: str) -> Condition:
             if part.truth is truth:
                 return Condition(READY, truth, part.reason, part.message, bad=part.bad)
     return Condition(READY, Truth.TRUE, reason, message)
-
-
-def is_deleted(manifest: Manifest) -> bool:
-    """Whether the object is being deleted and waits for finalizers."""
-    return bool((manifest.get("metadata") or {}).get("deletionTimestamp"))
-
-
-def holds(manifest: Manifest) -> bool:
-    """Whether the object carries our finalizer."""
-    return FINALIZER in ((manifest.get("metadata") or {}).get("finalizers") or [])
-
-
-def generation_of(manifest: Manifest) -> int | None:
-    """The generation of the object's specification."""
-    found = (manifest.get("metadata") or {}).get("generation")
-    return found if type(found) is int else None
 
 
 def condition_of(manifest: Manifest, condition_type: str) -> Truth | None:

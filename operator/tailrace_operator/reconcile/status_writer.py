@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import datetime
 from typing import TYPE_CHECKING
 
 import structlog
 
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NotFoundError, UnavailableError, WriteConflictError
-from tailrace_operator.reconcile.outcome import changes_of, generation_of
+from tailrace_operator.kube.manifests import generation_of, stamp
+from tailrace_operator.reconcile.outcome import changes_of
 
 if TYPE_CHECKING:
     from tailrace.cluster.kubernetes import Kind, Manifest
     from tailrace.common.ports import Clock
+    from tailrace_operator.kube.manifests import Notice
     from tailrace_operator.kube.objects import Objects
-    from tailrace_operator.reconcile.outcome import Notice, Outcome
+    from tailrace_operator.reconcile.outcome import Outcome
 
 _logger = structlog.get_logger()
-
-
-def stamp(clock: Clock) -> str:
-    """The time as conditions and Events have it."""
-    now = datetime.datetime.fromtimestamp(clock.now_ms() // 1000, datetime.UTC)
-    return now.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 async def settle(objects: Objects, clock: Clock, kind: Kind, manifest: Manifest, outcome: Outcome) -> None:

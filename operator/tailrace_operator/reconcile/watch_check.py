@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tailrace_operator.reconcile.loop import Key
+    from tailrace_operator.reconcile.keys import Key
 
 
 class WatchCheck:

@@ -28,17 +28,18 @@ from tailrace.common.logs import configure_logs
 from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.common.task_groups import all_of, beside
 from tailrace_operator.cluster.names import MANAGED
+from tailrace_operator.cluster.placement import Placements
 from tailrace_operator.cluster.reconcile import StreamClusterReconciler
 from tailrace_operator.cluster.state import notable, told_to_followers
 from tailrace_operator.cluster.tier2 import MinioProbe
+from tailrace_operator.connections.controllers import ClusterName, Controllers
 from tailrace_operator.kube.handlers import Watching, forward_logs
+from tailrace_operator.kube.leader_election import Leadership
 from tailrace_operator.kube.objects import DEPLOYMENTS, STATEFUL_SETS, STREAM_CLUSTERS, HttpObjects
 from tailrace_operator.readergroup.reconcile import ReaderGroupReconciler
-from tailrace_operator.reconcile.loop import Key, Rounds, cluster_of, owner_of
-from tailrace_operator.runtime.controllers import ClusterName, Controllers
+from tailrace_operator.reconcile.keys import Key, cluster_of, owner_of
+from tailrace_operator.reconcile.loop import Rounds
 from tailrace_operator.runtime.health import Health
-from tailrace_operator.runtime.leader_election import Leadership
-from tailrace_operator.runtime.placement import Placements
 from tailrace_operator.runtime.standby import Standby
 from tailrace_operator.stream.reconcile import StreamReconciler
 from tailrace_operator.uninstall.namespace_teardown import release_namespace

@@ -7,25 +7,23 @@ somebody says so by the annotation. Then the stream stays, and an Event says it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tailrace.client.model import StreamName
-from tailrace.cluster.kubernetes import ForbiddenError
 from tailrace.common import limits
 from tailrace.common.errors import InvalidSpecError, NotTheOwnerError, TailraceError
-from tailrace_operator.reconcile.outcome import Notice, Outcome, holds
-from tailrace_operator.runtime.controllers import ClusterName, ClusterState
+from tailrace_operator.connections.controllers import ClusterName
+from tailrace_operator.kube.manifests import Notice, holds
+from tailrace_operator.reconcile.deletion_policy import FORCE_DELETE, why_kept
+from tailrace_operator.reconcile.outcome import Outcome
 from tailrace_operator.schema.specs import StreamSpec
 from tailrace_operator.stream import conditions
 from tailrace_operator.stream.owner import Owner
 
 if TYPE_CHECKING:
     from tailrace.cluster.kubernetes import Manifest
+    from tailrace_operator.connections.controllers import Controllers
     from tailrace_operator.kube.objects import Objects
-    from tailrace_operator.runtime.controllers import Controllers
-
-FORCE_DELETE: Final = "tailrace.io/force-delete"
-"""Annotation: let the resource go, whatever becomes of what it stands for."""
 
 
 async def delete_stream(objects: Objects, controllers: Controllers, manifest: Manifest) -> Outcome:
@@ -51,35 +49,6 @@ async def delete_stream(objects: Objects, controllers: Controllers, manifest: Ma
     if not there_was_one:
         return Outcome(finalizer=False)
     return Outcome(notices=(Notice("StreamDeleted", f"Stream {stream} and its data were deleted."),), finalizer=False)
-
-
-async def why_kept(
-    objects: Objects, controllers: Controllers, manifest: Manifest, cluster: ClusterName, deletion_policy: str
-) -> str | None:
-    """Why nothing is deleted although the resource goes; None: it has to be deleted. Raises UnavailableError."""
-    if FORCE_DELETE in (manifest["metadata"].get("annotations") or {}):
-        return f"the annotation {FORCE_DELETE} is set"
-    if deletion_policy != "Delete":
-        return f"spec.deletionPolicy is {deletion_policy}"
-    state = await controllers.state(cluster, fresh=True)
-    if state is ClusterState.MISSING:
-        return f"there is no StreamCluster {cluster.name} to delete it from"
-    if state is ClusterState.LEAVING:
-        return f"StreamCluster {cluster.name} is being deleted, too"
-    if await _namespace_ends(objects, cluster.namespace):
-        return f"namespace {cluster.namespace} is being deleted"
-    return None
-
-
-async def _namespace_ends(objects: Objects, namespace: str) -> bool:
-    """Whether the namespace goes. Raises UnavailableError: not known, so nothing is decided.
-
-    Where this may not be asked, namespaces count as staying, and what was asked for is done.
-    """
-    try:
-        return await objects.namespace_ends(namespace)
-    except ForbiddenError:
-        return False
 
 
 def _of(owner: str) -> str:

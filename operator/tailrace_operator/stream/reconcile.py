@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from tailrace.client.model import StreamName
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, InvalidSpecError, NoSuchStreamError, NotFoundError, NotTheOwnerError
+from tailrace_operator.connections.controllers import ClusterName, ClusterState
+from tailrace_operator.kube.manifests import Notice, holds, is_deleted
 from tailrace_operator.kube.objects import STREAMS
-from tailrace_operator.reconcile.outcome import Notice, Outcome, holds, is_deleted
-from tailrace_operator.runtime.controllers import ClusterName, ClusterState
+from tailrace_operator.reconcile.outcome import Outcome
 from tailrace_operator.schema.specs import StreamSpec
 from tailrace_operator.stream import conditions
 from tailrace_operator.stream.deletion import delete_stream
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from tailrace.client.async_client import Client
     from tailrace.client.control.owners import StreamDescription
     from tailrace.cluster.kubernetes import Kind, Manifest
+    from tailrace_operator.connections.controllers import Controllers
     from tailrace_operator.kube.objects import Objects
-    from tailrace_operator.runtime.controllers import Controllers
 
 
 class StreamReconciler:

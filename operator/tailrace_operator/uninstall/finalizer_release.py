@@ -17,8 +17,7 @@ from tailrace.common.errors import (
     UnavailableError,
     WriteConflictError,
 )
-from tailrace_operator.reconcile.outcome import FINALIZER, Notice, holds, is_deleted
-from tailrace_operator.reconcile.status_writer import stamp
+from tailrace_operator.kube.manifests import FINALIZER, Notice, holds, is_deleted, stamp
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

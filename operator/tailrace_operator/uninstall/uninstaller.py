@@ -16,8 +16,8 @@ import structlog
 from tailrace.common import limits
 from tailrace.common.errors import DeadlineError, NotFoundError, UnavailableError, WriteConflictError
 from tailrace.common.task_groups import first_of
+from tailrace_operator.kube.leader_election import LEASE_NAME, Leadership, LeadershipLostError
 from tailrace_operator.kube.objects import DEPLOYMENTS, READER_GROUPS, STREAM_CLUSTERS, STREAMS
-from tailrace_operator.runtime.leader_election import LEASE_NAME, Leadership, LeadershipLostError
 from tailrace_operator.uninstall.finalizer_release import Releasing
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from harness.kubectl import Kubectl, KubeError
-from tailrace_operator.cluster.render import Plan, children
+from tailrace_operator.cluster.plan import Plan
+from tailrace_operator.cluster.render import children
 from tailrace_operator.schema.definitions import DEFINITIONS
 from tailrace_operator.schema.specs import StreamClusterSpec
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS, Kind, Manifest
 from tailrace.common.errors import NotFoundError, UnavailableError, WriteConflictError
+from tailrace_operator.kube.manifests import Notice
 from tailrace_operator.kube.objects import Page
-from tailrace_operator.reconcile.outcome import Notice, Outcome, Reconciler
+from tailrace_operator.reconcile.outcome import Outcome, Reconciler
 from tailrace_operator.reconcile.status_writer import settle
 
 NAMESPACE = "here"

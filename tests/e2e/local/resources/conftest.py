@@ -9,10 +9,10 @@ import pytest
 
 from harness.localobjects import Hand, LocalObjects
 from tailrace.client.async_client import Client
+from tailrace_operator.connections.controllers import Controllers
 from tailrace_operator.kube.objects import READER_GROUPS, STREAMS
 from tailrace_operator.readergroup.reconcile import ReaderGroupReconciler
 from tailrace_operator.reconcile.outcome import Reconciler
-from tailrace_operator.runtime.controllers import Controllers
 from tailrace_operator.stream.reconcile import StreamReconciler
 
 

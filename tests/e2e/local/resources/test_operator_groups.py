@@ -18,9 +18,9 @@ from tailrace.common import limits
 from tailrace.common.errors import NoSuchReaderGroupError
 from tailrace.common.stream_cut import parse_stream_cut
 from tailrace.wire.tables import TableEntry
+from tailrace_operator.connections.controllers import ClusterName
 from tailrace_operator.kube.objects import READER_GROUPS, STREAM_CLUSTERS
 from tailrace_operator.readergroup.rust import state_table
-from tailrace_operator.runtime.controllers import ClusterName
 
 EVENT_BYTES = 18
 """An event of 10 bytes in a segment."""

@@ -12,9 +12,9 @@ from tailrace.client.async_client import Client
 from tailrace.client.control.owners import StreamDescription
 from tailrace.client.model import RetentionPolicy, ScaleType, ScalingPolicy, StreamConfig, StreamName
 from tailrace.common.errors import NoSuchStreamError, UnavailableError
+from tailrace_operator.connections.controllers import ClusterName, Controllers
 from tailrace_operator.kube.objects import STREAM_CLUSTERS, STREAMS
-from tailrace_operator.runtime.controllers import ClusterName, Controllers
-from tailrace_operator.stream.deletion import FORCE_DELETE
+from tailrace_operator.reconcile.deletion_policy import FORCE_DELETE
 from tailrace_operator.stream.reconcile import StreamReconciler
 
 

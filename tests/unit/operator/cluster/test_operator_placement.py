@@ -14,7 +14,7 @@ from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, Kind
 from tailrace.cluster.leases import WorkerLease, write_worker_lease
 from tailrace.cluster.placer import Homes
 from tailrace.common import limits
-from tailrace_operator.runtime.placement import Placements
+from tailrace_operator.cluster.placement import Placements
 
 
 class Nobody:

@@ -7,9 +7,9 @@ import pytest
 from harness.localobjects import NAMESPACE, LocalObjects
 from tailrace.cluster.kubernetes import ForbiddenError
 from tailrace.common.errors import UnavailableError
+from tailrace_operator.connections.controllers import ClusterName, Controllers
 from tailrace_operator.kube.objects import STREAM_CLUSTERS, STREAMS
-from tailrace_operator.runtime.controllers import ClusterName, Controllers
-from tailrace_operator.stream.deletion import why_kept
+from tailrace_operator.reconcile.deletion_policy import why_kept
 
 
 class Refusing(LocalObjects):

@@ -15,7 +15,7 @@ from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, Kind, Manifest
 from tailrace.cluster.leases import WorkerLease, worker_lease_name, write_worker_lease
 from tailrace.common.errors import UnavailableError
-from tailrace_operator.runtime.placement import Placements
+from tailrace_operator.cluster.placement import Placements
 from tailrace_operator.runtime.standby import Standby
 
 ENDPOINTS = ContainerEndpoints(Endpoint("host", 1))

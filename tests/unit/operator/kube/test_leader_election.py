@@ -12,7 +12,7 @@ from sim import SimWorld
 from tailrace.cluster.kubernetes import LEASES, Kind
 from tailrace.common import limits
 from tailrace.common.errors import UnavailableError
-from tailrace_operator.runtime.leader_election import LEASE_NAME, Leadership, LeadershipLostError
+from tailrace_operator.kube.leader_election import LEASE_NAME, Leadership, LeadershipLostError
 
 
 class LoopClock:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailrace_operator.kube.manifests import FINALIZER
 from tailrace_operator.reconcile.outcome import (
-    FINALIZER,
     Condition,
     Outcome,
     Truth,

@@ -21,9 +21,9 @@ from tailrace.common.errors import (
     UnavailableError,
     WriteConflictError,
 )
+from tailrace_operator.kube.leader_election import LEASE_NAME, Leadership
+from tailrace_operator.kube.manifests import FINALIZER, Notice
 from tailrace_operator.kube.objects import DEPLOYMENTS, READER_GROUPS, STREAMS, Page
-from tailrace_operator.reconcile.outcome import FINALIZER, Notice
-from tailrace_operator.runtime.leader_election import LEASE_NAME, Leadership
 from tailrace_operator.uninstall.finalizer_release import ReleaseRefusedError
 from tailrace_operator.uninstall.uninstaller import OPERATOR_LABELS, Leaving, Uninstalling
 

@@ -11,7 +11,7 @@ from harness.localobjects import NAMESPACE, LocalObjects
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS
 from tailrace.common import limits
 from tailrace.common.errors import DeadlineError, NotFoundError, OverloadedError, UnavailableError
-from tailrace_operator.runtime.controllers import ClusterName, ClusterState, Controllers, controller_uri
+from tailrace_operator.connections.controllers import ClusterName, ClusterState, Controllers, controller_uri
 
 NOBODY = "tcp://127.0.0.1:1"
 MAIN = ClusterName(NAMESPACE, "main")

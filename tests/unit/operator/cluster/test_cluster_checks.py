@@ -11,7 +11,8 @@ from tailrace.cluster.cluster_identity import ClusterMark
 from tailrace.cluster.placer import Homes
 from tailrace.common import limits
 from tailrace_operator.cluster import checks
-from tailrace_operator.cluster.render import Plan, children
+from tailrace_operator.cluster.plan import Plan
+from tailrace_operator.cluster.render import children
 from tailrace_operator.cluster.state import notable, placed_condition, pods_condition
 from tailrace_operator.cluster.tier2 import Credentials, Tier2Error
 from tailrace_operator.kube.objects import STATEFUL_SETS

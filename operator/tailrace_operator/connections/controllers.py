@@ -20,8 +20,8 @@ from tailrace.client.retry import Backoff
 from tailrace.common import limits, names
 from tailrace.common.errors import DeadlineError, NotFoundError, OverloadedError, TailraceError, UnavailableError
 from tailrace.common.real_ports import SystemEntropy
+from tailrace_operator.kube.manifests import is_deleted
 from tailrace_operator.kube.objects import STREAM_CLUSTERS
-from tailrace_operator.reconcile.outcome import is_deleted
 
 if TYPE_CHECKING:
     from tailrace.common.ports import Entropy

@@ -16,7 +16,8 @@ from tailrace.common import limits
 from tailrace.common.errors import UnavailableError
 from tailrace_operator.cluster.state import told_to_followers
 from tailrace_operator.kube.objects import STREAMS
-from tailrace_operator.reconcile.loop import Key, Rounds, cluster_of, owner_of
+from tailrace_operator.reconcile.keys import Key, cluster_of, owner_of
+from tailrace_operator.reconcile.loop import Rounds
 from tailrace_operator.reconcile.outcome import READY, Condition, Outcome, Truth
 from tailrace_operator.reconcile.watch_check import WatchCheck
 from tailrace_operator.reconcile.work_queue import WorkQueue

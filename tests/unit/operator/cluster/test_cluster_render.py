@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.common import limits
-from tailrace_operator.cluster.render import Child, Plan, children
+from tailrace_operator.cluster.plan import Plan
+from tailrace_operator.cluster.render import Child, children
 from tailrace_operator.kube.objects import (
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,

@@ -1,0 +1,1 @@
+"""Connections to the controllers of the clusters."""
