@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tailrace.log.port import RecoveredFrame
     from tailrace.segmentstore.cache.cache_manager import CacheManager
     from tailrace.segmentstore.metadata.segment import Segment
-    from tailrace.segmentstore.tier2.chunk_objects import Tier2
+    from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects
     from tailrace.segmentstore.verify.report import ContainerReport
     from tailrace.storage.port import ObjectStore
 
@@ -119,7 +119,7 @@ class ContainerVerification:
         self,
         log: VerifiedLog,
         store: ObjectStore,
-        tier2: Tier2,
+        tier2: ChunkObjects,
         cluster_id: bytes,
         cache: CacheManager,
         report: ContainerReport,
