@@ -11,7 +11,8 @@ from tailrace.log.port import ReadableLog
 from tailrace.segmentstore.api import SegmentKind
 from tailrace.segmentstore.attributes.attribute_store import AttributeStore
 from tailrace.segmentstore.cache.segment_reader import SegmentReader
-from tailrace.segmentstore.container.recovery import Recovery, missing_bytes
+from tailrace.segmentstore.container.recovery import Recovery
+from tailrace.segmentstore.metadata.missing_bytes import missing_bytes
 from tailrace.segmentstore.metadata.state import ContainerState
 from tailrace.segmentstore.verify.chunk_bytes import ChunkReader
 from tailrace.segmentstore.verify.indexes import IndexWalk
