@@ -18,7 +18,7 @@ from tailrace.segmentstore.metadata.fields import ChunkRef
 from tailrace.segmentstore.metadata.state import ContainerState
 from tailrace.segmentstore.tables.service import TableService
 from tailrace.segmentstore.tables.types import TableEntry
-from tailrace.segmentstore.tier2.chunk_objects import Tier2
+from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects
 from tailrace.segmentstore.tier2.snapshot import Snapshot, SnapshotName, parse_key
 from tailrace.storage.port import Buffer
 
@@ -63,7 +63,7 @@ async def newest(world: World) -> tuple[Snapshot, ContainerState]:
 
 async def stored(world: World, state: ContainerState, name: str) -> bytes:
     """A segment's bytes as Tier 2 has them."""
-    tier2 = Tier2(world.objects, b"cluster-id-of-16", 7, 0, SystemEntropy())
+    tier2 = ChunkObjects(world.objects, b"cluster-id-of-16", 7, 0, SystemEntropy())
     segment = state.by_name[name]
     content = b""
     for ref in segment.chunks:
@@ -362,7 +362,7 @@ async def test_the_last_one_has_what_is_acknowledged_while_the_container_closes(
     await container.create_segment(A)
     append = asyncio.create_task(container.append(A, [b"staged when the end came"]))
     await asyncio.sleep(0)
-    assert container._pipeline.next_sequence - 1 > container.state.committed_sequence
+    assert container._processor.next_sequence - 1 > container.state.committed_sequence
     await container.close()
     await append
     assert await stored(world, (await newest(world))[1], A) == b"staged when the end came"

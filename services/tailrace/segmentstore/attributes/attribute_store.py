@@ -11,7 +11,7 @@ from tailrace.common.errors import CorruptionError
 from tailrace.segmentstore import attributes as index
 from tailrace.segmentstore.api import NULL_ATTRIBUTE, is_core_attribute
 from tailrace.segmentstore.metadata import operations as ops
-from tailrace.segmentstore.tier2.chunk_objects import Section, Tier2
+from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects, Section
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -93,7 +93,7 @@ class PageCache:
 class _Pages:
     """Page reader of one segment's index."""
 
-    def __init__(self, segment: Segment, cache: PageCache, tier2: Tier2) -> None:
+    def __init__(self, segment: Segment, cache: PageCache, tier2: ChunkObjects) -> None:
         self._segment = segment
         self._cache = cache
         self._tier2 = tier2
@@ -127,7 +127,7 @@ class AttributeFlush(NamedTuple):
 class AttributeStore:
     """Reads, loads and flushes extended attributes."""
 
-    def __init__(self, tier2: Tier2, room: PageRoom | None = None) -> None:
+    def __init__(self, tier2: ChunkObjects, room: PageRoom | None = None) -> None:
         self._tier2 = tier2
         self._pages = PageCache(_PAGES_MAX_BYTES, room)
 

@@ -25,7 +25,7 @@ from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, TailraceError, UnavailableError
 from tailrace.segmentstore.background.compaction_policy import choose
 from tailrace.segmentstore.metadata import operations as ops
-from tailrace.segmentstore.tier2.chunk_objects import Section, Tier2
+from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects, Section
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,7 +54,7 @@ class ChunkCompaction:
     """Compaction of one container. ``may_work`` says whether this is the time for work that can wait."""
 
     def __init__(
-        self, host: CompactionHost, tier2: Tier2, slots: asyncio.Semaphore, may_work: Callable[[], bool]
+        self, host: CompactionHost, tier2: ChunkObjects, slots: asyncio.Semaphore, may_work: Callable[[], bool]
     ) -> None:
         self._host = host
         self._tier2 = tier2

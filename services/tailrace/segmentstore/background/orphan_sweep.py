@@ -32,7 +32,7 @@ import structlog
 from tailrace.common import limits
 from tailrace.common.errors import UnavailableError
 from tailrace.segmentstore.metadata import operations as ops
-from tailrace.segmentstore.tier2.chunk_objects import OBJECT_KINDS, Tier2, writer_of_key
+from tailrace.segmentstore.tier2.chunk_objects import OBJECT_KINDS, ChunkObjects, writer_of_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,7 +58,7 @@ class SweepHost(Protocol):
 class OrphanSweep:
     """Sweeps of one owner of a container. ``may_work`` says whether this is the time for work that can wait."""
 
-    def __init__(self, host: SweepHost, tier2: Tier2, may_work: Callable[[], bool]) -> None:
+    def __init__(self, host: SweepHost, tier2: ChunkObjects, may_work: Callable[[], bool]) -> None:
         self._host = host
         self._tier2 = tier2
         self._may_work = may_work

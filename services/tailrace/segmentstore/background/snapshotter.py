@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.metadata.fields import ChunkRef
     from tailrace.segmentstore.metadata.segment import PendingAppend, Segment
     from tailrace.segmentstore.metadata.state import ContainerState
-    from tailrace.segmentstore.tier2.chunk_objects import Tier2
+    from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects
     from tailrace.storage.port import ObjectStore
 
 _logger = structlog.get_logger()
@@ -64,7 +64,7 @@ class SnapshotPorts:
     """What snapshots are written with. ``slots`` bounds the objects that the process holds in memory to write."""
 
     store: ObjectStore
-    tier2: Tier2
+    tier2: ChunkObjects
     cache: CacheManager
     clock: Clock
     entropy: Entropy
@@ -72,7 +72,7 @@ class SnapshotPorts:
     slots: asyncio.Semaphore
 
 
-class Snapshots:
+class Snapshotter:
     """The snapshots of one owner of a container."""
 
     def __init__(self, host: SnapshotHost, ports: SnapshotPorts) -> None:

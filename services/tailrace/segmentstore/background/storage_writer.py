@@ -19,7 +19,7 @@ from tailrace.common.errors import CorruptionError, NoSuchSegmentError, SegmentT
 from tailrace.kernel import crc32c
 from tailrace.segmentstore.attributes.attribute_store import AttributeStore
 from tailrace.segmentstore.metadata import operations as ops
-from tailrace.segmentstore.tier2.chunk_objects import Section, Tier2
+from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects, Section
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +67,7 @@ class StorageWriter:
         host: FlushHost,
         reader: SegmentReader,
         attributes: AttributeStore,
-        tier2: Tier2,
+        tier2: ChunkObjects,
         slots: asyncio.Semaphore,
     ) -> None:
         self._host = host

@@ -18,6 +18,9 @@ from tailrace.segmentstore.metadata.read_index import Entry, LogPlaces, ReadInde
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tailrace.segmentstore.metadata.fields import ChunkRef
+    from tailrace.segmentstore.metadata.segment import Segment
+
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
@@ -212,3 +215,15 @@ class CacheManager:
         """Release a view of `pin`."""
         view.release()
         self._freed()
+
+
+def mark_tiered(segment: Segment | None, ref: ChunkRef, cache: CacheManager) -> None:
+    """Let the cache evict the entries whose bytes Tier 2 holds now that `ref` is committed.
+
+    ``segment`` is None when it was deleted or merged before.
+    """
+    if segment is None:
+        return
+    for entry in segment.read_index.between(ref.segment_offset, ref.end):
+        if segment.chunks.covers(max(entry.offset, segment.start_offset), entry.end):
+            cache.make_evictable(entry)

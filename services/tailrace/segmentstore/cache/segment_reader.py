@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.metadata.fields import ChunkRef
     from tailrace.segmentstore.metadata.read_index import Entry
     from tailrace.segmentstore.metadata.segment import Segment
-    from tailrace.segmentstore.tier2.chunk_objects import Tier2
+    from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects
 
 _logger = structlog.get_logger()
 
@@ -42,7 +42,7 @@ class SegmentReader:
         self,
         cache: CacheManager,
         log: ReadableLog,
-        tier2: Tier2,
+        tier2: ChunkObjects,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
         self._cache = cache

@@ -74,7 +74,7 @@ class SegmentAppends(ContainerLife):
         segment.latest.update(values)
         segment.inflight += 1
         header = ops.append_header(segment.segment_id, offset, request.length, crc, values)
-        self._pipeline.stage_append(item, header, request.data)
+        self._processor.stage_append(item, header, request.data)
         return None
 
     async def append(

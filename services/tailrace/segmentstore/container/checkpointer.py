@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from tailrace.common.ports import Clock
     from tailrace.log.port import DurableLog
     from tailrace.segmentstore.container.committer import Committer
-    from tailrace.segmentstore.container.log_admission import LogSpace
-    from tailrace.segmentstore.container.operation_processor import Pipeline
+    from tailrace.segmentstore.container.log_admission import LogAdmission
+    from tailrace.segmentstore.container.operation_processor import OperationProcessor
     from tailrace.segmentstore.metadata.state import ContainerState
 
 
@@ -25,14 +25,14 @@ class Checkpointer:
     def __init__(
         self,
         state: ContainerState,
-        pipeline: Pipeline,
+        processor: OperationProcessor,
         log: DurableLog,
         committer: Committer,
         clock: Clock,
-        space: LogSpace,
+        space: LogAdmission,
     ) -> None:
         self._state = state
-        self._pipeline = pipeline
+        self._processor = processor
         self._log = log
         self._committer = committer
         self._clock = clock
@@ -70,8 +70,8 @@ class Checkpointer:
             interval_bytes //= limits.CHECKPOINT_FULL_DISK_FACTOR
         return (
             self._old_epochs
-            or self._pipeline.written_bytes - self._bytes >= interval_bytes
-            or self._pipeline.operations - self._operations >= limits.CHECKPOINT_INTERVAL_OPERATIONS
+            or self._processor.written_bytes - self._bytes >= interval_bytes
+            or self._processor.operations - self._operations >= limits.CHECKPOINT_INTERVAL_OPERATIONS
             or self._has_many_frames()
         )
 
@@ -102,7 +102,7 @@ class Checkpointer:
     async def _run(self, force: bool) -> None:
         if not await self._room(self._body_bytes, force):
             return
-        written, count, frames = self._pipeline.written_bytes, self._pipeline.operations, self._log.next_sequence
+        written, count, frames = self._processor.written_bytes, self._processor.operations, self._log.next_sequence
         self._state.forget_merged(self._clock.now_ms() - int(limits.MERGED_SOURCES_REMEMBERED_S * 1000))
         last = self._committer.last_frame
         keep_from = 0
@@ -112,7 +112,7 @@ class Checkpointer:
         self._body_bytes = len(body)
         if not await self._room(len(body), force):
             return
-        future = self._pipeline.stage_control(ops.Checkpoint(as_of, body))
+        future = self._processor.stage_control(ops.Checkpoint(as_of, body))
         self._bytes, self._operations, self._frames, self._old_epochs = written, count, frames, False
         await future
         self._keep_from = keep_from

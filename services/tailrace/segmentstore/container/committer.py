@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from tailrace.segmentstore.cache.cache_manager import mark_tiered
 from tailrace.segmentstore.container.operation_processor import Frame, StagedAppend, StagedControl
-from tailrace.segmentstore.container.recovery import mark_tiered
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.metadata.segment import PendingAppend, Segment
 

@@ -21,18 +21,18 @@ from tailrace.common.errors import (
 from tailrace.segmentstore.attributes.attribute_store import AttributeStore, PageRoom
 from tailrace.segmentstore.background.chunk_compaction import ChunkCompaction
 from tailrace.segmentstore.background.orphan_sweep import OrphanSweep
-from tailrace.segmentstore.background.snapshotter import SnapshotPorts, Snapshots
+from tailrace.segmentstore.background.snapshotter import SnapshotPorts, Snapshotter
 from tailrace.segmentstore.background.storage_writer import StorageWriter
 from tailrace.segmentstore.cache.segment_reader import SegmentReader
 from tailrace.segmentstore.container.checkpointer import Checkpointer
 from tailrace.segmentstore.container.committer import Committer
-from tailrace.segmentstore.container.log_admission import LogSpace
-from tailrace.segmentstore.container.operation_processor import Pipeline, StagedAppend
-from tailrace.segmentstore.container.ownership_check import OwnerWatch
+from tailrace.segmentstore.container.log_admission import LogAdmission
+from tailrace.segmentstore.container.operation_processor import OperationProcessor, StagedAppend
+from tailrace.segmentstore.container.ownership_check import OwnershipCheck
 from tailrace.segmentstore.container.recovery import Recovery
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.metadata.state import ContainerState
-from tailrace.segmentstore.tier2.chunk_objects import Tier2
+from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -85,7 +85,7 @@ class ContainerLife:
         self._tasks: dict[asyncio.Task[None], None] = {}  # not sets: they are cancelled in order
         self._flushes: dict[asyncio.Task[None], None] = {}  # asked for by callers, who hear how they end
         self._loading: dict[tuple[int, bytes], asyncio.Future[None]] = {}
-        self._tier2 = Tier2(
+        self._tier2 = ChunkObjects(
             ports.store, ports.cluster_id, container_id, epoch, ports.entropy, confirm_owner=self._confirm_or_stop
         )
         self._attributes = AttributeStore(self._tier2, ports.pages)
@@ -94,7 +94,7 @@ class ContainerLife:
         self._sweep = OrphanSweep(self, self._tier2, self._has_leisure)
         self._compaction = ChunkCompaction(self, self._tier2, ports.upload_slots, self._has_leisure)
         self._committer = Committer(self.state, ports.cache, ports.clock, self._writer.appended)
-        self._snapshots = Snapshots(
+        self._snapshots = Snapshotter(
             self,
             SnapshotPorts(
                 ports.store,
@@ -106,9 +106,9 @@ class ContainerLife:
                 ports.upload_slots,
             ),
         )
-        self._pipeline: Pipeline
-        self._owner = OwnerWatch(container_id, ports.log, self._stop)
-        self._space: LogSpace
+        self._processor: OperationProcessor
+        self._owner = OwnershipCheck(container_id, ports.log, self._stop)
+        self._space: LogAdmission
         self._checkpointer: Checkpointer
 
     # -- life ----------------------------------------------------------------------------------------------------
@@ -133,10 +133,12 @@ class ContainerLife:
         except (DataError, FencedError) as error:
             self._stop(error)
             raise
-        self._pipeline = Pipeline(self._log, self.state.next_sequence, self._committer.commit_frame, self._stop)
-        self._space = LogSpace(self._id, self._log, self._pipeline, self._writer.pressure)
+        self._processor = OperationProcessor(
+            self._log, self.state.next_sequence, self._committer.commit_frame, self._stop
+        )
+        self._space = LogAdmission(self._id, self._log, self._processor, self._writer.pressure)
         self._checkpointer = Checkpointer(
-            self.state, self._pipeline, self._log, self._committer, self._clock, self._space
+            self.state, self._processor, self._log, self._committer, self._clock, self._space
         )
         self._phase = "running"
         self._cache.on_pressure(self._writer.pressure)
@@ -209,7 +211,7 @@ class ContainerLife:
             _logger.error("container_stopped", container=self._id, reason=self._reason)
         if was_running:
             self._cache.remove_listener(self._writer.pressure)
-            for item in self._pipeline.stop(cause):
+            for item in self._processor.stop(cause):
                 if isinstance(item, StagedAppend):
                     self._cache.release(item.blocks)
                     item.request.failed(item.request, OutcomeUnknownError(str(self._stopped_error())))
@@ -296,14 +298,14 @@ class ContainerLife:
 
     async def _barrier(self) -> None:
         """Wait until everything staged before this call is committed."""
-        await self._committer.committed(self._pipeline.next_sequence - 1)
+        await self._committer.committed(self._processor.next_sequence - 1)
 
     async def commit_control(self, operation: ops.ControlOperation) -> None:
         """Put an operation through the pipeline and wait for its commit."""
         self._check_running()
         await self._space.wait_background(len(operation.encode()))
         self._check_running()
-        await self._pipeline.stage_control(operation)
+        await self._processor.stage_control(operation)
 
     def _has_leisure(self) -> bool:
         """Whether what only tidies up may be done: not while the log's disk is full."""
@@ -339,7 +341,7 @@ class ContainerLife:
             raise
 
     async def take_snapshot(self) -> bool:
-        """Store a snapshot in Tier 2 now; errors and result as of `Snapshots.take`."""
+        """Store a snapshot in Tier 2 now; errors and result as of `Snapshotter.take`."""
         self._check_running()
         await self._barrier()
         return await self._snapshots.take()

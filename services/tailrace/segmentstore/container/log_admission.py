@@ -18,18 +18,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tailrace.log.port import DurableLog
-    from tailrace.segmentstore.container.operation_processor import Pipeline
+    from tailrace.segmentstore.container.operation_processor import OperationProcessor
 
 _logger = structlog.get_logger()
 
 
-class LogSpace:
+class LogAdmission:
     """What may be staged. ``became_full`` is called when the disk is found full, so that space is given back."""
 
-    def __init__(self, container_id: int, log: DurableLog, pipeline: Pipeline, became_full: Callable[[], None]) -> None:
+    def __init__(
+        self, container_id: int, log: DurableLog, processor: OperationProcessor, became_full: Callable[[], None]
+    ) -> None:
         self._container_id = container_id
         self._log = log
-        self._pipeline = pipeline
+        self._processor = processor
         self._became_full = became_full
         self._refused = 0
         self.full_reason = ""
@@ -42,17 +44,17 @@ class LogSpace:
         Raises:
             DiskFullError: the disk is full.
         """
-        pipeline = self._pipeline
-        if not pipeline.has_room():
-            return pipeline.room()
+        processor = self._processor
+        if not processor.has_room():
+            return processor.room()
         try:
-            more_space = self._log.check_space(*pipeline.unwritten(body_bytes), reserved=reserved)
+            more_space = self._log.check_space(*processor.unwritten(body_bytes), reserved=reserved)
         except DiskFullError as error:
             self._refuse(error)
             raise
         if more_space is None:
             return None
-        return pipeline.room() if pipeline.unwritten_bytes else more_space
+        return processor.room() if processor.unwritten_bytes else more_space
 
     async def wait(self, body_bytes: int, *, reserved: bool = False) -> None:
         """Wait until such an operation may be staged; nothing may be awaited between this and the staging.
@@ -69,10 +71,10 @@ class LogSpace:
         Raises:
             DiskFullError: the reserve is used up.
         """
-        more_space = self._log.check_space(*self._pipeline.unwritten(body_bytes), reserved=True)
+        more_space = self._log.check_space(*self._processor.unwritten(body_bytes), reserved=True)
         if more_space is None:
             return None
-        return self._pipeline.room() if self._pipeline.unwritten_bytes else more_space
+        return self._processor.room() if self._processor.unwritten_bytes else more_space
 
     async def wait_background(self, body_bytes: int) -> None:
         """Wait until `check_background` allows it, however long a full disk stays full."""
@@ -100,7 +102,7 @@ class LogSpace:
         if not self.full_reason:
             return
         try:
-            more_space = self._log.check_space(*self._pipeline.unwritten(limits.CONTROL_OPERATION_MAX_BYTES))
+            more_space = self._log.check_space(*self._processor.unwritten(limits.CONTROL_OPERATION_MAX_BYTES))
         except DiskFullError:
             return
         if more_space is None:

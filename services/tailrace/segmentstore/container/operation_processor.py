@@ -98,7 +98,7 @@ class Frame:
         self.keep_arena = False
 
 
-class Pipeline:
+class OperationProcessor:
     """Numbers, frames, writes and completes operations.
 
     ``commit(frame)`` is called for each durable frame in order; ``lost(error)`` when the log fails: the owner must then
@@ -184,7 +184,7 @@ class Pipeline:
         item.pieces = [(frame, arena[data_start:at])]
         item.begin = frame
         frame.used = at
-        self._staged(frame, item, size)
+        self._enqueue(frame, item, size)
 
     def stage_control(self, operation: ops.ControlOperation) -> asyncio.Future[None]:
         """Write any other operation's record; the future is done when it is committed."""
@@ -206,7 +206,7 @@ class Pipeline:
         operation_log.RECORD.pack_into(frame.arena, frame.used, operation.TYPE, flags, 0, len(body), item.sequence)
         frame.arena[frame.used + operation_log.RECORD.size : frame.used + size] = body
         frame.used += size
-        self._staged(frame, item, size)
+        self._enqueue(frame, item, size)
         return future
 
     def _take_sequence(self) -> int:
@@ -214,7 +214,7 @@ class Pipeline:
         self._next_sequence += 1
         return sequence
 
-    def _staged(self, frame: Frame, item: Staged, size: int) -> None:
+    def _enqueue(self, frame: Frame, item: Staged, size: int) -> None:
         frame.items.append(item)
         item.size = size
         self.staged_bytes += size
@@ -250,7 +250,7 @@ class Pipeline:
             frame.used = start + take
             size += take + operation_log.RECORD.size
             position += take
-        self._staged(self._frame, item, size)
+        self._enqueue(self._frame, item, size)
 
     # -- frames --------------------------------------------------------------------------------------------------
 

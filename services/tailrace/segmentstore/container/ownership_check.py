@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tailrace.log.port import DurableLog
 
 
-class OwnerWatch:
+class OwnershipCheck:
     """Looks for later owners of one container's log; ``lost`` is called with the error when there is one."""
 
     def __init__(self, container_id: int, log: DurableLog, lost: Callable[[Exception], None]) -> None:

@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING
 
 from tailrace.common.errors import CorruptionError, DataLossError
 from tailrace.kernel import BLOCK_BYTES
+from tailrace.segmentstore.cache.cache_manager import mark_tiered
 from tailrace.segmentstore.metadata import checkpoint, operation_log
 from tailrace.segmentstore.metadata import operations as ops
+from tailrace.segmentstore.metadata.missing_bytes import missing_bytes
 from tailrace.segmentstore.metadata.segment import PendingAppend, Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tailrace.log.port import ReadableLog
     from tailrace.segmentstore.cache.cache_manager import CacheManager
-    from tailrace.segmentstore.metadata.fields import ChunkRef
     from tailrace.segmentstore.metadata.read_index import LogPlaces, ReadIndex
     from tailrace.segmentstore.metadata.state import ContainerState
 
@@ -230,19 +229,6 @@ class Recovery:
             cache.add_log_places(index, offset, length, _data_places(places, length))
 
 
-def missing_bytes(state: ContainerState) -> Iterator[tuple[Segment, int, int]]:
-    """Ranges of segments that are neither in Tier 2 nor in the log: there must be none."""
-    for segment in state.segments.values():
-        pending = sorted(segment.pending)
-        for gap_start, gap_end in segment.chunks.gaps(segment.start_offset, segment.length):
-            position = gap_start
-            for item in pending:
-                if item.offset <= position < item.end:
-                    position = item.end
-            if position < gap_end:
-                yield segment, position, gap_end
-
-
 def _data_places(places: LogPlaces, length: int) -> LogPlaces:
     """The part of an operation's places that holds its last `length` bytes: the data."""
     if len(places) == 1:
@@ -264,12 +250,3 @@ def _affected(operation: ops.Operation) -> tuple[int, ...]:
     if isinstance(operation, ops.Delete):
         return (operation.segment_id,)
     return ()
-
-
-def mark_tiered(segment: Segment | None, ref: ChunkRef, cache: CacheManager) -> None:
-    """Entries that Tier 2 holds now may be evicted."""
-    if segment is None:
-        return
-    for entry in segment.read_index.between(ref.segment_offset, ref.end):
-        if segment.chunks.covers(max(entry.offset, segment.start_offset), entry.end):
-            cache.make_evictable(entry)

@@ -55,12 +55,12 @@ class SegmentControl(ContainerLife):
         if len(self.state.staged_by_name) >= limits.ACTIVE_SEGMENTS_PER_CONTAINER_MAX:
             raise OverloadedError(f"container {self._id} has {len(self.state.staged_by_name)} segments, its bound")
         now = self._clock.now_ms()
-        identifier = self._pipeline.next_sequence
+        identifier = self._processor.next_sequence
         values = [(CREATION_TIME, now), (EVENT_COUNT, 0), *attributes]
         created = Segment(identifier, segment, kind, key_length, now)
         created.latest.update(values)
         self.state.staged_by_name[segment] = self.state.staged_creates[identifier] = created
-        await self._pipeline.stage_control(ops.Create(identifier, segment, kind, key_length, now, values))
+        await self._processor.stage_control(ops.Create(identifier, segment, kind, key_length, now, values))
 
     async def seal(self, segment: str) -> int:
         """See `SegmentContainer.seal`."""
@@ -70,7 +70,7 @@ class SegmentControl(ContainerLife):
             await self._barrier()
             raise SegmentSealedError(segment)
         target.staged_sealed = True
-        await self._pipeline.stage_control(ops.Seal(target.segment_id, self._clock.now_ms()))
+        await self._processor.stage_control(ops.Seal(target.segment_id, self._clock.now_ms()))
         return target.length
 
     async def truncate(self, segment: str, offset: int) -> None:
@@ -83,7 +83,7 @@ class SegmentControl(ContainerLife):
             await self._barrier()
             return
         target.staged_start = offset
-        await self._pipeline.stage_control(ops.Truncate(target.segment_id, offset))
+        await self._processor.stage_control(ops.Truncate(target.segment_id, offset))
 
     async def delete(self, segment: str) -> None:
         """See `SegmentContainer.delete`."""
@@ -91,7 +91,7 @@ class SegmentControl(ContainerLife):
         target = self._staged(segment)
         del self.state.staged_by_name[segment]
         target.staged_gone = target.staged_sealed = True
-        await self._pipeline.stage_control(ops.Delete(target.segment_id))
+        await self._processor.stage_control(ops.Delete(target.segment_id))
 
     async def merge(self, target: str, source: str, updates: Sequence[AttributeUpdate] = ()) -> MergeResult:
         """See `SegmentContainer.merge`."""
@@ -128,7 +128,7 @@ class SegmentControl(ContainerLife):
         del self.state.staged_by_name[origin.name]
         origin.staged_gone = origin.staged_sealed = True
         operation = ops.Merge(into.segment_id, origin.segment_id, offset, length, self._clock.now_ms(), values)
-        await self._pipeline.stage_control(operation)
+        await self._processor.stage_control(operation)
         return MergeResult(offset, offset + length)
 
     async def _merged_before(self, target: Segment, source: str) -> MergeResult:
@@ -155,4 +155,4 @@ class SegmentControl(ContainerLife):
         values = attribute_stage.final_values(target, updates, target.staged_length)
         target.latest.update(values)
         target.inflight += 1
-        await self._pipeline.stage_control(ops.UpdateAttributes(target.segment_id, values))
+        await self._processor.stage_control(ops.UpdateAttributes(target.segment_id, values))

@@ -11,7 +11,7 @@ from tailrace.kernel import BlockCache
 from tailrace.log.closed_object import ClosedObjectLog
 from tailrace.segmentstore.cache.cache_manager import CacheManager
 from tailrace.segmentstore.container.committer import Committer
-from tailrace.segmentstore.container.operation_processor import Pipeline
+from tailrace.segmentstore.container.operation_processor import OperationProcessor
 from tailrace.segmentstore.container.recovery import Recovery
 from tailrace.segmentstore.metadata import checkpoint
 from tailrace.segmentstore.metadata import operations as ops
@@ -102,7 +102,7 @@ async def write_log(log: DurableLog, state: ContainerState, clock: Clock, nonce:
     try:
         cache = CacheManager(BlockCache(limits.VERIFY_CACHE_BYTES))
         committer = Committer(state, cache, clock, _nothing)
-        pipeline = Pipeline(log, next_sequence, committer.commit_frame, lambda error: _stop(pipeline, error))
+        pipeline = OperationProcessor(log, next_sequence, committer.commit_frame, lambda error: _stop(pipeline, error))
         await asyncio.gather(
             pipeline.stage_control(ops.Recovered(state.epoch, next_sequence)),
             pipeline.stage_control(ops.Checkpoint(as_of, body)),
@@ -111,7 +111,7 @@ async def write_log(log: DurableLog, state: ContainerState, clock: Clock, nonce:
         await log.close()
 
 
-def _stop(pipeline: Pipeline, error: Exception) -> None:
+def _stop(pipeline: OperationProcessor, error: Exception) -> None:
     pipeline.stop(error)
 
 

@@ -53,7 +53,7 @@ class Section:
         self.data = data
 
 
-class Tier2:
+class ChunkObjects:
     """One container's view of the object store. Keys: ``c<container>/<segment id>/<start>-<end>-<epoch>-<nonce>``."""
 
     def __init__(

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.common.errors import CorruptionError, DataLossError, FormatVersionError
 from tailrace.kernel import crc32c
-from tailrace.segmentstore.container.recovery import missing_bytes
 from tailrace.segmentstore.metadata import checkpoint
 from tailrace.segmentstore.metadata import operations as ops
+from tailrace.segmentstore.metadata.missing_bytes import missing_bytes
 from tailrace.segmentstore.metadata.state import ContainerState
 
 if TYPE_CHECKING:

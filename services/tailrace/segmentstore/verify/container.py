@@ -9,7 +9,8 @@ from tailrace.common.errors import DataError
 from tailrace.segmentstore.api import SegmentKind
 from tailrace.segmentstore.attributes.attribute_store import AttributeStore
 from tailrace.segmentstore.cache.segment_reader import SegmentReader
-from tailrace.segmentstore.container.recovery import Recovery, missing_bytes
+from tailrace.segmentstore.container.recovery import Recovery
+from tailrace.segmentstore.metadata.missing_bytes import missing_bytes
 from tailrace.segmentstore.metadata.state import ContainerState
 from tailrace.segmentstore.verify.chunk_bytes import ChunkReader
 from tailrace.segmentstore.verify.container_log import LostLog
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from tailrace.segmentstore.cache.cache_manager import CacheManager
     from tailrace.segmentstore.metadata.segment import Segment
-    from tailrace.segmentstore.tier2.chunk_objects import Tier2
+    from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects
     from tailrace.segmentstore.verify.container_log import VerifiedLog
     from tailrace.segmentstore.verify.report import ContainerReport
     from tailrace.storage.port import ObjectStore
@@ -37,7 +38,7 @@ class ContainerVerification:
         self,
         log: VerifiedLog,
         store: ObjectStore,
-        tier2: Tier2,
+        tier2: ChunkObjects,
         cluster_id: bytes,
         cache: CacheManager,
         report: ContainerReport,

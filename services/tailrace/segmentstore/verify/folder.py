@@ -17,7 +17,7 @@ from tailrace.log.closed import ClosedLog, ReadOnlyDisk
 from tailrace.log.closed_object import ClosedObjectLog
 from tailrace.log.object_keys import LogKeys
 from tailrace.segmentstore.cache.cache_manager import CacheManager
-from tailrace.segmentstore.tier2.chunk_objects import Tier2
+from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects
 from tailrace.segmentstore.verify.container import ContainerVerification
 from tailrace.segmentstore.verify.container_log import LostLog
 from tailrace.segmentstore.verify.log_objects import account_for_log
@@ -240,7 +240,7 @@ class _Verification:
         """Verify it; returns the place of its log when that was written to meanwhile, and nothing counts."""
         log = await self._logs.log(container)
         cluster_id = uuid.UUID(self._manifest.cluster_id).bytes
-        tier2 = Tier2(self._store, cluster_id, container, 0, self._entropy)
+        tier2 = ChunkObjects(self._store, cluster_id, container, 0, self._entropy)
         await ContainerVerification(log, self._store, tier2, cluster_id, self._cache, report, self._advance).run()
         if not isinstance(log, ClosedObjectLog):
             return ""

@@ -24,7 +24,7 @@ from tailrace.segmentstore.metadata.fields import Attributes
 from tailrace.segmentstore.metadata.operation_log import Placed
 from tailrace.segmentstore.metadata.segment import Segment
 from tailrace.segmentstore.metadata.state import ContainerState
-from tailrace.segmentstore.tier2.chunk_objects import Section, Tier2
+from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects, Section
 
 
 def _small_frames(seed: int) -> PressureWorkload:
@@ -130,12 +130,12 @@ def _merge_frees_moved_chunks(patch: pytest.MonkeyPatch) -> None:
 def _chunk_names_reused(patch: pytest.MonkeyPatch) -> None:
     """The key of an object is the name of its segment and the range: the same again after delete and recreate."""
 
-    def key(self: Tier2, kind: str, section: Section, length: int) -> str:
+    def key(self: ChunkObjects, kind: str, section: Section, length: int) -> str:
         name = zlib.crc32(section.segment_name.encode())
         end = section.start_offset + length
         return f"{kind}{self._container_id}/{name:016x}/{section.start_offset:016x}-{end:016x}-00000001-{0:012x}"
 
-    patch.setattr(Tier2, "_key", key)
+    patch.setattr(ChunkObjects, "_key", key)
 
 
 # -- attributes

@@ -26,7 +26,7 @@ from tailrace.cluster.leases import (
 from tailrace.cluster.placer import Placer
 from tailrace.common import limits
 from tailrace.log.object import ObjectLog
-from tailrace.segmentstore.container.ownership_check import OwnerWatch
+from tailrace.segmentstore.container.ownership_check import OwnershipCheck
 
 
 def _short(seed: int, faults: Sequence[str], rounds: int, least_s: float = 0.0) -> FleetWorkload:
@@ -45,15 +45,15 @@ def _zombies(seed: int) -> FleetWorkload:
     return workload
 
 
-async def _never(self: OwnerWatch) -> None:
+async def _never(self: OwnershipCheck) -> None:
     """Looks never."""
 
 
 @bug("stale-owner-reads", _zombies)
 def _stale_owner_reads(patch: pytest.MonkeyPatch) -> None:
     """An owner answers reads for as long as nobody tells it that there is another one."""
-    patch.setattr(OwnerWatch, "may_answer", lambda self: True)
-    patch.setattr(OwnerWatch, "run", _never)
+    patch.setattr(OwnershipCheck, "may_answer", lambda self: True)
+    patch.setattr(OwnershipCheck, "run", _never)
 
 
 @bug("acknowledge-after-the-claim", _zombies)

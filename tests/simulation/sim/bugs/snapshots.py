@@ -11,7 +11,7 @@ from sim.bugs.registry import bug
 from sim.workloads.snapshots import SnapshotWorkload
 from tailrace.common import limits
 from tailrace.segmentstore.background import snapshotter
-from tailrace.segmentstore.background.snapshotter import Snapshots, TailRun
+from tailrace.segmentstore.background.snapshotter import Snapshotter, TailRun
 from tailrace.segmentstore.metadata import checkpoint
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.metadata.fields import ChunkRef
@@ -36,10 +36,10 @@ def _sweeping(seed: int) -> SnapshotWorkload:
 def _snapshot_needs_deleted_objects(patch: pytest.MonkeyPatch) -> None:
     """Objects are deleted a while after nothing references them, although the newest snapshot still does."""
 
-    def may_delete(self: Snapshots, key: str) -> bool:
+    def may_delete(self: Snapshotter, key: str) -> bool:
         return True
 
-    patch.setattr(Snapshots, "may_delete", may_delete)
+    patch.setattr(Snapshotter, "may_delete", may_delete)
 
 
 @bug("snapshot-lacks-unflushed-bytes", SnapshotWorkload)
@@ -55,9 +55,9 @@ def _snapshot_lacks_unflushed_bytes(patch: pytest.MonkeyPatch) -> None:
 @bug("snapshot-bytes-swept-as-orphans", _sweeping)
 def _snapshot_bytes_swept_as_orphans(patch: pytest.MonkeyPatch) -> None:
     """The objects that are written for a snapshot are in no list of the container: a later owner sweeps them."""
-    write = Snapshots._write_tail
+    write = Snapshotter._write_tail
 
-    async def unlisted(self: Snapshots, runs: Sequence[TailRun]) -> list[tuple[int, ChunkRef]]:
+    async def unlisted(self: Snapshotter, runs: Sequence[TailRun]) -> list[tuple[int, ChunkRef]]:
         host = self._host
 
         class Silent:
@@ -74,16 +74,16 @@ def _snapshot_bytes_swept_as_orphans(patch: pytest.MonkeyPatch) -> None:
         finally:
             self._host = host
 
-    patch.setattr(Snapshots, "_write_tail", unlisted)
+    patch.setattr(Snapshotter, "_write_tail", unlisted)
 
 
 @bug("snapshot-of-two-moments", SnapshotWorkload)
 def _snapshot_of_two_moments(patch: pytest.MonkeyPatch) -> None:
     """The metadata of a snapshot is taken after its bytes were written, when there are more."""
 
-    async def store(self: Snapshots, sequence: int, body: bytes, tail: Any) -> None:
+    async def store(self: Snapshotter, sequence: int, body: bytes, tail: Any) -> None:
         later = self._host.state.committed_sequence
         await original(self, later, checkpoint.encode(self._host.state), tail)
 
-    original = Snapshots._store
-    patch.setattr(Snapshots, "_store", store)
+    original = Snapshotter._store
+    patch.setattr(Snapshotter, "_store", store)

@@ -64,7 +64,7 @@ class ContainerWatch:
         """
         assert self._owner is not None
         for _ in range(IDLE_LOOKS_MAX):
-            if self._owner._pipeline.idle and not self._owner._cache.cache.pinned_blocks:  # an upload of its own pins
+            if self._owner._processor.idle and not self._owner._cache.cache.pinned_blocks:  # an upload of its own pins
                 break
             await asyncio.sleep(0.01)
         self.look()
