@@ -22,7 +22,10 @@ FOLDERS: Final = (
     *(".ci", ".github"),
 )
 SUFFIXES: Final = frozenset(
-    ".py .pyi .pyx .pxd .h .proto .md .tla .toml .cfg .yaml .yml .tpl .txt .sh .java .rs .js .json .in".split()
+    {
+        *(".py", ".pyi", ".pyx", ".pxd", ".h", ".java", ".rs", ".js", ".sh", ".proto", ".tla", ".md", ".txt", ".in"),
+        *(".toml", ".cfg", ".yaml", ".yml", ".tpl", ".json"),
+    }
 )
 SKIPPED: Final = frozenset({"__pycache__", "build", "node_modules", "target"})
 # Rows of these tables name tests, faults or rules that cannot be broken into lines.
@@ -35,7 +38,8 @@ _FENCE: Final = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _HEADING: Final = re.compile(r"^#{1,6} +(.+?) *#*$", re.MULTILINE)
 # Section numbers shift, and readers do not have what these name.
 _OLD: Final = re.compile(
-    r"§ ?[\d\"]|\b(?:the|an?|attributes?|cache|retention) article\b|\bissue(?: \"|: remembered)|\.\./shared|/work/", re.I
+    r"§ ?[\d\"]|\b(?:the|attributes?|cache|retention) article\b|\bissue(?: \"|: remembered)|\.\./shared|/work/shared",
+    re.IGNORECASE,
 )
 _SENTENCE_END: Final = re.compile(r"[.!?][)\"'*`”]*(?=\s+[A-Z`*\"(\[]|$)")
 

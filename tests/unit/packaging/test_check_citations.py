@@ -23,7 +23,12 @@ DESIGN = """# Design
 
 ## Twice
 """
-FILES = {"docs", "docs/design.md", "docs/adr/0009-ownership-by-leases.md", "docs/operations/run.md"}
+FILES = {
+    "docs/design.md",
+    "docs/adr/0009-ownership-by-leases.md",
+    "docs/operations",
+    "docs/operations/run.md",
+}
 
 
 def found(path: str, text: str) -> list[str]:
