@@ -73,6 +73,7 @@ lint: $(STAMPS)/strict-build ## ruff, mypy strict, import contracts, layout, gen
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	scripts/check-layout.sh
+	$(BIN)/python scripts/check_citations.py
 	$(BIN)/python scripts/make_proto.py --check
 	$(BIN)/python scripts/make_crds.py --check
 
