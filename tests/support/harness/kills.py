@@ -117,10 +117,12 @@ async def both_outcomes(workload: Workload) -> None:
 
     Without them, what a kill must not undo was never there.
     """
-    async with asyncio.timeout(OUTCOMES_DEADLINE_S):
-        while not {Outcome.COMMITTED, Outcome.ABORTED} <= workload.decided.keys():
-            workload.check_alive()
-            await asyncio.sleep(0.01)
+    ends_at_s = asyncio.get_running_loop().time() + OUTCOMES_DEADLINE_S
+    while not {Outcome.COMMITTED, Outcome.ABORTED} <= workload.decided.keys():
+        late = asyncio.get_running_loop().time() >= ends_at_s
+        assert not late, f"decided {workload.decided} after {OUTCOMES_DEADLINE_S:g} s, errors {workload.errors}"
+        workload.check_alive()
+        await asyncio.sleep(0.01)
 
 
 async def before_last_kill(server: Server, workload: Workload, kill: Kill) -> None:
