@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from harness.history import History
+from harness.kills import both_outcomes
 from harness.minio import MinioProcess
 from harness.server import Server
 from harness.workload import Workload, create_stream, read_from_head
@@ -69,7 +70,9 @@ async def load(server: Server, seed: int) -> History:
         workload = Workload(client, STREAM, history, seed, bytes_per_second=BYTES_PER_SECOND, abandon_probability=0.0)
         async with workload.running():
             await asyncio.sleep(LOAD_S)
+            await both_outcomes(workload)
         await workload.settle()
+        assert not workload.errors, workload.errors
         return history
 
 
@@ -136,6 +139,7 @@ async def killed_under_load_and_lost(server: Server, tier2: tuple[str, ...], see
         workload = Workload(client, STREAM, History(), seed, bytes_per_second=BYTES_PER_SECOND)
         async with workload.running():
             await asyncio.sleep(LOAD_S)
+            await both_outcomes(workload)
             await server.kill()
             report = await restore(server, tier2)
             assert {item["source"] for item in report["containers"]} == {"log"}
@@ -144,5 +148,6 @@ async def killed_under_load_and_lost(server: Server, tier2: tuple[str, ...], see
             await asyncio.sleep(LOAD_S / 2)
         await workload.settle()
         await check(client, workload.history)
+        assert not workload.unexpected, workload.unexpected[:20]
     await server.stop()
     assert (await server.verify())["log_objects"] > 0

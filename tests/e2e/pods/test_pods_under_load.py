@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from harness.history import History
-from harness.kills import STREAM, check, progress
+from harness.kills import STREAM, both_outcomes, check, progress
 from harness.pace import Pace
 from harness.pods import Pods, StorePod, until
 from harness.steadywriters import SteadyWriters
@@ -82,12 +82,14 @@ async def test_nothing_is_lost_while_pods_come_and_go(pods: Pods, test_seed: int
             await until("the pod has its share again", lambda: sorted(map(len, pods.placed().values())) == [2] * 4)
             await asyncio.sleep(LOADED_S)
 
+            await both_outcomes(workload)
             await pods.stores[0].kill()
             await steady.progress()
             await progress(workload)
             workload.check_alive()
         await workload.settle()
         await check(client, history, "after everything")
+        assert not workload.unexpected, workload.unexpected[:20]
         await steady.check(client)
         print(f"{history.acknowledged} events acknowledged; most memory of the pods: {memory}")
         figure = parse_size(pods.stores[0].words[pods.stores[0].words.index("--memory") + 1])

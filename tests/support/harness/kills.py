@@ -24,6 +24,7 @@ RETURN_MAX_S = 1.0
 RECOVERY_MAX_S = 4.0
 OBJECT_DEADLINE_S = 60.0
 PROGRESS_DEADLINE_S = 60.0
+OUTCOMES_DEADLINE_S = 180.0
 
 Kill = Callable[[Server, Workload, random.Random], Awaitable[None]]
 
@@ -85,6 +86,8 @@ KILLS: tuple[Kill, ...] = (
     between_flush_and_commit,
 )
 
+BEFORE_SERVING: tuple[Kill, ...] = (while_clients_return, while_recovering)
+
 
 async def one_worker(server: Server, workload: Workload, rng: random.Random) -> None:
     """A worker process alone: its parent starts it again, at the same port."""
@@ -110,10 +113,25 @@ async def progress(workload: Workload) -> None:
 
 
 async def both_outcomes(workload: Workload) -> None:
-    """Wait until a transaction was committed and one aborted: lives of a server may be too short for the first one."""
-    async with asyncio.timeout(PROGRESS_DEADLINE_S):
-        while not {Outcome.COMMITTED, Outcome.ABORTED} <= outcomes_of(workload).keys():  # noqa: ASYNC110  # plain data
-            await asyncio.sleep(0.01)
+    """Wait until the server has committed one transaction and aborted another, as it said to the client.
+
+    Without them, what a kill must not undo was never there.
+    """
+    ends_at_s = asyncio.get_running_loop().time() + OUTCOMES_DEADLINE_S
+    while not {Outcome.COMMITTED, Outcome.ABORTED} <= workload.decided.keys():
+        late = asyncio.get_running_loop().time() >= ends_at_s
+        assert not late, f"decided {workload.decided} after {OUTCOMES_DEADLINE_S:g} s, errors {workload.errors}"
+        workload.check_alive()
+        await asyncio.sleep(0.01)
+
+
+async def before_last_kill(server: Server, workload: Workload, kill: Kill) -> None:
+    """Wait for both outcomes; a kill that meets a server on its way to serving gets one that starts again."""
+    await server.wait_ready()
+    await both_outcomes(workload)
+    if kill in BEFORE_SERVING:
+        await server.kill()
+        await server.spawn()
 
 
 def outcomes_of(workload: Workload) -> Counter[Outcome]:
@@ -159,6 +177,8 @@ async def kill_again_and_again(
         workload = Workload(client, STREAM, History(), seed)
         async with _together(server, companions), workload.running():
             for number, kill in enumerate(kills):
+                if number + 1 == len(kills):
+                    await before_last_kill(server, workload, kill)
                 await kill(server, workload, rng)
                 workload.check_alive()
                 print(f"kill {number + 1}: {kill.__name__}, {workload.history.acknowledged} events acknowledged")
@@ -181,7 +201,11 @@ async def kill_again_and_again(
             await companion.check(client)
     health = await server.ask("/v1/health")
     assert health["ready"], health
-    print(f"{workload.history.acknowledged} events, transactions {outcomes_of(workload)}, errors {workload.errors}")
+    print(
+        f"{workload.history.acknowledged} events, transactions {outcomes_of(workload)}, decided {workload.decided}, "
+        f"{workload.abandoned} events of writers that went away, errors {workload.errors}"
+    )
+    assert not workload.unexpected, workload.unexpected[:20]
     return workload
 
 

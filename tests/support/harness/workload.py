@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from harness.history import Event, History, Outcome, encode
 from tailrace.client import Client, EventWriter, ScalingPolicy, StreamConfig, StreamName, Transaction, TransactionState
-from tailrace.common.errors import IllegalStateError, TailraceError
+from tailrace.common import limits
+from tailrace.common.errors import ConnectionLostError, IllegalStateError, TailraceError, UnavailableError
 
 EVENT_MIN_BYTES = 20
 EVENT_MAX_BYTES = 200_000
@@ -56,7 +57,13 @@ class Workload:
     abandon_probability: float = ABANDON_PROBABILITY
     """Of a writer, after each write: it goes away with events under way."""
     errors: Counter[str] = field(default_factory=Counter)
-    """Whatever clients were told other than success, for the report."""
+    """Every error of a client, by what it did, for the report."""
+    unexpected: list[str] = field(default_factory=list)
+    """Errors that no kill or outage of a server excuses."""
+    decided: Counter[Outcome] = field(default_factory=Counter)
+    """Transactions whose commit or abort the server answered with success."""
+    abandoned: int = 0
+    """Events that failed because their writer went away with them."""
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _undecided: list[tuple[str, Transaction]] = field(default_factory=list)
@@ -90,11 +97,12 @@ class Workload:
         """One writer after the other: now and then one goes away with events on their way."""
         for incarnation in itertools.count():
             keys = [f"{name}.{incarnation}.{number}" for number in range(self.keys_per_writer)]
-            writer = await self._started()
-            abandoned = await self._write_until_abandoned(writer, keys, rng)
+            writer, gone = await self._started(), asyncio.Event()
+            abandoned = await self._write_until_abandoned(writer, keys, rng, gone)
             if not abandoned:
                 await writer.close()
                 return
+            gone.set()
             await writer.abandon()
 
     async def _started(self) -> EventWriter:
@@ -103,36 +111,40 @@ class Workload:
             try:
                 return await self.client.writer(self.stream).start()
             except TailraceError as error:
-                self._tell("start of a writer", error)
+                self._note("start of a writer", error, _is_away(error))
                 await asyncio.sleep(RETRY_DELAY_S)
 
-    async def _write_until_abandoned(self, writer: EventWriter, keys: list[str], rng: random.Random) -> bool:
+    async def _write_until_abandoned(
+        self, writer: EventWriter, keys: list[str], rng: random.Random, gone: asyncio.Event
+    ) -> bool:
         while not self._stopping.is_set():
             await writer.ready()
-            size = self._write_some(writer, rng.choice(keys), rng)
+            size = self._write_some(writer, rng.choice(keys), rng, gone)
             if rng.random() < self.abandon_probability:
                 return True
             await asyncio.sleep(size / self.bytes_per_second)
         return False
 
-    def _write_some(self, writer: EventWriter, key: str, rng: random.Random) -> int:
-        """Hand over one or several events of a key; returns their bytes."""
+    def _write_some(self, writer: EventWriter, key: str, rng: random.Random, gone: asyncio.Event) -> int:
+        """Hand over one or several events of a key; return their bytes. ``gone`` is set when the writer goes away."""
         numbers = self.history.write(key, rng.choice((1, 1, 2, 10)))
         events = [encode(Event(key, number, ""), event_length(rng)) for number in numbers]
         if len(events) == 1:
             future = writer.write_event(events[0], key)
         else:
             future = writer.write_events(events, key)
-        future.add_done_callback(lambda done: self._written(key, numbers, done))
+        future.add_done_callback(lambda done: self._written(key, numbers, done, gone))
         return sum(map(len, events))
 
-    def _written(self, key: str, numbers: range, done: asyncio.Future[None]) -> None:
+    def _written(self, key: str, numbers: range, done: asyncio.Future[None], gone: asyncio.Event) -> None:
         if done.cancelled():
             return
         if (error := done.exception()) is None:
             self.history.acknowledge(key, numbers)
+        elif gone.is_set() and isinstance(error, ConnectionLostError):
+            self.abandoned += len(numbers)
         else:
-            self._tell("write", error)
+            self._note("write", error, expected=False)  # writers reconnect for as long as they exist
 
     # -- transactions --------------------------------------------------------------------------------------------
 
@@ -144,7 +156,7 @@ class Workload:
             try:
                 transaction = await writer.begin()
             except TailraceError as error:
-                self._tell("begin", error)
+                self._note("begin", error, _is_away(error))
                 await asyncio.sleep(RETRY_DELAY_S)
                 continue
             await self._one_transaction(f"{name}.{number}", transaction, rng)
@@ -152,6 +164,7 @@ class Workload:
 
     async def _one_transaction(self, name: str, transaction: Transaction, rng: random.Random) -> None:
         record = self.history.begin(name)
+        began_s = asyncio.get_running_loop().time()
         try:
             for _ in range(rng.randint(1, 20)):
                 key = f"{name}.{rng.randrange(4)}"
@@ -164,22 +177,26 @@ class Workload:
             elif choice < COMMIT_PROBABILITY + ABORT_PROBABILITY:
                 await self._abort(name, transaction)
             else:
-                # Nobody ever asks for its commit: its lease ends, and none of it may be seen.
+                # Without a commit its lease ends, and none of it may be seen.
                 await transaction.abandon()
                 record.outcome = Outcome.ABORTED
         except TailraceError as error:
-            self._tell("transaction", error)
+            lasted_ms = (asyncio.get_running_loop().time() - began_s) * 1000
+            lease_ended = isinstance(error, IllegalStateError) and lasted_ms >= limits.TRANSACTION_LEASE_DEFAULT_MS
+            self._note("transaction", error, lease_ended or _is_away(error))
             self._undecided.append((name, transaction))
             await transaction.abandon()
 
     async def _commit(self, name: str, transaction: Transaction) -> None:
         await transaction.commit()
         self.history.transactions[name].outcome = Outcome.COMMITTED
+        self.decided[Outcome.COMMITTED] += 1
         self._undecided.append((name, transaction))
 
     async def _abort(self, name: str, transaction: Transaction) -> None:
         await transaction.abort()
         self.history.transactions[name].outcome = Outcome.ABORTED
+        self.decided[Outcome.ABORTED] += 1
 
     async def settle(self) -> None:
         """Once the server is back for good: wait until what was committed is visible, ask for unknown outcomes."""
@@ -201,8 +218,15 @@ class Workload:
         committed = state in (TransactionState.COMMITTED, TransactionState.COMMITTING)
         return Outcome.COMMITTED if committed else Outcome.ABORTED
 
-    def _tell(self, what: str, error: BaseException) -> None:
+    def _note(self, what: str, error: BaseException, expected: bool) -> None:
         self.errors[f"{what}: {type(error).__name__}"] += 1
+        if not expected:
+            self.unexpected.append(f"{what}: {error!r}")
+
+
+def _is_away(error: BaseException) -> bool:
+    """Return whether a call failed because its server was not there; such calls are repeated."""
+    return isinstance(error, UnavailableError)
 
 
 def _seen(done: asyncio.Future[None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, MutableMapping
 from typing import Any
 
@@ -33,6 +34,7 @@ from tailrace.common.errors import (
 from tailrace.common.real_ports import SystemClock
 
 COUNT = 4
+HANDOVER_S = 0.2
 
 
 @pytest.fixture
@@ -47,7 +49,7 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAP_RELIST_S", 0.05)
     monkeypatch.setattr(limits, "MAP_RETRY_S", 0.01)
     monkeypatch.setattr(limits, "HANDOVER_POLL_S", 0.005)
-    monkeypatch.setattr(limits, "HANDOVER_PATIENCE_S", 0.2)
+    monkeypatch.setattr(limits, "HANDOVER_PATIENCE_S", HANDOVER_S)
 
 
 def assign(api: LocalKubernetes, owners: str, *, before: str = "", workers: str = "ab") -> None:
@@ -56,6 +58,11 @@ def assign(api: LocalKubernetes, owners: str, *, before: str = "", workers: str 
     endpoints = {name: ContainerEndpoints(Endpoint(f"host-{name}", 1)) for name in workers}
     manifest = write_map(api.core.get(STREAM_CLUSTERS, "c"), ClusterMap(COUNT, assignments, endpoints))
     api.core.replace_status(STREAM_CLUSTERS, manifest)
+
+
+def reads(api: LocalKubernetes) -> int:
+    """How many times the map was asked for."""
+    return api.requests.count(("get", "c"))
 
 
 async def until(holds: Callable[[], object]) -> None:
@@ -115,23 +122,44 @@ async def test_a_watch_that_breaks_is_begun_again(api: LocalKubernetes, maps: li
     await until(lambda: len(maps) == 2)
 
 
-async def test_a_watch_from_too_long_ago_is_begun_anew(api: LocalKubernetes, maps: list[ClusterMap]) -> None:
-    await until(lambda: api.watches == 1)
+async def test_a_watch_from_too_long_ago_begins_again_from_a_fresh_read(
+    api: LocalKubernetes, maps: list[ClusterMap], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The change falls between two watches, and the API server has forgotten it when the second one begins."""
+    monkeypatch.setattr(limits, "MAP_RELIST_S", 3600.0)
+    await until(lambda: api.watches == 1 and maps)
+    away = UnavailableError("not now")
+
+    async def refuse(verb: str, kind: Kind, name: str) -> None:
+        if verb == "get":
+            raise away
+
+    api.before = refuse  # the reader keeps the version from before
     assign(api, "aaaa")
     api.core.compact()
+    watched = api.requests.count(("watch", ""))
     api.close_watches()
-    await until(lambda: api.watches >= 2)
+    await until(lambda: api.requests.count(("watch", "")) > watched + 2)
+    assert api.watches == 1, "a watch from a forgotten version is refused"
+    assert len(maps) == 1
+    api.before = None
+    await until(lambda: len(maps) == 2)
+    assert maps[-1].assignments[0] == Assignment("a")
+    await until(lambda: api.watches == 2)
+    assign(api, "bbbb")
+    await until(lambda: len(maps) == 3)
+    assert maps[-1].assignments[0] == Assignment("b")
 
 
 async def test_what_cannot_be_read_is_told_to_nobody(api: LocalKubernetes, maps: list[ClusterMap]) -> None:
     await until(lambda: maps)
     manifest = api.core.get(STREAM_CLUSTERS, "c")
     api.core.replace(STREAM_CLUSTERS, {**manifest, "spec": {}})
-    before = len(api.requests)
-    await until(lambda: len(api.requests) > before + 3)
+    before = reads(api)
+    await until(lambda: reads(api) > before + 3)
     api.core.delete(STREAM_CLUSTERS, "c")
-    before = len(api.requests)
-    await until(lambda: len(api.requests) > before + 3)
+    before = reads(api)
+    await until(lambda: reads(api) > before + 3)
     assert len(maps) == 1
 
 
@@ -156,6 +184,8 @@ class Containers:
         self.left = asyncio.Event()
         self.left.set()
         self.kept: list[list[int]] = []
+        self.asked: Counter[int] = Counter()
+        """How many times the follower asked who holds a container."""
 
     def expect_container(self, container_id: int) -> None:
         self.expected.add(container_id)
@@ -186,6 +216,7 @@ class Containers:
             raise self.holder_error
 
     async def holder(self, container_id: int) -> str:
+        self.asked[container_id] += 1
         if self.holder_error is not None:
             raise self.holder_error
         return self.holders.get(container_id, "")
@@ -289,7 +320,8 @@ async def test_it_waits_for_a_living_owner_to_let_go(
     monkeypatch.setattr(limits, "HANDOVER_PATIENCE_S", 3600.0)
     containers.holders = {0: "b", 1: "b"}
     assign(api, "aa--", before="b")
-    await asyncio.sleep(0.05)
+    await until(lambda: containers.expected == {0, 1})
+    await until(lambda: min(containers.asked[0], containers.asked[1]) > 3)
     assert not containers.calls
     assert containers.expected == {0, 1}
     containers.holders[1] = ""
@@ -313,8 +345,11 @@ async def test_it_sees_that_the_leases_of_what_it_has_are_there(api: LocalKubern
 @pytest.mark.usefixtures("follower")
 async def test_it_waits_no_longer_than_it_has_patience(api: LocalKubernetes, containers: Containers) -> None:
     containers.holders = {0: "b"}
+    began_s = asyncio.get_running_loop().time()
     assign(api, "a---", before="b")
     await until(lambda: containers.running == {0})
+    assert asyncio.get_running_loop().time() - began_s >= HANDOVER_S
+    assert containers.asked[0] > 1
 
 
 @pytest.mark.usefixtures("follower")
@@ -343,8 +378,10 @@ async def test_a_drain_waits_until_the_placer_has_moved_everything(
     await asyncio.wait_for(draining, 5)
     assert not containers.running
     assign(api, "aaaa")
-    await asyncio.sleep(0.1)
+    before, opened = reads(api), containers.calls.count("open 0")
+    await until(lambda: reads(api) > before + 3)
     assert not containers.running
+    assert containers.calls.count("open 0") == opened
 
 
 async def test_a_worker_without_containers_does_not_end_before_its_lease_says_that_it_leaves(

@@ -91,16 +91,19 @@ class World:
         self.log = MemoryLogStore()
         self.objects = Objects()
         self.cache_bytes = cache_bytes
+        self.cache: CacheManager
+        """Of the newest owner."""
         self.log_delay_s = 0.0
         self.epochs = itertools.count(1)
         self.running: list[Container] = []
 
     async def open(self) -> Container:
         """A new owner over what is there."""
+        self.cache = CacheManager(BlockCache(self.cache_bytes))
         ports = ContainerPorts(
             MemoryLog(self.log, delay_s=self.log_delay_s),
             self.objects,
-            CacheManager(BlockCache(self.cache_bytes)),
+            self.cache,
             SystemClock(),
             SystemEntropy(),
             b"cluster-id-of-16",

@@ -330,11 +330,24 @@ async def test_tail_reads_wait_for_data_seal_and_deletion(world: World) -> None:
 
 
 async def test_a_full_cache_throttles_and_everything_arrives(world: World) -> None:
+    """What Tier 2 does not hold yet is in the cache: more than fits there is never acknowledged."""
     world.cache_bytes = 8 << 20
     container = await world.open()
     await container.create_segment(NAME)
     block = bytes(range(256)) * 1024
-    await asyncio.gather(*(container.append(NAME, [block]) for _ in range(160)))
+    peak = {"used": 0, "untiered": 0}
+
+    def look(_: object) -> None:
+        peak["used"] = max(peak["used"], world.cache.cache.used_bytes)
+        peak["untiered"] = max(peak["untiered"], container.status().untiered_bytes)
+
+    appends = [asyncio.ensure_future(container.append(NAME, [block])) for _ in range(160)]
+    for append in appends:
+        append.add_done_callback(look)
+    await asyncio.gather(*appends)
+    assert world.cache.throttle.throttled > 0, "no writer waited"
+    assert 0.5 * world.cache_bytes < peak["used"] <= world.cache.cache.max_bytes <= world.cache_bytes
+    assert peak["untiered"] <= world.cache_bytes
     properties = await container.info(NAME)
     assert properties.length == 160 * len(block)
     assert await content(container) == block * 160
