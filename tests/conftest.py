@@ -7,7 +7,6 @@ import contextlib
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,9 +21,12 @@ import psutil
 import pytest
 import structlog
 
+from harness.ports import free_ports
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 PROFILE = os.environ.get("TAILRACE_TEST_PROFILE", "ci")
 SEED = int(os.environ.get("TAILRACE_TEST_SEED", "0")) or secrets.randbelow(2**32)
+os.environ["TAILRACE_TEST_SEED"] = str(SEED)  # workers of pytest-xdist draw from the seed that the header names
 MINIO_READY_DEADLINE_S = 60.0
 
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=100, print_blob=True)
@@ -77,8 +79,7 @@ async def no_leaks() -> AsyncIterator[None]:
     yield
     tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     assert not tasks, f"tasks left running: {tasks}"
-    left_open = f"{process.open_files()} {process.net_connections()}"
-    assert process.num_fds() <= descriptors, f"descriptors left open: {left_open}"
+    assert process.num_fds() <= descriptors, f"left open: {process.open_files()} {process.net_connections()}"
     left = {child.pid for child in process.children()} - children
     assert not left, f"child processes left: {left}"
 
@@ -100,13 +101,6 @@ class MinioServer:
         admin = Minio(self.endpoint.removeprefix("http://"), self.access_key, self.secret_key, secure=False)
         admin.make_bucket(name)
         return name
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _wait_until_ready(server: subprocess.Popen[bytes], endpoint: str, log: Path) -> None:
@@ -165,7 +159,7 @@ def minio_server(minio_binary: Path, tmp_path_factory: pytest.TempPathFactory) -
     folder = tmp_path_factory.mktemp("minio")
     log = folder / "log"
     access_key, secret_key = "tailrace-tests", secrets.token_hex(16)
-    endpoint = f"http://127.0.0.1:{_free_port()}"
+    endpoint = f"http://127.0.0.1:{free_ports(1)[0]}"
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(folder),

@@ -19,7 +19,7 @@ import pytest
 from minio import Minio
 
 from harness.apiserver import NAMESPACE, ApiServer, api_server, kubeconfig
-from harness.server import free_ports
+from harness.ports import free_ports
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, Manifest
 from tailrace_operator.kube.manifests import FINALIZER
 from tailrace_operator.kube.objects import (

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.apiserver import NAMESPACE, ApiServer, api_server, kubeconfig
-from harness.server import free_ports
+from harness.ports import free_ports
 from tailrace.cluster.kubernetes import LEASES
 from tailrace.common import limits
 from tailrace_operator.kube.manifests import FINALIZER

@@ -14,7 +14,8 @@ import pytest
 from harness.history import Event, History, encode
 from harness.kills import between_flush_and_commit, kill_again_and_again, while_recovering, while_serving
 from harness.minio import MinioProcess
-from harness.server import Server, StartFailedError, free_ports
+from harness.ports import free_ports
+from harness.server import Server, StartFailedError
 from harness.workload import Workload, create_stream, read_from_head
 from tailrace.client import Client, StreamName
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.imageroot import ImageRoot, end
-from harness.server import free_ports
+from harness.ports import free_ports
 
 pytestmark = pytest.mark.timeout(600)  # the first one waits for the images
 

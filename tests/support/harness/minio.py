@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 from minio import Minio
 
-from harness.server import free_ports
+from harness.ports import free_ports
 
 READY_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 20.0

@@ -23,7 +23,7 @@ import psutil
 
 from harness.kubernetesserver import NAMESPACE, KubernetesServer, kubernetes_server
 from harness.minio import MinioProcess
-from harness.server import free_ports
+from harness.ports import free_ports
 from tailrace.cluster.cluster_map import ClusterMap, read_map
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS
 

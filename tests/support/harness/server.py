@@ -6,9 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
-import random
 import signal
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,13 +15,13 @@ from typing import Any
 
 import httpx
 
+from harness.ports import free_ports
+
 READY_DEADLINE_S = 120.0
 STOP_DEADLINE_S = 60.0
 FLUSH_DEADLINE_S = 60.0
 POLL_INTERVAL_S = 0.01
 LOG_TAIL_CHARACTERS = 4000
-PORTS = range(20_000, 30_000)
-"""Below the ephemeral ports: while the server is down, no connection may take its port, not even as its own end."""
 _TIER2_OPTIONS = {"--tier2", "--s3-endpoint"}
 _NAMES = ("controller", "rest", "store", "admin")
 
@@ -35,25 +33,6 @@ class StartFailedError(Exception):
         super().__init__(f"exit code {code}: {words}")
         self.code = code
         self.words = words
-
-
-def free_ports(count: int) -> list[int]:
-    """So many neighbouring ports that nothing listens on."""
-    for _ in range(1000):
-        first = random.randrange(PORTS.start, PORTS.stop - count)
-        if all(_is_free(port) for port in range(first, first + count)):
-            return list(range(first, first + count))
-    raise RuntimeError(f"no {count} free ports in {PORTS}")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 @dataclass
