@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tailrace.client.model import (
+from tailrace.common.stream_policies import (
     UNLIMITED,
-    RetentionKind,
     RetentionPolicy,
+    RetentionType,
     ScaleType,
     ScalingPolicy,
     StreamConfig,
@@ -29,7 +29,7 @@ _SCALE_TYPES: Final[Mapping[str, ScaleType]] = {
     "EventRate": ScaleType.BY_RATE_IN_EVENTS,
     "ByteRate": ScaleType.BY_RATE_IN_KBYTES,
 }
-_RETENTION_KINDS: Final[Mapping[str, RetentionKind]] = {"Size": RetentionKind.SIZE, "Time": RetentionKind.TIME}
+_RETENTION_KINDS: Final[Mapping[str, RetentionType]] = {"Size": RetentionType.SIZE, "Time": RetentionType.TIME}
 
 
 @dataclass(frozen=True, slots=True)

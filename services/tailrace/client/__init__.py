@@ -12,28 +12,20 @@ from tailrace.client.config import ClientConfig, TlsOptions, basic_authorization
 from tailrace.client.connections.segments import SegmentClient
 from tailrace.client.context import ClientContext
 from tailrace.client.control.controller import ControllerClient
-from tailrace.client.control.stream_manager import StreamInfo, StreamManager
 from tailrace.client.control.tables import TableConfig
 from tailrace.client.group.reader_group import ReaderGroup, ReaderGroupManager, group_config
-from tailrace.client.group.state.records import Checkpoint, Position, ReaderGroupConfig, RetentionType
-from tailrace.client.model import (
-    PingStatus,
-    RetentionPolicy,
-    ScaleType,
-    ScalingPolicy,
-    SegmentRange,
-    StreamConfig,
-    StreamName,
-    TransactionState,
-)
+from tailrace.client.group.state.records import Checkpoint, Position
+from tailrace.client.model import PingStatus, ReaderGroupConfig, SegmentRange, StreamName, TransactionState
 from tailrace.client.reader.batch import SegmentReader, SegmentSlice
 from tailrace.client.reader.event_reader import EventBatch, EventRead, EventReader
 from tailrace.client.revisioned import RevisionedStream
+from tailrace.client.stream_manager import StreamInfo, StreamManager
 from tailrace.client.tables import KeyValueTable, TableKeyParts, TableValue
 from tailrace.client.types import NO_VERSION, NOT_EXISTS, SegmentInfo, TableEntry
 from tailrace.client.writer.event_writer import EventWriter
 from tailrace.client.writer.transactions import Transaction, TransactionalWriter
 from tailrace.common.stream_cut import StreamCut, parse_stream_cut
+from tailrace.common.stream_policies import RetentionPolicy, ScaleType, ScalingPolicy, StreamConfig, StreamDataRetention
 
 __all__ = [
     "NOT_EXISTS",
@@ -68,6 +60,7 @@ __all__ = [
     "SegmentSlice",
     "StreamConfig",
     "StreamCut",
+    "StreamDataRetention",
     "StreamInfo",
     "StreamManager",
     "StreamName",
@@ -84,3 +77,6 @@ __all__ = [
     "group_config",
     "parse_stream_cut",
 ]
+
+RetentionType = StreamDataRetention
+"""The former name of `StreamDataRetention`, which programs written against earlier versions use."""

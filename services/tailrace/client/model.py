@@ -5,86 +5,46 @@ from __future__ import annotations
 import enum
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.common import names
 from tailrace.common.errors import BadRequestError
+from tailrace.common.stream_policies import StreamDataRetention
 
 if TYPE_CHECKING:
     from tailrace.common.ranges import KeyRange
+    from tailrace.common.stream_cut import StreamCut
 
-UNLIMITED = 2**63 - 1
-
-
-class ScaleType(enum.IntEnum):
-    """What a scaling policy watches (numbers of the controller's messages)."""
-
-    FIXED = 0
-    BY_RATE_IN_KBYTES = 1
-    BY_RATE_IN_EVENTS = 2
+NO_GROUP_ID: Final = uuid.UUID(int=0)
 
 
-@dataclass(frozen=True, slots=True)
-class ScalingPolicy:
-    """How many segments a stream has; ``target_rate`` per segment and second, in KB or events."""
+@dataclass(frozen=True)
+class ReaderGroupConfig:
+    """Configuration of a reader group; a cut of None is unbounded (head to start from, tail to end at)."""
 
-    kind: ScaleType
-    min_segments: int
-    target_rate: int = 0
-    scale_factor: int = 0
+    automatic_checkpoint_ms: int = 30_000
+    group_refresh_ms: int = 3_000
+    starting: Mapping[str, StreamCut | None] = field(default_factory=dict)
+    ending: Mapping[str, StreamCut | None] = field(default_factory=dict)
+    max_outstanding_checkpoints: int = 3
+    retention: int = StreamDataRetention.NONE
+    generation: int = -1
+    group_id: uuid.UUID = NO_GROUP_ID
 
-    @classmethod
-    def fixed(cls, segments: int) -> ScalingPolicy:
-        """Always so many segments."""
-        return cls(ScaleType.FIXED, segments)
+    def same_settings(self, other: ReaderGroupConfig) -> bool:
+        """Equality without generation and id (reader-group-state §3.2)."""
+        return self._settings() == other._settings()
 
-    @classmethod
-    def by_events(cls, target_rate: int, scale_factor: int, min_segments: int) -> ScalingPolicy:
-        """By events a second."""
-        return cls(ScaleType.BY_RATE_IN_EVENTS, min_segments, target_rate, scale_factor)
-
-    @classmethod
-    def by_kbytes(cls, target_rate: int, scale_factor: int, min_segments: int) -> ScalingPolicy:
-        """By kilobytes a second."""
-        return cls(ScaleType.BY_RATE_IN_KBYTES, min_segments, target_rate, scale_factor)
-
-
-class RetentionKind(enum.IntEnum):
-    """What bounds the data kept (numbers of the controller's messages)."""
-
-    TIME = 1
-    SIZE = 2
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionPolicy:
-    """Data to keep at least and at most, in milliseconds or bytes."""
-
-    kind: RetentionKind
-    minimum: int
-    maximum: int = UNLIMITED
-
-    @classmethod
-    def by_time_ms(cls, minimum_ms: int, maximum_ms: int = UNLIMITED) -> RetentionPolicy:
-        """Keep by age."""
-        return cls(RetentionKind.TIME, minimum_ms, maximum_ms)
-
-    @classmethod
-    def by_size_bytes(cls, minimum_bytes: int, maximum_bytes: int = UNLIMITED) -> RetentionPolicy:
-        """Keep by size."""
-        return cls(RetentionKind.SIZE, minimum_bytes, maximum_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class StreamConfig:
-    """Configuration of a stream."""
-
-    scaling: ScalingPolicy = ScalingPolicy(ScaleType.FIXED, 1)
-    retention: RetentionPolicy | None = None
-    tags: tuple[str, ...] = ()
-    timestamp_aggregation_timeout_ms: int = 0
-    rollover_bytes: int = 0
+    def _settings(self) -> tuple[object, ...]:
+        return (
+            self.automatic_checkpoint_ms,
+            self.group_refresh_ms,
+            dict(self.starting),
+            dict(self.ending),
+            self.max_outstanding_checkpoints,
+            self.retention,
+        )
 
 
 class StreamName(NamedTuple):

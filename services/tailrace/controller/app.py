@@ -17,7 +17,7 @@ from tailrace.controller.managers.scopes import ScopeManager
 from tailrace.controller.managers.stream_cuts import CutReader
 from tailrace.controller.managers.streams import StreamManager
 from tailrace.controller.managers.tables import TableManager
-from tailrace.controller.metadata.metadata_store import OWN_TABLES, PatientMetadata
+from tailrace.controller.metadata.metadata_store import OWN_TABLES, RetryableMetadata
 from tailrace.controller.metadata.scope_store import ScopeStore
 from tailrace.controller.metadata.stream_store import StreamStore
 from tailrace.controller.workflows.context import ControllerConfig, WorkflowContext
@@ -52,19 +52,34 @@ class Controller:
         authorize: Authorize = allow_all,
         account: Account = account_nothing,
     ) -> None:
-        metadata = PatientMetadata(metadata)
+        metadata = RetryableMetadata(metadata)
         store = StreamStore(metadata, entropy)
         scopes = ScopeStore(metadata, clock, entropy)
         operations = SegmentOperations(segments)
-        context = WorkflowContext(store, scopes, operations, clock, entropy, config or ControllerConfig())
+        context = WorkflowContext(
+            store=store,
+            scopes=scopes,
+            segments=operations,
+            clock=clock,
+            entropy=entropy,
+            config=config or ControllerConfig(),
+        )
         driver = StreamDriver(context)
         entities = EntityDriver(context)
         cuts = CutReader(store, operations)
         streams = StreamManager(context, driver, cuts)
         groups = ReaderGroupManager(context, entities, streams)
         tables = TableManager(context, entities)
-        deletion = ScopeManager(context, entities, driver, streams, groups, tables)
-        core = Core(context, driver, streams, groups, tables, deletion, cuts, container_map, [])
+        core = Core(
+            context=context,
+            driver=driver,
+            streams=streams,
+            groups=groups,
+            tables=tables,
+            scopes=ScopeManager(context, entities, driver, streams=streams, groups=groups, tables=tables),
+            cuts=cuts,
+            containers=container_map,
+        )
         self._metadata = metadata
         self._scopes = scopes
         self._driver = driver

@@ -10,27 +10,14 @@ import grpc
 import grpc.aio
 import pytest
 
+from harness.localtransport import LocalTransport
 from tailrace.client.control.caller import check_status
 from tailrace.client.control.controller import ControllerClient
 from tailrace.client.control.groups import group_config_of, group_message
 from tailrace.client.control.streams import config_message, config_of
 from tailrace.client.control.tables import TableConfig
-from tailrace.client.control.transport import (
-    GrpcTransport,
-    LocalTransport,
-    UnknownStatusError,
-    error_of_status,
-    parse_controller_uri,
-)
-from tailrace.client.group.state.records import ReaderGroupConfig
-from tailrace.client.model import (
-    PingStatus,
-    RetentionPolicy,
-    ScalingPolicy,
-    StreamConfig,
-    StreamName,
-    TransactionState,
-)
+from tailrace.client.control.transport import GrpcTransport, UnknownStatusError, error_of_status, parse_controller_uri
+from tailrace.client.model import PingStatus, ReaderGroupConfig, StreamName, TransactionState
 from tailrace.client.types import Endpoint
 from tailrace.common import errors, limits
 from tailrace.common.errors import (
@@ -51,6 +38,7 @@ from tailrace.common.errors import (
 )
 from tailrace.common.ranges import KeyRange
 from tailrace.common.stream_cut import StreamCut
+from tailrace.common.stream_policies import RetentionPolicy, ScalingPolicy, StreamConfig
 from tailrace.rpc import controller_pb2 as pb
 
 STREAM = StreamName("s", "t")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from tailrace.cli.commands import arguments
@@ -16,22 +16,22 @@ from tailrace.cli.commands.policies import (
     MinimumOption,
     RetentionSizeOption,
     RetentionTimeOption,
+    ScalingOptions,
     SegmentsOption,
     changed_retention,
-    changed_scaling,
     changed_tags,
     config_fields,
     retention_policy,
-    scaling_policy,
 )
 from tailrace.cli.output import print_fields, print_json, print_line, print_table, progress_bar
 from tailrace.cli.session import connected, run
 from tailrace.cli.settings import SETTINGS, ControllerOption, JsonOption
 from tailrace.cli.values import HEAD
-from tailrace.client.model import ScalingPolicy, StreamConfig, StreamName
+from tailrace.client.model import StreamName
 from tailrace.common.errors import AlreadyExistsError, NoSuchStreamError
 from tailrace.common.names import check_scope_name, check_stream_name
 from tailrace.common.stream_cut import StreamCut
+from tailrace.common.stream_policies import ScalingPolicy, StreamConfig
 
 if TYPE_CHECKING:
     from tailrace.client.context import ClientContext
@@ -57,8 +57,9 @@ def create(
     """Create a stream; of one segment unless told otherwise, a rate policy with factor 2."""
     check_scope_name(stream.scope)
     check_stream_name(stream.stream)
+    options = ScalingOptions(segments=segments, event_rate=event_rate, kb_rate=kb_rate, factor=factor, minimum=minimum)
     config = StreamConfig(
-        scaling=scaling_policy(segments, event_rate, kb_rate, factor, minimum),
+        scaling=options.policy(),
         retention=retention_policy(retention_time, retention_size),
         tags=tuple(tag or ()),
     )
@@ -89,14 +90,15 @@ def update(
     ] = None,
 ) -> None:
     """Change policies and tags; what is not said stays. A policy that asks for other segments scales the stream."""
-    asked = (segments, event_rate, kb_rate, factor, minimum, retention_time, retention_size, add_tag, remove_tag)
-    if not no_retention and all(option in (None, []) for option in asked):
+    options = ScalingOptions(segments=segments, event_rate=event_rate, kb_rate=kb_rate, factor=factor, minimum=minimum)
+    others = (retention_time, retention_size, add_tag, remove_tag)
+    if not no_retention and options == ScalingOptions() and all(option in (None, []) for option in others):
         raise typer.BadParameter("say what is to change")
 
     def changed(present: StreamConfig) -> StreamConfig:
-        return dataclasses.replace(
+        return msgspec.structs.replace(
             present,
-            scaling=changed_scaling(present.scaling, segments, event_rate, kb_rate, factor, minimum),
+            scaling=options.changed(present.scaling),
             retention=changed_retention(present.retention, retention_time, retention_size, no_retention),
             tags=changed_tags(present.tags, add_tag or (), remove_tag or ()),
         )
@@ -170,7 +172,7 @@ def info(stream: StreamArgument, controller: ControllerOption = None, json: Json
 
 async def _describe(client: ClientContext, stream: StreamName) -> tuple[dict[str, Any], dict[str, str]]:
     """A stream for programs, and its policies for people."""
-    from tailrace.client.control.stream_manager import StreamManager
+    from tailrace.client.stream_manager import StreamManager
     from tailrace.common.names import segment_epoch, segment_number
 
     found = await StreamManager(client).info(stream)
@@ -229,7 +231,9 @@ def scale(
 
     async def work() -> list[SegmentRange]:
         async with connected(SETTINGS.choose_controller(controller)) as client:
-            return await scale_stream(client, stream, segments, split or [], merge or [], deadline_s)
+            return await scale_stream(
+                client, stream, count=segments, splits=split or [], merges=merge or [], deadline_s=deadline_s
+            )
 
     with progress_bar(f"scaling {stream}", None):
         active = run(work())
@@ -270,7 +274,7 @@ def truncate(
 
     async def work() -> None:
         from tailrace.cli.positions import check_cut_of
-        from tailrace.client.control.stream_manager import StreamManager
+        from tailrace.client.stream_manager import StreamManager
 
         async with connected(SETTINGS.choose_controller(controller)) as client:
             target = await StreamManager(client).tail(stream) if not isinstance(place, StreamCut) else place

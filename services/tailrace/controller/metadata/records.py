@@ -14,13 +14,8 @@ import msgspec
 from crc32c import crc32c
 
 from tailrace.common.errors import CorruptionError, FormatVersionError
-from tailrace.controller.metadata.model import (
-    Epoch,
-    RetentionKind,
-    StreamConfig,
-    StreamSegment,
-    StreamState,
-)
+from tailrace.common.stream_policies import StreamConfig, StreamDataRetention
+from tailrace.controller.metadata.model import Epoch, StreamSegment, StreamState
 
 # ---- workflows' intents: what a stream is in the middle of; `intent_id` is random, so equal bytes mean the same one
 
@@ -207,7 +202,7 @@ class ReaderGroupRecord(msgspec.Struct, frozen=True):
 
     group_id: str
     generation: int
-    retention: RetentionKind
+    retention: StreamDataRetention
     refresh_time_ms: int
     automatic_checkpoint_interval_ms: int
     max_outstanding_checkpoints: int

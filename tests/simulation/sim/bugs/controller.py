@@ -12,15 +12,16 @@ from sim.bugs.registry import bug
 from sim.workloads.cluster import ClusterWorkload
 from tailrace.client.group.state.state import GroupState
 from tailrace.common.errors import NoSuchStreamError, UnavailableError
+from tailrace.common.stream_policies import StreamConfig
 from tailrace.controller.managers import stream_cuts
 from tailrace.controller.managers.transactions import TransactionManager, state_of
 from tailrace.controller.metadata import epochs, scope_store, stream_store, transitions
-from tailrace.controller.metadata.model import Epoch, StreamConfig, StreamSegment, TransactionState
+from tailrace.controller.metadata.model import Epoch, StreamSegment, TransactionState
 from tailrace.controller.metadata.ports import Put, Stored
 from tailrace.controller.metadata.records import StreamRecord, TransactionRecord
 from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
 from tailrace.controller.metadata.transitions import require, transaction_committing
-from tailrace.controller.workflows import create, steps, transactions
+from tailrace.controller.workflows import steps, transactions
 from tailrace.controller.workflows.context import WorkflowContext
 from tailrace.segmentstore.api import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
 from tailrace.segmentstore.server import segments
@@ -160,7 +161,7 @@ def _segment_numbers_restart(patch: pytest.MonkeyPatch) -> None:
         fresh = created(previous, config, now_ms, intent_id)
         return msgspec.structs.replace(fresh, next_segment_number=config.scaling.min_segments)
 
-    patch.setattr(create, "created", from_zero)
+    patch.setattr(transitions, "created", from_zero)
 
 
 class _TrustingMetadata:
