@@ -72,6 +72,7 @@ lint: $(STAMPS)/strict-build ## ruff, mypy strict, import contracts, layout, gen
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python scripts/check_import_circles.py
 	scripts/check-layout.sh
 	$(BIN)/python scripts/make_proto.py --check
 	$(BIN)/python scripts/make_crds.py --check

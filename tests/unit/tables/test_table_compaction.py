@@ -76,7 +76,7 @@ async def test_copies_keep_their_versions_and_the_beginning_is_truncated(tables:
     assert info.start_offset >= end
     assert info.entry_count == len(expected)
     assert await contents(tables) == expected
-    cold = TableService(tables.container, hash_function=tables._hash_function)
+    cold = TableService(tables.container, hash_function=tables._access.hash_function)
     assert await contents(cold) == expected
     assert await cold.get(TABLE, [key_of(20)]) == [None]
     (version,) = await tables.update(TABLE, [TableEntry(key_of(1), b"next", expected[key_of(1)].version)])

@@ -103,7 +103,7 @@ class Run:
                     patch.setattr(limits, "TABLE_COMPACTION_PASS_BYTES", pass_bytes)
                     await self.tables.compact(TABLE)
             case Restart():
-                self.tables = TableService(self.tables.container, hash_function=self.tables._hash_function)
+                self.tables = TableService(self.tables.container, hash_function=self.tables._access.hash_function)
 
     async def update(self, batch: list[tuple[int, bytes, str]]) -> None:
         entries = [
@@ -140,7 +140,7 @@ class Run:
         expected = self.reference.entries
         keys = [self.key(number) for number in range(8)]
         assert await self.tables.get(TABLE, keys) == [expected.get(key) for key in keys]
-        cold = TableService(self.tables.container, hash_function=self.tables._hash_function)
+        cold = TableService(self.tables.container, hash_function=self.tables._access.hash_function)
         assert await cold.get(TABLE, keys) == [expected.get(key) for key in keys]
         found, _ = await self.tables.iterate_entries(TABLE, 100, b"", b"", b"")
         assert sorted(found, key=lambda item: item.key) == sorted(expected.values(), key=lambda item: item.key)

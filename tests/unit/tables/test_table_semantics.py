@@ -186,7 +186,7 @@ async def test_values_may_be_empty_and_large(tables: TableService, layout: int) 
     keys = [key_of(number, layout) for number in range(3)]
     values = [b"", b"x" * limits.TABLE_VALUE_MAX_BYTES, b"y" * 70_000]
     await tables.update(TABLE, [entry(key, value) for key, value in zip(keys, values, strict=True)])
-    cold = TableService(tables.container, hash_function=tables._hash_function)
+    cold = TableService(tables.container, hash_function=tables._access.hash_function)
     for service in (tables, cold):
         found = await service.get(TABLE, keys)
         assert [item.value for item in found if item is not None] == values

@@ -118,7 +118,7 @@ async def test_cancelled_caller_leaves_the_change_to_finish(model: Any, tables: 
     with pytest.raises(TableKeyBadVersionError):
         await waiting
     assert await tables.get(TABLE, [b"k"]) == [TableEntry(b"k", b"v", 0)]
-    assert not tables._staged, "nothing is kept for an idle table"
+    assert tables._access.tables_in_use == 0, "nothing is kept for an idle table"
 
 
 async def test_delete_if_empty_counts_what_is_in_flight(model: Any, tables: TableService) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.api import SegmentContainer
     from tailrace.segmentstore.server.context import ServerContext
     from tailrace.segmentstore.server.outbox import Outbox
-    from tailrace.segmentstore.tables.types import TableService
+    from tailrace.segmentstore.tables.types import TableOperations
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class Call:
     transients: dict[str, SegmentContainer]
 
     @property
-    def tables(self) -> TableService:
+    def tables(self) -> TableOperations:
         """Table segments of the container."""
         return self.context.registry.table_service(self.container)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from tailrace.segmentstore.api import SegmentContainer
-    from tailrace.segmentstore.tables.types import TableService
+    from tailrace.segmentstore.tables.types import TableOperations
 
 
 class ContainerRegistry(Protocol):
@@ -28,6 +28,6 @@ class ContainerRegistry(Protocol):
         """Return when `is_arriving` may have ended, and within ``limits.ARRIVAL_PATIENCE_S``."""
         ...
 
-    def table_service(self, container: SegmentContainer) -> TableService:
+    def table_service(self, container: SegmentContainer) -> TableOperations:
         """The table segments of a container."""
         ...

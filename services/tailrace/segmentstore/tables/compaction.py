@@ -28,9 +28,9 @@ from tailrace.segmentstore.tables.staging import StagedTable, outcome
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tailrace.segmentstore.tables.access import TableAccess
     from tailrace.segmentstore.tables.layout import Layout
     from tailrace.segmentstore.tables.record import Record
-    from tailrace.segmentstore.tables.service import TableService
 
 
 def needs_compaction(table: SegmentProperties) -> bool:
@@ -41,18 +41,18 @@ def needs_compaction(table: SegmentProperties) -> bool:
     return size >= limits.TABLE_COMPACTION_MIN_BYTES and live < total * limits.TABLE_COMPACTION_UTILISATION
 
 
-async def compact_while_needed(service: TableService, segment: str) -> int:
+async def compact_while_needed(tables: TableAccess, segment: str) -> int:
     """Compact a table until it is worth no more; returns the number of passes. A table that went away needs none."""
     for done in range(limits.TABLE_COMPACTION_PASSES_MAX):
         try:
-            if not needs_compaction(await service.container.info(segment)) or not await compact(service, segment):
+            if not needs_compaction(await tables.container.info(segment)) or not await compact(tables, segment):
                 return done
         except (NoSuchSegmentError, SegmentSealedError):
             return done
     return limits.TABLE_COMPACTION_PASSES_MAX
 
 
-async def compact(service: TableService, segment: str) -> bool:
+async def compact(tables: TableAccess, segment: str) -> bool:
     """One pass over at most ``limits.TABLE_COMPACTION_PASS_BYTES``; False when nothing was done.
 
     A concurrent change of what is being copied ends the pass; the copies made so far are valid, and the next pass
@@ -61,38 +61,38 @@ async def compact(service: TableService, segment: str) -> bool:
     Raises:
         SegmentSealedError, CorruptionError.
     """
-    table, layout, staged = await service.enter(segment)
+    table, layout, staged = await tables.enter(segment)
     try:
-        records = await _scan(service, table)
+        records = await _scan(tables, table)
         if not records:
             return False
         end = records[-1].offset + records[-1].length
-        ids = await _maybe_live(service, table, layout, records)
-        await _copy(service, table, staged, ids, (records[0].offset, end, len(records)))
+        ids = await _maybe_live(tables, table, layout, records)
+        await _copy(tables, table, staged, ids, (records[0].offset, end, len(records)))
         async with staged.lock:  # nobody deletes the table (by this service) before it is truncated
-            await service.same(table)
-            await service.container.truncate(segment, end)
+            await tables.same(table)
+            await tables.container.truncate(segment, end)
     except (WriteConflictError, SegmentTruncatedError):
         return False
     finally:
-        service.leave(table, staged)
+        tables.leave(table, staged)
     return True
 
 
-async def _scan(service: TableService, table: SegmentProperties) -> list[Record]:
+async def _scan(tables: TableAccess, table: SegmentProperties) -> list[Record]:
     """The records of a pass."""
     begin = compaction_offset(table)
     end = min(table.length, begin + limits.TABLE_COMPACTION_PASS_BYTES)
     records: list[Record] = []
     position = begin
-    while found := await service.reader.scan(table, position, end):
+    while found := await tables.reader.scan(table, position, end):
         records.extend(found)
         position = found[-1].offset + found[-1].length
     return records
 
 
 async def _maybe_live(
-    service: TableService, table: SegmentProperties, layout: Layout, records: Sequence[Record]
+    tables: TableAccess, table: SegmentProperties, layout: Layout, records: Sequence[Record]
 ) -> list[bytes]:
     """Attributes that may lead to some of the records. Those that lead elsewhere now never come back."""
     by_id: dict[bytes, list[Record]] = {}
@@ -102,18 +102,18 @@ async def _maybe_live(
     ids = list(by_id)
     live: list[bytes] = []
     for first in range(0, len(ids), limits.TABLE_BATCH_KEYS_MAX):
-        heads = await service.container.get_attributes(table.name, ids[first : first + limits.TABLE_BATCH_KEYS_MAX])
+        heads = await tables.container.get_attributes(table.name, ids[first : first + limits.TABLE_BATCH_KEYS_MAX])
         for attribute_id, head in heads.items():
             for record in by_id[attribute_id]:
                 if record.offset == head:
-                    service.reader.remember(table.segment_id, (record,))
+                    tables.reader.remember(table.segment_id, (record,))
             if head != NULL_ATTRIBUTE and any(r.shared or r.offset == head for r in by_id[attribute_id]):
                 live.append(attribute_id)
     return live
 
 
 async def _copy(
-    service: TableService, table: SegmentProperties, staged: StagedTable, ids: list[bytes], span: tuple[int, int, int]
+    tables: TableAccess, table: SegmentProperties, staged: StagedTable, ids: list[bytes], span: tuple[int, int, int]
 ) -> None:
     """Copy what lives in [begin, end), in atomic groups; the last moves the compaction offset."""
     begin, end, record_count = span
@@ -123,9 +123,9 @@ async def _copy(
         group = ids[first : first + limits.TABLE_BATCH_KEYS_MAX]
         is_last = first + limits.TABLE_BATCH_KEYS_MAX >= len(ids)
         async with staged.lock:
-            table = await service.same(table)
+            table = await tables.same(table)
             tail = staged.length(table)
-            buckets = await service.current_buckets(table, staged, group)
+            buckets = await tables.current_buckets(table, staged, group)
             plan = plan_copy(
                 {i: bucket for i, bucket in buckets.items() if any(begin <= r.offset < end for r in bucket)},
                 tail,
@@ -134,5 +134,5 @@ async def _copy(
             )
             if plan.is_empty:
                 continue
-            change = await service.submit(table.name, staged, plan)
+            change = await tables.submit(table.name, staged, plan)
         await outcome(change.done)

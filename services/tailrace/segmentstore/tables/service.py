@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tailrace.common import limits
 from tailrace.common.errors import (
-    BadAttributeError,
     BadOffsetError,
     BadRequestError,
     ConditionFailedError,
@@ -29,6 +28,7 @@ from tailrace.segmentstore.api import (
     SegmentProperties,
 )
 from tailrace.segmentstore.tables import compaction, queries
+from tailrace.segmentstore.tables.access import TableAccess
 from tailrace.segmentstore.tables.cache import EntryCache
 from tailrace.segmentstore.tables.layout import (
     TABLE_KEY_LENGTH,
@@ -40,20 +40,19 @@ from tailrace.segmentstore.tables.layout import (
     layout_of,
     sha256_bucket,
 )
-from tailrace.segmentstore.tables.plan import Bucket, Buckets, Ids, Plan, PlanBatch, plan_remove, plan_update
-from tailrace.segmentstore.tables.reader import TableReader
+from tailrace.segmentstore.tables.plan import Buckets, Ids, Plan, PlanBatch, plan_remove, plan_update
 from tailrace.segmentstore.tables.record import Record, record_bytes
-from tailrace.segmentstore.tables.staging import InFlight, StagedTable, outcome
+from tailrace.segmentstore.tables.staging import StagedTable, outcome
 from tailrace.segmentstore.tables.types import TableDelta, TableEntry, TableInfo, TableKey
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
 _T = TypeVar("_T")
 
 
 class TableService:
-    """Table segments of one container; implements the protocol of the same name in ``types``.
+    """Table segments of one container; implements ``types.TableOperations``.
 
     `hash_function` makes 16-byte buckets of keys; another than SHA-256 is for tests only, it is part of the format.
     """
@@ -66,16 +65,13 @@ class TableService:
         hash_function: HashFunction = sha256_bucket,
     ) -> None:
         self.container = container
-        self.reader = TableReader(container, EntryCache() if cache is None else cache)
-        self._hash_function = hash_function
-        self._staged: dict[int, StagedTable] = {}
-        self._changed: dict[str, None] = {}
+        self._access = TableAccess(container, EntryCache() if cache is None else cache, hash_function)
 
     # -- life cycle ----------------------------------------------------------------------------------------------
 
     async def create_table(self, segment: str, key_length: int) -> None:
         """Create a table segment; `key_length` 0 is the hash layout. Raises SegmentExistsError, BadRequestError."""
-        layout = layout_for_new_table(key_length, self._hash_function)
+        layout = layout_for_new_table(key_length, self._access.hash_function)
         attributes = [(TABLE_ENTRY_COUNT, 0), (TABLE_TOTAL_ENTRY_COUNT, 0), (TABLE_COMPACTION_OFFSET, 0)]
         if isinstance(layout, HashLayout):
             await self.container.create_segment(segment, kind=SegmentKind.TABLE, attributes=attributes)
@@ -92,15 +88,15 @@ class TableService:
 
         WriteConflictError: the table was deleted and created again meanwhile.
         """
-        table, layout, staged = await self.enter(segment)
+        table, layout, staged = await self._access.enter(segment)
         try:
             async with staged.lock:
                 if must_be_empty:
                     await self._check_empty(segment, layout, staged)
-                await self.same(table)
+                await self._access.same(table)
                 await self.container.delete(segment)
         finally:
-            self.leave(table, staged)
+            self._access.leave(table, staged)
 
     async def _check_empty(self, segment: str, layout: Layout, staged: StagedTable) -> None:
         if isinstance(layout, FixedKeyLayout):
@@ -112,7 +108,7 @@ class TableService:
     async def info(self, segment: str) -> TableInfo:
         """Properties of a table segment."""
         table = await self.container.info(segment)
-        layout = layout_of(table, self._hash_function)
+        layout = layout_of(table, self._access.hash_function)
         entry_count = table.core_attributes.get(TABLE_ENTRY_COUNT, 0)
         return TableInfo(table.start_offset, table.length, entry_count, layout.key_length)
 
@@ -152,17 +148,17 @@ class TableService:
         raise WriteConflictError(f"table segment {segment} changed {limits.TABLE_CONFLICT_RETRIES_MAX} times meanwhile")
 
     async def _try_change(self, segment: str, keys: Sequence[bytes], table_offset: int, plan: PlanBatch) -> Plan:
-        table, layout, staged = await self.enter(segment)
+        table, layout, staged = await self._access.enter(segment)
         try:
             for key in keys:
                 layout.check_key(key)
             ids = {key: layout.attribute_id(key) for key in keys}
             if staged.lock.locked():  # read what is cold before it is our turn, so that others do not wait for it
-                await self.current_buckets(table, staged, ids.values())
+                await self._access.current_buckets(table, staged, ids.values())
             async with staged.lock:
-                table = await self.same(table)
+                table = await self._access.same(table)
                 tail = staged.length(table)
-                buckets = await self.current_buckets(table, staged, ids.values())
+                buckets = await self._access.current_buckets(table, staged, ids.values())
                 planned = Plan(tail)
                 refused: ConditionFailedError | None = None
                 try:
@@ -171,78 +167,14 @@ class TableService:
                     planned = plan(layout, ids, buckets, tail)
                 except ConditionFailedError as error:
                     refused = error
-                change = None if planned.is_empty else await self.submit(segment, staged, planned)
+                change = None if planned.is_empty else await self._access.submit(segment, staged, planned)
             # An answer must not rest on what is not durable yet, not even a refusal.
             await outcome(staged.settled() if change is None else change.done)
             if refused is not None:
                 raise refused
             return planned
         finally:
-            self.leave(table, staged)
-
-    # -- what changes and compaction share ------------------------------------------------------------------------
-
-    async def enter(self, segment: str) -> tuple[SegmentProperties, Layout, StagedTable]:
-        """The table's committed properties, its layout, and what is in flight for it; to be followed by `leave`."""
-        table = await self.container.info(segment)
-        layout = layout_of(table, self._hash_function)
-        table_id = table.segment_id
-        staged = self._staged.get(table_id)
-        if staged is None:
-            staged = self._staged[table_id] = StagedTable(
-                self.container, lambda plan, committed: self._finished(segment, table_id, plan, committed)
-            )
-        staged.users += 1
-        return table, layout, staged
-
-    def leave(self, table: SegmentProperties, staged: StagedTable) -> None:
-        """Undo `enter`."""
-        staged.users -= 1
-        self._forget_if_idle(table.segment_id)
-
-    async def same(self, table: SegmentProperties) -> SegmentProperties:
-        """The table's properties now. Raises WriteConflictError when another segment has its name."""
-        return await self.reader.check_same(table)
-
-    async def current_buckets(
-        self, table: SegmentProperties, staged: StagedTable, ids: Collection[bytes]
-    ) -> dict[bytes, Bucket]:
-        """The buckets after everything in flight; with the lock held nothing can get in between.
-
-        Raises:
-            WriteConflictError: compaction moved an entry meanwhile.
-        """
-        buckets = staged.buckets(ids)
-        cold = [attribute_id for attribute_id in ids if attribute_id not in buckets]
-        try:
-            if cold:
-                buckets.update(await self.reader.buckets(table, cold))
-        except SegmentTruncatedError as error:
-            raise WriteConflictError(str(error)) from error
-        return buckets
-
-    async def submit(self, segment: str, staged: StagedTable, plan: Plan) -> InFlight:
-        """Submit with the lock held. Raises WriteConflictError when the table is not as the plan supposes."""
-        try:
-            return await staged.submit(segment, plan)
-        except (BadAttributeError, BadOffsetError) as error:
-            raise WriteConflictError(str(error)) from error
-
-    def _finished(self, segment: str, table_id: int, plan: Plan, committed: bool) -> None:
-        self._forget_if_idle(table_id)
-        if not committed:
-            return
-        for bucket in plan.buckets.values():
-            self.reader.remember(table_id, bucket)
-        self._changed.pop(segment, None)
-        self._changed[segment] = None
-        if len(self._changed) > limits.TABLE_COMPACTION_CANDIDATES_MAX:
-            del self._changed[next(iter(self._changed))]
-
-    def _forget_if_idle(self, table_id: int) -> None:
-        staged = self._staged.get(table_id)
-        if staged is not None and staged.idle:
-            del self._staged[table_id]
+            self._access.leave(table, staged)
 
     # -- queries -------------------------------------------------------------------------------------------------
 
@@ -250,7 +182,7 @@ class TableService:
         """Committed entries in the order of the keys; None for a missing one. Raises BadRequestError."""
 
         async def ask(table: SegmentProperties, layout: Layout) -> list[TableEntry | None]:
-            return await queries.get(self.reader, table, layout, keys)
+            return await queries.get(self._access.reader, table, layout, keys)
 
         return await self._read(segment, ask)
 
@@ -273,7 +205,7 @@ class TableService:
     ) -> tuple[list[Record], bytes]:
         async def ask(table: SegmentProperties, layout: Layout) -> tuple[list[Record], bytes]:
             span = queries.span_of(layout, continuation, from_key, to_key)
-            return await queries.iterate(self.container, self.reader, table, span, limit)
+            return await queries.iterate(self.container, self._access.reader, table, span, limit)
 
         return await self._read(segment, ask)
 
@@ -281,7 +213,7 @@ class TableService:
         """What changed since `from_position`. Raises UnsupportedError on the fixed-key layout, BadRequestError."""
 
         async def ask(table: SegmentProperties, layout: Layout) -> TableDelta:
-            return await queries.delta(self.reader, table, layout, from_position, limit)
+            return await queries.delta(self._access.reader, table, layout, from_position, limit)
 
         return await self._read(segment, ask)
 
@@ -290,7 +222,7 @@ class TableService:
         for _ in range(limits.TABLE_CONFLICT_RETRIES_MAX):
             table = await self.container.info(segment)
             try:
-                return await ask(table, layout_of(table, self._hash_function))
+                return await ask(table, layout_of(table, self._access.hash_function))
             except (SegmentTruncatedError, WriteConflictError):
                 await asyncio.sleep(0)
         raise WriteConflictError(f"table segment {segment} changed {limits.TABLE_CONFLICT_RETRIES_MAX} times meanwhile")
@@ -299,7 +231,7 @@ class TableService:
 
     async def compact(self, segment: str) -> bool:
         """One compaction pass whatever the utilisation; False when there is nothing to compact."""
-        return await compaction.compact(self, segment)
+        return await compaction.compact(self._access, segment)
 
     async def compact_due(self) -> int:
         """Compact the tables that changed and need it; returns the number of passes.
@@ -307,14 +239,13 @@ class TableService:
         The container's owner calls this every ``limits.TABLE_COMPACTION_INTERVAL_S``, never twice at a time. A table
         that fails keeps back no other one and is tried again; the first error is raised in the end.
         """
-        changed, self._changed = self._changed, {}
         passes = 0
         failed: TailraceError | None = None
-        for segment in changed:
+        for segment in self._access.take_changed():
             try:
-                passes += await compaction.compact_while_needed(self, segment)
+                passes += await compaction.compact_while_needed(self._access, segment)
             except TailraceError as error:
-                self._changed.setdefault(segment)
+                self._access.changed.setdefault(segment)
                 failed = failed or error
         if failed is not None:
             raise failed

@@ -10,7 +10,7 @@ from tailrace.wire.tables import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["NOT_EXISTS", "NO_VERSION", "TableDelta", "TableEntry", "TableInfo", "TableKey", "TableService"]
+__all__ = ["NOT_EXISTS", "NO_VERSION", "TableDelta", "TableEntry", "TableInfo", "TableKey", "TableOperations"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class TableDelta:
     last_position: int
 
 
-class TableService(Protocol):
+class TableOperations(Protocol):
     """Table segments of one container, as the server uses them (wire §8).
 
     Every method raises NoSuchSegmentError for a missing table and ContainerStoppedError once the container stopped.

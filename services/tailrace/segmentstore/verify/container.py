@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tailrace.common.errors import DataError
-from tailrace.log.closed import Damage
-from tailrace.log.port import ReadableLog
 from tailrace.segmentstore.api import SegmentKind
 from tailrace.segmentstore.attributes.attribute_store import AttributeStore
 from tailrace.segmentstore.cache.segment_reader import SegmentReader
 from tailrace.segmentstore.container.recovery import Recovery, missing_bytes
 from tailrace.segmentstore.metadata.state import ContainerState
 from tailrace.segmentstore.verify.chunk_bytes import ChunkReader
+from tailrace.segmentstore.verify.container_log import LostLog
 from tailrace.segmentstore.verify.indexes import IndexWalk
 from tailrace.segmentstore.verify.log_bytes import LogBytes
 from tailrace.segmentstore.verify.objects import ObjectWalk
@@ -21,95 +20,14 @@ from tailrace.segmentstore.verify.snapshots import SnapshotWalk
 from tailrace.segmentstore.verify.tables import TableWalk
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine
 
-    from tailrace.log.port import RecoveredFrame
     from tailrace.segmentstore.cache.cache_manager import CacheManager
     from tailrace.segmentstore.metadata.segment import Segment
     from tailrace.segmentstore.tier2.chunk_objects import Tier2
+    from tailrace.segmentstore.verify.container_log import VerifiedLog
     from tailrace.segmentstore.verify.report import ContainerReport
     from tailrace.storage.port import ObjectStore
-
-
-class VerifiedLog(ReadableLog, Protocol):
-    """A log that nobody has open, in files or in objects."""
-
-    @property
-    def directory(self) -> str:
-        """Where it is."""
-        ...
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether it ever had an owner."""
-        ...
-
-    @property
-    def frame_count(self) -> int:
-        """Frames that count."""
-        ...
-
-    @property
-    def stored_bytes(self) -> int:
-        """Bytes that it takes up to its last frame."""
-        ...
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes that it takes on the whole."""
-        ...
-
-    async def open(self) -> None:
-        """Decide which frames count. Raises StartError: it is in use. DataError: it cannot be told."""
-        ...
-
-    async def damage(self, error: DataError) -> Sequence[Damage]:
-        """Everything that is damaged, `error` being what was found first."""
-        ...
-
-    def place_of(self, sequence: int) -> tuple[str, int]:
-        """Where a frame lies."""
-        ...
-
-    def close(self) -> None:
-        """Let an owner have it."""
-        ...
-
-
-class LostLog:
-    """The log of a container that is to be verified as of its newest snapshot."""
-
-    directory = ""
-    has_begun = False
-    frame_count = stored_bytes = held_bytes = 0
-
-    async def recover(self, first_sequence: int = 0) -> AsyncIterator[RecoveredFrame]:
-        """See ReadableLog.recover: there are no frames."""
-        none: Sequence[RecoveredFrame] = ()
-        for frame in none:
-            yield frame
-
-    async def read(self, sequence: int, offset: int, length: int) -> bytes:
-        """See ReadableLog.read."""
-        raise self._none(sequence)
-
-    def place_of(self, sequence: int) -> tuple[str, int]:
-        """See VerifiedLog.place_of."""
-        raise self._none(sequence)
-
-    @staticmethod
-    def _none(sequence: int) -> KeyError:
-        return KeyError(f"log frame {sequence} is not there")
-
-    async def open(self) -> None:
-        """See VerifiedLog.open."""
-
-    async def damage(self, error: DataError) -> Sequence[Damage]:
-        """See VerifiedLog.damage."""
-        return [Damage("", None, str(error))]
-
-    def close(self) -> None:
-        """See VerifiedLog.close."""
 
 
 class ContainerVerification:

@@ -18,7 +18,8 @@ from tailrace.log.closed_object import ClosedObjectLog
 from tailrace.log.object_keys import LogKeys
 from tailrace.segmentstore.cache.cache_manager import CacheManager
 from tailrace.segmentstore.tier2.chunk_objects import Tier2
-from tailrace.segmentstore.verify.container import ContainerVerification, LostLog
+from tailrace.segmentstore.verify.container import ContainerVerification
+from tailrace.segmentstore.verify.container_log import LostLog
 from tailrace.segmentstore.verify.log_objects import account_for_log
 from tailrace.segmentstore.verify.objects import account_for_others
 from tailrace.segmentstore.verify.read_only_store import ReadStore
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tailrace.common.ports import Entropy
-    from tailrace.segmentstore.verify.container import VerifiedLog
+    from tailrace.segmentstore.verify.container_log import VerifiedLog
 
 
 async def verify_folder(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.metadata.fields import ChunkRef
     from tailrace.segmentstore.metadata.segment import Segment
     from tailrace.segmentstore.metadata.state import ContainerState
-    from tailrace.segmentstore.verify.container import VerifiedLog
+    from tailrace.segmentstore.verify.container_log import VerifiedLog
     from tailrace.segmentstore.verify.report import ContainerReport
 
 _DIGEST_BYTES = 16

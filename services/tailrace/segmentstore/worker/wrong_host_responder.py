@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tailrace.common.ports import Clock, Entropy
     from tailrace.segmentstore.api import SegmentContainer
-    from tailrace.segmentstore.tables.types import TableService
+    from tailrace.segmentstore.tables.types import TableOperations
 
 
 class NoContainers:
@@ -45,7 +45,7 @@ class NoContainers:
     async def wait_arrived(self, segment_name: str) -> None:
         """See ContainerRegistry."""
 
-    def table_service(self, container: SegmentContainer) -> TableService:
+    def table_service(self, container: SegmentContainer) -> TableOperations:
         """See ContainerRegistry."""
         raise WrongHostError(f"container {container.container_id} does not run here now")
 

@@ -21,6 +21,7 @@ from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.container.recovery import Recovery
 from tailrace.segmentstore.metadata.operation_log import Placed
 from tailrace.segmentstore.tables import compaction, service
+from tailrace.segmentstore.tables.access import TableAccess
 from tailrace.segmentstore.tables.cache import EntryCache
 from tailrace.segmentstore.tables.plan import Bucket, Plan, plan_copy, plan_remove
 from tailrace.segmentstore.tables.record import Record
@@ -32,7 +33,7 @@ def _table_copy_over_newer(patch: pytest.MonkeyPatch) -> None:
     """Compaction copies an old value over one that was written meanwhile."""
 
     async def careless(
-        tables: service.TableService, table: Any, staged: StagedTable, ids: list[bytes], span: tuple[int, int, int]
+        tables: TableAccess, table: Any, staged: StagedTable, ids: list[bytes], span: tuple[int, int, int]
     ) -> None:
         """Looks at the index first, copies later, whatever the index leads to by then."""
         begin, end, records = span
@@ -108,14 +109,14 @@ def _table_counters_replayed_twice(patch: pytest.MonkeyPatch) -> None:
 @bug("table-answered-before-durable", TablesWorkload)
 def _table_answered_before_durable(patch: pytest.MonkeyPatch) -> None:
     """An update of a table is answered before it is durable."""
-    submit = service.TableService.submit
+    submit = TableAccess.submit
 
-    async def hasty(self: service.TableService, segment: str, staged: StagedTable, plan: Plan) -> Any:
+    async def hasty(self: TableAccess, segment: str, staged: StagedTable, plan: Plan) -> Any:
         change = await submit(self, segment, staged, plan)
         change.finish(None)
         return change
 
-    patch.setattr(service.TableService, "submit", hasty)
+    patch.setattr(TableAccess, "submit", hasty)
 
 
 @bug("entries-cached-without-table", TablesWorkload)
