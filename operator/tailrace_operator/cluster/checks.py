@@ -19,7 +19,7 @@ from tailrace_operator.cluster.tier2 import Credentials, Tier2Error
 from tailrace_operator.schema.specs import StreamClusterSpec
 
 if TYPE_CHECKING:
-    from tailrace.cluster.cluster_identity import ClusterMark
+    from tailrace.cluster.cluster_identity import ClusterIdentity
     from tailrace.cluster.kubernetes import Manifest
     from tailrace_operator.schema.specs import Tier2Spec
 
@@ -62,7 +62,7 @@ def containers_of(stateful_set: Manifest | None) -> int | None:
         return None
 
 
-def mark_problem(spec: StreamClusterSpec, cluster_id: str, mark: ClusterMark | None) -> Problem | None:
+def mark_problem(spec: StreamClusterSpec, cluster_id: str, mark: ClusterIdentity | None) -> Problem | None:
     """A bucket and prefix that belong to another cluster, or to this one with another number of containers."""
     if mark is None:
         return None

@@ -18,7 +18,7 @@ import minio
 import urllib3
 from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
 
-from tailrace.cluster.cluster_identity import CLUSTER_KEY, ClusterMark, parse_mark
+from tailrace.cluster.cluster_identity import CLUSTER_KEY, ClusterIdentity, parse_identity
 from tailrace.common import limits
 from tailrace.common.errors import StartError, TailraceError
 from tailrace_operator.cluster.bounded_http import BoundedHttp
@@ -61,7 +61,7 @@ class Tier2Error(TailraceError):
 class Tier2Probe(Protocol):
     """Looks at object stores."""
 
-    async def look(self, tier2: Tier2Spec, credentials: Credentials) -> ClusterMark | None:
+    async def look(self, tier2: Tier2Spec, credentials: Credentials) -> ClusterIdentity | None:
         """Whose bucket and prefix it is, None: nobody's yet. A bucket that is missing is made.
 
         Raises:
@@ -80,7 +80,7 @@ class MinioProbe:
         """Look no more; questions under way end by themselves."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def look(self, tier2: Tier2Spec, credentials: Credentials) -> ClusterMark | None:
+    async def look(self, tier2: Tier2Spec, credentials: Credentials) -> ClusterIdentity | None:
         """See Tier2Probe.look."""
         try:
             # The thread's deadlines are of single waits; this one is of the whole, waiting for a thread included.
@@ -90,8 +90,8 @@ class MinioProbe:
             raise _unreachable(tier2, f"no answer within {2 * limits.TIER2_CHECK_DEADLINE_S:g} s") from error
 
 
-def _look(tier2: Tier2Spec, credentials: Credentials) -> ClusterMark | None:
-    pool = BoundedHttp(limits.TIER2_CHECK_DEADLINE_S, limits.TIER2_MARK_MAX_BYTES)
+def _look(tier2: Tier2Spec, credentials: Credentials) -> ClusterIdentity | None:
+    pool = BoundedHttp(limits.TIER2_CHECK_DEADLINE_S, limits.CLUSTER_IDENTITY_MAX_BYTES)
     try:
         return _ask(_client(tier2, credentials, pool), tier2)
     except Tier2Error:
@@ -150,7 +150,7 @@ def _client(tier2: Tier2Spec, credentials: Credentials, pool: BoundedHttp) -> mi
     )
 
 
-def _ask(client: minio.Minio, tier2: Tier2Spec) -> ClusterMark | None:
+def _ask(client: minio.Minio, tier2: Tier2Spec) -> ClusterIdentity | None:
     key = f"{tier2.prefix}/{CLUSTER_KEY}" if tier2.prefix else CLUSTER_KEY
     try:
         answer = client.get_object(tier2.bucket, key)
@@ -162,10 +162,10 @@ def _ask(client: minio.Minio, tier2: Tier2Spec) -> ClusterMark | None:
             return None
         raise
     try:
-        text = answer.read(limits.TIER2_MARK_MAX_BYTES)
+        text = answer.read(limits.CLUSTER_IDENTITY_MAX_BYTES)
     finally:
         answer.close()
-    return parse_mark(text, f"{tier2.url}/{CLUSTER_KEY}")
+    return parse_identity(text, f"{tier2.url}/{CLUSTER_KEY}")
 
 
 def _make(client: minio.Minio, tier2: Tier2Spec) -> None:

@@ -237,7 +237,7 @@ class Rounds:
             retry_s=round(pause_s, 1),
         )
         manifest = self._known.get(key)
-        if count >= limits.OPERATOR_FAILURES_TOLD and manifest is not None:
+        if count >= limits.OPERATOR_FAILURES_REPORT and manifest is not None:
             outcome = Outcome((Condition(READY, Truth.UNKNOWN, reason, message, bad=Truth.UNKNOWN),))
             try:
                 await settle(self._objects, self._clock, self._reconcilers[key.plural].kind, manifest, outcome)

@@ -102,7 +102,7 @@ class Reconciler(Protocol):
 
         Raises:
             TailraceError: it could not be done now; it is tried again, with growing pauses, and after
-            ``limits.OPERATOR_FAILURES_TOLD`` failures in a row the condition Ready is Unknown and says why.
+            ``limits.OPERATOR_FAILURES_REPORT`` failures in a row the condition Ready is Unknown and says why.
         """
         ...
 

@@ -66,7 +66,7 @@ class Pass:
         )
 
     def __str__(self) -> str:
-        told = "; ".join(str(failure) for failure in self.failures[: limits.OPERATOR_RELEASE_TOLD_MAX])
+        told = "; ".join(str(failure) for failure in self.failures[: limits.OPERATOR_RELEASE_REPORT_MAX])
         return f"{FINALIZER} is still on {len(self.failures)} of the resources: {told}"
 
 

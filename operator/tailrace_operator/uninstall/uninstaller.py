@@ -118,7 +118,7 @@ class Uninstalling:
                 fewest, since_s = count, loop.time()
             if count == 0:
                 return
-            if loop.time() > min(ends_s, since_s + limits.OPERATOR_RELEASE_PATIENCE_S):
+            if loop.time() > min(ends_s, since_s + limits.OPERATOR_RELEASE_TIMEOUT_S):
                 _logger.warning("deletions_not_awaited", resources=count)
                 return
             await asyncio.sleep(limits.OPERATOR_RELEASE_POLL_S)

@@ -34,7 +34,7 @@ async def bind_tier2(store: ObjectStore, place: str, cluster_id: str, containers
     attempts = 1
     while True:
         try:
-            mark = await _marked(store, place, ClusterMark(cluster_id, containers), bound=bound)
+            mark = await _marked(store, place, ClusterIdentity(cluster_id, containers), bound=bound)
             break
         except UnavailableError:
             if attempts >= limits.CLUSTER_OBJECT_ATTEMPTS:
@@ -47,9 +47,9 @@ async def bind_tier2(store: ObjectStore, place: str, cluster_id: str, containers
         raise StartError(f"{place} belongs to a cluster of {mark.containers} containers, not of {containers}")
 
 
-async def _marked(store: ObjectStore, place: str, wanted: ClusterMark, *, bound: bool) -> ClusterMark:
+async def _marked(store: ObjectStore, place: str, wanted: ClusterIdentity, *, bound: bool) -> ClusterIdentity:
     """The mark that is there, or the wanted one when there was none."""
-    found = await read_mark(store, place)
+    found = await read_identity(store, place)
     if found is not None:
         return found
     if bound:
@@ -58,7 +58,7 @@ async def _marked(store: ObjectStore, place: str, wanted: ClusterMark, *, bound:
     try:
         await store.put(CLUSTER_KEY, [json.dumps(content).encode()], if_absent=True)
     except AlreadyExistsError as error:  # another owner, at the same moment
-        found = await read_mark(store, place)
+        found = await read_identity(store, place)
         if found is None:
             raise UnavailableError(f"{place}: {CLUSTER_KEY} comes and goes") from error
         return found
@@ -66,29 +66,29 @@ async def _marked(store: ObjectStore, place: str, wanted: ClusterMark, *, bound:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterMark:
+class ClusterIdentity:
     """What ``cluster.json`` says."""
 
     cluster_id: str
     containers: int
 
 
-async def marked_cluster(store: ObjectStore, place: str) -> str | None:
+async def read_cluster_id(store: ObjectStore, place: str) -> str | None:
     """The cluster that Tier 2 is marked with; None: it is not. Raises StartError: the mark is damaged or newer."""
-    mark = await read_mark(store, place)
+    mark = await read_identity(store, place)
     return None if mark is None else mark.cluster_id
 
 
-async def read_mark(store: ObjectStore, place: str) -> ClusterMark | None:
+async def read_identity(store: ObjectStore, place: str) -> ClusterIdentity | None:
     """``cluster.json``; None: there is none. Raises StartError: it is damaged or newer."""
     try:
         text = await store.get(CLUSTER_KEY)
     except NotFoundError:
         return None
-    return parse_mark(text, place)
+    return parse_identity(text, place)
 
 
-def parse_mark(text: bytes, place: str) -> ClusterMark:
+def parse_identity(text: bytes, place: str) -> ClusterIdentity:
     """What ``cluster.json`` says, perhaps somebody else's. Raises StartError: it is damaged or newer."""
     damaged = StartError(f"{place}: {CLUSTER_KEY} is damaged")
     try:
@@ -104,4 +104,4 @@ def parse_mark(text: bytes, place: str) -> ClusterMark:
         raise damaged
     if not _CLUSTER_ID.fullmatch(cluster_id):
         raise damaged
-    return ClusterMark(cluster_id, containers)
+    return ClusterIdentity(cluster_id, containers)

@@ -26,7 +26,7 @@ class FileEpochs:
     async def take(self, container_id: int, floor: int = 0) -> int:
         """See Epochs.take."""
         loop = asyncio.get_running_loop()
-        ends_at_s = loop.time() + limits.EPOCH_LOCK_PATIENCE_S
+        ends_at_s = loop.time() + limits.EPOCH_LOCK_TIMEOUT_S
         while True:
             try:
                 return await loop.run_in_executor(None, take_epoch, self._data, container_id, floor)

@@ -129,7 +129,7 @@ class Follower:
         since the drain began, for as long as a lapse takes; or no cluster any more, or no right to look for as long:
         a release takes the rights away before its pods have ended, and who lives has seen this worker lapse by then.
 
-        It does not end before the worker's Lease says that it leaves, within ``limits.DRAIN_MARK_PATIENCE_S`` of its
+        It does not end before the worker's Lease says that it leaves, within ``limits.DRAIN_MARK_TIMEOUT_S`` of its
         beginning: others would take a worker that has ended for one that lives.
         """
         self._renewals.leave()
@@ -154,13 +154,13 @@ class Follower:
         for container_id in left:
             self._settle(container_id)
         await self._wait_settled()
-        await self._wait_marked(began_s + limits.DRAIN_MARK_PATIENCE_S)
+        await self._wait_marked(began_s + limits.DRAIN_MARK_TIMEOUT_S)
 
     async def _wait_settled(self) -> None:
         """Wait until everything under way is done; what takes longer than letting go may take is named, once."""
         under_way = self._tasks.copy()
         if under_way:
-            _, pending = await asyncio.wait(under_way.values(), timeout=limits.DRAIN_CLOSE_PATIENCE_S)
+            _, pending = await asyncio.wait(under_way.values(), timeout=limits.DRAIN_CLOSE_TIMEOUT_S)
             if pending:
                 late = sorted(number for number, task in under_way.items() if task in pending)
                 _logger.warning("containers_not_closed", worker=self._worker, containers=late)
@@ -174,7 +174,7 @@ class Follower:
             async with asyncio.timeout_at(ends_at_s):
                 await self._renewals.wait_left()
         except TimeoutError:
-            reason = f"the API server took no renewal within {limits.DRAIN_MARK_PATIENCE_S:g} s"
+            reason = f"the API server took no renewal within {limits.DRAIN_MARK_TIMEOUT_S:g} s"
             _logger.warning("leaving_not_told", worker=self._worker, reason=reason)
 
     async def _keep(self) -> NoReturn:
@@ -294,7 +294,7 @@ class Follower:
     async def _is_free(self, container_id: int) -> bool:
         """Wait for a living owner to let go, within bounds; False: the container is not wanted here any more."""
         loop = asyncio.get_running_loop()
-        ends_at_s = loop.time() + limits.HANDOVER_PATIENCE_S
+        ends_at_s = loop.time() + limits.HANDOVER_TIMEOUT_S
         while self._is_wanted(container_id):
             assignment = self._assignment(container_id)
             before = assignment.handed_over_by if assignment is not None else ""

@@ -26,7 +26,7 @@ from tailrace.cluster.leases import (
     read_worker_lease,
 )
 from tailrace.cluster.placement import Step, Workers, next_step
-from tailrace.cluster.rebalance_gate import Accepting, Calm
+from tailrace.cluster.rebalance_gate import Accepting, RebalanceGate
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NotFoundError, UnavailableError, WriteConflictError
 
@@ -83,7 +83,7 @@ class Placer:
         detector: FailureDetector | None = None,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """``calm_s``: how long the map is left uneven after a failure (default: ``limits.PLACER_CALM_S``).
+        """``calm_s``: how long the map is left uneven after a failure (default: ``limits.PLACER_BALANCE_DELAY_S``).
 
         ``detector``: what is known of the workers already. ``changed`` is called by `run` when `homes` are others.
         """
@@ -92,7 +92,7 @@ class Placer:
         self._prober = prober
         self._detector = detector or FailureDetector()
         self._changed = changed
-        self._calm = Calm(limits.PLACER_CALM_S if calm_s is None else calm_s)
+        self._calm = RebalanceGate(limits.PLACER_BALANCE_DELAY_S if calm_s is None else calm_s)
         self._named: frozenset[str] = frozenset()
         self._endpoints: dict[str, ContainerEndpoints] = {}
         self._marked_at_s: dict[tuple[int, Assignment], float] = {}
@@ -223,7 +223,7 @@ class Placer:
         self._marked_at_s = {mark: self._marked_at_s.get(mark, now_s) for mark in marked}
         assignments = {
             number: Assignment(found.worker)
-            if now_s - self._marked_at_s.get((number, found), now_s) > limits.HANDOVER_MARK_MAX_S
+            if now_s - self._marked_at_s.get((number, found), now_s) > limits.HANDOVER_RECORD_MAX_S
             else found
             for number, found in cluster_map.assignments.items()
         }

@@ -10,7 +10,7 @@ import structlog
 from tailrace.common import limits
 from tailrace.wire import commands as c
 from tailrace.wire.codec import FRAME_HEADER, FRAME_HEADER_BYTES, decode, encode
-from tailrace.wire.commands_append import STAND_IN_OLDEST_VERSION
+from tailrace.wire.commands_append import WRONG_HOST_OLDEST_VERSION
 
 if TYPE_CHECKING:
     from tailrace.cluster.endpoints import ContainerEndpoints
@@ -82,7 +82,7 @@ class _Answer(asyncio.Protocol):
             return
         code, _ = FRAME_HEADER.unpack_from(self._received)
         hello = decode(code, self._received[FRAME_HEADER_BYTES : len(_HELLO)]) if code == c.Hello.CODE else None
-        self.came.set_result(isinstance(hello, c.Hello) and hello.low_version != STAND_IN_OLDEST_VERSION)
+        self.came.set_result(isinstance(hello, c.Hello) and hello.low_version != WRONG_HOST_OLDEST_VERSION)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""

@@ -12,7 +12,7 @@ Accepting = frozenset[tuple[str, str]]
 """Workers that take containers, each with its incarnation: one that was started again recovers what it has."""
 
 
-class Calm:
+class RebalanceGate:
     """Pure; all times are seconds of one monotonic clock. ``calm_s``: how long nothing may have happened."""
 
     def __init__(self, calm_s: float) -> None:
@@ -38,9 +38,9 @@ class Calm:
         """Whether containers may move now; `held`: each is held by the worker that is to have it, as far as is known.
 
         Somebody who does not take what is assigned to it is waited for up to ``limits.PLACER_UNHELD_MAX_S``; workers
-        that come and go without end up to ``limits.PLACER_RESTLESS_MAX_S``, as they may have more than they can bear.
+        that come and go without end up to ``limits.PLACER_UNEVEN_MAX_S``, as they may have more than they can bear.
         """
-        if self._uneven_at_s is not None and now_s - self._uneven_at_s >= limits.PLACER_RESTLESS_MAX_S:
+        if self._uneven_at_s is not None and now_s - self._uneven_at_s >= limits.PLACER_UNEVEN_MAX_S:
             return True
         calm_s = now_s - self._restless_at_s
         return calm_s >= self._calm_s and (held or calm_s >= self._calm_s + limits.PLACER_UNHELD_MAX_S)

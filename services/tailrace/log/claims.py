@@ -25,7 +25,7 @@ from tailrace.kernel import crc32c
 
 if TYPE_CHECKING:
     from tailrace.log.object_keys import LogKeys
-    from tailrace.log.object_requests import ObjectCalls
+    from tailrace.log.object_requests import ObjectRequests
     from tailrace.log.port import Buffer
 
 MAGIC: Final = b"TRLOGCLM"
@@ -87,7 +87,7 @@ async def find_last(exists: Callable[[int], Awaitable[bool]]) -> int:
 class Claims:
     """The claims of one log."""
 
-    def __init__(self, calls: ObjectCalls, keys: LogKeys) -> None:
+    def __init__(self, calls: ObjectRequests, keys: LogKeys) -> None:
         self._calls = calls
         self._keys = keys
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from tailrace.common.errors import CorruptionError, DataError
 from tailrace.log.claims import Claim, Claims
 from tailrace.log.closed import Damage
-from tailrace.log.frame_index import FrameMap
+from tailrace.log.frame_index import FrameIndex
 from tailrace.log.object_keys import LogKeys
 from tailrace.log.object_recovery import ObjectDecision
-from tailrace.log.object_requests import ObjectCalls
+from tailrace.log.object_requests import ObjectRequests
 from tailrace.log.object_scan import ObjectScanner
 from tailrace.log.port import RecoveredFrame
 
@@ -28,13 +28,13 @@ class ClosedObjectLog:
 
     def __init__(self, store: ObjectStore, container: int, advance: Callable[[int], None] | None = None) -> None:
         self.keys = LogKeys(container)
-        self._calls = ObjectCalls(store)
+        self._calls = ObjectRequests(store)
         self._claims = Claims(self._calls, self.keys)
         self._scanner = ObjectScanner(self._calls, self.keys)
         self._decision = ObjectDecision()
         self._advance = advance
         self._last_read: tuple[int, bytes] = (-1, b"")
-        self.map = FrameMap()
+        self.map = FrameIndex()
         self.last_claim = 0
 
     @property
@@ -50,7 +50,7 @@ class ClosedObjectLog:
         """
         self.last_claim = await self._claims.last()
         self._decision = await self._scanner.decision(self.last_claim + 1)
-        self.map = FrameMap(self._decision.extents, 0, self._decision.next_sequence)
+        self.map = FrameIndex(self._decision.extents, 0, self._decision.next_sequence)
 
     async def same_owner(self) -> bool:
         """Whether nobody claimed it, or wrote a frame that counts, since `open`."""

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from tailrace.log.frame_index import Extent
 
 
-class KeptFrames:
-    """Verified payloads of one log; with what is being read whole, ``limits.LOG_OBJECT_KEPT_BYTES`` at most."""
+class FrameCache:
+    """Verified payloads of one log; with what is being read whole, ``limits.LOG_OBJECT_CACHE_BYTES`` at most."""
 
     def __init__(self) -> None:
         self._payloads: dict[tuple[int, int], memoryview] = {}
@@ -25,9 +25,9 @@ class KeptFrames:
 
     def reserve(self, length_bytes: int) -> bool:
         """Whether an object of that length may be read whole; `keep` or `release` must follow then."""
-        if length_bytes > limits.LOG_OBJECT_KEPT_FRAME_MAX_BYTES:
+        if length_bytes > limits.LOG_OBJECT_CACHE_FRAME_MAX_BYTES:
             return False
-        if self._used_bytes + length_bytes > limits.LOG_OBJECT_KEPT_BYTES:
+        if self._used_bytes + length_bytes > limits.LOG_OBJECT_CACHE_BYTES:
             return False
         self._used_bytes += length_bytes
         return True

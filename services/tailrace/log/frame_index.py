@@ -35,7 +35,7 @@ class Extent:
         return Extent(self.epoch, self.first_sequence, self.lengths[:])
 
 
-class FrameMap:
+class FrameIndex:
     """The frames of an open log: those of earlier epochs, then its owner's own, which grow."""
 
     def __init__(self, earlier: Sequence[Extent] = (), own_epoch: int = 0, next_sequence: int = 0) -> None:

@@ -28,12 +28,12 @@ from tailrace.common.errors import (
 from tailrace.log import frames
 from tailrace.log.base import SequencedLog
 from tailrace.log.claims import Claim, Claims
-from tailrace.log.frame_index import FrameMap
+from tailrace.log.frame_index import FrameIndex
 from tailrace.log.frames import FrameIdentity, FrameKind, StartRecord
 from tailrace.log.object_cleaner import ObjectCleaner
 from tailrace.log.object_keys import LogKeys
 from tailrace.log.object_recovery import WINDOW_FRAMES, ObjectDecision
-from tailrace.log.object_requests import ObjectCalls, pause_s
+from tailrace.log.object_requests import ObjectRequests, pause_s
 from tailrace.log.object_scan import ObjectScanner
 from tailrace.log.port import Buffer, RecoveredFrame
 
@@ -73,11 +73,11 @@ class ObjectLog(SequencedLog):
         super().__init__(max_frame_bytes)
         self._opened_epoch = opened_epoch
         self._keys = LogKeys(container)
-        self._calls = ObjectCalls(store)
+        self._calls = ObjectRequests(store)
         self._claims = Claims(self._calls, self._keys)
         self._scanner = ObjectScanner(self._calls, self._keys, scan_slots)
         self._identity = FrameIdentity(container, 0, b"")
-        self._map = FrameMap()
+        self._map = FrameIndex()
         self._cleaner = ObjectCleaner(self._calls, self._keys)
         self._opened = False
         self._begun = False
@@ -166,7 +166,7 @@ class ObjectLog(SequencedLog):
         self._next_sequence = decision.next_sequence
         self._stored_through = self._acknowledged_through = decision.next_sequence - 1
         self._log_start = self._marked_log_start = decision.log_start
-        self._map = FrameMap(decision.extents, epoch, decision.next_sequence)
+        self._map = FrameIndex(decision.extents, epoch, decision.next_sequence)
         self._stored_bytes = self._map.length_bytes(0, decision.next_sequence)
         self._epochs_at_opening = len(decision.history)
         record = StartRecord(decision.next_sequence, decision.previous_epoch, decision.history).encode()

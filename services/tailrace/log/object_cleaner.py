@@ -15,8 +15,8 @@ from tailrace.common.errors import UnavailableError
 from tailrace.log.object_keys import LogKeys, ObjectKind, ObjectName, kept_marks
 
 if TYPE_CHECKING:
-    from tailrace.log.frame_index import FrameMap
-    from tailrace.log.object_requests import ObjectCalls
+    from tailrace.log.frame_index import FrameIndex
+    from tailrace.log.object_requests import ObjectRequests
 
 _LOG = structlog.get_logger(__name__)
 
@@ -24,7 +24,7 @@ _LOG = structlog.get_logger(__name__)
 class ObjectCleaner:
     """Deletes objects of one log."""
 
-    def __init__(self, calls: ObjectCalls, keys: LogKeys) -> None:
+    def __init__(self, calls: ObjectRequests, keys: LogKeys) -> None:
         self._calls = calls
         self._keys = keys
 
@@ -37,7 +37,7 @@ class ObjectCleaner:
         superseded = sorted(kept_marks(last - 1) - kept_marks(last))
         await self._calls.delete([self._keys.mark(epoch, number) for number in superseded])
 
-    async def sweep(self, counted: FrameMap, epoch: int) -> None:
+    async def sweep(self, counted: FrameIndex, epoch: int) -> None:
         """Delete what epochs below `epoch` left and its START frame does not list.
 
         A list that fails or shows an old state leaves something for the next owner.
@@ -50,7 +50,7 @@ class ObjectCleaner:
         await self._calls.delete([self._keys.of(name) for name in names if _is_garbage(name, counted, epoch)])
 
 
-def _is_garbage(name: ObjectName, counted: FrameMap, epoch: int) -> bool:
+def _is_garbage(name: ObjectName, counted: FrameIndex, epoch: int) -> bool:
     if name.epoch >= epoch:
         return False
     return name.kind is not ObjectKind.FRAME or counted.epoch_of(name.number) != name.epoch

@@ -36,7 +36,7 @@ async def all_of(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         await asyncio.wait(tasks)
 
 
-class ObjectCalls:
+class ObjectRequests:
     """What the log asks of an object store. Methods raise UnavailableError when the outcome is unknown."""
 
     def __init__(self, store: ObjectStore) -> None:
@@ -44,10 +44,10 @@ class ObjectCalls:
 
     async def _within(self, key: str, call: Awaitable[T]) -> T:
         try:
-            async with asyncio.timeout(limits.LOG_OBJECT_CALL_DEADLINE_S):
+            async with asyncio.timeout(limits.LOG_OBJECT_REQUEST_DEADLINE_S):
                 return await call
         except TimeoutError as error:
-            raise DeadlineError(f"{key}: no answer in {limits.LOG_OBJECT_CALL_DEADLINE_S:g} s") from error
+            raise DeadlineError(f"{key}: no answer in {limits.LOG_OBJECT_REQUEST_DEADLINE_S:g} s") from error
 
     async def find(self, key: str) -> bytes | None:
         """A whole object, or None when there is none."""

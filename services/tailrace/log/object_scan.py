@@ -15,7 +15,7 @@ from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, DataLossError
 from tailrace.log import frames
 from tailrace.log.claims import find_last
-from tailrace.log.frame_cache import KeptFrames
+from tailrace.log.frame_cache import FrameCache
 from tailrace.log.frames import Condition, FrameHeader, FrameKind, StartRecord, Verdict
 from tailrace.log.object_keys import LogKeys, ObjectKind
 from tailrace.log.object_recovery import (
@@ -28,7 +28,7 @@ from tailrace.log.object_recovery import (
     greatest_log_start,
     remaining_history,
 )
-from tailrace.log.object_requests import ObjectCalls, all_of
+from tailrace.log.object_requests import ObjectRequests, all_of
 
 if TYPE_CHECKING:
     from tailrace.log.object_keys import ObjectName
@@ -97,12 +97,12 @@ class _Ahead(NamedTuple):
 class ObjectScanner:
     """Reads one log."""
 
-    def __init__(self, calls: ObjectCalls, keys: LogKeys, slots: asyncio.Semaphore | None = None) -> None:
+    def __init__(self, calls: ObjectRequests, keys: LogKeys, slots: asyncio.Semaphore | None = None) -> None:
         """``slots``: one for each request of a scan, shared by the logs that are opened together; None: its own."""
         self._calls = calls
         self._keys = keys
         self._slots = slots or scan_slots()
-        self._kept = KeptFrames()
+        self._kept = FrameCache()
         self._lengths: dict[tuple[int, int], int] = {}  # as a list showed them
 
     async def decision(self, below_epoch: int) -> ObjectDecision:
@@ -149,7 +149,7 @@ class ObjectScanner:
         return decision
 
     async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
-        """A request of a scan, as `ObjectCalls.persist`; each attempt when there is a slot for it."""
+        """A request of a scan, as `ObjectRequests.persist`; each attempt when there is a slot for it."""
 
         async def within_slot() -> T:
             async with self._slots:

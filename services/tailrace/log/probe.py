@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.common import limits
 from tailrace.common.errors import AlreadyExistsError, NotFoundError, StartError, UnavailableError
-from tailrace.log.object_requests import ObjectCalls, all_of
+from tailrace.log.object_requests import ObjectRequests, all_of
 
 if TYPE_CHECKING:
     from tailrace.storage.port import ObjectStore
@@ -41,7 +41,7 @@ class _Probe:
 
     def __init__(self, store: ObjectStore, folder: str, place: str) -> None:
         self._store = store
-        self._calls = ObjectCalls(store)
+        self._calls = ObjectRequests(store)
         self._folder = folder
         self._place = place
         self._keys: list[str] = []

@@ -30,7 +30,7 @@ from tailrace.processes.standalone import check_s3_endpoint
 from tailrace.processes.workers import WorkerPlace, WorkerProcess, WorkerProcesses
 from tailrace.processes.workers_admin import Workers, create_app, describe
 from tailrace.segmentstore.worker.cluster_service import ClusterStoreSpec
-from tailrace.segmentstore.worker.wrong_host_responder import StandIn
+from tailrace.segmentstore.worker.wrong_host_responder import WrongHostResponder
 
 if TYPE_CHECKING:
     import socket
@@ -116,7 +116,7 @@ class StorePod:
         for number, spec in enumerate(options.specs(self.budgets)):
             store = self._listen("store", options.bind, options.store_port + number)
             admin = self._listen("admin", "127.0.0.1", 0)
-            places.append(WorkerPlace(spec, store, admin, StandIn(store, clock, entropy)))
+            places.append(WorkerPlace(spec, store, admin, WrongHostResponder(store, clock, entropy)))
         admin = self._listen("admin", options.bind, options.admin_port)
         self._workers = WorkerProcesses(places)
         self._stack.push_async_callback(self._workers.close)

@@ -161,7 +161,7 @@ class Standalone:
     async def _listen_store(self, port: int, workers: int) -> socket.socket:
         """A worker's port: a worker whose parent was killed has it for a moment yet, and then ends by itself."""
         loop = asyncio.get_running_loop()
-        ends_at_s = loop.time() + (limits.WORKER_PORT_PATIENCE_S if workers > 1 else 0)
+        ends_at_s = loop.time() + (limits.WORKER_PORT_TIMEOUT_S if workers > 1 else 0)
         while True:
             try:
                 return self._listen("store", port)

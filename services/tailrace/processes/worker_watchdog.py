@@ -10,7 +10,7 @@ from __future__ import annotations
 from tailrace.common import limits
 
 
-class Vigil:
+class WorkerWatchdog:
     """Watches one process by its beats; times are seconds of the watcher's own monotonic clock."""
 
     def __init__(self) -> None:
@@ -26,17 +26,17 @@ class Vigil:
             self._beats, self._beaten_s = beats, now_s
 
     def look(self, now_s: float) -> str:
-        """Why the process is to be ended; empty: it is not. To be called every ``limits.WORKER_VIGIL_S``."""
-        late_s = 0.0 if self._looked_s is None else now_s - self._looked_s - limits.WORKER_VIGIL_S
+        """Why the process is to be ended; empty: it is not. To be called every ``limits.WORKER_WATCHDOG_PERIOD_S``."""
+        late_s = 0.0 if self._looked_s is None else now_s - self._looked_s - limits.WORKER_WATCHDOG_PERIOD_S
         self._looked_s = now_s
         if self._heard_s is None:
             return ""  # it has not begun to beat
-        if late_s > limits.WORKER_VIGIL_S:
+        if late_s > limits.WORKER_WATCHDOG_PERIOD_S:
             # The watcher stood still itself, and has not heard yet what was said meanwhile.
             self._heard_s += late_s
             self._beaten_s += late_s
         if now_s - self._heard_s > limits.WORKER_SILENT_MAX_S:
             return f"it stands still for {limits.WORKER_SILENT_MAX_S:g} s"
-        if now_s - self._beaten_s > limits.WORKER_HANGS_MAX_S:
-            return f"its loop hangs for {limits.WORKER_HANGS_MAX_S:g} s"
+        if now_s - self._beaten_s > limits.WORKER_BLOCKED_MAX_S:
+            return f"its loop hangs for {limits.WORKER_BLOCKED_MAX_S:g} s"
         return ""

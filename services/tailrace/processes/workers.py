@@ -14,7 +14,7 @@ import structlog
 
 from tailrace.common import limits
 from tailrace.common.errors import StartError
-from tailrace.processes.worker_watchdog import Vigil
+from tailrace.processes.worker_watchdog import WorkerWatchdog
 from tailrace.segmentstore.worker.cluster_service import BEAT, FOLLOWING, WAITING, ClusterStoreSpec
 from tailrace.segmentstore.worker.process import DRAIN, READY, SUPERSEDED, Orders, Spec, encode_orders
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import socket
     from asyncio.subprocess import Process
 
-    from tailrace.segmentstore.worker.wrong_host_responder import StandIn
+    from tailrace.segmentstore.worker.wrong_host_responder import WrongHostResponder
 
 WorkerState: TypeAlias = Literal["starting", "serving", "following", "down", "left", "superseded"]
 
@@ -39,7 +39,7 @@ class WorkerPlace:
     spec: Spec
     store: socket.socket
     admin: socket.socket
-    stand_in: StandIn | None = None
+    stand_in: WrongHostResponder | None = None
 
     @property
     def admin_url(self) -> str:
@@ -169,7 +169,7 @@ class WorkerProcess:
         self.starts += 1
         self._process = process = await _spawn(self.place)
         await _order(process, self.place)
-        vigil = Vigil()
+        vigil = WorkerWatchdog()
         watching = asyncio.get_running_loop().create_task(self._watch(process, vigil))
         try:
             last = await self._listen(process, vigil)
@@ -188,17 +188,17 @@ class WorkerProcess:
             self.first.set_exception(StartError(reason))
             self.first.exception()  # not everybody asks
 
-    async def _watch(self, process: Process, vigil: Vigil) -> None:
+    async def _watch(self, process: Process, vigil: WorkerWatchdog) -> None:
         """End a process that stands still, so that its clients hear of it."""
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(limits.WORKER_VIGIL_S)
+            await asyncio.sleep(limits.WORKER_WATCHDOG_PERIOD_S)
             if (why := vigil.look(loop.time())) and not self._leaving:
                 _logger.error("worker_killed", worker=self.number, pid=process.pid, reason=why)
                 process.kill()
                 return
 
-    async def _listen(self, process: Process, vigil: Vigil) -> str:
+    async def _listen(self, process: Process, vigil: WorkerWatchdog) -> str:
         """Hear what it says until its end; returns the last of it that is no progress."""
         assert process.stdout is not None
         last = ""
@@ -266,13 +266,13 @@ class WorkerProcesses:
     async def leave(self, deadline_s: float) -> None:
         """Let all workers hand over what they have, at the same time, and end.
 
-        Their ports are answered for ``limits.LEFT_ANSWERED_S`` more: the Java client keeps an address whose connection
-        was dropped until it hears WrongHost there, and who wrote nothing since the hand-over has not heard it yet.
+        Their ports answer WrongHost for another ``limits.WORKER_LEFT_LINGER_S``: the Java client keeps an address whose
+        connection was dropped until it gets WrongHost there, and an idle client has not received it yet.
         """
         served = any(worker.serves and worker.place.stand_in is not None for worker in self.workers)
         await asyncio.gather(*(worker.leave(deadline_s) for worker in self.workers))
         if served:
-            await asyncio.sleep(limits.LEFT_ANSWERED_S)
+            await asyncio.sleep(limits.WORKER_LEFT_LINGER_S)
         await self.close()
 
     async def close(self) -> None:

@@ -6,7 +6,7 @@ from typing import ClassVar, Final
 from tailrace.wire.command import Command
 from tailrace.wire.fields import I32, I64, Bulk, Event, PaddingLength, Rest, Text, Uuid
 
-STAND_IN_OLDEST_VERSION: Final = 0
+WRONG_HOST_OLDEST_VERSION: Final = 0
 """In the Hello of who answers for a worker that is away: no version of the protocol, and to clients as good as any."""
 
 

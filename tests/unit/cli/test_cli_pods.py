@@ -17,7 +17,7 @@ from tailrace.processes.segment_store_pod import (
     refuse_orders_from_elsewhere,
     trouble_of,
 )
-from tailrace.processes.worker_watchdog import Vigil
+from tailrace.processes.worker_watchdog import WorkerWatchdog
 from tailrace.processes.workers import WorkerPlace, WorkerProcess
 from tailrace.processes.workers_admin import Workers, create_app, describe, joined_metrics
 from tailrace.segmentstore.worker.folder_service import StoreSpec
@@ -154,7 +154,7 @@ async def test_what_a_worker_that_follows_cannot_open_is_a_reason_beside_ready()
             ("following\n", ""),
         ):
             process = await asyncio.create_subprocess_exec("printf", lines, stdout=asyncio.subprocess.PIPE)
-            assert await worker._listen(process, Vigil()) == ""
+            assert await worker._listen(process, WorkerWatchdog()) == ""
             await process.wait()
             assert worker.state == "following"
             assert describe(worker)["reason"] == reason

@@ -47,7 +47,7 @@ def name_server(monkeypatch: pytest.MonkeyPatch) -> Callable[..., NameServer]:
     """Put one in the place of the running loop's; nobody is impatient with it who does not say so."""
 
     def install(*answers: list[Address] | OSError | None, patience_s: float = 3600) -> NameServer:
-        monkeypatch.setattr(limits, "CLIENT_RESOLVE_PATIENCE_S", patience_s)
+        monkeypatch.setattr(limits, "CLIENT_RESOLVE_TIMEOUT_S", patience_s)
         server = NameServer(list(answers))
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", server.getaddrinfo)
         return server

@@ -49,7 +49,7 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAP_RELIST_S", 0.05)
     monkeypatch.setattr(limits, "MAP_RETRY_S", 0.01)
     monkeypatch.setattr(limits, "HANDOVER_POLL_S", 0.005)
-    monkeypatch.setattr(limits, "HANDOVER_PATIENCE_S", HANDOVER_S)
+    monkeypatch.setattr(limits, "HANDOVER_TIMEOUT_S", HANDOVER_S)
 
 
 def assign(api: LocalKubernetes, owners: str, *, before: str = "", workers: str = "ab") -> None:
@@ -317,7 +317,7 @@ async def test_a_map_that_changes_while_a_container_opens_counts(api: LocalKuber
 async def test_it_waits_for_a_living_owner_to_let_go(
     api: LocalKubernetes, containers: Containers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "HANDOVER_PATIENCE_S", 3600.0)
+    monkeypatch.setattr(limits, "HANDOVER_TIMEOUT_S", 3600.0)
     containers.holders = {0: "b", 1: "b"}
     assign(api, "aa--", before="b")
     await until(lambda: containers.expected == {0, 1})
@@ -356,7 +356,7 @@ async def test_it_waits_no_longer_than_it_has_patience(api: LocalKubernetes, con
 async def test_it_does_not_wait_for_an_api_that_does_not_answer(
     api: LocalKubernetes, containers: Containers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "HANDOVER_PATIENCE_S", 3600.0)
+    monkeypatch.setattr(limits, "HANDOVER_TIMEOUT_S", 3600.0)
     containers.holder_error = UnavailableError("no")
     assign(api, "a---", before="b")
     await until(lambda: containers.running == {0})
@@ -413,7 +413,7 @@ async def test_a_worker_without_containers_does_not_end_before_its_lease_says_th
 async def test_a_drain_hands_over_while_its_lease_does_not_say_so_yet(
     api: LocalKubernetes, containers: Containers, follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "DRAIN_MARK_PATIENCE_S", 3600.0)
+    monkeypatch.setattr(limits, "DRAIN_MARK_TIMEOUT_S", 3600.0)
     containers.left.clear()
     assign(api, "aaaa", workers="a")
     await until(lambda: len(containers.running) == COUNT)
@@ -432,7 +432,7 @@ async def test_a_drain_goes_on_without_a_mark_that_cannot_be_written(
     containers.left.clear()
     assign(api, "aaab")
     await until(lambda: len(containers.running) == 3)
-    monkeypatch.setattr(limits, "DRAIN_MARK_PATIENCE_S", 0.3)
+    monkeypatch.setattr(limits, "DRAIN_MARK_TIMEOUT_S", 0.3)
     loop = asyncio.get_running_loop()
     draining = asyncio.ensure_future(follower.drain())
     with structlog.testing.capture_logs() as told:
@@ -452,7 +452,7 @@ async def test_a_drain_goes_on_without_a_mark_that_cannot_be_written(
 async def test_a_drain_needs_no_mark_when_the_cluster_is_gone(
     api: LocalKubernetes, containers: Containers, follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "DRAIN_MARK_PATIENCE_S", 3600.0)
+    monkeypatch.setattr(limits, "DRAIN_MARK_TIMEOUT_S", 3600.0)
     containers.left.clear()
     assign(api, "bbbb")
     await until(lambda: follower.has_followed)
@@ -503,7 +503,7 @@ async def test_a_drain_names_nothing_that_is_on_its_way(
 async def test_a_drain_names_what_does_not_close(
     api: LocalKubernetes, containers: Containers, follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "DRAIN_CLOSE_PATIENCE_S", 0.05)
+    monkeypatch.setattr(limits, "DRAIN_CLOSE_TIMEOUT_S", 0.05)
     assign(api, "aaab")
     await until(lambda: len(containers.running) == 3)
     containers.closing.clear()

@@ -29,7 +29,7 @@ from tailrace.common import limits
 from tailrace.common.errors import UnavailableError, WriteConflictError
 from tailrace.wire import commands as c
 from tailrace.wire.codec import encode
-from tailrace.wire.commands_append import STAND_IN_OLDEST_VERSION
+from tailrace.wire.commands_append import WRONG_HOST_OLDEST_VERSION
 
 COUNT = 4
 WORKERS = labels_of("c", WORKER_ROLE)
@@ -286,13 +286,13 @@ def test_a_hand_over_that_nobody_tells_the_end_of_is_over_at_last() -> None:
 
     async def scenario(stage: Stage) -> None:
         stage.put("bbbb", before="a")
-        for _ in range(2 + int(limits.HANDOVER_PATIENCE_S)):
+        for _ in range(2 + int(limits.HANDOVER_TIMEOUT_S)):
             await stage.step()
         assert stage.owners == "BBBB"
-        for _ in range(int(limits.HANDOVER_MARK_MAX_S)):
+        for _ in range(int(limits.HANDOVER_RECORD_MAX_S)):
             await stage.step()
         assert "B" not in stage.owners
-        for _ in range(2 * int(limits.HANDOVER_MARK_MAX_S)):
+        for _ in range(2 * int(limits.HANDOVER_RECORD_MAX_S)):
             await stage.step()
         assert sorted(stage.owners) == ["a", "a", "b", "b"]
 
@@ -330,7 +330,7 @@ def test_the_pods_of_those_that_fell_silent_together_are_asked() -> None:
 
 # -- balance ----------------------------------------------------------------------------------------------------------
 
-CALM_STEPS = int(limits.PLACER_CALM_S)
+CALM_STEPS = int(limits.PLACER_BALANCE_DELAY_S)
 LAPSE_STEPS = int(limits.WORKER_LEASE_LAPSE_S) + 2
 
 
@@ -485,7 +485,7 @@ def test_what_nobody_ever_takes_is_not_waited_for_without_end() -> None:
 def test_a_worker_that_is_started_again_and_again_does_not_keep_others_without_a_share() -> None:
     async def scenario(stage: Stage) -> None:
         stage.put("aaaa")
-        for number in range(int(limits.PLACER_RESTLESS_MAX_S)):
+        for number in range(int(limits.PLACER_UNEVEN_MAX_S)):
             stage.starts["a"] = 1 + number // 10
             await stage.step()
             assert stage.owners == "aaaa"
@@ -595,7 +595,7 @@ def test_a_pod_answers_when_it_says_anything() -> None:
                     2: b"",
                     3: b"close",
                     4: b"\0\0",
-                    6: encode(c.Hello(16, STAND_IN_OLDEST_VERSION)),
+                    6: encode(c.Hello(16, WRONG_HOST_OLDEST_VERSION)),
                     7: encode(c.KeepAlive()) + bytes(8),
                     8: encode(c.Hello(17, 5)) + encode(c.KeepAlive()),
                 }

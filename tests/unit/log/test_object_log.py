@@ -298,7 +298,7 @@ async def test_foreign_bytes_under_the_own_key_end_the_log(store: GateStore) -> 
 
 async def test_a_request_that_hangs_is_repeated(store: GateStore, monkeypatch: pytest.MonkeyPatch) -> None:
     log = await opened(store, 1)
-    monkeypatch.setattr(limits, "LOG_OBJECT_CALL_DEADLINE_S", 0.01)
+    monkeypatch.setattr(limits, "LOG_OBJECT_REQUEST_DEADLINE_S", 0.01)
     gate = store.hold("put", KEYS.frame(1, 0))
     future = log.append([b"x"])
     await store.asked("put", KEYS.frame(1, 0), 3)

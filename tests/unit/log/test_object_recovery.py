@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.common.errors import DataLossError
-from tailrace.log.frame_index import Extent, FrameMap
+from tailrace.log.frame_index import Extent, FrameIndex
 from tailrace.log.frames import EpochRange, FrameHeader, FrameKind, StartRecord
 from tailrace.log.object_keys import LogKeys
 from tailrace.log.object_recovery import ObjectScan, StartedEpoch, decide
@@ -92,7 +92,7 @@ def test_history_counts_as_listed_and_not_below_the_log_start(log_start: int, mi
 def test_the_map_of_frames_forgets_from_below(first: int, second: int) -> None:
     """Epoch 1 has frames 3 to 9, epoch 4 frames 10 to 14, the owner 15 to 19; each is as long as its sequence."""
     earlier = [Extent(1, 3, array("I", range(3, 10))), Extent(4, 10, array("I", range(10, 15)))]
-    frames = FrameMap(earlier, 6, 15)
+    frames = FrameIndex(earlier, 6, 15)
     frames.own.lengths.extend(range(15, 20))
     for below in (first, second):
         frames.forget_below(min(below, 20))

@@ -267,7 +267,7 @@ async def test_a_container_that_stays_unopened_is_told_of_with_its_reason_until_
             await worker.open_container(0)
             assert worker.owned() == (0, 1)
             assert worker.not_open() == []
-            monkeypatch.setattr(limits, "CONTAINER_NOT_OPEN_TOLD_S", 0.0)
+            monkeypatch.setattr(limits, "CONTAINER_NOT_OPEN_REPORT_S", 0.0)
             (trouble,) = worker.not_open()
             assert (trouble.container_id, trouble.reason) == (0, "nobody tells")
             await eventually(lambda: said == [f"{WAITING}container 0 is not open for 0 s: nobody tells"])
@@ -330,7 +330,7 @@ async def test_an_epoch_beyond_the_log_is_given_back_and_the_container_opens(clu
 async def test_containers_that_stopped_or_have_no_proved_data_are_told_of(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "CONTAINER_NOT_OPEN_TOLD_S", 0.0)
+    monkeypatch.setattr(limits, "CONTAINER_NOT_OPEN_REPORT_S", 0.0)
     monkeypatch.setattr(limits, "CONTAINER_REOPEN_MIN_S", 600.0)
     monkeypatch.setattr(limits, "CONTAINER_REOPEN_MAX_S", 600.0)
     one, two = cluster.worker("one", (0,)), cluster.worker("two", (0,))

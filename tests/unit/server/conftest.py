@@ -25,7 +25,7 @@ from tailrace.segmentstore.server.receiving import ReceiveRoom
 from tailrace.segmentstore.server.registry import ContainerRegistry
 from tailrace.segmentstore.server.unsent import UnsentReplies
 from tailrace.segmentstore.tables.service import TableService
-from tailrace.segmentstore.worker.pending_containers import Arrivals
+from tailrace.segmentstore.worker.pending_containers import PendingContainers
 from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
 from tailrace.storage.obstores import ObstoreObjects
 from tailrace.wire import codec
@@ -57,7 +57,7 @@ class ModelRegistry:
     def __init__(self, container: Any) -> None:
         self.container = container
         self.tables = TableService(container)
-        self.arrivals = Arrivals()
+        self.arrivals = PendingContainers()
 
     def is_arriving(self, segment_name: str) -> bool:
         return self.arrivals.expects(0)

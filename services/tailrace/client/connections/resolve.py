@@ -26,7 +26,7 @@ async def resolve(host: str, port: int) -> list[tuple[str, int]]:
         while True:
             questions.append(loop.create_task(_ask(host, port)))
             is_last = len(questions) == limits.CLIENT_RESOLVE_QUESTIONS_MAX
-            timeout_s = None if is_last else limits.CLIENT_RESOLVE_PATIENCE_S
+            timeout_s = None if is_last else limits.CLIENT_RESOLVE_TIMEOUT_S
             answered, _ = await asyncio.wait(questions, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if answered:
                 return answered.pop().result()

@@ -8,7 +8,7 @@ import shutil
 import uuid
 from typing import TYPE_CHECKING
 
-from tailrace.cluster.cluster_identity import CLUSTER_KEY, read_mark
+from tailrace.cluster.cluster_identity import CLUSTER_KEY, read_identity
 from tailrace.cluster.data_folder import Manifest, note_opened, take_epoch, write_manifest
 from tailrace.common import limits
 from tailrace.common.errors import StartError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tailrace.cluster.cluster_identity import ClusterMark
+    from tailrace.cluster.cluster_identity import ClusterIdentity
     from tailrace.cluster.data_folder import LogKind
     from tailrace.common.ports import Clock, Entropy
     from tailrace.log.closed_object import ClosedObjectLog
@@ -52,7 +52,7 @@ async def restore_cluster(
     store = open_object_store(tier2, s3_endpoint=s3_endpoint, create=False)
     try:
         with _new_folder(path):
-            mark = await read_mark(store, f"Tier 2 {tier2}")
+            mark = await read_identity(store, f"Tier 2 {tier2}")
             if mark is None:
                 raise StartError(f"Tier 2 {tier2} has no {CLUSTER_KEY}: it is that of no cluster")
             return await _Restore(path, store, mark, clock, entropy, progress).run(tier2)
@@ -84,7 +84,7 @@ class _Restore:
         self,
         path: Path,
         store: ObjectStore,
-        mark: ClusterMark,
+        mark: ClusterIdentity,
         clock: Clock,
         entropy: Entropy,
         progress: Callable[[int, int], None],

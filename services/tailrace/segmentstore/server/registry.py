@@ -25,7 +25,7 @@ class ContainerRegistry(Protocol):
         ...
 
     async def wait_arrived(self, segment_name: str) -> None:
-        """Return when `is_arriving` may have ended, and within ``limits.ARRIVAL_PATIENCE_S``."""
+        """Return when `is_arriving` may have ended, and within ``limits.PENDING_CONTAINER_TIMEOUT_S``."""
         ...
 
     def table_service(self, container: SegmentContainer) -> TableOperations:

@@ -109,13 +109,13 @@ class RequestProcessor:
         self, segment: str, length_bytes: int, begin: Callable[[], Coroutine[Any, Any, None]]
     ) -> Coroutine[Any, Any, None]:
         """What `begin` begins, once the segment's container was opened here if that is to happen soon."""
-        if length_bytes <= limits.ARRIVAL_REQUEST_MAX_BYTES and self._context.registry.is_arriving(segment):
+        if length_bytes <= limits.PENDING_CONTAINER_REQUEST_MAX_BYTES and self._context.registry.is_arriving(segment):
             return self._after_arrival(segment, begin)
         return begin()
 
     async def _after_arrival(self, segment: str, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
         unanswered = self._context.unanswered
-        if unanswered.arriving < limits.ARRIVAL_WAITING_MAX:
+        if unanswered.arriving < limits.PENDING_CONTAINER_REQUESTS_MAX:
             unanswered.arriving += 1
             try:
                 await self._context.registry.wait_arrived(segment)

@@ -8,7 +8,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tailrace.cluster.cluster_identity import CLUSTER_KEY, marked_cluster, read_mark
+from tailrace.cluster.cluster_identity import CLUSTER_KEY, read_cluster_id, read_identity
 from tailrace.cluster.data_folder import Manifest, opened_epoch, read_data_folder
 from tailrace.common import limits
 from tailrace.common.errors import StartError
@@ -73,7 +73,7 @@ async def verify_tier2(
     """
     store = ReadStore(open_object_store(tier2, s3_endpoint=s3_endpoint, create=False))
     try:
-        mark = await read_mark(store, f"Tier 2 {tier2}")
+        mark = await read_identity(store, f"Tier 2 {tier2}")
         if mark is None:
             raise StartError(f"Tier 2 {tier2} has no {CLUSTER_KEY}: it is that of no cluster")
         has_logs = [await _any_below(store, LogKeys(container).folder) for container in range(mark.containers)]
@@ -138,7 +138,7 @@ class _FolderLogs(_NoLogs):
 
     async def _wait_until_free(self, directory: str) -> None:
         """A worker whose parent was killed ends by itself a moment later. StartError: it does not."""
-        ends_at_s = asyncio.get_running_loop().time() + limits.LOG_LOCK_PATIENCE_S
+        ends_at_s = asyncio.get_running_loop().time() + limits.LOG_LOCK_TIMEOUT_S
         while True:
             try:
                 self._disk.lock(directory).release()
@@ -211,7 +211,7 @@ class _Verification:
         """Tier 2 is that of the cluster. Raises StartError: it is that of another one."""
         cluster_id = self._manifest.cluster_id
         try:
-            found = await marked_cluster(self._store, "Tier 2")
+            found = await read_cluster_id(self._store, "Tier 2")
         except StartError as error:
             self._report.add(Problem(None, "", None, f"object {CLUSTER_KEY}", 0, str(error)))
             return

@@ -92,8 +92,8 @@ class NotOpen:
 def told(containers: Sequence[NotOpen]) -> str:
     """One sentence of containers that are not open, those first that are it for the longest; empty: there is none."""
     ordered = sorted(containers, key=lambda each: (-each.for_s, each.container_id))
-    named = ordered[: limits.CONTAINERS_NOT_OPEN_TOLD_MAX]
-    room = limits.WORKER_REASON_MAX_CHARACTERS // (limits.CONTAINERS_NOT_OPEN_TOLD_MAX + 1)
+    named = ordered[: limits.CONTAINERS_NOT_OPEN_REPORT_MAX]
+    room = limits.WORKER_REASON_MAX_CHARACTERS // (limits.CONTAINERS_NOT_OPEN_REPORT_MAX + 1)
     sentences = [
         f"container {each.container_id} is not open for {each.for_s:.0f} s: {each.reason}"[:room] for each in named
     ]
@@ -102,14 +102,14 @@ def told(containers: Sequence[NotOpen]) -> str:
     return "; ".join(sentences)
 
 
-class Keeper:
+class ContainerSupervisor:
     """Keeps one container running until it is released.
 
     ``container`` and ``tables`` are None while it does not run; ``given_up(keeper)`` is called when the container
     belongs to another worker.
     """
 
-    def __init__(self, container_id: int, shared: Shared, given_up: Callable[[Keeper], None]) -> None:
+    def __init__(self, container_id: int, shared: Shared, given_up: Callable[[ContainerSupervisor], None]) -> None:
         self.container_id = container_id
         self.container: Container | None = None
         self.tables: TableService | None = None

@@ -174,7 +174,7 @@ async def _wait_until_free(disk: RealDisk, directory: str) -> None:
 
     When it takes too long, opening the log says that it is in use.
     """
-    ends_at_s = asyncio.get_running_loop().time() + limits.LOG_LOCK_PATIENCE_S
+    ends_at_s = asyncio.get_running_loop().time() + limits.LOG_LOCK_TIMEOUT_S
     while asyncio.get_running_loop().time() < ends_at_s:
         try:
             disk.lock(directory).release()

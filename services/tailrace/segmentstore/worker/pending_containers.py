@@ -11,7 +11,7 @@ import asyncio
 from tailrace.common import limits
 
 
-class Arrivals:
+class PendingContainers:
     """From `begin` to `end` of a container requests may `wait` for it."""
 
     def __init__(self) -> None:
@@ -37,12 +37,12 @@ class Arrivals:
         return container_id in self._ended
 
     async def wait(self, container_id: int) -> None:
-        """Return when the container is not on its way, and after ``limits.ARRIVAL_PATIENCE_S`` in any case."""
+        """Return when the container is not on its way, and after ``limits.PENDING_CONTAINER_TIMEOUT_S`` in any case."""
         ended = self._ended.get(container_id)
         if ended is None:
             return
         try:
-            async with asyncio.timeout(limits.ARRIVAL_PATIENCE_S):
+            async with asyncio.timeout(limits.PENDING_CONTAINER_TIMEOUT_S):
                 await ended.wait()
         except TimeoutError:
             return

@@ -16,8 +16,8 @@ from tailrace.common.errors import BadRequestError, ContainerStoppedError, Tailr
 from tailrace.kernel import BlockCache
 from tailrace.segmentstore.attributes.attribute_store import PageRoom
 from tailrace.segmentstore.cache.cache_manager import CacheManager
-from tailrace.segmentstore.worker.container_supervisor import Keeper, NotOpen, Shared, WorkerPorts
-from tailrace.segmentstore.worker.pending_containers import Arrivals
+from tailrace.segmentstore.worker.container_supervisor import ContainerSupervisor, NotOpen, Shared, WorkerPorts
+from tailrace.segmentstore.worker.pending_containers import PendingContainers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,8 +44,8 @@ class Worker:
         self.budgets = budgets
         self._first = tuple(owned)
         self._shared = Shared(ports, CacheManager(BlockCache(budgets.cache_bytes)), PageRoom(budgets.index_page_bytes))
-        self._keepers: dict[int, Keeper] = {}
-        self._arrivals = Arrivals()
+        self._keepers: dict[int, ContainerSupervisor] = {}
+        self._arrivals = PendingContainers()
         self._routes: dict[str, int] = {}
         self._compaction: asyncio.Task[None] | None = None
         self._closed = False
@@ -98,7 +98,7 @@ class Worker:
         if keeper is not None:
             await self._let_go(keeper, flush=flush)
 
-    async def _let_go(self, keeper: Keeper, *, flush: bool) -> None:
+    async def _let_go(self, keeper: ContainerSupervisor, *, flush: bool) -> None:
         try:
             await keeper.release(flush=flush)
         finally:
@@ -124,13 +124,13 @@ class Worker:
             if error is not None:
                 raise error
 
-    def _keeper(self, container_id: int) -> Keeper:
+    def _keeper(self, container_id: int) -> ContainerSupervisor:
         keeper = self._keepers.get(container_id)
         if keeper is None:
-            keeper = self._keepers[container_id] = Keeper(container_id, self._shared, self._given_up)
+            keeper = self._keepers[container_id] = ContainerSupervisor(container_id, self._shared, self._given_up)
         return keeper
 
-    def _given_up(self, keeper: Keeper) -> None:
+    def _given_up(self, keeper: ContainerSupervisor) -> None:
         if self._keepers.get(keeper.container_id) is keeper:
             del self._keepers[keeper.container_id]
 
@@ -205,7 +205,7 @@ class Worker:
     def not_open(self) -> list[NotOpen]:
         """Owned containers that are not open for longer than an ordinary opening takes, and why."""
         found = [self._keepers[container_id].not_open() for container_id in self.owned()]
-        return [each for each in found if each is not None and each.for_s > limits.CONTAINER_NOT_OPEN_TOLD_S]
+        return [each for each in found if each is not None and each.for_s > limits.CONTAINER_NOT_OPEN_REPORT_S]
 
     def status(self) -> list[ContainerStatus]:
         """Status of every owned container, stopped ones with their reason."""

@@ -16,7 +16,7 @@ from tailrace.common.errors import WrongHostError
 from tailrace.segmentstore.server.budgets import InFlightBudget
 from tailrace.segmentstore.server.listener import SegmentStoreServer
 from tailrace.segmentstore.server.receiving import ReceiveRoom
-from tailrace.wire.commands_append import STAND_IN_OLDEST_VERSION
+from tailrace.wire.commands_append import WRONG_HOST_OLDEST_VERSION
 from tailrace.wire.receiver import BufferPool
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class NoContainers:
         raise WrongHostError(f"container {container.container_id} does not run here now")
 
 
-class StandIn:
+class WrongHostResponder:
     """Answers on one listening socket, which somebody else keeps, from `begin` to `end`."""
 
     def __init__(self, listener: socket.socket, clock: Clock, entropy: Entropy) -> None:
@@ -69,15 +69,15 @@ class StandIn:
         if self._server is not None:
             return
         loop = asyncio.get_running_loop()
-        pool = BufferPool(limits.STAND_IN_BUFFERS_IDLE_MAX_BYTES, limits.STAND_IN_RECEIVE_MAX_BYTES)
+        pool = BufferPool(limits.WRONG_HOST_BUFFERS_IDLE_MAX_BYTES, limits.WRONG_HOST_RECEIVE_MAX_BYTES)
         self._server = SegmentStoreServer(
             NoContainers(),
-            InFlightBudget(limits.STAND_IN_RECEIVE_MAX_BYTES),
+            InFlightBudget(limits.WRONG_HOST_RECEIVE_MAX_BYTES),
             self._clock,
             self._entropy,
             receiving=ReceiveRoom(loop, pool),
-            connections_max=limits.STAND_IN_CONNECTIONS_MAX,
-            oldest_version=STAND_IN_OLDEST_VERSION,
+            connections_max=limits.WRONG_HOST_CONNECTIONS_MAX,
+            oldest_version=WRONG_HOST_OLDEST_VERSION,
         )
         # A number of its own for the same socket: what is closed at the end is that number, not the socket.
         await self._server.start_on(self._listener.dup())

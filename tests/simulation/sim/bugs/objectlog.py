@@ -16,7 +16,7 @@ from tailrace.log.claims import Claim, Claims
 from tailrace.log.object import ObjectLog
 from tailrace.log.object_cleaner import ObjectCleaner
 from tailrace.log.object_recovery import ObjectScan
-from tailrace.log.object_requests import ObjectCalls
+from tailrace.log.object_requests import ObjectRequests
 from tailrace.log.object_scan import ObjectScanner
 from tailrace.storage.port import ObjectStore
 
@@ -197,13 +197,13 @@ def _newest_mark_unreachable(patch: pytest.MonkeyPatch) -> None:
 def _unknown_outcome_taken_for_success(patch: pytest.MonkeyPatch) -> None:
     """A put whose answer was lost counts as done."""
 
-    async def settle(self: ObjectCalls, key: str, frame: Any, attempts: int | None = None) -> None:
+    async def settle(self: ObjectRequests, key: str, frame: Any, attempts: int | None = None) -> None:
         try:
             await self._within(key, self._store.put(key, frame))
         except Exception:
             return
 
-    patch.setattr(ObjectCalls, "settle", settle)
+    patch.setattr(ObjectRequests, "settle", settle)
 
 
 @bug("probe-without-conditions", _lying, words="was accepted")

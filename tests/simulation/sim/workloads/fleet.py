@@ -39,7 +39,7 @@ from tailrace.segmentstore.verify.folder import _StoreLogs, _Verification
 from tailrace.segmentstore.verify.read_only_store import ReadStore
 
 CALM_DEADLINE_S = 600.0
-PLACED_DEADLINE_S = 120.0 + limits.PLACER_CALM_S + limits.PLACER_UNHELD_MAX_S
+PLACED_DEADLINE_S = 120.0 + limits.PLACER_BALANCE_DELAY_S + limits.PLACER_UNHELD_MAX_S
 """From the last fault until every worker has its share."""
 
 
@@ -67,12 +67,14 @@ class FleetWorkload:
             (limits, "CHECKPOINT_INTERVAL_OPERATIONS"): rng.choice([50, 100_000]),
             (limits, "FLUSH_THRESHOLD_BYTES"): rng.choice([3_000, 100_000]),
             (limits, "FLUSH_INTERVAL_S"): rng.choice([0.5, 30.0]),
-            (limits, "PLACER_CALM_S"): random.Random(f"{seed}-fleet-calm").choice([0.0, 3.0, limits.PLACER_CALM_S]),
+            (limits, "PLACER_BALANCE_DELAY_S"): random.Random(f"{seed}-fleet-calm").choice(
+                [0.0, 3.0, limits.PLACER_BALANCE_DELAY_S]
+            ),
         }
         frames = random.Random(f"{seed}-fleet-frames")
         self.knobs |= {
             (limits, "LOG_OBJECT_CHECKPOINT_FRAMES_MIN"): frames.choice([5, 40, 256]),
-            (limits, "LOG_OBJECT_KEPT_BYTES"): frames.choice([5_000, limits.LOG_OBJECT_KEPT_BYTES]),
+            (limits, "LOG_OBJECT_CACHE_BYTES"): frames.choice([5_000, limits.LOG_OBJECT_CACHE_BYTES]),
             (limits, "CONTAINERS_OPENING_MAX"): frames.choice([1, 2, 4]),
         }
         self.begins_anew = rng.random() < 0.3

@@ -29,8 +29,10 @@ class ObjectContainerWorkload(ContainerWorkload):
             (limits, "LOG_OBJECT_CHECKPOINT_FRAMES_MIN"): frames.choice([1, 10, 40, 256]),
             (limits, "CHECKPOINT_BYTES_PER_FRAME"): frames.choice([50, 4096]),
             (limits, "CHECKPOINT_FRAMES_PER_SEGMENT"): frames.choice([0, 4]),
-            (limits, "LOG_OBJECT_KEPT_BYTES"): frames.choice([0, 5_000, limits.LOG_OBJECT_KEPT_BYTES]),
-            (limits, "LOG_OBJECT_KEPT_FRAME_MAX_BYTES"): frames.choice([1024, limits.LOG_OBJECT_KEPT_FRAME_MAX_BYTES]),
+            (limits, "LOG_OBJECT_CACHE_BYTES"): frames.choice([0, 5_000, limits.LOG_OBJECT_CACHE_BYTES]),
+            (limits, "LOG_OBJECT_CACHE_FRAME_MAX_BYTES"): frames.choice(
+                [1024, limits.LOG_OBJECT_CACHE_FRAME_MAX_BYTES]
+            ),
         }
 
     def _crash_point(self, process: SimProcess, operations: int, power: bool) -> asyncio.Future[None]:

@@ -117,8 +117,8 @@ class ObjectLogWorkload:
         self.model = ObjectLogModel()
         kept = random.Random(f"{seed}-object-log-kept")
         self.knobs: dict[tuple[Any, str], Any] = {
-            (limits, "LOG_OBJECT_KEPT_BYTES"): kept.choice([0, 20_000, limits.LOG_OBJECT_KEPT_BYTES]),
-            (limits, "LOG_OBJECT_KEPT_FRAME_MAX_BYTES"): kept.choice([1024, limits.LOG_OBJECT_KEPT_FRAME_MAX_BYTES]),
+            (limits, "LOG_OBJECT_CACHE_BYTES"): kept.choice([0, 20_000, limits.LOG_OBJECT_CACHE_BYTES]),
+            (limits, "LOG_OBJECT_CACHE_FRAME_MAX_BYTES"): kept.choice([1024, limits.LOG_OBJECT_CACHE_FRAME_MAX_BYTES]),
         }
         self.broken: list[BaseException] = []
         self.lease = 0
@@ -232,7 +232,7 @@ class ObjectLogWorkload:
 
     def _troubled(self) -> bool:
         store = self.world.store
-        slow = store.slow_chance > 0 and 2 * store.slow_max_s > limits.LOG_OBJECT_CALL_DEADLINE_S
+        slow = store.slow_chance > 0 and 2 * store.slow_max_s > limits.LOG_OBJECT_REQUEST_DEADLINE_S
         fails = store.failure_chance + store.lost_reply_chance + store.late_chance > 0
         fails = fails or self.swarm.hurts_store
         return slow or fails or self.pauses or self.uneven or self.was_troubled

@@ -51,7 +51,7 @@ class OwnershipWorkload:
     async def _main(self) -> None:
         self.fleet = OwnerFleet(self.world, CONTAINERS, WORKERS)
         await self.fleet.settle()
-        await asyncio.sleep(10 + limits.PLACER_CALM_S)
+        await asyncio.sleep(10 + limits.PLACER_BALANCE_DELAY_S)
         calm = [
             self._outage, self._most_are_cut_off, self._status_is_wiped, self._leases_are_wiped, self._crash,
             self._drain, self._hang, self._herd,
@@ -63,7 +63,7 @@ class OwnershipWorkload:
             self.fleet.check()
         await self._trouble()
         self.world.kubernetes.heal()
-        await asyncio.sleep(40 + limits.PLACER_CALM_S + limits.PLACER_UNHELD_MAX_S)
+        await asyncio.sleep(40 + limits.PLACER_BALANCE_DELAY_S + limits.PLACER_UNHELD_MAX_S)
         await self.fleet.settle()
         self.fleet.check()
         require(self.fleet.sizes() == [1, 2, 2], f"containers are spread evenly: {self.fleet.sizes()}")
@@ -117,7 +117,7 @@ class OwnershipWorkload:
         require(gap < 10, f"a crash is over in ten seconds: {gap:.1f} s without an acknowledgement")
         recovered = self.fleet.assigned()
         self.fleet.start(name)
-        await asyncio.sleep(limits.PLACER_CALM_S - 1)
+        await asyncio.sleep(limits.PLACER_BALANCE_DELAY_S - 1)
         require(self.fleet.assigned() == recovered, "a worker that is back gets nothing of what was just recovered")
         await asyncio.sleep(16)
 
@@ -133,7 +133,7 @@ class OwnershipWorkload:
         self.world.crash(self.fleet.owners[name].process)
         await asyncio.sleep(15)
         self.fleet.start(name)
-        await asyncio.sleep(15 + limits.PLACER_CALM_S)
+        await asyncio.sleep(15 + limits.PLACER_BALANCE_DELAY_S)
 
     async def _hang(self) -> None:
         name = self.random.choice(sorted(self.fleet.owners))
@@ -142,7 +142,7 @@ class OwnershipWorkload:
         require(name not in self.fleet.assigned().values(), "a worker whose loop hangs is given up")
         self.world.crash(self.fleet.owners[name].process)
         self.fleet.start(name)
-        await asyncio.sleep(15 + limits.PLACER_CALM_S)
+        await asyncio.sleep(15 + limits.PLACER_BALANCE_DELAY_S)
 
     async def _herd(self) -> None:
         """Processes of one worker start one after the other, over a slow API; each stands still while it begins."""
@@ -153,7 +153,7 @@ class OwnershipWorkload:
             process = self.fleet.start(name).process
             await asyncio.sleep(self.random.uniform(1.0, 5.0))
             self.world.pause(process, self.random.uniform(5.0, 10.0))
-        await asyncio.sleep(20 + limits.PLACER_CALM_S)
+        await asyncio.sleep(20 + limits.PLACER_BALANCE_DELAY_S)
         self.world.kubernetes.slow_chance = 0.02
 
     # -- everything at once

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.cluster.cluster_identity import ClusterMark
+from tailrace.cluster.cluster_identity import ClusterIdentity
 from tailrace.cluster.placer import Homes
 from tailrace.common import limits
 from tailrace_operator.cluster import checks
@@ -63,12 +63,12 @@ def test_a_workload_of_somebody_else_tells_no_number(damaged: dict[str, Any]) ->
 def test_marks_of_others() -> None:
     spec = StreamClusterSpec(TIER2, 16)
     assert checks.mark_problem(spec, "ours", None) is None
-    assert checks.mark_problem(spec, "ours", ClusterMark("ours", 16)) is None
-    theirs = checks.mark_problem(spec, "ours", ClusterMark("theirs", 16))
+    assert checks.mark_problem(spec, "ours", ClusterIdentity("ours", 16)) is None
+    theirs = checks.mark_problem(spec, "ours", ClusterIdentity("theirs", 16))
     assert theirs is not None
     assert theirs.reason == "BucketOfAnotherCluster"
     assert "set spec.adoptClusterId to theirs" in theirs.message
-    other = checks.mark_problem(spec, "ours", ClusterMark("ours", 8))
+    other = checks.mark_problem(spec, "ours", ClusterIdentity("ours", 8))
     assert other is not None
     assert other.reason == "ContainersChanged"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.cluster.cluster_identity import ClusterMark
+from tailrace.cluster.cluster_identity import ClusterIdentity
 from tailrace.common import limits
 from tailrace_operator.cluster.tier2 import Credentials, MinioProbe, Tier2Error
 from tailrace_operator.schema.specs import Tier2Spec
@@ -81,7 +81,7 @@ async def refusal(probe: MinioProbe, answer: Answer) -> Tier2Error:
 
 async def test_an_object_store_is_understood(probe: MinioProbe) -> None:
     async with serving(whole("200 OK", MARK)) as tier2:
-        assert await probe.look(tier2, CREDENTIALS) == ClusterMark("c", 4)
+        assert await probe.look(tier2, CREDENTIALS) == ClusterIdentity("c", 4)
     missing = b"<Error><Code>NoSuchKey</Code></Error>"
     async with serving(whole("404 Not Found", missing)) as tier2:
         assert await probe.look(tier2, CREDENTIALS) is None
@@ -130,7 +130,7 @@ async def test_endpoints_that_dawdle_do_not_keep_others_waiting(probe: MinioProb
         looks = [probe.look(slow, CREDENTIALS) for _ in range(limits.TIER2_CHECK_THREADS)]
         refused = await asyncio.gather(*looks, return_exceptions=True)
         assert {error.reason for error in refused if isinstance(error, Tier2Error)} == {"EndpointUnreachable"}
-        assert await probe.look(good, CREDENTIALS) == ClusterMark("c", 4)
+        assert await probe.look(good, CREDENTIALS) == ClusterIdentity("c", 4)
 
 
 async def test_why_an_endpoint_is_not_reached_is_told_without_names_of_the_program(probe: MinioProbe) -> None:

@@ -213,7 +213,7 @@ def test_what_is_being_deleted_goes_with_its_data_while_its_operator_gets_on() -
         deleted: list[str] = []
 
         async def delete_one() -> None:
-            await asyncio.sleep(limits.OPERATOR_RELEASE_PATIENCE_S / 2)
+            await asyncio.sleep(limits.OPERATOR_RELEASE_TIMEOUT_S / 2)
             if names:
                 found = await objects.get(STREAMS, NAMESPACE, names[0])
                 await objects.set_finalizers(STREAMS, found, [])
@@ -241,7 +241,7 @@ def test_what_cannot_be_deleted_goes_without_its_data_and_is_told() -> None:
         await stage.uninstall()
         await operating
         took_s = asyncio.get_running_loop().time() - began_s
-        assert limits.OPERATOR_RELEASE_PATIENCE_S <= took_s < limits.OPERATOR_RELEASE_PATIENCE_S + 10
+        assert limits.OPERATOR_RELEASE_TIMEOUT_S <= took_s < limits.OPERATOR_RELEASE_TIMEOUT_S + 10
         assert not objects.exists(STREAMS, "orders")
         assert objects.reasons("orders") == ["StreamRetained"]
         assert objects.reasons("billing") == ["ReaderGroupRetained"]

@@ -11,7 +11,7 @@ import pytest
 
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError
-from tailrace.log.frame_cache import KeptFrames
+from tailrace.log.frame_cache import FrameCache
 from tailrace.log.frame_index import Extent
 from tailrace.log.object import ObjectLog
 from tailrace.log.object_keys import LogKeys
@@ -118,7 +118,7 @@ async def test_lengths_of_a_list_are_only_hints(shown: int | None) -> None:
 
 
 async def test_large_frames_are_read_by_their_headers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "LOG_OBJECT_KEPT_FRAME_MAX_BYTES", 1024)
+    monkeypatch.setattr(limits, "LOG_OBJECT_CACHE_FRAME_MAX_BYTES", 1024)
     store = Store()
     payload = bytes(range(256)) * 8
     await written(store, payload, 3)
@@ -130,7 +130,7 @@ async def test_large_frames_are_read_by_their_headers(monkeypatch: pytest.Monkey
 
 
 async def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "LOG_OBJECT_KEPT_BYTES", 50 * 512)
+    monkeypatch.setattr(limits, "LOG_OBJECT_CACHE_BYTES", 50 * 512)
     store = Store()
     await written(store)
     log = await opened(store, 2)
@@ -153,8 +153,8 @@ async def test_a_damaged_payload_is_an_error_if_it_counts(blind: bool) -> None:
 
 
 def test_room_is_given_back() -> None:
-    kept, size = KeptFrames(), limits.LOG_OBJECT_KEPT_FRAME_MAX_BYTES
-    count = limits.LOG_OBJECT_KEPT_BYTES // size
+    kept, size = FrameCache(), limits.LOG_OBJECT_CACHE_FRAME_MAX_BYTES
+    count = limits.LOG_OBJECT_CACHE_BYTES // size
     assert not kept.reserve(size + 1), "no frame is that large"
     for _ in range(2):
         for sequence in range(count):
@@ -172,7 +172,7 @@ def test_room_is_given_back() -> None:
 
 
 def test_a_frame_that_is_read_again_takes_no_more_room() -> None:
-    kept, size = KeptFrames(), limits.LOG_OBJECT_KEPT_FRAME_MAX_BYTES
-    for number in range(3 * limits.LOG_OBJECT_KEPT_BYTES // size):
+    kept, size = FrameCache(), limits.LOG_OBJECT_CACHE_FRAME_MAX_BYTES
+    for number in range(3 * limits.LOG_OBJECT_CACHE_BYTES // size):
         assert kept.reserve(size)
         kept.keep(1, 0, memoryview(b"%d" % number), size)

@@ -14,7 +14,7 @@ from tailrace.common.http import listen
 from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.segmentstore.server.budgets import InFlightBudget
 from tailrace.segmentstore.server.listener import SegmentStoreServer
-from tailrace.segmentstore.worker.wrong_host_responder import NoContainers, StandIn
+from tailrace.segmentstore.worker.wrong_host_responder import NoContainers, WrongHostResponder
 from tailrace.wire import codec
 from tailrace.wire import commands as c
 
@@ -49,8 +49,8 @@ def listener() -> socket.socket:
 
 
 @pytest.fixture
-async def stand_in(listener: socket.socket) -> AsyncIterator[StandIn]:
-    made = StandIn(listener, SystemClock(), SystemEntropy())
+async def stand_in(listener: socket.socket) -> AsyncIterator[WrongHostResponder]:
+    made = WrongHostResponder(listener, SystemClock(), SystemEntropy())
     yield made
     await made.end()
     listener.close()
@@ -67,7 +67,9 @@ async def receive(reader: asyncio.StreamReader) -> c.Command:
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda command: type(command).__name__)
-async def test_every_request_is_sent_elsewhere(stand_in: StandIn, listener: socket.socket, request_: c.Command) -> None:
+async def test_every_request_is_sent_elsewhere(
+    stand_in: WrongHostResponder, listener: socket.socket, request_: c.Command
+) -> None:
     await stand_in.begin()
     reader, writer = await connect(listener)
     writer.write(codec.encode(c.Hello(16, 5)) + codec.encode(request_) + codec.encode(c.KeepAlive()))
@@ -79,7 +81,7 @@ async def test_every_request_is_sent_elsewhere(stand_in: StandIn, listener: sock
 
 
 async def test_it_answers_whoever_waited_and_leaves_the_socket_to_the_worker(
-    stand_in: StandIn, listener: socket.socket
+    stand_in: WrongHostResponder, listener: socket.socket
 ) -> None:
     """Who came while nobody answered is answered; all are closed when the worker is back."""
     reader, writer = await connect(listener)
@@ -107,7 +109,9 @@ async def test_it_answers_whoever_waited_and_leaves_the_socket_to_the_worker(
     writer.close()
 
 
-async def test_whoever_asks_for_the_worker_is_not_taken_in(stand_in: StandIn, listener: socket.socket) -> None:
+async def test_whoever_asks_for_the_worker_is_not_taken_in(
+    stand_in: WrongHostResponder, listener: socket.socket
+) -> None:
     await stand_in.begin()
     host, port = listener.getsockname()[:2]
     endpoints = ContainerEndpoints(Endpoint(host, port))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tailrace.common import limits
-from tailrace.processes.worker_watchdog import Vigil
+from tailrace.processes.worker_watchdog import WorkerWatchdog
 from tailrace.processes.workers import RestartPauses
 
-TICK_S = limits.WORKER_VIGIL_S
+TICK_S = limits.WORKER_WATCHDOG_PERIOD_S
 
 
-def looks(vigil: Vigil, from_s: float, to_s: float) -> tuple[float, str]:
+def looks(vigil: WorkerWatchdog, from_s: float, to_s: float) -> tuple[float, str]:
     """When the vigil gives up first, and why; (0, "") when it does not."""
     for tick in range(int(from_s / TICK_S), int(to_s / TICK_S) + 1):
         if why := vigil.look(tick * TICK_S):
@@ -20,11 +20,11 @@ def looks(vigil: Vigil, from_s: float, to_s: float) -> tuple[float, str]:
 
 
 def test_a_process_that_never_beat_is_left_alone() -> None:
-    assert looks(Vigil(), 0, 1000) == (0.0, "")
+    assert looks(WorkerWatchdog(), 0, 1000) == (0.0, "")
 
 
 def test_a_silent_process_is_given_up_after_its_lease_has_lapsed() -> None:
-    vigil = Vigil()
+    vigil = WorkerWatchdog()
     vigil.heard(1, 10.0)
     at_s, why = looks(vigil, 10, 100)
     assert why == "it stands still for 7 s"
@@ -32,7 +32,7 @@ def test_a_silent_process_is_given_up_after_its_lease_has_lapsed() -> None:
 
 
 def test_a_process_whose_loop_hangs_is_given_up() -> None:
-    vigil = Vigil()
+    vigil = WorkerWatchdog()
     at_s, why = 0.0, ""
     for second in range(60):
         vigil.heard(5, second)
@@ -44,14 +44,14 @@ def test_a_process_whose_loop_hangs_is_given_up() -> None:
 
 
 def test_a_loop_that_beats_now_and_then_is_under_load() -> None:
-    vigil = Vigil()
+    vigil = WorkerWatchdog()
     for second in range(300):
         vigil.heard(second // 10, second)
         assert looks(vigil, second, second + 1) == (0.0, "")
 
 
 def test_a_watcher_that_stood_still_itself_gives_nobody_up() -> None:
-    vigil = Vigil()
+    vigil = WorkerWatchdog()
     vigil.heard(1, 10.0)
     assert looks(vigil, 10, 12) == (0.0, "")
     assert vigil.look(100.0) == ""

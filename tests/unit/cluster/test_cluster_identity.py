@@ -8,7 +8,7 @@ import json
 import pytest
 
 from sim import SimWorld
-from tailrace.cluster.cluster_identity import CLUSTER_KEY, bind_tier2, marked_cluster, read_mark
+from tailrace.cluster.cluster_identity import CLUSTER_KEY, bind_tier2, read_cluster_id, read_identity
 from tailrace.common.errors import StartError, UnavailableError
 from tailrace.storage.obstores import open_object_store
 from tailrace.storage.port import ObjectStore
@@ -20,11 +20,11 @@ def store() -> ObjectStore:
 
 
 async def test_the_first_marks_and_the_next_agree(store: ObjectStore) -> None:
-    assert await marked_cluster(store, "Tier 2") is None
+    assert await read_cluster_id(store, "Tier 2") is None
     for _ in range(2):
         await bind_tier2(store, "Tier 2", "one", 4, bound=False)
     await bind_tier2(store, "Tier 2", "one", 4, bound=True)
-    mark = await read_mark(store, "Tier 2")
+    mark = await read_identity(store, "Tier 2")
     assert mark is not None
     assert (mark.cluster_id, mark.containers) == ("one", 4)
 
@@ -44,7 +44,7 @@ async def test_another_number_of_containers_is_refused(store: ObjectStore) -> No
 async def test_a_mark_that_was_there_and_is_gone_is_refused(store: ObjectStore) -> None:
     with pytest.raises(StartError, match=r"has no cluster\.json"):
         await bind_tier2(store, "Tier 2", "one", 4, bound=True)
-    assert await marked_cluster(store, "Tier 2") is None
+    assert await read_cluster_id(store, "Tier 2") is None
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ async def client(model: Any) -> Any:
 async def test_writers_and_readers_wait_until_it_is_open(
     model: Any, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "ARRIVAL_PATIENCE_S", LONG_S)
+    monkeypatch.setattr(limits, "PENDING_CONTAINER_TIMEOUT_S", LONG_S)
     arrivals = model.registry.arrivals
     arrivals.begin(0)
     client.send(
@@ -47,7 +47,7 @@ async def test_writers_and_readers_wait_until_it_is_open(
 
 async def test_changes_do_not_wait(model: Any, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """They would be made after whoever asked for them may have given up."""
-    monkeypatch.setattr(limits, "ARRIVAL_PATIENCE_S", LONG_S)
+    monkeypatch.setattr(limits, "PENDING_CONTAINER_TIMEOUT_S", LONG_S)
     model.registry.arrivals.begin(0)
     assert await client.call(c.SealSegment(1, SEGMENT, "")) == c.WrongHost(1, SEGMENT, "", "")
     model.registry.arrivals.end(0)
@@ -57,7 +57,7 @@ async def test_changes_do_not_wait(model: Any, client: Any, monkeypatch: pytest.
 async def test_they_wait_no_longer_than_they_have_patience(
     model: Any, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "ARRIVAL_PATIENCE_S", SHORT_S)
+    monkeypatch.setattr(limits, "PENDING_CONTAINER_TIMEOUT_S", SHORT_S)
     model.registry.arrivals.begin(0)
     assert await client.call(c.SetupAppend(1, W, SEGMENT, "")) == c.WrongHost(1, SEGMENT, "", "")
     assert await client.call(c.GetStreamSegmentInfo(2, SEGMENT, "")) == c.WrongHost(2, SEGMENT, "", "")
@@ -66,21 +66,21 @@ async def test_they_wait_no_longer_than_they_have_patience(
 async def test_only_so_many_wait_and_none_that_is_large(
     model: Any, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "ARRIVAL_PATIENCE_S", LONG_S)
-    monkeypatch.setattr(limits, "ARRIVAL_WAITING_MAX", 1)
+    monkeypatch.setattr(limits, "PENDING_CONTAINER_TIMEOUT_S", LONG_S)
+    monkeypatch.setattr(limits, "PENDING_CONTAINER_REQUESTS_MAX", 1)
     model.registry.arrivals.begin(0)
     client.send(c.SetupAppend(1, W, SEGMENT, ""))
     assert await client.call(c.GetStreamSegmentInfo(2, SEGMENT, "")) == c.WrongHost(2, SEGMENT, "", "")
-    monkeypatch.setattr(limits, "ARRIVAL_WAITING_MAX", 2)
-    monkeypatch.setattr(limits, "ARRIVAL_REQUEST_MAX_BYTES", 8)
+    monkeypatch.setattr(limits, "PENDING_CONTAINER_REQUESTS_MAX", 2)
+    monkeypatch.setattr(limits, "PENDING_CONTAINER_REQUEST_MAX_BYTES", 8)
     assert await client.call(c.GetStreamSegmentInfo(3, SEGMENT, "")) == c.WrongHost(3, SEGMENT, "", "")
     model.registry.arrivals.end(0)
     assert await client.receive() == c.AppendSetup(1, SEGMENT, W, 1)
 
 
 async def test_who_waited_and_is_gone_leaves_nothing(model: Any, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "ARRIVAL_PATIENCE_S", LONG_S)
-    monkeypatch.setattr(limits, "ARRIVAL_WAITING_MAX", 1)
+    monkeypatch.setattr(limits, "PENDING_CONTAINER_TIMEOUT_S", LONG_S)
+    monkeypatch.setattr(limits, "PENDING_CONTAINER_REQUESTS_MAX", 1)
     model.registry.arrivals.begin(0)
     client.send(c.SetupAppend(1, W, SEGMENT, ""))
     await client.expect_silence()
