@@ -211,7 +211,9 @@ async def _content(world: SimWorld, process: SimProcess, recording: Recording) -
     log = FileLog(world.disk.attach(process), f"{recording.data}/log/{number}", number, **LOG)
     store = world.store.attach(process)
     cache = CacheManager(BlockCache(8 << 20))
-    ports = ContainerPorts(log, store, cache, world.clock(), world.entropy("next"), bytes(16))
+    ports = ContainerPorts(
+        log=log, store=store, cache=cache, clock=world.clock(), entropy=world.entropy("next"), cluster_id=bytes(16)
+    )
     container = Container(number, 1 << 20, ports)
     await container.start(bytes(16))
     length = (await container.info(recording.segment)).length

@@ -47,7 +47,10 @@ class Scene:
         store = self.world.store.attach(process)
         cache = CacheManager(BlockCache(4 * limits.MIB))
         log = ObjectLog(store, 1)
-        container = Container(1, epoch, ContainerPorts(log, store, cache, self.world.clock(), entropy, bytes(16)))
+        ports = ContainerPorts(
+            log=log, store=store, cache=cache, clock=self.world.clock(), entropy=entropy, cluster_id=bytes(16)
+        )
+        container = Container(1, epoch, ports)
         await container.start(entropy.token(16))
         return container
 
@@ -110,7 +113,7 @@ class Scene:
         await container.flush_to_storage()
         await come_to_order(container, self.world.store)
         for segment in container.state.segments.values():
-            container._cache.drop_all(segment.read_index)
+            container.core.cache.drop_all(segment.read_index)
         await self.check(container)
         await container.close()
 

@@ -84,6 +84,13 @@ class Objects:
         await self._store.close()
 
 
+async def take_snapshot(container: Container) -> bool:
+    """Store a snapshot of everything that is staged by now; False when it must wait for a flush."""
+    container.core.check_running()
+    await container.core.barrier()
+    return await container.background.snapshotter.take()
+
+
 class World:
     """What survives a container: its log and its objects."""
 
@@ -101,12 +108,12 @@ class World:
         """A new owner over what is there."""
         self.cache = CacheManager(BlockCache(self.cache_bytes))
         ports = ContainerPorts(
-            MemoryLog(self.log, delay_s=self.log_delay_s),
-            self.objects,
-            self.cache,
-            SystemClock(),
-            SystemEntropy(),
-            b"cluster-id-of-16",
+            log=MemoryLog(self.log, delay_s=self.log_delay_s),
+            store=self.objects,
+            cache=self.cache,
+            clock=SystemClock(),
+            entropy=SystemEntropy(),
+            cluster_id=b"cluster-id-of-16",
         )
         container = Container(7, next(self.epochs), ports)
         self.running.append(container)

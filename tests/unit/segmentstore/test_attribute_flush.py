@@ -92,11 +92,11 @@ async def test_an_update_during_a_flush_stays_dirty(world: World) -> None:
     await container.create_segment(NAME)
     await put_all(container, 0, 10)
     segment = container.state.by_name[NAME]
-    flush = await container._attributes.build_update(segment)
+    flush = await container.storage.attributes.build_update(segment)
     assert flush is not None
     await put_all(container, 5, 1)
     await container.update_attributes(NAME, [AttributeUpdate(key_of(5), AttributeUpdateType.REPLACE, 55)])
-    await container.commit_control(flush.operation)
+    await container.core.commit_control(flush.operation)
     segment.dirty.settle_items(flush.items)
     assert segment.dirty.between(bytes(16), b"\xff" * 16, 10) == [key_of(5)]
     assert (await container.get_attributes(NAME, [key_of(5)]))[key_of(5)] == 55
@@ -132,7 +132,7 @@ async def test_eviction_looks_at_a_bounded_number_of_values(world: World, monkey
     await put_all(container, 0, COUNT)
     segment = container.state.by_name[NAME]
     await eventually(lambda: len(segment.dirty) < limits.FLUSH_ATTRIBUTES_THRESHOLD)
-    store = container._attributes
+    store = container.storage.attributes
     before = len(segment.latest)
     evicted = sum(store.evict(segment) for _ in range(2 * before // 50 + 2))
     assert evicted > COUNT // 2

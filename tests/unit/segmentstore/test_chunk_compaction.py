@@ -17,7 +17,7 @@ from tailrace.segmentstore.metadata.fields import ChunkRef
 from tailrace.segmentstore.metadata.segment import Segment
 from tailrace.segmentstore.metadata.state import ContainerState
 
-from .conftest import World, eventually
+from .conftest import World, eventually, take_snapshot
 
 NAME = "scope/stream/0.#epoch.0"
 OTHER = "scope/other/0.#epoch.0"
@@ -148,7 +148,7 @@ async def trickle(container: Container, name: str, count: int) -> bytes:
 async def read_cold(container: Container, name: str) -> bytes:
     """All bytes, from Tier 2."""
     segment = container.state.by_name[name]
-    container._cache.drop_all(segment.read_index)
+    container.core.cache.drop_all(segment.read_index)
     return await container.read_exact(name, segment.start_offset, segment.length - segment.start_offset)
 
 
@@ -168,7 +168,7 @@ async def test_many_small_flushes_leave_few_references(
     container = await reopen()
     assert await read_cold(container, NAME) == whole
     await container.flush_to_storage()
-    await container.take_snapshot()
+    await take_snapshot(container)
     needed = {ref.object_key for ref in refs_of(container, NAME)}
     await eventually(lambda: not container.state.pending_deletes)
     assert {info.key async for info in world.objects.list("c7")} == needed
@@ -188,7 +188,7 @@ async def test_damage_is_not_written_over(world: World, monkeypatch: pytest.Monk
     content[-20] ^= 1
     await world.objects.put(damaged, [content])
     monkeypatch.setattr(limits, "COMPACT_CREDIT_MAX_BYTES", 1 << 20)
-    await eventually(lambda: len(refs_of(container, OTHER)) == 1 and container._compaction._refused)
+    await eventually(lambda: len(refs_of(container, OTHER)) == 1 and container.background.compaction._refused)
     assert len(refs_of(container, NAME)) == 20
     with pytest.raises(CorruptionError, match="CRC32C"):
         await read_cold(container, NAME)
@@ -206,24 +206,24 @@ async def test_what_is_written_again_is_paid_from_what_was_flushed(
     for number in range(6):
         await container.create_segment(f"{NAME}{number}")
         await trickle(container, f"{NAME}{number}", 20)
-    flushed = container._tier2.bytes_written - container._compaction.written_bytes
+    flushed = container.storage.tier2.bytes_written - container.background.compaction.written_bytes
     longest = max(container.state.by_name[f"{NAME}{number}"].length for number in range(6))
     await asyncio.sleep(0.2)
-    assert 0 < container._compaction.written_bytes <= flushed / 4 + longest
+    assert 0 < container.background.compaction.written_bytes <= flushed / 4 + longest
 
 
 @pytest.mark.usefixtures("quick")
 async def test_the_storage_writer_goes_first(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """While every upload slot is taken nothing is compacted, until it has waited for long enough."""
     container = await world.open()
-    slots = container._ports.upload_slots
+    slots = container.core.ports.upload_slots
     monkeypatch.setattr(limits, "COMPACT_RUN_MIN", 1000)
     await container.create_segment(NAME)
     await trickle(container, NAME, 20)
     for _ in range(limits.UPLOADS_MAX):
         await slots.acquire()
     monkeypatch.setattr(limits, "COMPACT_RUN_MIN", 2)
-    container._compaction._cursors[container.state.by_name[NAME].segment_id] = 0
+    container.background.compaction._cursors[container.state.by_name[NAME].segment_id] = 0
     await asyncio.sleep(0.1)
     assert len(refs_of(container, NAME)) == 20
     monkeypatch.setattr(limits, "COMPACT_DEFER_MAX_S", 0.0)
@@ -250,9 +250,9 @@ async def test_chunks_that_come_late_in_the_middle_are_found(
             segment.chunks.add(ChunkRef("small", 0, offset, 1))
         segment.chunks.add(ChunkRef("large", 0, small(place)[-1] + 1, large))
     for _ in range(100):
-        assert not container._compaction._look(segment)
+        assert not container.background.compaction._look(segment)
     segment.chunks.add(ChunkRef("late", 0, small(late)[0], 1))
-    looks = (container._compaction._look(segment) for _ in range(100))
+    looks = (container.background.compaction._look(segment) for _ in range(100))
     run = next(filter(None, looks))
     assert [ref.segment_offset for ref in run] == list(small(late))
 
@@ -277,11 +277,11 @@ async def test_a_reader_whose_object_went_looks_at_the_references_once_more(
         """Between the choice of a reference and the read its object is replaced and deleted."""
         if not late and key == old[0].object_key:
             late.append(key)
-            await container._compaction._compact(segment, old)
+            await container.background.compaction._compact(segment, old)
             await world.objects.delete([ref.object_key for ref in old])
         return await get_range(key, offset, length)
 
-    container._cache.drop_all(segment.read_index)
+    container.core.cache.drop_all(segment.read_index)
     monkeypatch.setattr(world.objects, "get_range", held_up)
     assert await container.read_exact(NAME, 0, segment.length) == whole
     assert late
@@ -295,7 +295,7 @@ async def test_an_object_that_is_referenced_and_gone_is_corruption(world: World)
     segment = container.state.by_name[NAME]
     gone = refs_of(container, NAME)[1].object_key
     await world.objects.delete([gone])
-    container._cache.drop_all(segment.read_index)
+    container.core.cache.drop_all(segment.read_index)
     with pytest.raises(CorruptionError, match=gone):
         await container.read_exact(NAME, 0, segment.length)
     assert await container.read_exact(NAME, 0, 100) == bytes([0]) * 100
@@ -311,20 +311,20 @@ async def test_what_a_later_owner_deleted_is_no_corruption(world: World, what: s
     await zombie.append(NAME, [b"x" * 100], [AttributeUpdate(key, AttributeUpdateType.REPLACE, 1) for key in ids])
     await zombie.flush_to_storage()
     segment = zombie.state.by_name[NAME]
-    flush = await zombie._attributes.build_update(segment)
+    flush = await zombie.storage.attributes.build_update(segment)
     assert flush is not None
-    await zombie.commit_control(flush.operation)
+    await zombie.core.commit_control(flush.operation)
     segment.dirty.settle_items(flush.items)
     successor = await world.open()
     await world.objects.delete([info.key async for info in world.objects.list("") if not info.key.startswith("s7/")])
-    zombie._cache.drop_all(segment.read_index)
-    zombie._attributes._pages = PageCache(limits.MIB)
+    zombie.core.cache.drop_all(segment.read_index)
+    zombie.storage.attributes._pages = PageCache(limits.MIB)
     segment.eviction_generation += 1
     segment.committed.clear()
     ask = zombie.read_exact(NAME, 0, 100) if what == "bytes" else zombie.get_attributes(NAME, ids)
     with pytest.raises(FencedError):
         await ask
     assert isinstance(await zombie.wait_stopped(), FencedError)
-    successor._cache.drop_all(successor.state.by_name[NAME].read_index)
+    successor.core.cache.drop_all(successor.state.by_name[NAME].read_index)
     with pytest.raises(CorruptionError):
         await successor.read_exact(NAME, 0, 100)

@@ -19,7 +19,10 @@ NAME = "scope/stream/0.#epoch.0"
 async def opened(objects: Objects, epoch: int) -> tuple[Container, ObjectLog]:
     log = ObjectLog(objects, 7)
     cache = CacheManager(BlockCache(32 << 20))
-    container = Container(7, epoch, ContainerPorts(log, objects, cache, SystemClock(), SystemEntropy(), b"c" * 16))
+    ports = ContainerPorts(
+        log=log, store=objects, cache=cache, clock=SystemClock(), entropy=SystemEntropy(), cluster_id=b"c" * 16
+    )
+    container = Container(7, epoch, ports)
     await container.start(b"nonce-of-16-byte")
     return container, log
 
@@ -70,12 +73,12 @@ async def test_many_segments_are_flushed_for_many_frames_only(monkeypatch: pytes
     for name in names:
         await container.create_segment(name)
     monkeypatch.setattr(limits, "LOG_OBJECT_CHECKPOINT_FRAMES_MIN", 10)  # now: one checkpoint follows, of all of them
-    await eventually(lambda: log.next_sequence - container._checkpointer._frames <= 2)
+    await eventually(lambda: log.next_sequence - container.background.checkpointer._frames <= 2)
     begin = log.next_sequence
     for name in names:
         await container.append(name, [b"event"])
     while log.next_sequence < begin + 60:
-        assert not container._checkpointer.wants_flush()
+        assert not container.background.checkpointer.wants_flush()
         await container.append(names[0], [b"event"])
     assert container.status().details["flushes"] == 0
     while log.next_sequence < begin + 100:

@@ -69,7 +69,10 @@ def run_course(main: Callable[[Course], Awaitable[None]]) -> None:
             )
             entropy = world.entropy("store")
             store, cache = world.store.attach(process), CacheManager(BlockCache(8 << 20))
-            container = Container(1, 1, ContainerPorts(log, store, cache, world.clock(), entropy, bytes(16)))
+            ports = ContainerPorts(
+                log=log, store=store, cache=cache, clock=world.clock(), entropy=entropy, cluster_id=bytes(16)
+            )
+            container = Container(1, 1, ports)
             await container.start(bytes(16))
             await container.create_segment(NAME)
             await main(Course(world, container))

@@ -14,7 +14,7 @@ from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.metadata.state import ContainerState
 from tailrace.storage.obstores import FolderObjects, ObstoreObjects
 
-from .conftest import World, eventually
+from .conftest import World, eventually, take_snapshot
 
 NAME = "scope/stream/0.#epoch.0"
 
@@ -65,7 +65,7 @@ async def test_only_unreferenced_objects_of_earlier_owners_go(world: World) -> N
         "cluster.json",
     }
     await put(world, *orphans, *foreign)
-    assert await container._sweep.sweep()
+    assert await container.background.sweep.sweep()
     assert await there(world) == needed | foreign
     assert container.status().details["orphans_deleted"] == 3
     assert await container.read_exact(NAME, 0, 1000) == b"x" * 1000
@@ -77,7 +77,7 @@ async def test_what_waits_to_be_deleted_is_left_to_its_own_delay(world: World, m
     needed = await there(world)
     await container.delete(NAME)
     assert set(container.state.pending_deletes) == needed
-    assert await container._sweep.sweep()
+    assert await container.background.sweep.sweep()
     assert await there(world) == needed
 
 
@@ -86,7 +86,7 @@ async def test_a_reference_that_is_committed_after_the_list_counts(world: World)
     container = await second_owner(world)
     await put(world, key(1), key(1, number=2))
     container.state.object_uses[key(1)] = 1
-    await container._sweep._delete([key(1), key(1, number=2)], container.state.committed_sequence)
+    await container.background.sweep._delete([key(1), key(1, number=2)], container.state.committed_sequence)
     assert key(1) in await there(world)
     assert key(1, number=2) not in await there(world)
 
@@ -94,16 +94,16 @@ async def test_a_reference_that_is_committed_after_the_list_counts(world: World)
 async def test_without_its_barrier_a_sweep_deletes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     container = await second_owner(world)
     await put(world, key(1))
-    listed = container._sweep._list
+    listed = container.background.sweep._list
 
     async def list_and_end() -> tuple[list[str], bool]:
         found = await listed()
         await container.close()
         return found
 
-    monkeypatch.setattr(container._sweep, "_list", list_and_end)
+    monkeypatch.setattr(container.background.sweep, "_list", list_and_end)
     with pytest.raises(ContainerStoppedError):
-        await container._sweep.sweep()
+        await container.background.sweep.sweep()
     assert key(1) in await there(world)
 
 
@@ -114,10 +114,10 @@ async def test_a_sweep_remembers_a_bounded_number(world: World, monkeypatch: pyt
     container = await second_owner(world)
     needed = await there(world)
     await put(world, *(key(1, number=number) for number in range(10)))
-    assert not await container._sweep.sweep()
+    assert not await container.background.sweep.sweep()
     assert len(await there(world)) == len(needed) + 6
-    assert not await container._sweep.sweep()
-    assert await container._sweep.sweep()
+    assert not await container.background.sweep.sweep()
+    assert await container.background.sweep.sweep()
     assert await there(world) == needed
 
 
@@ -130,10 +130,10 @@ async def test_a_sweep_comes_by_itself_and_waits_for_a_store_that_does_not_answe
     await put(world, key(0))
     world.objects.outage = True
     container = await world.open()
-    await eventually(lambda: container._sweep.last_error)
+    await eventually(lambda: container.background.sweep.last_error)
     assert container.status().state == "running"
     world.objects.outage = False
-    await eventually(lambda: container._sweep.deleted == 1)
+    await eventually(lambda: container.background.sweep.deleted == 1)
     assert not await there(world)
 
 
@@ -149,9 +149,9 @@ async def test_a_delete_that_fails_is_repeated_by_the_next_sweep(world: World, m
 
     monkeypatch.setattr(world.objects, "delete", lost)
     with pytest.raises(UnavailableError):
-        await container._sweep.sweep()
+        await container.background.sweep.sweep()
     monkeypatch.setattr(world.objects, "delete", delete)
-    assert await container._sweep.sweep()
+    assert await container.background.sweep.sweep()
     assert await there(world) == needed
 
 
@@ -177,7 +177,7 @@ async def test_an_upload_that_failed_and_took_effect_goes_with_the_next_flush(
     monkeypatch.setattr(world.objects, "put", put)
     await container.flush_to_storage()
     assert left in container.state.pending_deletes
-    await container.take_snapshot()
+    await take_snapshot(container)
     await eventually(lambda: not container.state.pending_deletes)
     assert await there(world) == set(container.state.object_uses)
     assert await container.read_exact(NAME, 0, 1000) == b"x" * 1000
@@ -197,7 +197,7 @@ async def test_files_of_uploads_that_were_cut_off_go(world: World, tmp_path: Pat
     """Those of earlier owners which no process writes; a local folder is the only store that shows such."""
     store = FolderObjects(tmp_path)
     container = await second_owner(world)
-    container._tier2._store = store
+    container.storage.tier2._store = store
     left = [f"{key(1)}#{os.getpid()}000000001", f"{key(1, kind='a', number=1)}#1000000001"]
     kept = [f"{key(2)}#1000000001", f"{key(1, container=71)}#1000000001", "c7/notes#1000000001", "probe/x#1000000001"]
     for name in (*left, *kept):
@@ -205,6 +205,6 @@ async def test_files_of_uploads_that_were_cut_off_go(world: World, tmp_path: Pat
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"half")
     assert not [info async for info in ObstoreObjects.list(store, "c7")]
-    assert await container._sweep.sweep()
+    assert await container.background.sweep.sweep()
     found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*#*")}  # noqa: ASYNC240 - a test
     assert found == set(kept)

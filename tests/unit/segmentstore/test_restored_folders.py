@@ -187,7 +187,7 @@ async def test_numbers_and_epochs_of_the_lost_owner_are_never_used_again(place: 
         container = worker.container_for(later)
         await container.create_segment(later)
         await container.append(later, [b"flushed after the snapshot"])
-        await container._writer.flush_all(container._log.next_sequence - 1)
+        await container.background.writer.flush_all(container.core.log.next_sequence - 1)
         seen["segment"] = container.state.by_name[later].segment_id
         seen["container"] = container.container_id
 

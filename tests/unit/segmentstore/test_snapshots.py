@@ -22,7 +22,7 @@ from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects
 from tailrace.segmentstore.tier2.snapshot import Snapshot, SnapshotName, parse_key
 from tailrace.storage.port import Buffer
 
-from .conftest import Objects, World, eventually
+from .conftest import Objects, World, eventually, take_snapshot
 
 A, B, C = "scope/a/0.#epoch.0", "scope/b/1.#epoch.0", "scope/c/2.#epoch.0"
 WRITER = b"w" * 16
@@ -46,7 +46,7 @@ class Gate(Objects):
 
 async def flush(container: Container) -> None:
     """Everything into Tier 2, and no snapshot."""
-    await container._writer.flush_all(container._log.next_sequence - 1)
+    await container.background.writer.flush_all(container.core.log.next_sequence - 1)
 
 
 async def names(world: World) -> list[SnapshotName]:
@@ -131,7 +131,7 @@ async def test_it_holds_what_was_only_in_the_log(world: World) -> None:
     await tables.create_table("scope/_tables/t", 0)
     await tables.update("scope/_tables/t", [TableEntry(b"key", b"value")])
     sequence = container.state.committed_sequence
-    assert await container.take_snapshot()
+    assert await take_snapshot(container)
     snapshot, state = await newest(world)
     assert snapshot.epoch == 1
     assert sequence <= snapshot.sequence <= container.state.committed_sequence
@@ -152,7 +152,7 @@ async def test_it_is_as_of_one_moment_whatever_comes_while_it_is_written(world: 
         await container.create_segment(name)
         await container.append(name, [name.encode() * 100], replace(1))
     before = {name: segment.length for name, segment in container.state.by_name.items()}
-    taking = asyncio.create_task(container.take_snapshot())
+    taking = asyncio.create_task(take_snapshot(container))
     await gate.reached.wait()
     await container.append(A, [b"later"], replace(2))
     await container.merge(A, B)
@@ -168,7 +168,7 @@ async def test_it_is_as_of_one_moment_whatever_comes_while_it_is_written(world: 
         assert await stored(world, state, name) == name.encode() * 100
         assert state.by_name[name].committed[WRITER] == 1
     assert container.status().untiered_bytes
-    assert world.running[-1]._cache.cache.pinned_blocks == 0
+    assert world.running[-1].core.cache.cache.pinned_blocks == 0
 
 
 async def test_what_the_newest_one_needs_stays_until_there_is_a_newer_one(
@@ -181,7 +181,7 @@ async def test_what_the_newest_one_needs_stays_until_there_is_a_newer_one(
     await container.append(A, [b"tiered"])
     await container.flush_to_storage()
     await container.append(A, [b" and not"])
-    await container.take_snapshot()
+    await take_snapshot(container)
     await container.delete(A)
     await container.create_segment(B)
     await container.append(B, [b"b"])
@@ -191,7 +191,7 @@ async def test_what_the_newest_one_needs_stays_until_there_is_a_newer_one(
     assert container.status().pending_deletes == 2
     _, state = await newest(world)
     assert await stored(world, state, A) == b"tiered and not"
-    await container.take_snapshot()
+    await take_snapshot(container)
     await eventually(lambda: not container.status().pending_deletes)
     _, state = await newest(world)
     assert list(state.by_name) == [B]
@@ -204,7 +204,7 @@ async def test_a_later_owner_keeps_what_the_newest_one_needs(world: World, monke
     container = await world.open()
     await container.create_segment(A)
     await container.append(A, [b"not tiered"])
-    await container.take_snapshot()
+    await take_snapshot(container)
     world.objects.outage = True  # no last snapshot
     await container.close()
     world.objects.outage = False
@@ -216,7 +216,7 @@ async def test_a_later_owner_keeps_what_the_newest_one_needs(world: World, monke
     snapshot, state = await newest(world)
     assert snapshot.epoch == 1
     assert await stored(world, state, A) == b"not tiered"
-    await container.take_snapshot()
+    await take_snapshot(container)
     await eventually(lambda: not container.status().pending_deletes)
     assert (await newest(world))[0].epoch == 2
 
@@ -225,8 +225,8 @@ async def test_a_few_are_kept(world: World) -> None:
     container = await world.open()
     for number in range(limits.SNAPSHOTS_KEPT + 2):
         await container.create_segment(f"scope/stream/{number}.#epoch.0")
-        await container.take_snapshot()
-        await container.take_snapshot()  # nothing changed: nothing is written
+        await take_snapshot(container)
+        await take_snapshot(container)  # nothing changed: nothing is written
     kept = await names(world)
     assert len(kept) == limits.SNAPSHOTS_KEPT
     assert kept[-1].sequence == container.state.committed_sequence
@@ -243,10 +243,10 @@ async def test_older_ones_that_cannot_be_deleted_go_with_the_next(
         patch.setattr(world.objects, "delete", refuse)
         for number in range(limits.SNAPSHOTS_KEPT + 2):
             await container.create_segment(f"scope/stream/{number}.#epoch.0")
-            assert await container.take_snapshot()
+            assert await take_snapshot(container)
     assert len(await names(world)) > limits.SNAPSHOTS_KEPT
     await container.create_segment(A)
-    await container.take_snapshot()
+    await take_snapshot(container)
     assert len(await names(world)) == limits.SNAPSHOTS_KEPT
 
 
@@ -257,13 +257,13 @@ async def test_they_are_taken_by_and_by_and_at_the_end(world: World, monkeypatch
     container = await world.open()
     await container.create_segment(A)
     sequence = container.state.committed_sequence
-    await eventually(lambda: container.snapshot_sequence >= sequence)
+    await eventually(lambda: container.background.snapshotter.sequence >= sequence)
     world.objects.outage = True
     await container.create_segment(B)
     await asyncio.sleep(0.05)
-    assert container.snapshot_sequence < container.state.committed_sequence
+    assert container.background.snapshotter.sequence < container.state.committed_sequence
     world.objects.outage = False
-    await eventually(lambda: container.snapshot_sequence == container.state.committed_sequence)
+    await eventually(lambda: container.background.snapshotter.sequence == container.state.committed_sequence)
     monkeypatch.setattr(limits, "SNAPSHOT_INTERVAL_S", 100.0)
     await asyncio.sleep(0.05)
     await container.append(B, [b"last"])
@@ -281,16 +281,16 @@ async def test_bytes_that_recovery_left_in_the_log_are_waited_for(world: World) 
     world.cache_bytes = 4 << 20
     container = await world.open()
     assert any(entry.address < 0 for entry in container.state.by_name[A].read_index)
-    assert not await container.take_snapshot()
+    assert not await take_snapshot(container)
     world.objects.failing_puts = set()
     await container.flush_to_storage()
-    assert await container.take_snapshot()
+    assert await take_snapshot(container)
     assert await stored(world, (await newest(world))[1], A) == block * 30
 
 
 async def foreign(world: World, container: Container, epoch: int) -> None:
     """A snapshot that a later owner of a restored cluster would store."""
-    await container.take_snapshot()
+    await take_snapshot(container)
     snapshot, _ = await newest(world)
     key = SnapshotName(epoch, snapshot.sequence, "ff").key(7)
     later = Snapshot(snapshot.cluster_id, 7, epoch, snapshot.sequence, 0, snapshot.body, snapshot.tail)
@@ -302,7 +302,7 @@ async def test_an_owner_stops_when_its_container_was_restored_elsewhere(world: W
     await container.create_segment(A)
     await foreign(world, container, 1000)
     with pytest.raises(CorruptionError, match="restored elsewhere"):
-        await container.take_snapshot()
+        await take_snapshot(container)
     await container.close()
     with pytest.raises(CorruptionError, match="restored elsewhere"):
         await world.open()
@@ -317,10 +317,10 @@ async def test_a_restore_from_the_last_one_while_the_next_is_on_its_way_keeps_it
     await container.append(A, [b"of the restored container, too"])
     await flush(container)
     (needed,) = container.state.object_uses
-    await container.take_snapshot()
+    await take_snapshot(container)
     await container.truncate(A, 30)
     gate.prefix = "s7"
-    taking = asyncio.create_task(container.take_snapshot())
+    taking = asyncio.create_task(take_snapshot(container))
     await gate.reached.wait()
     found, _ = await newest(world)
     key = SnapshotName(1000, found.sequence, "ff").key(7)
@@ -330,7 +330,7 @@ async def test_a_restore_from_the_last_one_while_the_next_is_on_its_way_keeps_it
     with pytest.raises(CorruptionError, match="restored elsewhere"):
         await taking
     assert needed in container.state.pending_deletes
-    assert not container.may_delete(needed)
+    assert not container.background.snapshotter.may_delete(needed)
 
 
 async def test_an_owner_that_lost_its_log_is_fenced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,9 +340,9 @@ async def test_an_owner_that_lost_its_log_is_fenced(world: World, monkeypatch: p
     container = await world.open()
     await container.create_segment(A)
     await foreign(world, container, 1000)
-    monkeypatch.setattr(container, "confirm_owner", fenced)
+    monkeypatch.setattr(container.core.log, "confirm_owner", fenced)
     with pytest.raises(FencedError):
-        await container.take_snapshot()
+        await take_snapshot(container)
 
 
 async def test_flipped_bytes_of_the_cache_never_come_into_one(world: World) -> None:
@@ -352,7 +352,7 @@ async def test_flipped_bytes_of_the_cache_never_come_into_one(world: World) -> N
     segment = container.state.by_name[A]
     segment.pending[0] = segment.pending[0]._replace(crc=1)
     with pytest.raises(CorruptionError, match="differ from those that were written"):
-        await container.take_snapshot()
+        await take_snapshot(container)
     assert not await names(world)
 
 
@@ -362,7 +362,7 @@ async def test_the_last_one_has_what_is_acknowledged_while_the_container_closes(
     await container.create_segment(A)
     append = asyncio.create_task(container.append(A, [b"staged when the end came"]))
     await asyncio.sleep(0)
-    assert container._processor.next_sequence - 1 > container.state.committed_sequence
+    assert container.core.processor.next_sequence - 1 > container.state.committed_sequence
     await container.close()
     await append
     assert await stored(world, (await newest(world))[1], A) == b"staged when the end came"

@@ -78,12 +78,12 @@ async def open_container(world: SimWorld, tier2_bytes_per_s: float) -> tuple[Con
     store = SlowStore(world.store.attach(process), tier2_bytes_per_s)
     log = MemoryLog(MemoryLogStore(1 << 40), delay_s=0.001)
     ports = ContainerPorts(
-        log,
-        store,
-        CacheManager(BlockCache(CAPACITY)),
-        world.clock(),
-        world.entropy("store"),
-        bytes(16),  # type: ignore[arg-type]
+        log=log,
+        store=store,  # type: ignore[arg-type]
+        cache=CacheManager(BlockCache(CAPACITY)),
+        clock=world.clock(),
+        entropy=world.entropy("store"),
+        cluster_id=bytes(16),
     )
     container = Container(1, 1, ports)
     await container.start(bytes(16))
@@ -136,7 +136,7 @@ def test_writers_that_tier_2_keeps_up_with_are_never_held() -> None:
         writers = Writers(container, APPEND_BYTES)
         until_s = asyncio.get_running_loop().time() + SECONDS
         await asyncio.gather(*(writers.write(until_s, pause_s=0.05) for _ in range(WRITERS)))
-        assert container._cache.throttle.throttled == 0
+        assert container.core.cache.throttle.throttled == 0
         assert max(writers.latencies_s) < 0.02
         await container.close()
 

@@ -26,7 +26,7 @@ from tailrace.segmentstore.verify.report import Report
 from tailrace.segmentstore.worker.folder_service import StoreService, StoreSpec
 from tailrace.segmentstore.worker.worker import Worker
 
-from .conftest import eventually
+from .conftest import eventually, take_snapshot
 
 A, SOURCE, TABLE = "scope/a/0.#epoch.0", "scope/source/0.#epoch.0", "scope/_tables/t"
 NUMBER = 0
@@ -98,7 +98,7 @@ async def fill(worker: Worker) -> None:
     tables = worker.table_service(container)
     await tables.create_table(TABLE, 0)
     await tables.update(TABLE, [TableEntry(b"key %d" % number, b"value") for number in range(100)])
-    await container.take_snapshot()
+    await take_snapshot(container)
     await container.append(A, [b"only in the log"])
 
 

@@ -22,7 +22,7 @@ from tailrace.common.errors import (
 from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.log.memory import MemoryLog, MemoryLogStore
 from tailrace.log.object import ObjectLog
-from tailrace.segmentstore.container.lifecycle import ContainerLife
+from tailrace.segmentstore.container.background_tasks import BackgroundTasks
 from tailrace.segmentstore.container.recovery import Recovery
 from tailrace.segmentstore.worker.cluster_service import FOLLOWING, WAITING, tell_what_is_not_open
 from tailrace.segmentstore.worker.container_supervisor import NotOpen, told
@@ -383,16 +383,16 @@ async def test_closing_with_a_flush_goes_on_after_a_container_that_fails(
         name = segment_in(container.container_id)
         await container.create_segment(name)
         await container.append(name, [b"x" * 1000])
-    flush = ContainerLife.flush_to_storage
+    flush = BackgroundTasks.flush_to_storage
 
-    async def failing(self: ContainerLife) -> None:
-        if self.container_id == 0:
+    async def failing(self: BackgroundTasks) -> None:
+        if self._core.container_id == 0:
             raise UnavailableError("no Tier 2")
-        if self.container_id == 1:
+        if self._core.container_id == 1:
             await asyncio.get_running_loop().create_future()
         await flush(self)
 
-    monkeypatch.setattr(ContainerLife, "flush_to_storage", failing)
+    monkeypatch.setattr(BackgroundTasks, "flush_to_storage", failing)
     monkeypatch.setattr(limits, "CONTAINER_LEAVE_DEADLINE_S", 0.2)
     await worker.close(flush=True)
     assert [container.status().state for container in containers] == ["stopped"] * COUNT

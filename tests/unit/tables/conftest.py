@@ -49,7 +49,14 @@ async def open_real_container() -> AsyncIterator[SegmentContainer]:
     """A real container with everything in memory."""
     store = open_object_store("memory://")
     cache = CacheManager(BlockCache(8 * limits.MIB))
-    ports = ContainerPorts(MemoryLog(MemoryLogStore()), store, cache, SystemClock(), SystemEntropy(), b"c" * 16)
+    ports = ContainerPorts(
+        log=MemoryLog(MemoryLogStore()),
+        store=store,
+        cache=cache,
+        clock=SystemClock(),
+        entropy=SystemEntropy(),
+        cluster_id=b"c" * 16,
+    )
     container = Container(0, 1, ports)
     await container.start(b"n" * 16)
     try:

@@ -30,7 +30,14 @@ class Owners:
         await self.close()
         self._epoch += 1
         cache = CacheManager(BlockCache(8 * limits.MIB))
-        ports = ContainerPorts(MemoryLog(self._log), self._store, cache, SystemClock(), SystemEntropy(), b"c" * 16)
+        ports = ContainerPorts(
+            log=MemoryLog(self._log),
+            store=self._store,
+            cache=cache,
+            clock=SystemClock(),
+            entropy=SystemEntropy(),
+            cluster_id=b"c" * 16,
+        )
         self._container = Container(0, self._epoch, ports)
         await self._container.start(b"n" * 16)
         return self._container

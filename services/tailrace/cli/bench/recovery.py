@@ -102,7 +102,9 @@ class _World:
         store: ObjectStore = _Unreachable()
         log = FileLog(self._disk, self._directory, 1)
         cache = CacheManager(BlockCache(self._cache_bytes))
-        ports = ContainerPorts(log, store, cache, SystemClock(), SystemEntropy(), bytes(16))
+        ports = ContainerPorts(
+            log=log, store=store, cache=cache, clock=SystemClock(), entropy=SystemEntropy(), cluster_id=bytes(16)
+        )
         container = Container(1, next(self._epochs), ports)
         begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
         await container.start(os.urandom(16))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -28,7 +28,7 @@ from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects, Section
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from tailrace.segmentstore.metadata.fields import ChunkRef
     from tailrace.segmentstore.metadata.segment import Segment
@@ -37,28 +37,26 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 
-class CompactionHost(Protocol):
-    """What compaction needs of its container."""
-
-    @property
-    def state(self) -> ContainerState:
-        """Committed state."""
-        ...
-
-    async def commit_control(self, operation: ops.ControlOperation) -> None:
-        """Put an operation through the pipeline and wait for its commit."""
-        ...
-
-
 class ChunkCompaction:
-    """Compaction of one container. ``may_work`` says whether this is the time for work that can wait."""
+    """Compacts the chunks of one container.
+
+    ``commit`` puts an operation through the log and returns after its commit. ``may_work`` says whether work that can
+    wait may run now.
+    """
 
     def __init__(
-        self, host: CompactionHost, tier2: ChunkObjects, slots: asyncio.Semaphore, may_work: Callable[[], bool]
+        self,
+        state: ContainerState,
+        tier2: ChunkObjects,
+        *,
+        commit: Callable[[ops.ControlOperation], Awaitable[None]],
+        upload_slots: asyncio.Semaphore,
+        may_work: Callable[[], bool],
     ) -> None:
-        self._host = host
+        self._state = state
         self._tier2 = tier2
-        self._slots = slots
+        self._commit = commit
+        self._slots = upload_slots
         self._may_work = may_work
         self._cursors: dict[int, int] = {}  # of segments that were not looked through to the end: where to go on
         self._turns: deque[int] = deque()
@@ -112,7 +110,7 @@ class ChunkCompaction:
 
     def _find(self) -> tuple[Segment, Sequence[ChunkRef]] | None:
         """The next run that is worth it; looks at a bounded number of segments and of their references."""
-        segments = self._host.state.segments
+        segments = self._state.segments
         if not self._turns:
             self._turns.extend(segments)
             self._cursors = {segment_id: at for segment_id, at in self._cursors.items() if segment_id in segments}
@@ -159,11 +157,11 @@ class ChunkCompaction:
             self._credit -= len(data)  # also for what fails: it may have been written
             written = await self._tier2.write([Section(segment_id, name, start, data)])
             self.written_bytes += len(data)
-        await self._host.commit_control(ops.SwapChunks(segment_id, refs, [ref for _, ref in written]))
+        await self._commit(ops.SwapChunks(segment_id, refs, [ref for _, ref in written]))
         self.replaced_refs += len(refs)
 
     def _holds(self, segment: Segment, refs: Sequence[ChunkRef]) -> bool:
-        return self._host.state.segments.get(segment.segment_id) is segment and segment.chunks.holds(refs)
+        return self._state.segments.get(segment.segment_id) is segment and segment.chunks.holds(refs)
 
     async def _read(self, refs: Sequence[ChunkRef]) -> bytearray:
         """All bytes of references that follow each other, verified block by block.

@@ -25,7 +25,7 @@ need then either. An upload of an earlier owner that takes effect after the dele
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -35,32 +35,31 @@ from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.tier2.chunk_objects import OBJECT_KINDS, ChunkObjects, writer_of_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from tailrace.segmentstore.metadata.state import ContainerState
 
 _log = structlog.get_logger()
 
 
-class SweepHost(Protocol):
-    """What the sweep needs of its container."""
-
-    @property
-    def state(self) -> ContainerState:
-        """Committed state."""
-        ...
-
-    async def commit_control(self, operation: ops.ControlOperation) -> None:
-        """Put an operation through the pipeline and wait for its commit."""
-        ...
-
-
 class OrphanSweep:
-    """Sweeps of one owner of a container. ``may_work`` says whether this is the time for work that can wait."""
+    """Sweeps the objects of one container for one owner.
 
-    def __init__(self, host: SweepHost, tier2: ChunkObjects, may_work: Callable[[], bool]) -> None:
-        self._host = host
+    ``commit`` puts an operation through the log and returns after its commit. ``may_work`` says whether work that can
+    wait may run now.
+    """
+
+    def __init__(
+        self,
+        state: ContainerState,
+        tier2: ChunkObjects,
+        *,
+        commit: Callable[[ops.ControlOperation], Awaitable[None]],
+        may_work: Callable[[], bool],
+    ) -> None:
+        self._state = state
         self._tier2 = tier2
+        self._commit = commit
         self._may_work = may_work
         self.sweeps = 0
         self.deleted = 0
@@ -79,7 +78,7 @@ class OrphanSweep:
                 complete = await self.sweep()
             except UnavailableError as error:
                 if not self.last_error:
-                    _log.info("sweep_interrupted", container=self._host.state.container_id, reason=str(error))
+                    _log.info("sweep_interrupted", container=self._state.container_id, reason=str(error))
                 self.last_error = str(error)
                 wait_s, retry_s = retry_s, min(retry_s * 2, limits.STORAGE_RETRY_MAX_S)
                 continue
@@ -93,7 +92,7 @@ class OrphanSweep:
         Raises:
             UnavailableError: the store does not answer, or the container stopped.
         """
-        listed_after = self._host.state.committed_sequence
+        listed_after = self._state.committed_sequence
         orphans, complete = await self._list()
         parts = await self._tier2.abandoned_parts(self._is_of_earlier_owner)
         if orphans or parts:
@@ -105,7 +104,7 @@ class OrphanSweep:
             await self._tier2.delete_parts(batch)
             self.deleted += len(batch)
         if self.deleted > before:
-            container = self._host.state.container_id
+            container = self._state.container_id
             _log.info("orphans_deleted", container=container, objects=self.deleted - before)
         self.sweeps += 1
         return complete
@@ -129,7 +128,7 @@ class OrphanSweep:
         return orphans, complete
 
     async def _delete(self, keys: Sequence[str], listed_after: int) -> None:
-        await self._host.commit_control(ops.SweepBarrier(self._tier2.epoch, listed_after))
+        await self._commit(ops.SweepBarrier(self._tier2.epoch, listed_after))
         orphans = [key for key in keys if self._is_orphan(key)]
         if orphans:
             await self._tier2.delete(orphans)
@@ -137,13 +136,13 @@ class OrphanSweep:
         await asyncio.sleep(limits.SWEEP_PAUSE_S)
 
     def _is_orphan(self, key: str) -> bool:
-        state = self._host.state
+        state = self._state
         return self._is_of_earlier_owner(key) and key not in state.object_uses and key not in state.pending_deletes
 
     def _is_of_earlier_owner(self, key: str) -> bool:
         """Whether an earlier owner of this container wrote an object; keys of any other form are none of ours."""
         writer = writer_of_key(key)
-        return writer is not None and writer[0] == self._host.state.container_id and writer[1] < self._tier2.epoch
+        return writer is not None and writer[0] == self._state.container_id and writer[1] < self._tier2.epoch
 
 
 def _batches(keys: Sequence[str]) -> list[Sequence[str]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -37,46 +37,31 @@ if TYPE_CHECKING:
 _logger = structlog.get_logger()
 
 
-class SnapshotHost(Protocol):
-    """What snapshots need of their container."""
-
-    @property
-    def state(self) -> ContainerState:
-        """Committed state."""
-        ...
-
-    @property
-    def epoch(self) -> int:
-        """Epoch of this owner."""
-        ...
-
-    async def commit_control(self, operation: ops.ControlOperation) -> None:
-        """Put an operation through the pipeline and wait for its commit."""
-        ...
-
-    async def confirm_owner(self) -> None:
-        """Raise FencedError when the log has a later owner."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotPorts:
-    """What snapshots are written with. ``slots`` bounds the objects that the process holds in memory to write."""
+    """What snapshots are written with.
 
+    ``commit`` puts an operation through the log and returns after its commit. ``confirm_owner`` raises FencedError when
+    the log has a later owner. ``upload_slots`` bounds the objects that the process holds in memory to write them.
+    """
+
+    state: ContainerState
+    epoch: int
     store: ObjectStore
     tier2: ChunkObjects
     cache: CacheManager
     clock: Clock
     entropy: Entropy
     cluster_id: bytes
-    slots: asyncio.Semaphore
+    upload_slots: asyncio.Semaphore
+    commit: Callable[[ops.ControlOperation], Awaitable[None]]
+    confirm_owner: Callable[[], Awaitable[None]]
 
 
 class Snapshotter:
     """The snapshots of one owner of a container."""
 
-    def __init__(self, host: SnapshotHost, ports: SnapshotPorts) -> None:
-        self._host = host
+    def __init__(self, ports: SnapshotPorts) -> None:
         self._ports = ports
         self._turn = asyncio.Lock()
         self._superseded: dict[str, None] = {}
@@ -100,7 +85,7 @@ class Snapshotter:
                 raise
             except UnavailableError as error:
                 if not self.last_error:
-                    container = self._host.state.container_id
+                    container = self._ports.state.container_id
                     _logger.warning("snapshot_not_stored", container=container, reason=str(error))
                 self.last_error = str(error)
                 taken = False
@@ -114,24 +99,24 @@ class Snapshotter:
             UnavailableError: it cannot be told.
         """
         names = await self._names()
-        if not names or names[-1].epoch <= self._host.epoch:
+        if not names or names[-1].epoch <= self._ports.epoch:
             return names
-        await self._host.confirm_owner()
-        container, newest = self._host.state.container_id, names[-1]
+        await self._ports.confirm_owner()
+        container, newest = self._ports.state.container_id, names[-1]
         raise CorruptionError(
             f"object {newest.key(container)}",
-            f"written by epoch {newest.epoch}, and the log's owner is epoch {self._host.epoch}:"
+            f"written by epoch {newest.epoch}, and the log's owner is epoch {self._ports.epoch}:"
             " the container was restored elsewhere",
         )
 
-    async def check_newest_if_told(self) -> None:
+    async def check_newest_if_reachable(self) -> None:
         """`check_newest`, as far as Tier 2 answers."""
         try:
             await self.check_newest()
         except FencedError:
             raise
         except UnavailableError as error:
-            _logger.info("snapshots_not_listed", container=self._host.state.container_id, reason=str(error))
+            _logger.info("snapshots_not_listed", container=self._ports.state.container_id, reason=str(error))
 
     async def take_last(self, barrier: Callable[[], Awaitable[None]]) -> None:
         """`take` for a container that is closed: within a bound, and what fails is told and left.
@@ -144,11 +129,11 @@ class Snapshotter:
                 await self.take()
         except (TailraceError, OSError, TimeoutError) as error:
             reason = str(error) or f"it takes longer than {limits.SNAPSHOT_LEAVE_DEADLINE_S:g} s"
-            _logger.warning("last_snapshot_not_stored", container=self._host.state.container_id, reason=reason)
+            _logger.warning("last_snapshot_not_stored", container=self._ports.state.container_id, reason=reason)
 
     async def _names(self) -> list[SnapshotName]:
         """The names of the snapshots that are there, the newest one last."""
-        container = self._host.state.container_id
+        container = self._ports.state.container_id
         listed = [parse_key(info.key) async for info in self._ports.store.list(folder(container))]
         return sorted(found[1] for found in listed if found is not None and found[0] == container)
 
@@ -162,7 +147,7 @@ class Snapshotter:
                 are not those that were written.
         """
         async with self._turn:
-            state = self._host.state
+            state = self._ports.state
             if state.committed_sequence == self.sequence:
                 await self.check_newest()
                 return True
@@ -187,24 +172,24 @@ class Snapshotter:
     async def _write_tail(self, runs: Sequence[TailRun]) -> list[tuple[int, ChunkRef]]:
         tail: list[tuple[int, ChunkRef]] = []
         for batch in _batches(runs):
-            async with self._ports.slots:
+            async with self._ports.upload_slots:
                 tail += await self._ports.tier2.write([run.section() for run in batch])
             for run in batch:
                 run.release(self._ports.cache)
         if tail:
             # Nothing but the snapshot needs these objects. From now on each later owner knows of them, too.
-            await self._host.commit_control(ops.AddChunks([], list(dict.fromkeys(ref.object_key for _, ref in tail))))
+            await self._ports.commit(ops.AddChunks([], list(dict.fromkeys(ref.object_key for _, ref in tail))))
         return tail
 
     async def _store(self, sequence: int, body: bytes, tail: Sequence[tuple[int, ChunkRef]]) -> None:
-        ports, container, epoch = self._ports, self._host.state.container_id, self._host.epoch
+        ports, container, epoch = self._ports, self._ports.state.container_id, self._ports.epoch
         key = SnapshotName(epoch, sequence, ports.entropy.token(6).hex()).key(container)
         snapshot = Snapshot(ports.cluster_id, container, epoch, sequence, ports.clock.now_ms(), body, tail)
         await ports.store.put(key, snapshot.encode(key))
 
     async def _remove_older(self, names: Sequence[SnapshotName]) -> None:
         """Keep a few. The newest one of all owners always stays; what cannot be deleted now goes with the next one."""
-        container = self._host.state.container_id
+        container = self._ports.state.container_id
         older = names[: -limits.SNAPSHOTS_KEPT]
         try:
             await self._ports.store.delete([name.key(container) for name in older[: limits.DELETE_BATCH_MAX]])

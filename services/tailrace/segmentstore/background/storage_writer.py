@@ -1,16 +1,16 @@
 """The storage writer: moves a container's bytes and attributes to Tier 2 (design §5).
 
-Per segment it waits for 4 MiB or 30 s, or until the log has too many frames for a quick recovery, whichever comes
-first; small segments of one pass share an object. Nothing is real before its reference is committed through the log, so
-a crash between writing and committing only leaves an orphan object.
+A segment is flushed when 4 MiB are pending, after 30 s, or when the log has too many frames for a quick recovery.
+Small segments of one pass share an object. A reference counts only once it is committed through the log: a crash
+between writing an object and committing its reference leaves an orphan, which a later sweep deletes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import deque
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
@@ -18,12 +18,14 @@ from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, NoSuchSegmentError, SegmentTruncatedError, UnavailableError
 from tailrace.kernel import crc32c
 from tailrace.segmentstore.attributes.attribute_store import AttributeStore
+from tailrace.segmentstore.background.flush_queue import attributes_due
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects, Section
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
+    from tailrace.segmentstore.background.flush_queue import FlushQueue
     from tailrace.segmentstore.cache.segment_reader import SegmentReader
     from tailrace.segmentstore.metadata.fields import ChunkRef
     from tailrace.segmentstore.metadata.segment import PendingAppend, Segment
@@ -34,77 +36,42 @@ _Job: TypeAlias = "list[tuple[Segment, list[PendingAppend]]]"
 _SHARED_MAX_BYTES = limits.FLUSH_THRESHOLD_BYTES
 
 
-class FlushHost(Protocol):
-    """What the storage writer needs of its container."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushPorts:
+    """What the storage writer works with.
 
-    @property
-    def state(self) -> ContainerState:
-        """Committed state."""
-        ...
+    ``commit`` puts an operation through the log and returns after its commit. ``checkpoint_if_due`` writes a checkpoint
+    and truncates the log. ``wants_flush`` says whether the log has too many frames, ``may_delete`` whether no restore
+    needs an object. ``upload_slots`` bounds the objects that the process holds in memory while it writes them.
+    """
 
-    async def commit_control(self, operation: ops.ControlOperation) -> None:
-        """Put an operation through the pipeline and wait for its commit."""
-        ...
-
-    async def checkpoint_if_due(self, *, force: bool = False) -> None:
-        """Write a checkpoint and truncate the log, if enough happened since the last one."""
-        ...
-
-    def checkpoint_wants_flush(self) -> bool:
-        """Whether everything is to be flushed because the log has too many frames."""
-        ...
-
-    def may_delete(self, object_key: str) -> bool:
-        """Whether no restore needs a dereferenced object."""
-        ...
+    state: ContainerState
+    queue: FlushQueue
+    reader: SegmentReader
+    attributes: AttributeStore
+    tier2: ChunkObjects
+    upload_slots: asyncio.Semaphore
+    commit: Callable[[ops.ControlOperation], Awaitable[None]]
+    checkpoint_if_due: Callable[[], Awaitable[None]]
+    wants_flush: Callable[[], bool]
+    may_delete: Callable[[str], bool]
 
 
 class StorageWriter:
-    """Background flushing of one container. ``slots`` bounds the objects that the process holds in memory to write."""
+    """Flushes one container in the background, and deletes the objects that nothing references any more."""
 
-    def __init__(
-        self,
-        host: FlushHost,
-        reader: SegmentReader,
-        attributes: AttributeStore,
-        tier2: ChunkObjects,
-        slots: asyncio.Semaphore,
-    ) -> None:
-        self._host = host
-        self._reader = reader
-        self._attributes = attributes
-        self._tier2 = tier2
-        self._slots = slots
-        self._wake = asyncio.Event()
-        self._flush_now = False
-        self._active: dict[int, Segment] = {}
+    def __init__(self, ports: FlushPorts) -> None:
+        self._ports = ports
+        self._state = ports.state
+        self._queue = ports.queue
+        self._attributes = ports.attributes
+        self._tier2 = ports.tier2
         self._delete_after: dict[str, float] = {}
         self.flushes = 0
         self.last_error = ""
 
-    # -- signals from the container ------------------------------------------------------------------------------
-
-    def appended(self, segment: Segment) -> None:
-        """The segment has new un-tiered bytes or dirty attributes."""
-        if segment.segment_id not in self._active:
-            self._active[segment.segment_id] = segment
-        if segment.flush_deadline == math.inf:
-            segment.flush_deadline = asyncio.get_running_loop().time() + limits.FLUSH_INTERVAL_S
-        if (
-            segment.pending_bytes >= limits.FLUSH_THRESHOLD_BYTES
-            or len(segment.pending) >= limits.FLUSH_PENDING_APPENDS_MAX
-        ):
-            self._wake.set()
-
-    def pressure(self) -> None:
-        """There is no room: flush everything now."""
-        self._flush_now = True
-        self._wake.set()
-
-    # -- the loop ------------------------------------------------------------------------------------------------
-
     async def run(self) -> None:
-        """Flush until cancelled. An unavailable store is tried again, for ever; the pipeline fills up meanwhile."""
+        """Flush until cancelled. Retry without end while Tier 2 is unavailable; appends are throttled meanwhile."""
         retry_s = limits.STORAGE_RETRY_MIN_S
         while True:
             try:
@@ -113,58 +80,28 @@ class StorageWriter:
                 self.last_error = ""
             except UnavailableError as error:
                 if not self.last_error:
-                    _log.warning("tier2_unavailable", container=self._host.state.container_id, reason=str(error))
+                    _log.warning("tier2_unavailable", container=self._state.container_id, reason=str(error))
                 self.last_error = str(error)
                 await asyncio.sleep(retry_s)
                 retry_s = min(retry_s * 2, limits.STORAGE_RETRY_MAX_S)
                 continue
-            if self._flush_now or self._due(flush_now=False):
+            if self._queue.must_flush_now or self._queue.due(self._state.segments, flush_now=False):
                 continue
-            self._wake.clear()
-            try:
-                async with asyncio.timeout(limits.FLUSH_TICK_S):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
-
-    def _due(self, *, flush_now: bool) -> list[Segment]:
-        now = asyncio.get_running_loop().time()
-        due = []
-        for segment_id, segment in list(self._active.items()):
-            if self._host.state.segments.get(segment_id) is not segment:
-                del self._active[segment_id]  # deleted or merged: its bytes belong to another one now
-                continue
-            if segment.flushing:
-                continue
-            if (
-                segment.pending_bytes >= limits.FLUSH_THRESHOLD_BYTES
-                or len(segment.pending) >= limits.FLUSH_PENDING_APPENDS_MAX
-                or (segment.pending and (flush_now or segment.flush_deadline <= now))
-                or self._attributes_due(segment, now)
-            ):
-                due.append(segment)
-        return due
-
-    @staticmethod
-    def _attributes_due(segment: Segment, now: float) -> bool:
-        count = len(segment.dirty)
-        return count >= limits.FLUSH_ATTRIBUTES_THRESHOLD or (
-            count >= limits.FLUSH_ATTRIBUTES_AGED_THRESHOLD and segment.flush_deadline <= now
-        )
+            await self._queue.wait()
 
     async def _one_pass(self) -> None:
-        flush_now, self._flush_now = self._flush_now, False
-        due = self._due(flush_now=flush_now or self._host.checkpoint_wants_flush())
+        flush_now = self._queue.take_flush_now() or self._ports.wants_flush()
+        due = self._queue.due(self._state.segments, flush_now=flush_now)
         if due:
             await self._flush(due)
         await self._delete_objects()
-        await self._host.checkpoint_if_due()
+        await self._ports.checkpoint_if_due()
 
     async def flush_all(self, through_frame: int) -> None:
-        """Move all bytes of the log's frames up to that one to Tier 2, whatever is appended meanwhile."""
+        """Move the bytes of all log frames up to that one to Tier 2; later appends may be left."""
         while pending := [
             segment
-            for segment in self._host.state.segments.values()
+            for segment in self._state.segments.values()
             if any(item.frame_sequence <= through_frame for item in segment.pending)
         ]:
             await self._flush([segment for segment in pending if not segment.flushing])
@@ -174,25 +111,22 @@ class StorageWriter:
     async def _flush(self, segments: Sequence[Segment]) -> None:
         for segment in segments:
             segment.flushing = True
-            self._host.state.flushing[segment.segment_id] = None
+            self._state.flushing[segment.segment_id] = None
         try:
             await self._write_all(_jobs(segments))
             now = asyncio.get_running_loop().time()
             for segment in segments:
-                if self._attributes_due(segment, now):
+                if attributes_due(segment, now):
                     await self._flush_attributes(segment)
         finally:
             for segment in segments:
                 segment.flushing = False
-                del self._host.state.flushing[segment.segment_id]
+                del self._state.flushing[segment.segment_id]
         self._settle(segments)
 
     def _settle(self, segments: Sequence[Segment]) -> None:
-        deadline = asyncio.get_running_loop().time() + limits.FLUSH_INTERVAL_S
         for segment in segments:
-            segment.flush_deadline = deadline if segment.pending else math.inf
-            if not segment.pending and not segment.dirty:
-                self._active.pop(segment.segment_id, None)
+            self._queue.flushed(segment)
             AttributeStore.evict(segment)
 
     async def _write_all(self, jobs: Sequence[_Job]) -> None:
@@ -213,7 +147,7 @@ class StorageWriter:
                     except Exception as error:
                         failed = failed or error
                 if refs:
-                    await self._host.commit_control(ops.AddChunks(refs, self._tier2.take_uncertain()))
+                    await self._ports.commit(ops.AddChunks(refs, self._tier2.take_uncertain()))
                     self.flushes += 1
         finally:
             for upload in uploads:
@@ -224,7 +158,7 @@ class StorageWriter:
 
     async def _upload(self, job: _Job) -> list[tuple[int, ChunkRef]]:
         """Write one object with the runs of a job; returns the references that are now to be committed."""
-        async with self._slots:
+        async with self._ports.upload_slots:
             sections = []
             for segment, run in job:
                 try:
@@ -240,7 +174,7 @@ class StorageWriter:
         if start >= end:
             raise SegmentTruncatedError(segment.name, segment.start_offset)
         name, segment_id = segment.name, segment.segment_id
-        data = memoryview(await self._reader.read_range(segment, start, end, self._alive))
+        data = memoryview(await self._ports.reader.read_range(segment, start, end, self._alive))
         for item in run:
             if item.offset < start:
                 continue  # partly truncated: its first bytes are gone
@@ -253,7 +187,7 @@ class StorageWriter:
         return Section(segment_id, name, start, data)
 
     def _alive(self, segment: Segment) -> bool:
-        return self._host.state.segments.get(segment.segment_id) is segment
+        return self._state.segments.get(segment.segment_id) is segment
 
     async def _flush_attributes(self, segment: Segment) -> None:
         try:
@@ -263,24 +197,24 @@ class StorageWriter:
                 raise
             return  # deleted or merged meanwhile, and its pages with it
         if flush is not None:
-            await self._host.commit_control(flush.operation)
+            await self._ports.commit(flush.operation)
             segment.dirty.settle_items(flush.items)
 
     # -- deletions -----------------------------------------------------------------------------------------------
 
     async def _delete_objects(self) -> None:
         """Delete dereferenced objects once no reader can still be at them, and no restore needs them (design §5)."""
-        pending = self._host.state.pending_deletes
+        pending = self._state.pending_deletes
         now = asyncio.get_running_loop().time()
         for key in pending:
             self._delete_after.setdefault(key, now + limits.DELETE_DELAY_S)
-        may_delete = self._host.may_delete
+        may_delete = self._ports.may_delete
         ready = [key for key in pending if self._delete_after[key] <= now and may_delete(key)]
         ready = ready[: limits.DELETE_BATCH_MAX]
         if not ready:
             return
         await self._tier2.delete(ready)
-        await self._host.commit_control(ops.ObjectsDeleted(ready))
+        await self._ports.commit(ops.ObjectsDeleted(ready))
         for key in ready:
             del self._delete_after[key]
 

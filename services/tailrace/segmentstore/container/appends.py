@@ -1,4 +1,4 @@
-"""Appends of a container: conditions, room, staging (design §3.2, §3.3)."""
+"""The append path: checks conditions, takes room in log and cache, stages the append (design §3.2, §3.3)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from tailrace.segmentstore.api import (
     AttributeUpdate,
     Buffer,
 )
-from tailrace.segmentstore.container.lifecycle import ContainerLife
 from tailrace.segmentstore.container.operation_processor import StagedAppend
 from tailrace.segmentstore.metadata import attribute_stage
 from tailrace.segmentstore.metadata import operations as ops
@@ -28,25 +27,34 @@ from tailrace.segmentstore.metadata import operations as ops
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tailrace.segmentstore.attributes.attribute_store import AttributeStore
+    from tailrace.segmentstore.container.core import ContainerCore
     from tailrace.segmentstore.metadata.segment import Segment
 
 
 _logger = structlog.get_logger()
 
 
-class SegmentAppends(ContainerLife):
-    """The part of a container that takes appends."""
+class AppendPath:
+    """Takes the appends of one container."""
 
-    def submit_append(self, request: AppendRequest) -> asyncio.Future[None] | None:
+    def __init__(self, core: ContainerCore, attributes: AttributeStore) -> None:
+        self._core = core
+        self._cache = core.cache
+        self._attributes = attributes
+        self._loading: dict[tuple[int, bytes], asyncio.Future[None]] = {}
+
+    def submit(self, request: AppendRequest) -> asyncio.Future[None] | None:
         """See `SegmentContainer.submit_append`."""
         try:
-            return self._submit(request)
+            return self._stage(request)
         except TailraceError as error:
             request.failed(request, error)
             return None
 
-    def _submit(self, request: AppendRequest) -> asyncio.Future[None] | None:
-        segment = self._staged(request.segment)
+    def _stage(self, request: AppendRequest) -> asyncio.Future[None] | None:
+        core = self._core
+        segment = core.staged_segment(request.segment)
         if segment.staged_sealed:
             raise SegmentSealedError(segment.name)
         attribute_stage.check_updates(segment, request.updates)
@@ -57,15 +65,16 @@ class SegmentAppends(ContainerLife):
             values = attribute_stage.final_values(segment, request.updates, offset)
         except attribute_stage.AttributesMissingError as missing:
             return self._load_attributes(segment, missing.attribute_ids)
-        if (again := self._space.check(ops.append_body_max(request.length, len(values)))) is not None:
+        if (again := core.admission.check(ops.append_body_max(request.length, len(values)))) is not None:
             return again
         blocks = 0
         if request.length:
-            if (turn := self._cache.throttle.ask(request.length)) is not None:
+            cache = self._cache
+            if (turn := cache.throttle.ask(request.length)) is not None:
                 return turn
-            blocks = self._cache.blocks_for(request.length, 1 + request.length // limits.FRAME_PIECE_MIN_BYTES)
-            if not self._cache.reserve(blocks):
-                return self._cache.room()
+            blocks = cache.blocks_for(request.length, 1 + request.length // limits.FRAME_PIECE_MIN_BYTES)
+            if not cache.reserve(blocks):
+                return cache.room()
         crc = 0
         for part in request.data:
             crc = crc32c(part, crc)
@@ -74,16 +83,15 @@ class SegmentAppends(ContainerLife):
         segment.latest.update(values)
         segment.inflight += 1
         header = ops.append_header(segment.segment_id, offset, request.length, crc, values)
-        self._processor.stage_append(item, header, request.data)
+        core.processor.stage_append(item, header, request.data)
         return None
 
     async def append(
         self,
         segment: str,
         data: Sequence[Buffer],
-        updates: Sequence[AttributeUpdate] = (),
-        *,
-        expected_offset: int = -1,
+        updates: Sequence[AttributeUpdate],
+        expected_offset: int,
     ) -> tuple[int, int]:
         """See `SegmentContainer.append`."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -98,18 +106,20 @@ class SegmentAppends(ContainerLife):
 
         length = sum(len(part) for part in data)
         request = AppendRequest(segment, data, length, updates, completed, failed, expected_offset)
-        while (wait := self.submit_append(request)) is not None:
+        while (wait := self.submit(request)) is not None:
             await asyncio.shield(wait)
         await done
         return request.offset, request.new_length
+
+    # -- attributes that conditions need -------------------------------------------------------------------------
 
     def _load_attributes(self, segment: Segment, attribute_ids: list[bytes]) -> asyncio.Future[None]:
         key = (segment.segment_id, attribute_ids[0])
         loaded = self._loading.get(key)
         if loaded is None:
-            # Not the task itself: when the container stops that is cancelled, its waiters must not be.
+            # Not the task itself: a stop cancels the task, and must not cancel those that wait for it.
             loaded = self._loading[key] = asyncio.get_running_loop().create_future()
-            running = self._spawn(self._load_until_there(segment, attribute_ids))
+            running = self._core.spawn(self._load_until_there(segment, attribute_ids))
             running.add_done_callback(lambda _: self._loaded(key))
         return loaded
 
@@ -119,12 +129,13 @@ class SegmentAppends(ContainerLife):
             loaded.set_result(None)
 
     async def _load_until_there(self, segment: Segment, attribute_ids: list[bytes]) -> None:
-        """Load attributes; while Tier 2 does not answer the append waits, nothing is failed (design §3)."""
+        """Load attributes; retry while Tier 2 is unavailable, so that the append waits and does not fail."""
         delay_s = limits.STORAGE_RETRY_MIN_S
         while True:
             try:
                 return await self._attributes.load(segment, attribute_ids)
             except UnavailableError as error:
-                _logger.warning("attributes_not_loaded", container=self._id, segment=segment.name, reason=str(error))
+                container = self._core.container_id
+                _logger.warning("attributes_not_loaded", container=container, segment=segment.name, reason=str(error))
             await asyncio.sleep(delay_s)
             delay_s = min(delay_s * 2, limits.STORAGE_RETRY_MAX_S)

@@ -11,39 +11,29 @@ from tailrace.segmentstore.metadata import checkpoint
 from tailrace.segmentstore.metadata import operations as ops
 
 if TYPE_CHECKING:
-    from tailrace.common.ports import Clock
-    from tailrace.log.port import DurableLog
-    from tailrace.segmentstore.container.committer import Committer
-    from tailrace.segmentstore.container.log_admission import LogAdmission
-    from tailrace.segmentstore.container.operation_processor import OperationProcessor
-    from tailrace.segmentstore.metadata.state import ContainerState
+    from tailrace.segmentstore.container.core import ContainerCore
 
 
 class Checkpointer:
-    """Bounds the replay of one container's log."""
+    """Bounds how much of its log a container replays."""
 
-    def __init__(
-        self,
-        state: ContainerState,
-        processor: OperationProcessor,
-        log: DurableLog,
-        committer: Committer,
-        clock: Clock,
-        space: LogAdmission,
-    ) -> None:
-        self._state = state
-        self._processor = processor
-        self._log = log
-        self._committer = committer
-        self._clock = clock
-        self._space = space
+    def __init__(self, core: ContainerCore) -> None:
+        self._core = core
+        self._state = core.state
+        self._log = core.log
+        self._committer = core.committer
         self._bytes = 0
         self._operations = 0
-        self._frames = log.log_start
+        self._frames = 0
         self._body_bytes = 0
         self._keep_from = 0
-        self._old_epochs = log.epochs_at_opening >= limits.LOG_EPOCHS_PER_CHECKPOINT
+        self._old_epochs = False
         self._running = False
+
+    def begin(self) -> None:
+        """Count from the log's start; call it once the log is open and recovered."""
+        self._frames = self._log.log_start
+        self._old_epochs = self._log.epochs_at_opening >= limits.LOG_EPOCHS_PER_CHECKPOINT
 
     async def run_if_due(self, *, force: bool = False) -> None:
         """Write a checkpoint when enough was logged since the last one, then truncate the log below what is needed.
@@ -53,25 +43,27 @@ class Checkpointer:
         Raises:
             DiskFullError: there is no room for a forced one; others are left for later then.
         """
+        self._core.admission.check_disk_again()
         if self._running:
             return
         self._running = True
         try:
             if force or self._due():
                 await self._run(force)
-            elif self._space.full_reason:
+            elif self._core.admission.full_reason:
                 await self._truncate_log()
         finally:
             self._running = False
 
     def _due(self) -> bool:
         interval_bytes = limits.CHECKPOINT_INTERVAL_BYTES
-        if self._space.full_reason:
+        if self._core.admission.full_reason:
             interval_bytes //= limits.CHECKPOINT_FULL_DISK_FACTOR
+        processor = self._core.processor
         return (
             self._old_epochs
-            or self._processor.written_bytes - self._bytes >= interval_bytes
-            or self._processor.operations - self._operations >= limits.CHECKPOINT_INTERVAL_OPERATIONS
+            or processor.written_bytes - self._bytes >= interval_bytes
+            or processor.operations - self._operations >= limits.CHECKPOINT_INTERVAL_OPERATIONS
             or self._has_many_frames()
         )
 
@@ -102,8 +94,9 @@ class Checkpointer:
     async def _run(self, force: bool) -> None:
         if not await self._room(self._body_bytes, force):
             return
-        written, count, frames = self._processor.written_bytes, self._processor.operations, self._log.next_sequence
-        self._state.forget_merged(self._clock.now_ms() - int(limits.MERGED_SOURCES_REMEMBERED_S * 1000))
+        processor = self._core.processor
+        written, count, frames = processor.written_bytes, processor.operations, self._log.next_sequence
+        self._state.forget_merged(self._core.clock.now_ms() - int(limits.MERGED_SOURCES_REMEMBERED_S * 1000))
         last = self._committer.last_frame
         keep_from = 0
         if last is not None:
@@ -112,7 +105,7 @@ class Checkpointer:
         self._body_bytes = len(body)
         if not await self._room(len(body), force):
             return
-        future = self._processor.stage_control(ops.Checkpoint(as_of, body))
+        future = processor.stage_control(ops.Checkpoint(as_of, body))
         self._bytes, self._operations, self._frames, self._old_epochs = written, count, frames, False
         await future
         self._keep_from = keep_from
@@ -122,7 +115,7 @@ class Checkpointer:
         """Whether a checkpoint may be staged now."""
         while True:
             try:
-                again = self._space.check_background(body_bytes)
+                again = self._core.admission.check_background(body_bytes)
             except DiskFullError:
                 if wait:
                     raise

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
-from tailrace.common.errors import (
-    BadRequestError,
-    NoSuchSegmentError,
-    SegmentTruncatedError,
-)
 from tailrace.segmentstore.api import (
-    NULL_ATTRIBUTE,
+    AppendRequest,
+    AttributeUpdate,
+    Buffer,
     ChunkListing,
     ContainerStatus,
+    MergeResult,
     ReadResult,
     SegmentKind,
     SegmentProperties,
 )
-from tailrace.segmentstore.container.appends import SegmentAppends
-from tailrace.segmentstore.container.lifecycle import ContainerPorts
-from tailrace.segmentstore.container.segment_operations import SegmentControl
+from tailrace.segmentstore.attributes.attribute_store import AttributeStore
+from tailrace.segmentstore.background.flush_queue import FlushQueue
+from tailrace.segmentstore.cache.segment_reader import SegmentReader
+from tailrace.segmentstore.container.appends import AppendPath
+from tailrace.segmentstore.container.background_tasks import BackgroundTasks
+from tailrace.segmentstore.container.core import ContainerCore, ContainerPorts, ContainerStorage
+from tailrace.segmentstore.container.lifecycle import Lifecycle
+from tailrace.segmentstore.container.reads import ReadPath
+from tailrace.segmentstore.container.segment_operations import SegmentOperations
+from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,81 +34,161 @@ if TYPE_CHECKING:
 __all__ = ["Container", "ContainerPorts"]
 
 
-class Container(SegmentAppends, SegmentControl):
-    """Implements `segmentstore.api.SegmentContainer` over a durable log, an object store and the worker's cache."""
+class Container:
+    """Implements `segmentstore.api.SegmentContainer`: a façade over parts that share a `ContainerCore`.
 
-    # -- attributes ----------------------------------------------------------------------------------------------
+    ``core``, ``storage`` and ``background`` are public for the tests and the simulator, which look inside.
+    """
+
+    def __init__(self, container_id: int, epoch: int, ports: ContainerPorts) -> None:
+        core = ContainerCore(container_id, epoch, ports, FlushQueue())
+        tier2 = ChunkObjects(
+            ports.store,
+            ports.cluster_id,
+            container_id,
+            epoch,
+            ports.entropy,
+            confirm_owner=core.confirm_owner_or_stop,
+        )
+        attributes = AttributeStore(tier2, ports.pages)
+        reader = SegmentReader(ports.cache, ports.log, tier2, core.spawn)
+        self.core = core
+        self.state = core.state
+        self.storage = ContainerStorage(tier2=tier2, attributes=attributes, reader=reader)
+        self.background = BackgroundTasks(core, self.storage)
+        self._ownership = core.ownership
+        self._appends = AppendPath(core, attributes)
+        self._operations = SegmentOperations(core, attributes)
+        self._reads = ReadPath(core, self.storage)
+        self._lifecycle = Lifecycle(core, attributes, self.background)
+
+    @property
+    def container_id(self) -> int:
+        """Number of the container."""
+        return self.core.container_id
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of this owner."""
+        return self.core.epoch
+
+    # -- lifecycle -----------------------------------------------------------------------------------------------
+
+    async def start(self, nonce: bytes) -> None:
+        """See `Lifecycle.start`."""
+        await self._lifecycle.start(nonce)
+
+    async def close(self, *, flush: bool = False) -> None:
+        """See `Lifecycle.close`."""
+        await self._lifecycle.close(flush)
+
+    def leave(self) -> None:
+        """See `Lifecycle.leave`."""
+        self._lifecycle.leave()
+
+    async def wait_stopped(self) -> Exception:
+        """See `Lifecycle.wait_stopped`."""
+        return await self._lifecycle.wait_stopped()
+
+    # -- ownership -----------------------------------------------------------------------------------------------
+
+    def may_answer(self) -> bool:
+        """See `SegmentContainer.may_answer`."""
+        return self._ownership.may_answer()
+
+    async def wait_owner(self) -> None:
+        """See `SegmentContainer.wait_owner`."""
+        self.core.check_running()
+        await self._ownership.wait()
+        self.core.check_running()
+
+    # -- appends -------------------------------------------------------------------------------------------------
+
+    def submit_append(self, request: AppendRequest) -> asyncio.Future[None] | None:
+        """See `SegmentContainer.submit_append`."""
+        return self._appends.submit(request)
+
+    async def append(
+        self,
+        segment: str,
+        data: Sequence[Buffer],
+        updates: Sequence[AttributeUpdate] = (),
+        *,
+        expected_offset: int = -1,
+    ) -> tuple[int, int]:
+        """See `SegmentContainer.append`."""
+        return await self._appends.append(segment, data, updates, expected_offset)
+
+    # -- operations on segments ----------------------------------------------------------------------------------
+
+    async def create_segment(
+        self,
+        segment: str,
+        *,
+        kind: SegmentKind = SegmentKind.STREAM,
+        key_length: int = 0,
+        attributes: Sequence[tuple[bytes, int]] = (),
+    ) -> None:
+        """See `SegmentContainer.create_segment`."""
+        await self._operations.create_segment(segment, kind, key_length, attributes)
+
+    async def seal(self, segment: str) -> int:
+        """See `SegmentContainer.seal`."""
+        return await self._operations.seal(segment)
+
+    async def truncate(self, segment: str, offset: int) -> None:
+        """See `SegmentContainer.truncate`."""
+        await self._operations.truncate(segment, offset)
+
+    async def delete(self, segment: str) -> None:
+        """See `SegmentContainer.delete`."""
+        await self._operations.delete(segment)
+
+    async def merge(self, target: str, source: str, updates: Sequence[AttributeUpdate] = ()) -> MergeResult:
+        """See `SegmentContainer.merge`."""
+        return await self._operations.merge(target, source, updates)
+
+    async def update_attributes(self, segment: str, updates: Sequence[AttributeUpdate]) -> None:
+        """See `SegmentContainer.update_attributes`."""
+        await self._operations.update_attributes(segment, updates)
+
+    # -- reads ---------------------------------------------------------------------------------------------------
 
     async def info(self, segment: str) -> SegmentProperties:
         """See `SegmentContainer.info`."""
-        return self._committed(segment).properties()
+        return self.core.committed_segment(segment).properties()
 
     async def get_attributes(self, segment: str, attribute_ids: Sequence[bytes]) -> dict[bytes, int]:
         """See `SegmentContainer.get_attributes`."""
-        target = self._committed(segment)
-        values = await self._attributes.get(target, attribute_ids)
-        return self._of_living(target, values)
+        return await self._reads.get_attributes(segment, attribute_ids)
 
     async def iterate_attributes(
         self, segment: str, from_id: bytes, to_id: bytes, limit: int
     ) -> list[tuple[bytes, int]]:
         """See `SegmentContainer.iterate_attributes`."""
-        target = self._committed(segment)
-        return self._of_living(target, await self._attributes.iterate(target, from_id, to_id, limit))
+        return await self._reads.iterate_attributes(segment, from_id, to_id, limit)
 
     async def writer_state(self, segment: str, writer_id: bytes) -> int:
         """See `SegmentContainer.writer_state`."""
-        target = self._staged(segment)
-        if target.kind & SegmentKind.TABLE:
-            raise BadRequestError(f"{segment} is a table segment, it takes no events")
-        if target.inflight or target.segment_id not in self.state.segments:
-            await self._barrier()
-        values = await self.get_attributes(segment, [writer_id])
-        # Bring it into the pipeline's reach, so that the writer's first append need not wait.
-        self._attributes.make_room(target)
-        await self._attributes.load(target, [writer_id])
-        return values.get(writer_id, NULL_ATTRIBUTE)
-
-    # -- reads ---------------------------------------------------------------------------------------------------
+        return await self._reads.writer_state(segment, writer_id)
 
     async def read(self, segment: str, offset: int, max_length: int, *, wait: bool) -> ReadResult:
         """See `SegmentContainer.read`."""
-        target = self._committed(segment)
-        while True:
-            self._check_serving()
-            if not self._alive(target):
-                raise NoSuchSegmentError(segment)
-            if offset < target.start_offset:
-                raise SegmentTruncatedError(segment, target.start_offset)
-            if offset < target.length:
-                return await self._reader.read(target, offset, max_length, self._alive)
-            if target.sealed:
-                if offset > target.length:
-                    raise BadRequestError(f"offset {offset} is beyond the end {target.length} of sealed {segment}")
-                return ReadResult(offset, (), 0, True, True, _nothing)
-            if not wait:
-                return ReadResult(offset, (), 0, True, False, _nothing)
-            self._owner.waiting_reads += 1
-            try:
-                await target.changed()
-            finally:
-                self._owner.waiting_reads -= 1
+        return await self._reads.read(segment, offset, max_length, wait)
 
     async def read_exact(self, segment: str, offset: int, length: int) -> bytes:
         """See `SegmentContainer.read_exact`."""
-        target = self._committed(segment)
-        if offset < target.start_offset:
-            raise SegmentTruncatedError(segment, target.start_offset)
-        return bytes(await self._reader.read_range(target, offset, offset + length, self._alive))
+        return await self._reads.read_exact(segment, offset, length)
 
     async def list_chunks(self, segment: str) -> list[ChunkListing]:
         """See `SegmentContainer.list_chunks`."""
-        refs = list(self._committed(segment).chunks)
-        return [
-            ChunkListing(ref.object_key, ref.segment_offset, ref.length, await self._tier2.exists(ref)) for ref in refs
-        ]
+        return await self._reads.list_chunks(segment)
 
     # -- for the tools -------------------------------------------------------------------------------------------
+
+    async def flush_to_storage(self) -> None:
+        """See `SegmentContainer.flush_to_storage`."""
+        await self.background.flush_to_storage()
 
     def segment_names(self) -> list[str]:
         """See `SegmentContainer.segment_names`."""
@@ -110,31 +196,27 @@ class Container(SegmentAppends, SegmentControl):
 
     def status(self) -> ContainerStatus:
         """See `SegmentContainer.status`."""
-        state = self.state
+        core, state, background, storage = self.core, self.state, self.background, self.storage
         details = {
-            "tier2_bytes_written": self._tier2.bytes_written,
-            "tier2_objects_written": self._tier2.objects_written,
+            "tier2_bytes_written": storage.tier2.bytes_written,
+            "tier2_objects_written": storage.tier2.objects_written,
             "tier2_objects": len(state.object_uses),
-            "flushes": self._writer.flushes,
-            "tier2_bytes_compacted": self._compaction.written_bytes,
-            "orphans_deleted": self._sweep.deleted,
-            "cache_hits": self._reader.cache_hits,
-            "tier2_fetches": self._reader.fetches,
-            "index_page_bytes": self._attributes.cached_page_bytes,
+            "flushes": background.writer.flushes,
+            "tier2_bytes_compacted": background.compaction.written_bytes,
+            "orphans_deleted": background.sweep.deleted,
+            "cache_hits": storage.reader.cache_hits,
+            "tier2_fetches": storage.reader.fetches,
+            "index_page_bytes": storage.attributes.cached_page_bytes,
         }
         return ContainerStatus(
-            self._id,
-            self._phase,
-            self._reason or self._writer.last_error or self._space.full_reason,
-            self._epoch,
-            len(state.segments),
-            self._log.stored_bytes,
-            sum(segment.pending_bytes for segment in state.segments.values()),
-            len(state.pending_deletes),
-            state.committed_sequence,
-            details,
+            container_id=core.container_id,
+            state=core.phase,
+            reason=core.reason or background.writer.last_error or core.disk_full_reason(),
+            epoch=core.epoch,
+            segments=len(state.segments),
+            log_bytes=core.log.stored_bytes,
+            untiered_bytes=sum(segment.pending_bytes for segment in state.segments.values()),
+            pending_deletes=len(state.pending_deletes),
+            last_sequence=state.committed_sequence,
+            details=details,
         )
-
-
-def _nothing() -> None:
-    """Nothing is pinned."""

@@ -97,7 +97,7 @@ class LogAdmission:
             _logger.error("log_disk_full", container=self._container_id, reason=self.full_reason)
             self._became_full()
 
-    def look_again(self) -> None:
+    def check_disk_again(self) -> None:
         """Tell when a full disk has room again."""
         if not self.full_reason:
             return

@@ -1,4 +1,4 @@
-"""Operations on a container's segments that are no appends: each is checked against the staged state and staged."""
+"""Operations on segments other than appends: each is checked against the staged state, then staged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from tailrace.segmentstore.api import (
     MergeResult,
     SegmentKind,
 )
-from tailrace.segmentstore.container.lifecycle import ContainerLife
 from tailrace.segmentstore.metadata import attribute_stage
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.metadata.segment import Segment
@@ -30,75 +29,84 @@ from tailrace.segmentstore.metadata.segment import Segment
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tailrace.segmentstore.attributes.attribute_store import AttributeStore
+    from tailrace.segmentstore.container.core import ContainerCore
     from tailrace.segmentstore.metadata.fields import Attributes
 
 
-class SegmentControl(ContainerLife):
-    """The part of a container that creates, changes and removes segments."""
+class SegmentOperations:
+    """Creates, changes and deletes the segments of one container."""
+
+    def __init__(self, core: ContainerCore, attributes: AttributeStore) -> None:
+        self._core = core
+        self._state = core.state
+        self._clock = core.clock
+        self._attributes = attributes
 
     async def create_segment(
         self,
         segment: str,
-        *,
-        kind: SegmentKind = SegmentKind.STREAM,
-        key_length: int = 0,
-        attributes: Sequence[tuple[bytes, int]] = (),
+        kind: SegmentKind,
+        key_length: int,
+        attributes: Sequence[tuple[bytes, int]],
     ) -> None:
         """See `SegmentContainer.create_segment`."""
         check_segment_name(segment)
         if not 0 <= key_length <= limits.ATTRIBUTE_KEY_MAX_BYTES:
             raise BadRequestError(f"key length {key_length} is not between 0 and {limits.ATTRIBUTE_KEY_MAX_BYTES}")
-        await self._control_room()
-        if segment in self.state.staged_by_name:
-            await self._barrier()
+        await self._core.admit_control()
+        if segment in self._state.staged_by_name:
+            await self._core.barrier()
             raise SegmentExistsError(segment)
-        if len(self.state.staged_by_name) >= limits.ACTIVE_SEGMENTS_PER_CONTAINER_MAX:
-            raise OverloadedError(f"container {self._id} has {len(self.state.staged_by_name)} segments, its bound")
+        if len(self._state.staged_by_name) >= limits.ACTIVE_SEGMENTS_PER_CONTAINER_MAX:
+            raise OverloadedError(
+                f"container {self._core.container_id} has {len(self._state.staged_by_name)} segments, its bound"
+            )
         now = self._clock.now_ms()
-        identifier = self._processor.next_sequence
+        identifier = self._core.processor.next_sequence
         values = [(CREATION_TIME, now), (EVENT_COUNT, 0), *attributes]
         created = Segment(identifier, segment, kind, key_length, now)
         created.latest.update(values)
-        self.state.staged_by_name[segment] = self.state.staged_creates[identifier] = created
-        await self._processor.stage_control(ops.Create(identifier, segment, kind, key_length, now, values))
+        self._state.staged_by_name[segment] = self._state.staged_creates[identifier] = created
+        await self._core.processor.stage_control(ops.Create(identifier, segment, kind, key_length, now, values))
 
     async def seal(self, segment: str) -> int:
         """See `SegmentContainer.seal`."""
-        await self._control_room()
-        target = self._staged(segment)
+        await self._core.admit_control()
+        target = self._core.staged_segment(segment)
         if target.staged_sealed:
-            await self._barrier()
+            await self._core.barrier()
             raise SegmentSealedError(segment)
         target.staged_sealed = True
-        await self._processor.stage_control(ops.Seal(target.segment_id, self._clock.now_ms()))
+        await self._core.processor.stage_control(ops.Seal(target.segment_id, self._clock.now_ms()))
         return target.length
 
     async def truncate(self, segment: str, offset: int) -> None:
         """See `SegmentContainer.truncate`."""
-        await self._control_room(gives_space=True)
-        target = self._staged(segment)
+        await self._core.admit_control(gives_space=True)
+        target = self._core.staged_segment(segment)
         if not target.staged_start <= offset <= target.staged_length:
             raise SegmentTruncatedError(segment, target.staged_start)
         if offset == target.staged_start:
-            await self._barrier()
+            await self._core.barrier()
             return
         target.staged_start = offset
-        await self._processor.stage_control(ops.Truncate(target.segment_id, offset))
+        await self._core.processor.stage_control(ops.Truncate(target.segment_id, offset))
 
     async def delete(self, segment: str) -> None:
         """See `SegmentContainer.delete`."""
-        await self._control_room(gives_space=True)
-        target = self._staged(segment)
-        del self.state.staged_by_name[segment]
+        await self._core.admit_control(gives_space=True)
+        target = self._core.staged_segment(segment)
+        del self._state.staged_by_name[segment]
         target.staged_gone = target.staged_sealed = True
-        await self._processor.stage_control(ops.Delete(target.segment_id))
+        await self._core.processor.stage_control(ops.Delete(target.segment_id))
 
-    async def merge(self, target: str, source: str, updates: Sequence[AttributeUpdate] = ()) -> MergeResult:
+    async def merge(self, target: str, source: str, updates: Sequence[AttributeUpdate]) -> MergeResult:
         """See `SegmentContainer.merge`."""
-        await self._control_room()
+        await self._core.admit_control()
         while True:
-            into = self._staged(target)
-            origin = self.state.staged_by_name.get(source)
+            into = self._core.staged_segment(target)
+            origin = self._state.staged_by_name.get(source)
             if origin is None:
                 return await self._merged_before(into, source)
             if origin is into:
@@ -106,10 +114,10 @@ class SegmentControl(ContainerLife):
             if (into.kind | origin.kind) & SegmentKind.TABLE:
                 raise BadRequestError(f"{source} and {target} cannot be merged: one is a table segment")
             attribute_stage.check_updates(into, updates)
-            added = AttributeUpdate(EVENT_COUNT, AttributeUpdateType.ACCUMULATE, self.state.merge_event_count(origin))
+            added = AttributeUpdate(EVENT_COUNT, AttributeUpdateType.ACCUMULATE, self._state.merge_event_count(origin))
             if absent := attribute_stage.missing(into, updates):
                 await self._attributes.load(into, absent)
-                await self._control_room()
+                await self._core.admit_control()
                 continue
             break
         if into.staged_sealed:
@@ -125,34 +133,34 @@ class SegmentControl(ContainerLife):
         into.staged_length += length
         into.latest.update(values)
         into.inflight += 1
-        del self.state.staged_by_name[origin.name]
+        del self._state.staged_by_name[origin.name]
         origin.staged_gone = origin.staged_sealed = True
         operation = ops.Merge(into.segment_id, origin.segment_id, offset, length, self._clock.now_ms(), values)
-        await self._processor.stage_control(operation)
+        await self._core.processor.stage_control(operation)
         return MergeResult(offset, offset + length)
 
     async def _merged_before(self, target: Segment, source: str) -> MergeResult:
         """The answer to a merge that happened already (it may still be on its way to the log)."""
-        await self._barrier()
-        known = self.state.merged.get(source)
+        await self._core.barrier()
+        known = self._state.merged.get(source)
         if known is None or known.target_id != target.segment_id:
             raise NoSuchSegmentError(source)
         return MergeResult(known.target_offset, target.length)
 
     async def update_attributes(self, segment: str, updates: Sequence[AttributeUpdate]) -> None:
         """See `SegmentContainer.update_attributes`."""
-        await self._control_room()
+        await self._core.admit_control()
         while True:
-            target = self._staged(segment)
+            target = self._core.staged_segment(segment)
             attribute_stage.check_updates(target, updates)
             absent = attribute_stage.missing(target, updates)
             if not absent:
                 break
             await self._attributes.load(target, absent)
-            await self._control_room()
+            await self._core.admit_control()
         if target.staged_sealed:
             raise SegmentSealedError(segment)
         values = attribute_stage.final_values(target, updates, target.staged_length)
         target.latest.update(values)
         target.inflight += 1
-        await self._processor.stage_control(ops.UpdateAttributes(target.segment_id, values))
+        await self._core.processor.stage_control(ops.UpdateAttributes(target.segment_id, values))

@@ -246,17 +246,16 @@ class ContainerSupervisor:
 
     def _ports_of_container(self) -> ContainerPorts:
         shared, ports = self._shared, self._shared.ports
-        log = ports.open_log(self.container_id)
         return ContainerPorts(
-            log,
-            ports.store,
-            shared.cache,
-            ports.clock,
-            ports.entropy,
-            ports.cluster_id,
-            shared.upload_slots,
-            shared.pages,
-            shared.turn,
+            log=ports.open_log(self.container_id),
+            store=ports.store,
+            cache=shared.cache,
+            clock=ports.clock,
+            entropy=ports.entropy,
+            cluster_id=ports.cluster_id,
+            upload_slots=shared.upload_slots,
+            pages=shared.pages,
+            recovery_lock=shared.turn,
         )
 
     # -- the end -------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from tailrace.segmentstore.attributes.attribute_store import AttributeStore, Buf
 from tailrace.segmentstore.background.storage_writer import StorageWriter
 from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.container.recovery import Recovery
-from tailrace.segmentstore.container.segment_operations import SegmentControl
+from tailrace.segmentstore.container.segment_operations import SegmentOperations
 from tailrace.segmentstore.metadata import checkpoint, operation_log
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.metadata.fields import Attributes
@@ -92,12 +92,12 @@ def _accumulate_replayed_twice(patch: pytest.MonkeyPatch) -> None:
 @bug("writer-attribute-dropped-on-merge", PressureWorkload)
 def _writer_attribute_dropped_on_merge(patch: pytest.MonkeyPatch) -> None:
     """A merge that carries a writer's number takes the bytes and forgets the number."""
-    stage = SegmentControl._stage_merge
+    stage = SegmentOperations._stage_merge
 
-    async def forgetful(self: SegmentControl, into: Segment, origin: Segment, values: Attributes) -> MergeResult:
+    async def forgetful(self: SegmentOperations, into: Segment, origin: Segment, values: Attributes) -> MergeResult:
         return await stage(self, into, origin, [item for item in values if is_core_attribute(item[0])])
 
-    patch.setattr(SegmentControl, "_stage_merge", forgetful)
+    patch.setattr(SegmentOperations, "_stage_merge", forgetful)
 
 
 @bug("flush-after-merge-unshifted", PressureWorkload)
@@ -172,7 +172,7 @@ def _attributes_evicted_before_root_committed(patch: pytest.MonkeyPatch) -> None
         if update is not None:
             segment.dirty.settle_items(update.items)
             AttributeStore.evict(segment)
-            await self._host.commit_control(update.operation)
+            await self._ports.commit(update.operation)
 
     patch.setattr(StorageWriter, "_flush_attributes", flush)
 
@@ -202,7 +202,7 @@ def _setup_answered_from_staged_state(patch: pytest.MonkeyPatch) -> None:
     answer = Container.writer_state
 
     async def hasty(self: Container, segment: str, writer_id: bytes) -> int:
-        staged = self._staged(segment).latest.get(writer_id)
+        staged = self.core.staged_segment(segment).latest.get(writer_id)
         return await answer(self, segment, writer_id) if staged is None else staged
 
     patch.setattr(Container, "writer_state", hasty)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,21 +59,16 @@ def _snapshot_bytes_swept_as_orphans(patch: pytest.MonkeyPatch) -> None:
     write = Snapshotter._write_tail
 
     async def unlisted(self: Snapshotter, runs: Sequence[TailRun]) -> list[tuple[int, ChunkRef]]:
-        host = self._host
+        ports = self._ports
 
-        class Silent:
-            state = host.state
-            epoch = host.epoch
-            confirm_owner = host.confirm_owner
+        async def commit(operation: ops.ControlOperation) -> None:
+            """Commits nothing."""
 
-            async def commit_control(self, operation: ops.ControlOperation) -> None:
-                """Says nothing."""
-
-        self._host = Silent()
+        self._ports = dataclasses.replace(ports, commit=commit)
         try:
             return await write(self, runs)
         finally:
-            self._host = host
+            self._ports = ports
 
     patch.setattr(Snapshotter, "_write_tail", unlisted)
 
@@ -82,8 +78,8 @@ def _snapshot_of_two_moments(patch: pytest.MonkeyPatch) -> None:
     """The metadata of a snapshot is taken after its bytes were written, when there are more."""
 
     async def store(self: Snapshotter, sequence: int, body: bytes, tail: Any) -> None:
-        later = self._host.state.committed_sequence
-        await original(self, later, checkpoint.encode(self._host.state), tail)
+        later = self._ports.state.committed_sequence
+        await original(self, later, checkpoint.encode(self._ports.state), tail)
 
     original = Snapshotter._store
     patch.setattr(Snapshotter, "_store", store)

@@ -134,7 +134,7 @@ def _iterators_of_memory_only(patch: pytest.MonkeyPatch) -> None:
     async def iterate(
         self: Container, segment: str, from_id: bytes, to_id: bytes, limit: int
     ) -> list[tuple[bytes, int]]:
-        found = self._committed(segment)
+        found = self.core.committed_segment(segment)
         length = found.attribute_key_length
         return [
             (key, value)

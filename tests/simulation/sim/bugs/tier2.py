@@ -78,7 +78,7 @@ def _sweep_of_later_references(patch: pytest.MonkeyPatch) -> None:
         return writer is not None and writer[1] <= self._tier2.epoch
 
     async def delete(self: OrphanSweep, keys: Sequence[str], listed_after: int) -> None:
-        await self._host.commit_control(ops.SweepBarrier(self._tier2.epoch, listed_after))
+        await self._commit(ops.SweepBarrier(self._tier2.epoch, listed_after))
         await self._tier2.delete(keys)
 
     patch.setattr(OrphanSweep, "_is_of_earlier_owner", up_to_own_epoch)

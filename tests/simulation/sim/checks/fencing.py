@@ -42,7 +42,7 @@ async def disturb(owner: Container, rng: random.Random) -> None:
         try:
             await _ask(owner, rng, rng.choice(names) if names else "scope/none/0.#epoch.0")
         except TailraceError:
-            if owner._stop_cause is not None:
+            if owner.core.stop_cause is not None:
                 return
         await asyncio.sleep(rng.random())
 

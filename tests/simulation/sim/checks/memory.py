@@ -38,15 +38,15 @@ def check_cache(cache: BlockCache, states: list[ContainerState], allowed_bytes: 
 
 def check_container(container: Container, largest_append_bytes: int, page_cache_bytes: int) -> None:
     """What is staged, and index pages."""
-    staged = container._processor.staged_bytes
+    staged = container.core.processor.staged_bytes
     # Room is asked for before an operation is staged, so that one operation may reach beyond the bound.
     bound = limits.ALL_CONNECTIONS_IN_FLIGHT_MAX_BYTES + largest_append_bytes + OWN_OPERATIONS_MAX_BYTES
     require(0 <= staged <= bound, f"{staged} bytes are staged, the bound is {bound}")
-    unwritten = container._processor.unwritten_bytes
+    unwritten = container.core.processor.unwritten_bytes
     require(0 <= unwritten <= staged, f"{unwritten} bytes of {staged} staged ones are unwritten")
-    waiting = container._log.unsynced_bytes
+    waiting = container.core.log.unsynced_bytes
     require(waiting <= limits.LOG_UNACKNOWLEDGED_MAX_BYTES, f"{waiting} bytes of the log wait for acknowledgement")
-    pages = container._attributes.cached_page_bytes
+    pages = container.storage.attributes.cached_page_bytes
     require(pages <= page_cache_bytes, f"{pages} bytes of index pages, the bound is {page_cache_bytes}")
 
 
@@ -59,7 +59,7 @@ def check_entries(entries: EntryCache, allowed_bytes: int) -> None:
 
 def check_idle(container: Container) -> None:
     """Nothing is under way: whatever was taken for it was given back."""
-    pipeline, cache = container._processor, container._cache.cache
+    pipeline, cache = container.core.processor, container.core.cache.cache
     require(pipeline.staged_bytes == 0, f"{pipeline.staged_bytes} bytes stay staged though nothing is under way")
     require(pipeline.unwritten_bytes == 0, f"{pipeline.unwritten_bytes} bytes stay unwritten")
     require(cache.reserved_blocks == 0, f"{cache.reserved_blocks} blocks stay reserved though nothing is under way")

@@ -28,7 +28,7 @@ def check_tiers(container: Container, store: SimObjectStore, known: Contents, *,
 
     ``flushed``: Tier 2 must hold every byte. Nothing may be awaited between the reading and this call.
     """
-    cache = container._cache.cache
+    cache = container.core.cache.cache
     for name, segment in container.state.by_name.items():
         start, whole = known[name]
         require(start + len(whole) == segment.length, f"{name} has {segment.length} bytes, {start}+{len(whole)} read")

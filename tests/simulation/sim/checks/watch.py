@@ -54,7 +54,7 @@ class ContainerWatch:
         if owner is None:
             return
         self._monotonic.look(owner.state)
-        check_cache(owner._cache.cache, [owner.state], self._cache_bytes)
+        check_cache(owner.core.cache.cache, [owner.state], self._cache_bytes)
         check_container(owner, LARGEST_APPEND_BYTES, attribute_store._PAGES_MAX_BYTES)
 
     async def idle(self) -> None:
@@ -64,15 +64,16 @@ class ContainerWatch:
         """
         assert self._owner is not None
         for _ in range(IDLE_LOOKS_MAX):
-            if self._owner._processor.idle and not self._owner._cache.cache.pinned_blocks:  # an upload of its own pins
+            core = self._owner.core
+            if core.processor.idle and not core.cache.cache.pinned_blocks:  # an upload of its own pins
                 break
             await asyncio.sleep(0.01)
         self.look()
-        self._owner._check_running()  # one that stopped meanwhile took everything with it
+        self._owner.core.check_running()  # one that stopped meanwhile took everything with it
         check_idle(self._owner)
 
     def closed(self) -> None:
         """The owner was closed."""
         if self._owner is not None:
-            check_returned(self._owner._cache.cache)
+            check_returned(self._owner.core.cache.cache)
         self._owner = None

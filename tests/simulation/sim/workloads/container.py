@@ -155,12 +155,12 @@ class ContainerWorkload:
         """The container in a process, not yet started."""
         entropy = self.world.entropy(process.name)
         ports = ContainerPorts(
-            self._log(process),
-            self._store(process),
-            CacheManager(BlockCache(self.cache_bytes)),
-            self.world.clock(),
-            entropy,
-            CLUSTER_ID,
+            log=self._log(process),
+            store=self._store(process),
+            cache=CacheManager(BlockCache(self.cache_bytes)),
+            clock=self.world.clock(),
+            entropy=entropy,
+            cluster_id=CLUSTER_ID,
         )
         return Container(CONTAINER, epoch, ports)
 

@@ -164,7 +164,7 @@ class PressureWorkload(ContainerWorkload):
         """Kill the owner at some moment when the log ends within an operation."""
         left = self.random.randint(0, 2)
         while process.alive and process.name.startswith("store"):
-            last = container._committer.last_frame
+            last = container.core.committer.last_frame
             if last is not None and last.span_start is not None:
                 if not left:
                     self._cut_power(process)

@@ -120,6 +120,6 @@ class RecoverySweep:
         self, world: SimWorld, process: SimProcess, epoch: int
     ) -> tuple[ContainerState, Contents]:
         container = await self._start(world, process, epoch)
-        for task in container._tasks:
+        for task in container.core.tasks:
             task.cancel()  # it flushes, deletes and sweeps nothing: the state stays as recovery left it
         return container.state, await contents(container)

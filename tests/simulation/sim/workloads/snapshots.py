@@ -108,12 +108,12 @@ class SnapshotWorkload(Tier2Workload):
         require(state.next_sequence > seen, "a restored container gives numbers that the lost one gave")
         await write_log(self._new_log(world, process), state, world.clock(), bytes(16))
         ports = ContainerPorts(
-            self._new_log(world, process),
-            store,
-            CacheManager(BlockCache(self.cache_bytes)),
-            world.clock(),
-            world.entropy("restored"),
-            CLUSTER_ID,
+            log=self._new_log(world, process),
+            store=store,
+            cache=CacheManager(BlockCache(self.cache_bytes)),
+            clock=world.clock(),
+            entropy=world.entropy("restored"),
+            cluster_id=CLUSTER_ID,
         )
         container = Container(CONTAINER, state.epoch + 1, ports)
         await container.start(bytes(16))

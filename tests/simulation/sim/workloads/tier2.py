@@ -111,7 +111,7 @@ class Tier2Workload(ObjectContainerWorkload):
     async def _calm(self, process: SimProcess) -> None:
         await super()._calm(process)
         for owner in self.owners:
-            cause = owner._stop_cause
+            cause = owner.core.stop_cause
             require(not isinstance(cause, DataError), f"epoch {owner.epoch} takes what others did for damage: {cause}")
         zombies, self.zombies = self.zombies, []
         for zombie in zombies:

@@ -1,0 +1,97 @@
+"""The background tasks of a container: flush, sweep, compact, snapshot, checkpoint, confirm ownership."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tailrace.common import limits
+from tailrace.common.errors import OverloadedError
+from tailrace.segmentstore.background.chunk_compaction import ChunkCompaction
+from tailrace.segmentstore.background.orphan_sweep import OrphanSweep
+from tailrace.segmentstore.background.snapshotter import SnapshotPorts, Snapshotter
+from tailrace.segmentstore.background.storage_writer import FlushPorts, StorageWriter
+from tailrace.segmentstore.container.checkpointer import Checkpointer
+
+if TYPE_CHECKING:
+    from tailrace.segmentstore.container.core import ContainerCore, ContainerStorage
+
+
+class BackgroundTasks:
+    """Makes the tasks of one container, gives each what it needs, and starts them."""
+
+    def __init__(self, core: ContainerCore, storage: ContainerStorage) -> None:
+        ports, tier2 = core.ports, storage.tier2
+        self._core = core
+        self.checkpointer = Checkpointer(core)
+        self.snapshotter = Snapshotter(
+            SnapshotPorts(
+                state=core.state,
+                epoch=core.epoch,
+                store=ports.store,
+                tier2=tier2,
+                cache=ports.cache,
+                clock=ports.clock,
+                entropy=ports.entropy,
+                cluster_id=ports.cluster_id,
+                upload_slots=ports.upload_slots,
+                commit=core.commit_control,
+                confirm_owner=core.confirm_owner,
+            )
+        )
+        self.writer = StorageWriter(
+            FlushPorts(
+                state=core.state,
+                queue=core.flush_queue,
+                reader=storage.reader,
+                attributes=storage.attributes,
+                tier2=tier2,
+                upload_slots=ports.upload_slots,
+                commit=core.commit_control,
+                checkpoint_if_due=self.checkpointer.run_if_due,
+                wants_flush=self.checkpointer.wants_flush,
+                may_delete=self.snapshotter.may_delete,
+            )
+        )
+        self.sweep = OrphanSweep(core.state, tier2, commit=core.commit_control, may_work=core.may_do_maintenance)
+        self.compaction = ChunkCompaction(
+            core.state,
+            tier2,
+            commit=core.commit_control,
+            upload_slots=ports.upload_slots,
+            may_work=core.may_do_maintenance,
+        )
+
+    def start(self) -> None:
+        """Start the tasks of a container that recovered, with what recovery found to be flushed."""
+        core = self._core
+        for segment in list(core.state.segments.values()):
+            if segment.pending or segment.dirty:
+                core.flush_queue.appended(segment)
+        if core.log.epochs_at_opening >= limits.LOG_EPOCHS_PER_CHECKPOINT:
+            core.flush_queue.flush_now()  # owners stop before they flush: their operations would hold the log
+        core.spawn(self.writer.run())
+        core.spawn(self.sweep.run())
+        core.spawn(self.compaction.run())
+        core.spawn(core.ownership.run())
+        core.spawn(self.snapshotter.run())
+
+    async def flush_to_storage(self) -> None:
+        """See `SegmentContainer.flush_to_storage`."""
+        core = self._core
+        core.check_running()
+        await core.barrier()
+        if len(core.caller_tasks) >= limits.FLUSHES_ASKED_FOR_MAX:
+            raise OverloadedError(f"container {core.container_id} already runs {len(core.caller_tasks)} flushes; retry")
+        # A task of the container's own: if a flush ended with its caller between the staging and the commit of an
+        # index root, the next flush would write the same range of the index again.
+        flush = core.spawn_for_caller(self._flush_and_checkpoint())
+        await asyncio.wait([flush])
+        if flush.cancelled():
+            raise core.stopped_error()
+        flush.result()
+
+    async def _flush_and_checkpoint(self) -> None:
+        await self.writer.flush_all(self._core.log.next_sequence - 1)
+        await self.checkpointer.run_if_due(force=True)
+        await self.snapshotter.take()

@@ -1,0 +1,113 @@
+"""The read path: bytes, attributes and properties of committed segments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from tailrace.common.errors import (
+    BadRequestError,
+    NoSuchSegmentError,
+    SegmentTruncatedError,
+)
+from tailrace.segmentstore.api import (
+    NULL_ATTRIBUTE,
+    ChunkListing,
+    ReadResult,
+    SegmentKind,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace.segmentstore.container.core import ContainerCore, ContainerStorage
+    from tailrace.segmentstore.metadata.segment import Segment
+
+_T = TypeVar("_T")
+
+
+class ReadPath:
+    """Answers reads of one container."""
+
+    def __init__(self, core: ContainerCore, storage: ContainerStorage) -> None:
+        self._core = core
+        self._attributes = storage.attributes
+        self._reader = storage.reader
+        self._tier2 = storage.tier2
+
+    # -- attributes ----------------------------------------------------------------------------------------------
+
+    async def get_attributes(self, segment: str, attribute_ids: Sequence[bytes]) -> dict[bytes, int]:
+        """See `SegmentContainer.get_attributes`."""
+        target = self._core.committed_segment(segment)
+        values = await self._attributes.get(target, attribute_ids)
+        return self._if_live(target, values)
+
+    async def iterate_attributes(
+        self, segment: str, from_id: bytes, to_id: bytes, limit: int
+    ) -> list[tuple[bytes, int]]:
+        """See `SegmentContainer.iterate_attributes`."""
+        target = self._core.committed_segment(segment)
+        return self._if_live(target, await self._attributes.iterate(target, from_id, to_id, limit))
+
+    async def writer_state(self, segment: str, writer_id: bytes) -> int:
+        """See `SegmentContainer.writer_state`."""
+        target = self._core.staged_segment(segment)
+        if target.kind & SegmentKind.TABLE:
+            raise BadRequestError(f"{segment} is a table segment; it takes no events")
+        if target.inflight or target.segment_id not in self._core.state.segments:
+            await self._core.barrier()
+        values = await self.get_attributes(segment, [writer_id])
+        # Load the value for the staged view too, so that the writer's first append need not wait.
+        self._attributes.make_room(target)
+        await self._attributes.load(target, [writer_id])
+        return values.get(writer_id, NULL_ATTRIBUTE)
+
+    def _if_live(self, segment: Segment, found: _T) -> _T:
+        """Return what was read of a segment. Raise NoSuchSegmentError when it was deleted meanwhile."""
+        if not self._core.is_live(segment):
+            raise NoSuchSegmentError(segment.name)
+        return found
+
+    # -- bytes ---------------------------------------------------------------------------------------------------
+
+    async def read(self, segment: str, offset: int, max_length: int, wait: bool) -> ReadResult:
+        """See `SegmentContainer.read`."""
+        core = self._core
+        target = core.committed_segment(segment)
+        while True:
+            core.check_serving()
+            if not core.is_live(target):
+                raise NoSuchSegmentError(segment)
+            if offset < target.start_offset:
+                raise SegmentTruncatedError(segment, target.start_offset)
+            if offset < target.length:
+                return await self._reader.read(target, offset, max_length, core.is_live)
+            if target.sealed:
+                if offset > target.length:
+                    raise BadRequestError(f"offset {offset} is beyond the end {target.length} of sealed {segment}")
+                return ReadResult(offset, (), 0, True, True, _nothing)
+            if not wait:
+                return ReadResult(offset, (), 0, True, False, _nothing)
+            core.ownership.waiting_reads += 1
+            try:
+                await target.changed()
+            finally:
+                core.ownership.waiting_reads -= 1
+
+    async def read_exact(self, segment: str, offset: int, length: int) -> bytes:
+        """See `SegmentContainer.read_exact`."""
+        target = self._core.committed_segment(segment)
+        if offset < target.start_offset:
+            raise SegmentTruncatedError(segment, target.start_offset)
+        return bytes(await self._reader.read_range(target, offset, offset + length, self._core.is_live))
+
+    async def list_chunks(self, segment: str) -> list[ChunkListing]:
+        """See `SegmentContainer.list_chunks`."""
+        refs = list(self._core.committed_segment(segment).chunks)
+        return [
+            ChunkListing(ref.object_key, ref.segment_offset, ref.length, await self._tier2.exists(ref)) for ref in refs
+        ]
+
+
+def _nothing() -> None:
+    """Release nothing: a reply without data pins no cache block."""
