@@ -11,6 +11,7 @@ STAMPS := $(VENV)/stamps
 KERNEL := services/tailrace/kernel
 KERNEL_SOURCES := $(wildcard $(KERNEL)/*.pyx $(KERNEL)/*.pxd $(KERNEL)/*.h)
 SUITES ?=
+SUITES_RUN = $(BIN)/python scripts/run_suites.py
 SIMULATE = $(BIN)/python tests/simulation/run.py $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SECONDS_MAX),--seconds $(SECONDS_MAX)) \
     $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) $(if $(WORKLOAD),--workload $(WORKLOAD)) \
     $(if $(BUG),--bug $(BUG)) $(if $(JOBS),--jobs $(JOBS)) $(if $(JSON),--json)
@@ -80,11 +81,11 @@ lint: $(STAMPS)/strict-build ## ruff, mypy strict, import contracts, layout, gen
 
 .PHONY: test
 test: setup ## every suite in its short form (SUITES="unit contract" for some)
-	@scripts/run-suites.sh ci $(SUITES)
+	@$(SUITES_RUN) ci $(SUITES)
 
 .PHONY: test-full
 test-full: setup ## every suite in its long form
-	@scripts/run-suites.sh full $(SUITES)
+	@$(SUITES_RUN) full $(SUITES)
 
 .PHONY: simulate
 simulate: setup ## seeds of the simulator (SEEDS=200, SECONDS_MAX=60, WORKLOAD=name; SEED=n replays one; BUG=name hunts a planted bug, BUG=list)
@@ -96,7 +97,7 @@ simulate-bugs: setup ## every planted bug must be found by the checkers of the s
 
 .PHONY: spec
 spec: | $(STAMPS)/venv ## model checking of spec/: the good models and every planted fault (MODEL=name for some)
-	@jar=$$(PYTHON=$(BIN)/python tests/support/tlc.sh) && $(BIN)/python scripts/check_spec.py "$$jar" $(MODEL)
+	@jar=$$(PYTHON=$(BIN)/python tests/support/tlc.sh) && $(BIN)/python scripts/check_spec.py $(SPEC_OPTIONS) "$$jar" $(MODEL)
 
 .PHONY: proto
 proto: setup ## generate the gRPC stubs from services/tailrace/rpc/*.proto
@@ -124,11 +125,11 @@ e2e-down: ## end the local cluster; nothing of it stays but the cache of what wa
 
 .PHONY: e2e
 e2e: setup ## the tests on a real cluster in their short form (E2E_KUBECONFIG=file for another cluster)
-	@scripts/run-suites.sh ci e2e/kubernetes
+	@$(SUITES_RUN) ci e2e/kubernetes
 
 .PHONY: e2e-full
 e2e-full: setup ## the tests on a real cluster in their long form
-	@scripts/run-suites.sh full e2e/kubernetes
+	@$(SUITES_RUN) full e2e/kubernetes
 
 KIND_CLUSTER := $(shell sed -n 's/^name: //p' kind-config.yaml)
 

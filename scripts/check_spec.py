@@ -2,8 +2,14 @@
 
 Prints states, depth and time for each model of spec/models.toml; exit 1 on anything unexpected. ``check_spec.py JAR
 [NAME]``: only the models whose names contain NAME; with one model left, TLC's own output is printed, too.
+``check_spec.py --cached JAR``: prints the result of the last check instead when neither spec/ nor TLC nor this program
+has changed since. Results are kept in the user's cache, by the hash of all three.
 """
 
+import argparse
+import datetime
+import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -131,23 +137,54 @@ def _outcome(code: int, output: str, seconds: float) -> Outcome:
 
 def main() -> int:
     """Check the models; 1 when any does not end as it should."""
-    jar, wanted = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else ""
-    models = [model for model in load() if wanted in model.name]
+    parser = argparse.ArgumentParser(description="Checks the models of spec/ with TLC.")
+    parser.add_argument("--cached", action="store_true", help="take the result of an earlier check of the same models")
+    parser.add_argument("jar")
+    parser.add_argument("name", nargs="?", default="", help="only models whose names contain this")
+    options = parser.parse_args()
+    kept = _kept(Path(options.jar))
+    if options.cached and not options.name and kept.exists():
+        print(kept.read_text(), end="")
+        return 0
+    models = [model for model in load() if options.name in model.name]
     if not models:
-        raise SystemExit(f"no model is named {wanted}")
+        raise SystemExit(f"no model is named {options.name}")
     status = 0
-    print(f"{'model':<28} {'states':>8} {'depth':>5} {'s':>6}")
+    table = [f"{'model':<28} {'states':>8} {'depth':>5} {'s':>6}"]
+    print(table[0])
     for model in models:
-        outcome = check(jar, model)
+        outcome = check(options.jar, model)
         as_expected = outcome.violated == model.violates
         said = outcome.violated or ("holds" if outcome.violated == "" else "TLC FAILED")
         verdict = said if as_expected else f"UNEXPECTED: {said}, not {model.violates or 'holds'}"
-        print(f"{model.name:<28} {outcome.states:>8} {outcome.depth:>5} {outcome.seconds:>6.1f}  {verdict}", flush=True)
+        table.append(f"{model.name:<28} {outcome.states:>8} {outcome.depth:>5} {outcome.seconds:>6.1f}  {verdict}")
+        print(table[-1], flush=True)
         if not as_expected:
             status = 1
         if not as_expected or len(models) == 1:
             print(outcome.output)
+    if status == 0 and not options.name:
+        _keep(kept, table)
     return status
+
+
+def _kept(jar: Path) -> Path:
+    """Where the result of checking these models with this TLC and this program is kept."""
+    digest = hashlib.sha256()
+    for path in (jar, Path(__file__), *sorted(path for path in SPEC.rglob("*") if path.is_file())):
+        digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+        digest.update(path.read_bytes())
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(cache) / "tailrace" / "spec" / f"{digest.hexdigest()[:32]}.txt"
+
+
+def _keep(kept: Path, table: list[str]) -> None:
+    """Keep a result in which every model ended as it should."""
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    now = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC"
+    with tempfile.NamedTemporaryFile("w", dir=kept.parent, delete=False) as file:
+        file.write(f"unchanged since {now} (cached)\n" + "\n".join(table) + "\n")
+    Path(file.name).replace(kept)
 
 
 if __name__ == "__main__":
