@@ -37,7 +37,8 @@ def test_paths_exist(document: Path) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
 def test_commands_are_understood(document: Path) -> None:
     """Every command of `tailrace` that stands in a block exists and takes the options that it is shown with."""
-    for line in re.findall(r"^ {4}(?:.*\| )?(?:\S*/)?tailrace ((?:[a-z]|--).*)$", document.read_text(), re.MULTILINE):
+    text = document.read_text().replace("\\\n", "")
+    for line in re.findall(r"^ {4}(?:.*\| )?(?:\S*/)?tailrace ((?:[a-z]|--).*)$", text, re.MULTILINE):
         if "…" in line or "COMMAND" in line:
             continue
         arguments = shlex.split(re.sub(r"\$\([^()]*\)", "x", line), comments=True)
