@@ -337,7 +337,7 @@ async def test_a_cluster_that_is_deleted_takes_its_children_along(operators: Ope
     await until(lambda: server.find(DEPLOYMENTS, "main-controller") is not None)
     server.remove(STREAM_CLUSTERS, "main")
     assert server.find(STREAM_CLUSTERS, "main") is None, "nothing holds it"
-    await until(lambda: any(line["event"] == "placement_ended" for line in operators.log()))
+    await until(lambda: any(line["event"] == "placer_stopped" for line in operators.log()))
     await until(lambda: operators.children() == {}, lambda: str(operators.children()))
 
 
@@ -455,7 +455,7 @@ async def test_what_is_left_of_a_cluster_of_that_name_is_taken_over(operators: O
     first = server.make(STREAM_CLUSTERS, stream_cluster(store))
     await until(lambda: server.find(DEPLOYMENTS, "main-controller") is not None)
     server.orphan(STREAM_CLUSTERS, "main")
-    await until(lambda: any(line["event"] == "placement_ended" for line in operators.log()))
+    await until(lambda: any(line["event"] == "placer_stopped" for line in operators.log()))
     left = {(kind.kind, item["metadata"]["name"]): item["metadata"] for kind in CHILDREN for item in server.all(kind)}
     assert len(left) == 15
     assert not [metadata for metadata in left.values() if metadata.get("ownerReferences")]
@@ -610,7 +610,7 @@ async def test_a_leader_that_cannot_renew_ends_and_says_why(operators: Operators
     await until(lambda: operators.leader() != "")
     operators.server.down = True
     assert await asyncio.wait_for(first.wait(), PATIENCE_S) == 1
-    assert "Lease tailrace-operator could not be renewed for 4 s" in operators.log()[-1]["reason"]
+    assert "Lease tailrace-operator has not been renewed for 4 s" in operators.log()[-1]["reason"]
 
 
 async def test_a_watch_that_falls_silent_is_noticed_and_costs_a_period(operators: Operators, store: Store) -> None:
@@ -622,7 +622,7 @@ async def test_a_watch_that_falls_silent_is_noticed_and_costs_a_period(operators
     await until(lambda: operators.leader() != "")
     server.make(STREAM_CLUSTERS, stream_cluster(store, bucket=f"{store.bucket}-new"))
     await operators.until_condition("Tier2Ready", "True", "Usable")
-    assert "the watch of streamclusters stands still" in await until_answer(operators.health, 503)
+    assert "the watch of streamclusters has stopped" in await until_answer(operators.health, 503)
 
 
 async def test_its_watches_are_taken(operators: Operators) -> None:
@@ -638,7 +638,7 @@ async def test_definitions_may_come_later(operators: Operators, store: Store) ->
     make_secret(server, store)
     del server.kinds[STREAM_CLUSTERS.plural]
     await operators.start()
-    await until(lambda: any(line["event"] == "kind_not_served" for line in operators.log()))
+    await until(lambda: any(line["event"] == "kind_not_installed" for line in operators.log()))
     server.kinds[STREAM_CLUSTERS.plural] = STREAM_CLUSTERS
     server.make(STREAM_CLUSTERS, stream_cluster(store))
     await operators.until_condition("Tier2Ready", "True", "Usable")

@@ -150,7 +150,7 @@ async def test_what_cannot_be_done_is_told_in_one_line(pods: Pods) -> None:
     pods.server.refuse[STREAMS.plural] = lambda _: "spec.scope: Required value"
     assert await pods.release("--deadline", "30") == 1
     last = pods.log(0)[-1]["reason"]
-    assert "tailrace-operator release ends: tailrace.io/operator is still on 1 of the resources" in str(last)
+    assert "tailrace-operator release stopped: finalizer tailrace.io/operator is still on 1 resource:" in str(last)
     assert "Stream here/orders: set the finalizers of streams orders" in str(last)
     assert "spec.scope: Required value" in str(last)
     pods.server.refuse.clear()

@@ -168,8 +168,10 @@ async def test_only_the_object_that_is_meant_is_deleted(objects: HttpObjects) ->
 
 async def test_events_are_about_an_object(api: ApiServer, objects: HttpObjects) -> None:
     made = api.make(STREAM_CLUSTERS, cluster())
-    await objects.tell(STREAM_CLUSTERS, made, Notice("BucketMissing", "spec.tier2.bucket: …", warning=True), NOW)
-    await objects.tell(STREAM_CLUSTERS, made, Notice("Serving", "x" * 5000), NOW)
+    await objects.create_event(
+        STREAM_CLUSTERS, made, Notice("BucketMissing", "spec.tier2.bucket: …", warning=True), NOW
+    )
+    await objects.create_event(STREAM_CLUSTERS, made, Notice("Serving", "x" * 5000), NOW)
     events = sorted(api.all(EVENTS), key=lambda event: str(event["reason"]))
     assert [(event["reason"], event["type"]) for event in events] == [
         ("BucketMissing", "Warning"),
@@ -192,9 +194,9 @@ async def test_refusals_tell_what_the_server_said(api: ApiServer, objects: HttpO
 
 
 async def test_namespaces_end(api: ApiServer, objects: HttpObjects) -> None:
-    assert not await objects.namespace_ends(NAMESPACE)
+    assert not await objects.namespace_is_terminating(NAMESPACE)
     api.ending.add(NAMESPACE)
-    assert await objects.namespace_ends(NAMESPACE)
+    assert await objects.namespace_is_terminating(NAMESPACE)
 
 
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "../secrets"])

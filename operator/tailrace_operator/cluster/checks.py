@@ -32,7 +32,7 @@ class Problem:
 
     reason: str
     message: str
-    passing: bool = False
+    transient: bool = False
 
 
 def memory_problem(spec: StreamClusterSpec) -> Problem | None:
@@ -128,7 +128,7 @@ def secret_forbidden(tier2: Tier2Spec) -> Tier2Error:
         "SecretForbidden",
         f"spec.tier2.credentialsSecret: the operator may not read Secret {tier2.credentials_secret}: name another one, "
         "or let it (values operator.credentialsSecrets or operator.allSecrets of the chart)",
-        passing=True,
+        transient=True,
     )
 
 

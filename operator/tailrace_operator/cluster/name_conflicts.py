@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tailrace.cluster.kubernetes import Kind, Manifest
 
 
-def taken_problem(name: str, uid: str, found: Iterable[tuple[Kind, Manifest]]) -> Problem | None:
+def name_conflict(name: str, uid: str, found: Iterable[tuple[Kind, Manifest]]) -> Problem | None:
     """Objects in the way of a StreamCluster's children: neither its own nor left of one before.
 
     `found`: what is there now under the names of the children.
@@ -30,7 +30,7 @@ def taken_problem(name: str, uid: str, found: Iterable[tuple[Kind, Manifest]]) -
         return None
     listed = ", ".join(f"{kind.kind} {item['metadata']['name']}" for kind, item in strange)
     if all(_goes(item, name) for _, item in strange):
-        return Problem("NameTaken", f"metadata.name: it waits for what is being deleted: {listed}", passing=True)
+        return Problem("NameTaken", f"metadata.name: it waits for what is being deleted: {listed}", transient=True)
     return Problem(
         "NameTaken",
         f"metadata.name: there is already, and not of this StreamCluster: {listed}: give the StreamCluster another "

@@ -1,4 +1,4 @@
-"""A placer for every StreamCluster of the active operator, apart from reconciling (design §9, ADR 0013)."""
+"""Run a placer for every StreamCluster on the leader, independent of reconciling (design §9, ADR 0013)."""
 
 from __future__ import annotations
 
@@ -25,88 +25,88 @@ class _Running:
     task: asyncio.Task[None]
     placer: Placer | None = None
     failure: str | None = None
-    """Why the placer before ended; None: the present one is the first, or took a step."""
+    """Why the previous placer failed; None: this is the first one, or it has taken a step."""
 
 
-async def _nothing(_: str) -> None:
-    """Whoever gave the API keeps it."""
+async def _keep_api(_: str) -> None:
+    """Keep the API connection open."""
 
 
-def _untold(_namespace: str, _cluster: str) -> None:
-    """Nobody asked to be told."""
+def _no_callback(_namespace: str, _cluster: str) -> None:
+    """Ignore the change."""
 
 
 class Placements:
-    """The placers that run. ``api_of`` gives the API of a namespace; ``leave`` is told when none is placed in it.
+    """The running placers. ``api_of`` returns the API of a namespace; ``release_api`` is called after its last placer.
 
-    ``known``: what is known of workers before the first placer of a namespace's cluster begins. ``changed`` is told of
-    a namespace's cluster whose `homes` are others now.
+    ``known``: failure detectors for the first placer of each namespace and cluster. ``changed`` is called with the
+    namespace and cluster whose `homes` changed.
     """
 
     def __init__(
         self,
         api_of: Callable[[str], KubernetesApi],
         prober: Prober,
-        leave: Callable[[str], Awaitable[None]] = _nothing,
+        release_api: Callable[[str], Awaitable[None]] = _keep_api,
         known: dict[tuple[str, str], FailureDetector] | None = None,
-        changed: Callable[[str, str], None] = _untold,
+        changed: Callable[[str, str], None] = _no_callback,
     ) -> None:
         self._api_of = api_of
         self._prober = prober
-        self._leave = leave
+        self._release_api = release_api
         self._known = known or {}
         self._changed = changed
         self._running: dict[tuple[str, str], _Running] = {}
 
     def __len__(self) -> int:
-        """How many clusters are placed."""
+        """Return how many placers run."""
         return len(self._running)
 
     def ensure(self, namespace: str, cluster: str) -> None:
-        """Let a placer run for the cluster."""
+        """Start a placer for the cluster, unless one runs."""
         place = (namespace, cluster)
         if place not in self._running:
-            self._running[place] = _Running(asyncio.create_task(self._keep(namespace, cluster)))
-            _logger.info("placement_begun", namespace=namespace, cluster=cluster)
+            self._running[place] = _Running(asyncio.create_task(self._run_placers(namespace, cluster)))
+            _logger.info("placer_started", namespace=namespace, cluster=cluster)
 
     async def end(self, namespace: str, cluster: str) -> None:
-        """Let none run for the cluster."""
+        """Stop the placer of the cluster."""
         running = self._running.pop((namespace, cluster), None)
         if running is not None:
             running.task.cancel()
             await asyncio.wait([running.task])
             if all(place[0] != namespace for place in self._running):
-                await self._leave(namespace)
-            _logger.info("placement_ended", namespace=namespace, cluster=cluster)
+                await self._release_api(namespace)
+            _logger.info("placer_stopped", namespace=namespace, cluster=cluster)
 
     async def close(self) -> None:
-        """Let none run at all."""
+        """Stop all placers."""
         for namespace, cluster in list(self._running):
             await self.end(namespace, cluster)
 
     def reason(self, namespace: str, cluster: str) -> str:
-        """What the placer did last, or why there is none, in one sentence."""
+        """Return the reason of the placer's last decision, or why it has not decided yet, in one sentence."""
         running = self._running.get((namespace, cluster))
         if running is None:
-            return "the cluster is not placed yet"
+            return "the placer has not been started"
         if running.placer is not None and running.placer.decision is not None:
             return running.placer.decision.reason
-        return running.failure or "the placer has just begun"
+        return running.failure or "the placer has just started"
 
     def homes(self, namespace: str, cluster: str) -> Homes | None:
-        """What is known of the workers that have containers; None: nothing yet."""
+        """Return what is known of the workers that have containers; None: nothing yet."""
         running = self._running.get((namespace, cluster))
         return running.placer.homes if running is not None and running.placer is not None else None
 
     def failure(self, namespace: str, cluster: str) -> str | None:
-        """Why the placer ended before and has not taken a step since; None: it goes on."""
+        """Return why the last placer failed; None: it did not, or its successor has taken a step."""
         running = self._running.get((namespace, cluster))
         if running is None or (running.placer is not None and running.placer.decision is not None):
             return None
         return running.failure
 
-    async def _keep(self, namespace: str, cluster: str) -> None:
-        """Run placers, one after the other, with growing pauses between them."""
+    async def _run_placers(self, namespace: str, cluster: str) -> None:
+        """Run a placer, and start another one after a growing pause whenever it fails."""
         loop = asyncio.get_running_loop()
         pause_s = limits.PLACER_RETRY_MIN_S
         while True:
@@ -122,9 +122,9 @@ class Placements:
             began_s = loop.time()
             try:
                 await running.placer.run()
-            except Exception as error:  # whatever it is: without a placer containers of dead workers stay closed
-                running.failure = f"the placer ended and is started again: {error!r}"
-                _logger.exception("placer_ended", namespace=namespace, cluster=cluster, again_in_s=pause_s)
+            except Exception as error:  # any error: without a placer, containers of dead workers stay closed
+                running.failure = f"the placer failed and is restarted: {error!r}"
+                _logger.exception("placer_failed", namespace=namespace, cluster=cluster, retry_s=pause_s)
             running.placer = None
             if loop.time() - began_s > limits.PLACER_RETRY_MAX_S:
                 pause_s = limits.PLACER_RETRY_MIN_S

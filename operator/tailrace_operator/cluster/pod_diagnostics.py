@@ -18,7 +18,7 @@ _PASSING: Final = frozenset({"ContainerCreating", "PodInitializing"})
 _BACK_OFF: Final = "CrashLoopBackOff"
 
 
-def trouble_of(pods: Iterable[Manifest]) -> str:
+def pod_problem(pods: Iterable[Manifest]) -> str:
     """What keeps the first of the pods that have a trouble from being ready, and how many more have one; or empty."""
     found = {}
     for pod in pods:
@@ -32,7 +32,7 @@ def trouble_of(pods: Iterable[Manifest]) -> str:
     return f"pod {first}: {found[first]}{more}"
 
 
-def ending_of(pods: Iterable[Manifest], wanted: Collection[str]) -> str:
+def terminating_pods(pods: Iterable[Manifest], wanted: Collection[str]) -> str:
     """That pods of wanted names still end, whoever made them, and no others can be made until then; or empty."""
     names = [str(pod["metadata"]["name"]) for pod in pods if pod["metadata"].get("deletionTimestamp") is not None]
     ending = sorted({*names} & {*wanted}, key=lambda name: (len(name), name))

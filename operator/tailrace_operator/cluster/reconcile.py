@@ -22,9 +22,9 @@ from tailrace.common.errors import (
     WriteConflictError,
 )
 from tailrace_operator.cluster import checks, names
-from tailrace_operator.cluster.name_conflicts import is_owned, taken_problem
+from tailrace_operator.cluster.name_conflicts import is_owned, name_conflict
 from tailrace_operator.cluster.plan import Plan
-from tailrace_operator.cluster.pod_diagnostics import ending_of, trouble_of
+from tailrace_operator.cluster.pod_diagnostics import pod_problem, terminating_pods
 from tailrace_operator.cluster.render import Child, children
 from tailrace_operator.cluster.state import (
     ACCEPTED,
@@ -38,7 +38,7 @@ from tailrace_operator.cluster.state import (
 from tailrace_operator.cluster.tier2 import Tier2Error
 from tailrace_operator.kube.manifests import is_deleted
 from tailrace_operator.kube.objects import DEPLOYMENTS, PODS, SECRETS, SERVICES, STATEFUL_SETS
-from tailrace_operator.reconcile.outcome import Condition, Outcome, Truth, ready
+from tailrace_operator.reconcile.outcome import Condition, Outcome, Status, ready
 from tailrace_operator.schema.specs import StreamClusterSpec
 
 if TYPE_CHECKING:
@@ -117,20 +117,20 @@ class StreamClusterReconciler:
         if problem is not None:
             return await self._refused(manifest, spec, workloads, problem)
         there = await self._there(self._plan(manifest, spec, ""))
-        problem = taken_problem(name, metadata["uid"], there.values())
+        problem = name_conflict(name, metadata["uid"], there.values())
         if problem is not None:
             return await self._refused(manifest, spec, workloads, problem)
-        accepted = Condition(ACCEPTED, Truth.TRUE, "Accepted", "The specification can be carried out.")
+        accepted = Condition(ACCEPTED, Status.TRUE, "Accepted", "The specification can be carried out.")
         try:
             credentials = await self._look(manifest, spec)
         except Tier2Error as error:
             refused = _false(TIER2_READY, error.reason, str(error))
             if workloads.store is not None:
                 await self._apply(self._plan(manifest, spec, ""), there, pods=False)
-            retry_s = _PASSING_RETRY_S if error.passing else None
+            retry_s = _PASSING_RETRY_S if error.transient else None
             return await self._outcome(manifest, spec, workloads, [accepted, refused], retry_s)
         message = f"{spec.tier2.url} at {spec.tier2.endpoint} answers and is this cluster's."
-        usable = Condition(TIER2_READY, Truth.TRUE, "Usable", message)
+        usable = Condition(TIER2_READY, Status.TRUE, "Usable", message)
         try:
             workloads = await self._apply(self._plan(manifest, spec, credentials), there, pods=True)
         except BadRequestError as error:
@@ -247,9 +247,9 @@ class StreamClusterReconciler:
     async def _refused(
         self, manifest: Manifest, spec: StreamClusterSpec, workloads: _Workloads, problem: checks.Problem
     ) -> Outcome:
-        bad = None if problem.passing else Truth.FALSE
-        refused = Condition(ACCEPTED, Truth.FALSE, problem.reason, problem.message, bad=bad)
-        retry_s = _PASSING_RETRY_S if problem.passing else None
+        warn_on = None if problem.transient else Status.FALSE
+        refused = Condition(ACCEPTED, Status.FALSE, problem.reason, problem.message, warn_on=warn_on)
+        retry_s = _PASSING_RETRY_S if problem.transient else None
         return await self._outcome(manifest, spec, workloads, [refused], retry_s)
 
     async def _outcome(
@@ -265,7 +265,7 @@ class StreamClusterReconciler:
         conditions = list(found)
         if not any(condition.type == TIER2_READY for condition in found):
             reason = "The object store is not asked while the specification cannot be carried out."
-            conditions.append(Condition(TIER2_READY, Truth.UNKNOWN, "NotChecked", reason))
+            conditions.append(Condition(TIER2_READY, Status.UNKNOWN, "NotChecked", reason))
         store_pods = _replicas(workloads.store, spec.segment_store.replicas if spec else 0)
         controller_pods = _replicas(workloads.controller, spec.controller.replicas if spec else 0)
         conditions += [
@@ -305,13 +305,13 @@ class StreamClusterReconciler:
             return found
         # A Deployment's pods have names of their own: they wait for none to end.
         own_names = [names.store_pod(metadata["name"], ordinal) for ordinal in range(wanted)]
-        ending = ending_of(pods, own_names if component == names.STORE else ())
-        trouble = "; ".join(filter(None, (ending, trouble_of(pods))))
+        ending = terminating_pods(pods, own_names if component == names.STORE else ())
+        trouble = "; ".join(filter(None, (ending, pod_problem(pods))))
         return pods_condition(condition, what, workload, wanted, trouble)
 
 
 def _false(condition_type: str, reason: str, message: str) -> Condition:
-    return Condition(condition_type, Truth.FALSE, reason, message)
+    return Condition(condition_type, Status.FALSE, reason, message)
 
 
 def _replicas(workload: Manifest | None, otherwise: int) -> int:

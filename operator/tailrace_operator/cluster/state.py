@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.cluster.cluster_map import read_map
 from tailrace.common.errors import BadRequestError
-from tailrace_operator.reconcile.outcome import READY, Condition, Truth
+from tailrace_operator.reconcile.outcome import READY, Condition, Status
 
 if TYPE_CHECKING:
     from tailrace.cluster.kubernetes import Manifest
@@ -33,7 +33,7 @@ def pods_condition(
     `trouble`: what keeps one from being ready, as Kubernetes tells it.
     """
     if workload is None:
-        return Condition(condition_type, Truth.FALSE, "NotCreated", f"There are no {what} pods yet.", bad=None)
+        return Condition(condition_type, Status.FALSE, "NotCreated", f"There are no {what} pods yet.", warn_on=None)
     status = _status(workload)
     ready, updated = ready_pods(workload), _count(status, "updatedReplicas")
     why = f": {trouble}" if trouble else ""
@@ -42,11 +42,11 @@ def pods_condition(
         # While the change is not taken note of, the number of changed pods is that of the change before.
         changed = "the change begins" if rolling else f"{updated} are as the specification says"
         message = f"{ready} of {wanted} {what} pods are ready, {changed}{why}."
-        return Condition(condition_type, Truth.FALSE, "PodsChanging", message, bad=None)
+        return Condition(condition_type, Status.FALSE, "PodsChanging", message, warn_on=None)
     if ready < wanted:
         message = f"{ready} of {wanted} {what} pods are ready{why}."
-        return Condition(condition_type, Truth.FALSE, "PodsNotReady", message)
-    return Condition(condition_type, Truth.TRUE, "PodsReady", f"{wanted} of {wanted} {what} pods are ready.")
+        return Condition(condition_type, Status.FALSE, "PodsNotReady", message)
+    return Condition(condition_type, Status.TRUE, "PodsReady", f"{wanted} of {wanted} {what} pods are ready.")
 
 
 def placed_condition(manifest: Manifest, reason: str, failure: str | None, homes: Homes | None) -> Condition:
@@ -56,29 +56,29 @@ def placed_condition(manifest: Manifest, reason: str, failure: str | None, homes
     not known whether some live, nothing has changed: an operator that has just begun to lead has heard of none.
     """
     if failure is not None:
-        return Condition(CONTAINERS_PLACED, Truth.UNKNOWN, "PlacerFailed", failure, bad=Truth.UNKNOWN)
+        return Condition(CONTAINERS_PLACED, Status.UNKNOWN, "PlacerFailed", failure, warn_on=Status.UNKNOWN)
     try:
         cluster_map = read_map(manifest)
     except BadRequestError as error:
-        return Condition(CONTAINERS_PLACED, Truth.FALSE, "NoMap", str(error))
+        return Condition(CONTAINERS_PLACED, Status.FALSE, "NoMap", str(error))
     count = cluster_map.container_count
     named = {number for number, found in cluster_map.assignments.items() if found.worker in cluster_map.workers}
     placed = named - homes.lost if homes else named
-    bad = Truth.FALSE if named else None  # none has one before the first pods are there
+    warn_on = Status.FALSE if named else None  # none has one before the first pods are there
     if len(placed) < count:
         message = f"{count - len(placed)} of {count} containers wait for a worker: {reason}."
-        return Condition(CONTAINERS_PLACED, Truth.FALSE, "ContainersWithoutWorker", message, bad=bad)
+        return Condition(CONTAINERS_PLACED, Status.FALSE, "ContainersWithoutWorker", message, warn_on=warn_on)
     doubtful, before = placed & homes.doubtful if homes else placed, _placed_before(manifest)
-    if doubtful and before != Truth.TRUE:
+    if doubtful and before != Status.TRUE:
         message = (
             f"{len(doubtful)} of {count} containers have a worker of which it is not known whether it lives: {reason}."
         )
-        if before == Truth.FALSE:
-            return Condition(CONTAINERS_PLACED, Truth.FALSE, "ContainersWithoutWorker", message, bad=bad)
-        return Condition(CONTAINERS_PLACED, Truth.UNKNOWN, "WorkersNotHeard", message, bad=None)
+        if before == Status.FALSE:
+            return Condition(CONTAINERS_PLACED, Status.FALSE, "ContainersWithoutWorker", message, warn_on=warn_on)
+        return Condition(CONTAINERS_PLACED, Status.UNKNOWN, "WorkersNotHeard", message, warn_on=None)
     workers = len({assignment.worker for assignment in cluster_map.assignments.values()})
     message = f"{count} of {count} containers have a worker; workers with containers: {workers}."
-    return Condition(CONTAINERS_PLACED, Truth.TRUE, "AllPlaced", message)
+    return Condition(CONTAINERS_PLACED, Status.TRUE, "AllPlaced", message)
 
 
 def _placed_before(manifest: Manifest) -> object:
@@ -87,7 +87,7 @@ def _placed_before(manifest: Manifest) -> object:
     return next((one.get("status") for one in conditions if one.get("type") == CONTAINERS_PLACED), None)
 
 
-def notable(manifest: Manifest) -> Any:
+def watched_fields(manifest: Manifest) -> Any:
     """What of a StreamCluster's status is worth a look when it changes: the map, which the placer writes."""
     status = manifest.get("status") or {}
     return (
@@ -96,7 +96,7 @@ def notable(manifest: Manifest) -> Any:
     )
 
 
-def told_to_followers(manifest: Manifest) -> Any:
+def fields_for_dependents(manifest: Manifest) -> Any:
     """What of a StreamCluster its Streams and ReaderGroups are to hear of: which one it is, and whether it serves."""
     metadata = manifest["metadata"]
     conditions = [one for one in _status(manifest).get("conditions") or [] if isinstance(one, dict)]

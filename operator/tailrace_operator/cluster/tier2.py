@@ -52,10 +52,10 @@ class Tier2Error(TailraceError):
     ``passing``: it may well be over by itself.
     """
 
-    def __init__(self, reason: str, message: str, *, passing: bool = False) -> None:
+    def __init__(self, reason: str, message: str, *, transient: bool = False) -> None:
         super().__init__(message)
         self.reason = reason
-        self.passing = passing
+        self.transient = transient
 
 
 class Tier2Probe(Protocol):
@@ -105,7 +105,7 @@ def _look(tier2: Tier2Spec, credentials: Credentials) -> ClusterIdentity | None:
         raise Tier2Error(
             "StoreFails",
             f"spec.tier2.endpoint: {tier2.endpoint} answers, but not as an object store{_status_of(error)}",
-            passing=True,
+            transient=True,
         ) from error
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise _unreachable(tier2, _reason_of(error)) from error
@@ -200,7 +200,7 @@ def _refused(tier2: Tier2Spec, error: S3Error) -> Tier2Error:
     return Tier2Error(
         "StoreFails",
         f"spec.tier2.endpoint: {tier2.endpoint} answers {_code(error)}: see to the object store",
-        passing=True,
+        transient=True,
     )
 
 
@@ -209,5 +209,5 @@ def _unreachable(tier2: Tier2Spec, why: str) -> Tier2Error:
         "EndpointUnreachable",
         f"spec.tier2.endpoint: {tier2.endpoint} cannot be reached: correct it, or see to the object store "
         f"({why[:200]})",
-        passing=True,
+        transient=True,
     )

@@ -1,8 +1,8 @@
-"""Connections to the controllers of all clusters, and which clusters there are (ADR 0013).
+"""Connections to the controllers of all StreamClusters, and the state of these (ADR 0013).
 
-One client for each cluster, made when it is needed and closed when its cluster is gone or others need the place. A
-controller that does not answer is found out once, by a short question, and is left alone for a while that grows: until
-then whoever asks is told at once, so that hundreds of objects of one cluster do not keep those of others waiting.
+Each cluster has one client, created on first use and closed when its cluster is deleted or another cluster needs the
+slot. One short probe detects a controller that does not answer. Until a growing pause has passed, all calls to it then
+fail at once, so that hundreds of objects of one cluster do not delay those of others.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ if TYPE_CHECKING:
 
 
 class ClusterName(NamedTuple):
-    """A StreamCluster."""
+    """Identify a StreamCluster."""
 
     namespace: str
     name: str
 
 
 class ClusterState(enum.Enum):
-    """Whether there is such a StreamCluster."""
+    """Whether a StreamCluster exists."""
 
-    THERE = "there"
-    LEAVING = "leaving"
+    EXISTS = "exists"
+    DELETING = "deleting"
     MISSING = "missing"
 
 
 def controller_uri(cluster: ClusterName) -> str:
-    """Where a cluster's controllers are reached (ADR 0013)."""
+    """Return the URI of a cluster's controllers (ADR 0013)."""
     return f"tcp://{cluster.name}-controller.{cluster.namespace}.svc:9090"
 
 
 @dataclass(slots=True)
 class _Link:
-    """A client of one cluster. ``answered_s`` and ``silent_until_s`` on the loop's clock; None: never, not silent."""
+    """The client of one cluster; when it last answered and until when calls fail at once, on the loop's clock."""
 
     client: Client
     backoff: Backoff
@@ -77,12 +77,15 @@ class Controllers:
         self._closing: set[asyncio.Task[None]] = set()
         self._known: OrderedDict[ClusterName, tuple[float, ClusterState]] = OrderedDict()
 
-    # -- which clusters there are -------------------------------------------------------------------------------
+    # -- state of clusters --------------------------------------------------------------------------------------
 
     async def state(self, cluster: ClusterName, *, fresh: bool = False) -> ClusterState:
-        """Whether the cluster's resource is there, as of OPERATOR_CLUSTER_KNOWN_S ago or, `fresh`, of now.
+        """Return whether the StreamCluster exists; `fresh`: without the cache of OPERATOR_CLUSTER_KNOWN_S.
 
-        Connections to a cluster that is missing are closed. Raises UnavailableError.
+        Connections to a missing cluster are closed.
+
+        Raises:
+            UnavailableError: the API server does not answer.
         """
         now_s = asyncio.get_running_loop().time()
         known = self._known.get(cluster)
@@ -94,7 +97,7 @@ class Controllers:
             found = ClusterState.MISSING
             await self.forget(cluster)
         else:
-            found = ClusterState.LEAVING if is_deleted(manifest) else ClusterState.THERE
+            found = ClusterState.DELETING if is_deleted(manifest) else ClusterState.EXISTS
         self._known[cluster] = (now_s, found)
         self._known.move_to_end(cluster)
         if len(self._known) > limits.OPERATOR_CLUSTERS_KNOWN_MAX:
@@ -105,16 +108,16 @@ class Controllers:
 
     @asynccontextmanager
     async def use(self, cluster: ClusterName) -> AsyncIterator[Client]:
-        """A client of the cluster, for OPERATOR_CONTROLLER_DEADLINE_S at most.
+        """Provide a client of the cluster for at most OPERATOR_CONTROLLER_DEADLINE_S.
 
         Raises:
-            UnavailableError: its controller does not answer. DeadlineError: what was asked of it took too long.
-            OverloadedError: so many clusters are asked at a time. Whatever the calls raise.
+            UnavailableError: the controller does not answer. DeadlineError: the calls took too long.
+            OverloadedError: too many clusters are in use. All errors of the calls themselves.
         """
         link = self._link(cluster)
         link.users += 1
         try:
-            await self._hear(cluster, link)
+            await self._ensure_answering(cluster, link)
             try:
                 async with asyncio.timeout(limits.OPERATOR_CONTROLLER_DEADLINE_S):
                     yield link.client
@@ -122,7 +125,7 @@ class Controllers:
                 link.answered_s = None
                 raise DeadlineError(
                     f"the controller of cluster {cluster.name} took more than "
-                    f"{limits.OPERATOR_CONTROLLER_DEADLINE_S:g} s for what was asked of it"
+                    f"{limits.OPERATOR_CONTROLLER_DEADLINE_S:g} s to answer"
                 ) from error
             except UnavailableError:
                 link.answered_s = None
@@ -146,16 +149,18 @@ class Controllers:
         return link
 
     def _drop_idle(self) -> None:
-        """Make room: close the connection that was not used for the longest time."""
+        """Close the connection that has been idle longest, to make room."""
         idle = next((cluster for cluster, link in self._links.items() if link.users == 0), None)
         if idle is None:
-            raise OverloadedError(f"{limits.OPERATOR_CLIENTS_MAX} clusters are being asked at a time")
+            raise OverloadedError(
+                f"{limits.OPERATOR_CLIENTS_MAX} connections to controllers are in use, which is the limit"
+            )
         task = asyncio.ensure_future(self._links.pop(idle).client.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    async def _hear(self, cluster: ClusterName, link: _Link) -> None:
-        """Make sure that the controller answers. One question at a time; what it brought is for all who wait."""
+    async def _ensure_answering(self, cluster: ClusterName, link: _Link) -> None:
+        """Probe the controller unless it answered recently. One probe at a time serves all waiting callers."""
         async with link.asking:
             now_s = asyncio.get_running_loop().time()
             if link.answered_s is not None and now_s - link.answered_s < limits.OPERATOR_CONTROLLER_SILENT_S:
@@ -172,15 +177,15 @@ class Controllers:
             link.answered_s, link.silent_until_s = asyncio.get_running_loop().time(), None
             link.backoff.reset()
 
-    def look_anew(self, cluster: ClusterName) -> None:
-        """The cluster's resource changed: what was known of it, and of whether its controller answers, is old."""
+    def invalidate(self, cluster: ClusterName) -> None:
+        """Discard the cached state of a changed cluster, so that its controller is probed at the next call."""
         self._known.pop(cluster, None)
         link = self._links.get(cluster)
         if link is not None:
             link.answered_s = link.silent_until_s = None
 
     async def forget(self, cluster: ClusterName) -> None:
-        """The cluster is gone: close its connections; calls under way fail."""
+        """Close the connections to a deleted cluster; calls in progress fail."""
         self._known.pop(cluster, None)
         link = self._links.pop(cluster, None)
         if link is not None:

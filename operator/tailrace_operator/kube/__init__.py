@@ -1,1 +1,1 @@
-"""The Kubernetes API as the operator uses it: objects and watches."""
+"""The Kubernetes API as the operator uses it: objects, watches, leader election."""

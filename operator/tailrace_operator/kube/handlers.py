@@ -1,8 +1,9 @@
-"""What kopf does here: it watches, and tells (design §11, ADR 0015).
+"""Watch objects with kopf, and report each event to a callback (design §11, ADR 0015).
 
-kopf runs in a thread with a loop of its own, since at its end it cancels whatever else runs on its loop. It is asked
-for plain events only: of what is there at the start, of creations, changes and deletions. Its handlers of changes write
-an annotation to every object, and its timers add a finalizer, with which an operator that is away wedges a namespace.
+kopf runs in a thread with its own event loop, because at its end it cancels every task of its loop. Only its plain
+event handlers are used: for existing objects, creations, changes and deletions. Its change handlers would write an
+annotation to every object. Its timers would add a finalizer, which blocks the deletion of a namespace while no operator
+runs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from tailrace.cluster.kubernetes import Kind, Manifest
     from tailrace.cluster.kubernetes_requests import Configuration
 
-Heard = Callable[["Kind", "str | None", "Manifest"], None]
+EventCallback = Callable[["Kind", "str | None", "Manifest"], None]
 
 _DOMAIN: Final = "operator.tailrace.io"
 
@@ -32,30 +33,30 @@ _logger = structlog.get_logger()
 
 
 class WatchEndedError(IllegalStateError):
-    """kopf has ended by itself."""
+    """kopf has stopped although it was not asked to."""
 
 
-class Watching:
-    """kopf in its thread. ``heard`` is called on the loop that runs `run`, with a kind, a change and an object."""
+class KopfWatch:
+    """kopf in its thread. ``on_event`` is called on the event loop of `run`, with a kind, a change and an object."""
 
     def __init__(
         self,
         configuration: Configuration,
         namespace: str | None,
         kinds: Sequence[tuple[Kind, dict[str, str]]],
-        heard: Heard,
+        on_event: EventCallback,
     ) -> None:
         self._configuration = configuration
         self._namespace = namespace
         self._kinds = kinds
-        self._heard = heard
+        self._on_event = on_event
         self._stop = threading.Event()
 
     async def run(self) -> None:
         """Watch until cancelled.
 
         Raises:
-            WatchEndedError: kopf ended by itself; its reason is in the message.
+            WatchEndedError: kopf has stopped; the message gives its reason.
         """
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[str] = loop.create_future()
@@ -66,12 +67,12 @@ class Watching:
                 asyncio.run(self._operate(loop))
             except BaseException as error:
                 reason = repr(error)
-            loop.call_soon_threadsafe(_tell, ended, reason)
+            loop.call_soon_threadsafe(_set_reason, ended, reason)
 
         thread = threading.Thread(target=run, name="tailrace-kopf", daemon=True)
         thread.start()
         try:
-            raise WatchEndedError(f"kopf has ended by itself: {await ended}")
+            raise WatchEndedError(f"the watch of Kubernetes objects has stopped: {await ended}")
         finally:
             self._stop.set()
 
@@ -102,27 +103,27 @@ class Watching:
                 kind.version,
                 kind.plural,
                 registry=registry,
-                id=f"heard-{kind.plural}",
+                id=f"watch-{kind.plural}",
                 labels=labels or None,
             )(handler)
         return registry
 
     def _handler(self, loop: asyncio.AbstractEventLoop, kind: Kind) -> Callable[..., Any]:
-        async def heard(event: Any, **_: Any) -> None:
-            # Whole, as every object outside of lists; nobody changes it.
+        async def on_event(event: Any, **_: Any) -> None:
+            # With apiVersion and kind, which items of lists lack. The manifest is not changed after this.
             manifest = {"apiVersion": kind.api_version, "kind": kind.kind, **event["object"]}
-            loop.call_soon_threadsafe(self._heard, kind, event["type"], manifest)
+            loop.call_soon_threadsafe(self._on_event, kind, event["type"], manifest)
 
-        return heard
+        return on_event
 
 
-def _tell(ended: asyncio.Future[str], reason: str) -> None:
+def _set_reason(ended: asyncio.Future[str], reason: str) -> None:
     if not ended.done():
         ended.set_result(reason)
 
 
 class _Backoffs(Iterable[float]):
-    """Pauses without an end: a watch waits for an API server that is away, for as long as that takes."""
+    """An endless series of pauses: a watch retries until the API server answers again."""
 
     def __iter__(self) -> Iterator[float]:
         return itertools.chain((0.5, 1.0, 2.0), itertools.repeat(3.0))
@@ -132,19 +133,19 @@ def _settings(kinds: Sequence[tuple[Kind, dict[str, str]]]) -> kopf.OperatorSett
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.peering.standalone = True
-    settings.scanning.disabled = True  # needs to list namespaces and definitions of the whole cluster
-    settings.watching.server_timeout = round(limits.OPERATOR_WATCH_S)  # the API server takes whole seconds alone
+    settings.scanning.disabled = True  # scanning lists namespaces and definitions of the whole cluster
+    settings.watching.server_timeout = round(limits.OPERATOR_WATCH_S)  # the API server accepts whole seconds only
     settings.watching.client_timeout = limits.OPERATOR_WATCH_S + limits.OPERATOR_WATCH_MARGIN_S
     settings.watching.connect_timeout = limits.KUBERNETES_CALL_DEADLINE_S
     settings.watching.reconnect_backoff = 1.0
     settings.networking.request_timeout = 2 * limits.KUBERNETES_CALL_DEADLINE_S + limits.OPERATOR_WATCH_MARGIN_S
     settings.networking.connect_timeout = limits.KUBERNETES_CALL_DEADLINE_S
     settings.networking.error_backoffs = _Backoffs()
-    settings.execution.max_workers = 1  # for handlers that block: there are none
+    settings.execution.max_workers = 1  # for blocking handlers, of which there are none
     settings.queueing.worker_limit = limits.OPERATOR_WORKERS
     settings.queueing.idle_timeout = 1.0
     settings.process.ultimate_exiting_timeout = None  # the process ends without waiting for this thread
-    # Nothing is persisted by handlers of plain events; if it ever is, it is under our own name.
+    # Plain event handlers persist nothing. If kopf ever does, it uses our own names.
     settings.persistence.finalizer = f"{_DOMAIN}/kopf"
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=_DOMAIN)
     settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=_DOMAIN)
@@ -156,7 +157,7 @@ def _settings(kinds: Sequence[tuple[Kind, dict[str, str]]]) -> kopf.OperatorSett
 
 
 def connection_info(configuration: Configuration) -> kopf.ConnectionInfo:
-    """How kopf reaches the API: as the official client does. Tokens are read anew when they have changed."""
+    """Return how kopf connects to the API, as the official client does. Changed tokens are read again."""
     authorization = configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
     scheme, _, token = (authorization or "").rpartition(" ")
     return kopf.ConnectionInfo(
@@ -172,10 +173,10 @@ def connection_info(configuration: Configuration) -> kopf.ConnectionInfo:
 
 
 class _Forwarding(logging.Handler):
-    """Lines of libraries that log in the standard library's way, as lines of ours."""
+    """Forwards records of the standard library's logging to the structured log."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "signals are ignored" in record.msg:  # they are for the main thread to take
+        if "signals are ignored" in record.msg:  # the main thread handles signals
             return
         error = record.exc_info[1] if record.exc_info else None
         _logger.log(
@@ -188,7 +189,7 @@ class _Forwarding(logging.Handler):
 
 
 def forward_logs() -> None:
-    """Let kopf's and asyncio's warnings appear among our lines."""
+    """Forward warnings of kopf, asyncio and urllib3 to the structured log."""
     logging.captureWarnings(True)
     for name in ("kopf", "asyncio", "urllib3", "py.warnings"):
         logger = logging.getLogger(name)

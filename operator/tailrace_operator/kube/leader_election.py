@@ -1,8 +1,9 @@
-"""Which of the operator's processes is active: one Lease, taken by compare-and-swap (ADR 0013).
+"""Leader election: one Lease, acquired by compare-and-swap (ADR 0013).
 
-Time inside the Lease is for people. A standby counts the time without an observed renewal on its own clock, since its
-own (re)connection to the API; the leader counts the time since it *began* its last successful renewal, and ends well
-before a standby may take over. Two that believe to lead for a moment do no harm: all that they write compares versions.
+The times inside the Lease are for people only. A standby measures on its own clock how long it has observed no renewal,
+since it (re)connected to the API. The leader measures since it *began* its last successful renewal, and exits well
+before a standby may acquire the Lease. Two processes that believe to lead for a moment do no harm, because all their
+writes compare versions.
 """
 
 from __future__ import annotations
@@ -35,46 +36,46 @@ _logger = structlog.get_logger()
 
 
 class LeadershipLostError(IllegalStateError):
-    """The Lease is another's, or could not be renewed in time: the process must end."""
+    """Another process holds the Lease, or it could not be renewed in time. The process must exit."""
 
 
-class Leadership:
-    """The Lease as one process sees it. ``identity`` is of this process alone."""
+class LeaderElection:
+    """Acquires, renews and releases the Lease for one process. ``identity`` is unique to the process."""
 
     def __init__(self, api: KubernetesApi, identity: str, clock: Clock) -> None:
         self._api = api
         self._identity = identity
         self._clock = clock
         self._held: Manifest | None = None
-        self._tried = False
-        """The Lease may be this process's."""
+        self._may_hold = False
+        """Whether this process may hold the Lease."""
         self._renewed_s = 0.0
-        """When the request began that renewed it last."""
-        self._seen: tuple[Any, Any] | None = None
-        """Holder and time in the Lease as they were seen last; None: not since the connection began."""
-        self._seen_s = 0.0
+        """When the request of the last successful renewal began."""
+        self._observed: tuple[Any, Any] | None = None
+        """Holder and renew time as last observed; None: not observed since the connection began."""
+        self._observed_s = 0.0
 
     async def acquire(self) -> None:
-        """Wait until this process leads."""
-        told = ""
+        """Wait until this process is the leader."""
+        last_holder = ""
         while True:
-            holder = await self._try()
+            holder = await self._try_acquire()
             if holder is None:
                 _logger.info("leading", lease=LEASE_NAME, identity=self._identity)
                 return
-            if holder != told:
+            if holder != last_holder:
                 _logger.info("standing_by", lease=LEASE_NAME, identity=self._identity, leader=holder)
-                told = holder
+                last_holder = holder
             await asyncio.sleep(limits.LEADER_RENEW_S)
 
     async def keep(self) -> NoReturn:
-        """Renew until it cannot be done any more.
+        """Renew the Lease until that fails.
 
         Raises:
-            LeadershipLostError: another process leads, or nothing could be renewed for ``limits.LEADER_DEADLINE_S``.
+            LeadershipLostError: another process leads, or no renewal succeeded for ``limits.LEADER_DEADLINE_S``.
         """
         loop = asyncio.get_running_loop()
-        reason = "nobody answered"
+        reason = "the API server did not answer"
         while True:
             try:
                 async with asyncio.timeout_at(self._renewed_s + limits.LEADER_DEADLINE_S):
@@ -88,48 +89,50 @@ class Leadership:
                         await asyncio.sleep(limits.LEADER_RENEW_S / 4)
             except TimeoutError:
                 raise LeadershipLostError(
-                    f"Lease {LEASE_NAME} could not be renewed for {limits.LEADER_DEADLINE_S:g} s: {reason}"
+                    f"Lease {LEASE_NAME} has not been renewed for {limits.LEADER_DEADLINE_S:g} s: {reason}"
                 ) from None
 
     async def release(self) -> None:
-        """Let go, so that a standby need not wait. What fails is left to time."""
-        if not self._tried:
+        """Release the Lease, so that a standby need not wait. After a failure the Lease expires by itself."""
+        if not self._may_hold:
             return
         try:
-            found = await self._api.get(LEASES, LEASE_NAME)  # it may be ours although the answer was not waited for
+            found = await self._api.get(LEASES, LEASE_NAME)  # it may be ours although its answer was never received
             if (found.get("spec") or {}).get("holderIdentity") == self._identity:
                 await self._api.replace(LEASES, self._changed(found, ""))
         except (UnavailableError, WriteConflictError, NotFoundError) as error:
             _logger.info("lease_not_released", lease=LEASE_NAME, reason=str(error))
 
-    async def _try(self) -> str | None:
-        """None: this process leads; else who does, as far as it is known."""
+    async def _try_acquire(self) -> str | None:
+        """Try once to acquire the Lease. Return the holder, as far as it is known; None: this process leads."""
         began_s = asyncio.get_running_loop().time()
         try:
             found = await self._api.get(LEASES, LEASE_NAME)
         except NotFoundError:
             return await self._take(None, began_s)
         except UnavailableError as error:
-            self._seen = None
+            self._observed = None
             return f"unknown: {error}"
         spec = found.get("spec") or {}
         holder = spec.get("holderIdentity") or ""
-        if holder in ("", self._identity):  # ours: a write of this process whose answer was lost
+        if holder in ("", self._identity):  # ours: the answer to an earlier write was lost
             return await self._take(found, began_s)
-        seen = (holder, spec.get("renewTime"))
-        if seen != self._seen:
-            self._seen, self._seen_s = seen, began_s
-        if began_s - self._seen_s < limits.LEADER_LAPSE_S:
+        observed = (holder, spec.get("renewTime"))
+        if observed != self._observed:
+            self._observed, self._observed_s = observed, began_s
+        if began_s - self._observed_s < limits.LEADER_LAPSE_S:
             return str(holder)
-        _logger.warning("leader_is_silent", lease=LEASE_NAME, leader=holder, silent_s=round(began_s - self._seen_s, 1))
+        _logger.warning(
+            "leader_not_renewing", lease=LEASE_NAME, leader=holder, silent_s=round(began_s - self._observed_s, 1)
+        )
         return await self._take(found, began_s)
 
     async def _take(self, found: Manifest | None, began_s: float) -> str | None:
-        self._tried = True
+        self._may_hold = True
         try:
             self._held = await self._write(found)
         except (UnavailableError, WriteConflictError, AlreadyExistsError, NotFoundError) as error:
-            self._seen = None
+            self._observed = None
             return f"unknown: {error}"
         self._renewed_s = began_s
         return None
@@ -144,14 +147,14 @@ class Leadership:
         self._renewed_s = began_s
 
     async def _still_held(self) -> Manifest | None:
-        """The Lease as it is now, after somebody changed it. Raises LeadershipLostError: it is another's."""
+        """Return the current Lease after a conflict. Raises LeadershipLostError: another process holds it."""
         try:
             found = await self._api.get(LEASES, LEASE_NAME)
         except NotFoundError:
             return None
         holder = (found.get("spec") or {}).get("holderIdentity") or ""
         if holder not in ("", self._identity):
-            raise LeadershipLostError(f"Lease {LEASE_NAME} was taken by {holder}")
+            raise LeadershipLostError(f"Lease {LEASE_NAME} was acquired by {holder}")
         return found
 
     async def _write(self, found: Manifest | None) -> Manifest:

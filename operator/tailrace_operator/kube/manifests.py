@@ -1,4 +1,4 @@
-"""What the operator reads in any object's metadata, and the Events it creates. Pure."""
+"""Metadata that the operator reads in any object, and the Events that it creates. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FINALIZER: Final = "tailrace.io/operator"
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """An Event to be: ``reason`` CamelCase, ``message`` one sentence."""
+    """An Event to create: ``reason`` in CamelCase, ``message`` one sentence."""
 
     reason: str
     message: str
@@ -24,22 +24,22 @@ class Notice:
 
 
 def is_deleted(manifest: Manifest) -> bool:
-    """Whether the object is being deleted and waits for finalizers."""
+    """Return whether the object is being deleted and waits for its finalizers."""
     return bool((manifest.get("metadata") or {}).get("deletionTimestamp"))
 
 
-def holds(manifest: Manifest) -> bool:
-    """Whether the object carries our finalizer."""
+def has_finalizer(manifest: Manifest) -> bool:
+    """Return whether the object has the finalizer of this operator."""
     return FINALIZER in ((manifest.get("metadata") or {}).get("finalizers") or [])
 
 
 def generation_of(manifest: Manifest) -> int | None:
-    """The generation of the object's specification."""
+    """Return the generation of the object's specification."""
     found = (manifest.get("metadata") or {}).get("generation")
     return found if type(found) is int else None
 
 
-def stamp(clock: Clock) -> str:
-    """The time as conditions and Events have it."""
+def timestamp(clock: Clock) -> str:
+    """Return the current time in the form of conditions and Events."""
     now = datetime.datetime.fromtimestamp(clock.now_ms() // 1000, datetime.UTC)
     return now.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,7 +1,7 @@
-"""Objects of any kind on the Kubernetes API: the port, and its adapter over the official client (ADR 0013).
+"""Objects of any kind in the Kubernetes API: the port, and its adapter over the official client (ADR 0013).
 
-Children are written by server-side apply under one field manager, so what the operator does not name belongs to
-whoever sets it. An object's own status and finalizers are written by merge patches that compare the object's version.
+Children are written by server-side apply under one field manager, so fields that the operator does not name belong to
+other managers. An object's own status and finalizers are written by merge patches that compare the object's version.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROLE_BINDINGS: Final = Kind("rbac.authorization.k8s.io", "v1", "RoleBinding", "r
 DISRUPTION_BUDGETS: Final = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", status_apart=True)
 
 _NO_VERSION: Final = "1"
-"""Of no object: an apply that names it is a conflict with whatever is there, and makes what is not (ADR 0017)."""
+"""The version of no object: an apply with it conflicts with an existing object and creates a missing one (ADR 0017)."""
 _OTHER_UID: Final = "metadata.uid: Invalid value"
 
 __all__ = ["STREAM_CLUSTERS", "HttpObjects", "Objects", "Page"]
@@ -43,47 +43,49 @@ __all__ = ["STREAM_CLUSTERS", "HttpObjects", "Objects", "Page"]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some of the objects of a kind. ``rest``: what the next page is asked for with; None: there is none."""
+    """One page of the objects of a kind. ``rest``: the token of the next page; None: this is the last."""
 
     items: tuple[Manifest, ...]
     rest: str | None
 
 
 class Objects(Protocol):
-    """Objects in any namespace that the operator serves.
+    """Reads and writes objects in the namespaces that the operator serves.
 
-    Every call has a deadline. Errors beside those named: BadRequestError when the server refuses the content (400,
-    422), UnavailableError for all that may be mended by waiting or by whoever runs the cluster (no answer, 401, 403,
-    429, 5xx); the outcome of a write is unknown then. All writes may be repeated.
+    Every call has a deadline, and raises besides the errors it names:
+
+    - BadRequestError: the API server refuses the content (400, 422).
+    - UnavailableError: no answer, 401, 403, 429 or 5xx. Waiting or the cluster's administrator may resolve it. The
+      outcome of a write is unknown; all writes may be repeated.
     """
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Manifest:
-        """The object as it is now. Raises NotFoundError."""
+        """Return the current object. Raises NotFoundError."""
         ...
 
     async def list(
         self, kind: Kind, namespace: str | None, labels: Mapping[str, str] | None = None
     ) -> tuple[Manifest, ...]:
-        """The objects with these labels, in one namespace or (None) in all."""
+        """Return the objects with these labels, in one namespace or (None) in all."""
         ...
 
     async def page(self, kind: Kind, namespace: str | None, rest: str | None = None) -> Page:
-        """At most ``limits.KUBERNETES_PAGE`` objects, as they were when the first page was asked for (`rest` None).
+        """Return at most ``limits.KUBERNETES_PAGE`` objects, all as of the request of the first page (`rest` None).
 
         Raises:
-            NotFoundError: there is no such kind. UnavailableError: also when the first page was asked for too long ago.
+            NotFoundError: the kind is not installed. UnavailableError: also when the token of the page has expired.
         """
         ...
 
     async def apply(self, kind: Kind, namespace: str, manifest: Manifest, *, only_new: bool = False) -> Manifest:
-        """Create or change an object so that the fields of `manifest` are as it says (server-side apply).
+        """Create or change an object so that it has the fields of `manifest` (server-side apply).
 
-        Fields that an earlier apply named and this one does not are removed; fields of others stay, but one that is
-        named is taken from them.
+        Fields that an earlier apply named and this one does not are removed. Fields of other managers are kept, except
+        that this manager takes over those that `manifest` names.
 
         Raises:
-            WriteConflictError: `manifest` names a uid, and another object has the name, or none; or there is one
-            already, and it may be created alone (`only_new`). Nothing was changed.
+            WriteConflictError: `manifest` has a uid that is not that of the object with its name, or, with `only_new`,
+            an object exists. Nothing was changed.
         """
         ...
 
@@ -91,40 +93,40 @@ class Objects(Protocol):
         """Set these fields of the object's status (None removes one). `manifest` is the object as it was read.
 
         Raises:
-            WriteConflictError: it has changed since. NotFoundError: it is gone.
+            WriteConflictError: the object has changed since. NotFoundError: it was deleted.
         """
         ...
 
     async def set_finalizers(self, kind: Kind, manifest: Manifest, finalizers: Sequence[str]) -> Manifest:
-        """Let the object carry exactly these finalizers. Raises as `merge_status`."""
+        """Set the complete list of the object's finalizers. Raises as `merge_status`."""
         ...
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
-        """Delete the object with that uid; its children go afterwards.
+        """Delete the object with that uid; Kubernetes deletes its children afterwards.
 
         Raises:
-            WriteConflictError: another object has the name. NotFoundError: there is none.
+            WriteConflictError: another object has the name. NotFoundError: no object has it.
         """
         ...
 
-    async def tell(self, kind: Kind, manifest: Manifest, notice: Notice, now: str) -> None:
-        """Make an Event about the object; `now` in RFC 3339."""
+    async def create_event(self, kind: Kind, manifest: Manifest, notice: Notice, now: str) -> None:
+        """Create an Event about the object; `now` in RFC 3339."""
         ...
 
-    async def namespace_ends(self, namespace: str) -> bool:
-        """Whether the namespace is being deleted, or gone."""
+    async def namespace_is_terminating(self, namespace: str) -> bool:
+        """Return whether the namespace is being deleted or does not exist."""
         ...
 
 
 class HttpObjects:
-    """Implements Objects over the network. ``instance`` names this process in Events."""
+    """Implements Objects over HTTP. ``instance`` names this process in Events."""
 
     def __init__(self, configuration: client.Configuration, instance: str) -> None:
         self._calls = KubernetesCalls(configuration)
         self._instance = instance
 
     def close(self) -> None:
-        """Let go of the connections; calls under way end by themselves."""
+        """Close the connections; calls in progress end at their deadlines."""
         self._calls.close()
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Manifest:
@@ -141,7 +143,7 @@ class HttpObjects:
         items = found.get("items") or []
         if len(items) > limits.KUBERNETES_LIST_MAX:
             raise UnavailableError(
-                f"list {kind.plural}: {len(items)} objects, at most {limits.KUBERNETES_LIST_MAX} are taken"
+                f"list {kind.plural}: {len(items)} objects, the limit is {limits.KUBERNETES_LIST_MAX}"
             )
         return tuple(_whole(kind, item) for item in items)
 
@@ -166,7 +168,9 @@ class HttpObjects:
                 body={"apiVersion": kind.api_version, "kind": kind.kind, **manifest, "metadata": metadata},
                 content_type="application/apply-patch+yaml",
             )
-        except BadRequestError as error:  # a uid is compared as content is; that of none is a conflict at once
+        except (
+            BadRequestError
+        ) as error:  # a wrong uid is refused as content; only that of a missing object is a conflict
             if "uid" in metadata and _OTHER_UID in str(error):
                 raise WriteConflictError(str(error)) from error
             raise
@@ -185,8 +189,8 @@ class HttpObjects:
         body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         await self._request("delete", "DELETE", kind, namespace, name, body=body)
 
-    async def tell(self, kind: Kind, manifest: Manifest, notice: Notice, now: str) -> None:
-        """See Objects.tell."""
+    async def create_event(self, kind: Kind, manifest: Manifest, notice: Notice, now: str) -> None:
+        """See Objects.create_event."""
         metadata = manifest["metadata"]
         namespace = metadata["namespace"]
         body = {
@@ -212,8 +216,8 @@ class HttpObjects:
         }
         await self._request("create", "POST", EVENTS, namespace, body=body)
 
-    async def namespace_ends(self, namespace: str) -> bool:
-        """See Objects.namespace_ends."""
+    async def namespace_is_terminating(self, namespace: str) -> bool:
+        """See Objects.namespace_is_terminating."""
         try:
             found = await self._calls.request(
                 f"get namespace {namespace}", "GET", f"/api/v1/namespaces/{namespace}", conflict=WriteConflictError
@@ -262,13 +266,13 @@ class HttpObjects:
 
 
 def _whole(kind: Kind, item: Manifest) -> Manifest:
-    """Items of lists do not say what they are."""
+    """Return a list item with apiVersion and kind, which lists leave out."""
     return {"apiVersion": kind.api_version, "kind": kind.kind, **item}
 
 
 def _path(kind: Kind, namespace: str | None, name: str) -> str:
     if name in (".", "..") or "/" in name:
-        raise BadRequestError(f"{name!r} is no name of a {kind.kind}")
+        raise BadRequestError(f"{name!r} is not a valid name of a {kind.kind}")
     group = f"/apis/{kind.api_version}" if kind.group else f"/api/{kind.api_version}"
     place = f"/namespaces/{namespace}" if namespace is not None else ""
     return f"{group}{place}/{kind.plural}" + (f"/{quote(name)}" if name else "")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from tailrace.common import limits
 from tailrace.common.errors import InvalidSpecError, NoSuchReaderGroupError, TailraceError
 from tailrace_operator.connections.controllers import ClusterName
-from tailrace_operator.kube.manifests import Notice, holds
+from tailrace_operator.kube.manifests import Notice, has_finalizer
 from tailrace_operator.readergroup import conditions
 from tailrace_operator.readergroup.ownership import belongs_to
-from tailrace_operator.reconcile.deletion_policy import FORCE_DELETE, why_kept
+from tailrace_operator.reconcile.deletion_policy import FORCE_DELETE, retention_reason
 from tailrace_operator.reconcile.outcome import Outcome
 from tailrace_operator.schema.specs import ReaderGroupSpec
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 async def delete_group(objects: Objects, controllers: Controllers, manifest: Manifest) -> Outcome:
     """Delete the group, if it is to; the finalizer goes when that is done or cannot be done."""
-    if not holds(manifest):
+    if not has_finalizer(manifest):
         return Outcome()
     try:
         spec = ReaderGroupSpec.parse(manifest)
@@ -31,7 +31,7 @@ async def delete_group(objects: Objects, controllers: Controllers, manifest: Man
         return _let_go(f"What is asked for cannot be read, so nothing was deleted: {error}.")
     group = f"{spec.scope}/{spec.group_name}"
     cluster = ClusterName(manifest["metadata"]["namespace"], spec.cluster)
-    kept = await why_kept(objects, controllers, manifest, cluster, spec.deletion_policy)
+    kept = await retention_reason(objects, controllers, manifest, cluster, spec.deletion_policy)
     if kept is not None:
         return _let_go(f"Reader group {group} stays: {kept}.")
     try:

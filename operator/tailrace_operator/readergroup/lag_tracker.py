@@ -46,7 +46,7 @@ class _Cluster:
     measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class LagBoard:
+class LagTracker:
     """Samples of all groups that are asked for."""
 
     def __init__(self, controllers: Controllers) -> None:
@@ -81,7 +81,7 @@ class LagBoard:
         assert group.found is not None
         return group.found
 
-    def look_anew(self, cluster: ClusterName) -> None:
+    def invalidate(self, cluster: ClusterName) -> None:
         """The cluster's resource changed: its groups are measured again when the next sample is asked for."""
         known = self._clusters.get(cluster)
         if known is not None:

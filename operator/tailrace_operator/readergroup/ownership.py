@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.common.errors import InvalidSpecError
 from tailrace_operator.kube.objects import READER_GROUPS
-from tailrace_operator.readergroup.plan import eldest
+from tailrace_operator.readergroup.plan import oldest_resource
 from tailrace_operator.schema.specs import ReaderGroupSpec
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ async def belongs_to(objects: Objects, spec: ReaderGroupSpec, manifest: Manifest
             if other["metadata"]["uid"] == str(group_id):
                 return str(group_id)
             rivals.append(other)
-    return eldest(rivals)
+    return oldest_resource(rivals)
 
 
 def _names(manifest: Manifest, spec: ReaderGroupSpec) -> bool:

@@ -10,7 +10,7 @@ from tailrace.client.model import ReaderGroupConfig, StreamName
 from tailrace.common.stream_policies import StreamDataRetention
 from tailrace_operator.kube.manifests import generation_of
 from tailrace_operator.readergroup.conditions import ACCEPTED
-from tailrace_operator.reconcile.outcome import Truth, condition_of
+from tailrace_operator.reconcile.outcome import Status, condition_of
 
 if TYPE_CHECKING:
     from tailrace.cluster.kubernetes import Manifest
@@ -64,11 +64,11 @@ def is_edited(manifest: Manifest) -> bool:
     generation = generation_of(manifest)
     if observed is None or generation is None:
         return False
-    refused_since = generation > 1 and condition_of(manifest, ACCEPTED) is Truth.FALSE
+    refused_since = generation > 1 and condition_of(manifest, ACCEPTED) is Status.FALSE
     return bool(observed < generation) or refused_since
 
 
-def eldest(manifests: Sequence[Mapping[str, Any]]) -> str:
+def oldest_resource(manifests: Sequence[Mapping[str, Any]]) -> str:
     """uid of the resource that was made first; of those of one second, the one of the lowest name."""
     first = min(manifests, key=lambda one: (one["metadata"].get("creationTimestamp") or "", one["metadata"]["name"]))
     return str(first["metadata"]["uid"])

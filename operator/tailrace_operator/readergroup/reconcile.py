@@ -22,11 +22,11 @@ from tailrace.common.errors import (
     NoSuchReaderGroupError,
 )
 from tailrace_operator.connections.controllers import ClusterName, ClusterState
-from tailrace_operator.kube.manifests import Notice, holds, is_deleted
+from tailrace_operator.kube.manifests import Notice, has_finalizer, is_deleted
 from tailrace_operator.kube.objects import READER_GROUPS
 from tailrace_operator.readergroup import conditions
 from tailrace_operator.readergroup.deletion import delete_group
-from tailrace_operator.readergroup.lag_tracker import LagBoard
+from tailrace_operator.readergroup.lag_tracker import LagTracker
 from tailrace_operator.readergroup.ownership import belongs_to
 from tailrace_operator.readergroup.plan import differences, is_edited, publishes, wanted_config
 from tailrace_operator.reconcile.outcome import Condition, Outcome
@@ -50,11 +50,11 @@ class ReaderGroupReconciler:
     def __init__(self, objects: Objects, controllers: Controllers) -> None:
         self._objects = objects
         self._controllers = controllers
-        self._board = LagBoard(controllers)
+        self._lag = LagTracker(controllers)
 
-    def look_anew(self, cluster: ClusterName) -> None:
+    def invalidate(self, cluster: ClusterName) -> None:
         """The cluster's resource changed: what was measured before is not told any more."""
-        self._board.look_anew(cluster)
+        self._lag.invalidate(cluster)
 
     @property
     def kind(self) -> Kind:
@@ -68,7 +68,7 @@ class ReaderGroupReconciler:
 
     async def gone(self, namespace: str, name: str) -> None:
         """See Reconciler.gone."""
-        self._board.forget_everywhere(_resource(namespace, name))
+        self._lag.forget_everywhere(_resource(namespace, name))
 
     async def reconcile(self, manifest: Manifest) -> Outcome:
         """See Reconciler.reconcile."""
@@ -79,7 +79,7 @@ class ReaderGroupReconciler:
         except InvalidSpecError as error:
             return conditions.refused("InvalidSpec", f"{error}.")
         deletes = spec.deletion_policy == "Delete" and spec.flavour == "Java"
-        if deletes is not holds(manifest):
+        if deletes is not has_finalizer(manifest):
             return Outcome(finalizer=deletes, retry_after_s=0)
         namespace = manifest["metadata"]["namespace"]
         cluster = ClusterName(namespace, spec.cluster)
@@ -87,7 +87,7 @@ class ReaderGroupReconciler:
             case ClusterState.MISSING:
                 message = f"spec.cluster: there is no StreamCluster {spec.cluster} in namespace {namespace}."
                 return conditions.refused("ClusterNotFound", message, retry_after_s=limits.OPERATOR_WAIT_S)
-            case ClusterState.LEAVING:
+            case ClusterState.DELETING:
                 message = f"spec.cluster: StreamCluster {spec.cluster} is being deleted."
                 return conditions.refused("ClusterLeaving", message)
         if spec.flavour == "Rust":
@@ -167,7 +167,7 @@ class ReaderGroupReconciler:
         is_rust = spec.flavour == "Rust"
 
         async def sample() -> Sample:
-            return await self._board.sample(
+            return await self._lag.sample(
                 cluster, resource, spec.scope, spec.group_name, is_rust=is_rust, publishes=publishes(spec)
             )
 

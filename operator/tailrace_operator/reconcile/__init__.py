@@ -1,1 +1,1 @@
-"""When an object is reconciled, and what is written to it."""
+"""The reconcile loop: when an object is reconciled, and how the result is written to it."""

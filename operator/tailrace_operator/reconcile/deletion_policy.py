@@ -1,4 +1,4 @@
-"""Whether what a Stream or ReaderGroup stands for is deleted with it (ADR 0014)."""
+"""Decide whether the stream or reader group of a deleted resource is deleted, too (ADR 0014)."""
 
 from __future__ import annotations
 
@@ -13,33 +13,38 @@ if TYPE_CHECKING:
     from tailrace_operator.kube.objects import Objects
 
 FORCE_DELETE: Final = "tailrace.io/force-delete"
-"""Annotation: let the resource go, whatever becomes of what it stands for."""
+"""Annotation: release the resource at once and keep its stream or reader group."""
 
 
-async def why_kept(
+async def retention_reason(
     objects: Objects, controllers: Controllers, manifest: Manifest, cluster: ClusterName, deletion_policy: str
 ) -> str | None:
-    """Why nothing is deleted although the resource goes; None: it has to be deleted. Raises UnavailableError."""
+    """Return why the stream or group is kept although its resource is deleted; None: delete it.
+
+    Raises:
+        UnavailableError: the API server does not answer, so nothing is decided.
+    """
     if FORCE_DELETE in (manifest["metadata"].get("annotations") or {}):
         return f"the annotation {FORCE_DELETE} is set"
     if deletion_policy != "Delete":
         return f"spec.deletionPolicy is {deletion_policy}"
     state = await controllers.state(cluster, fresh=True)
     if state is ClusterState.MISSING:
-        return f"there is no StreamCluster {cluster.name} to delete it from"
-    if state is ClusterState.LEAVING:
-        return f"StreamCluster {cluster.name} is being deleted, too"
-    if await _namespace_ends(objects, cluster.namespace):
+        return f"StreamCluster {cluster.name} does not exist"
+    if state is ClusterState.DELETING:
+        return f"StreamCluster {cluster.name} is being deleted"
+    if await _namespace_is_terminating(objects, cluster.namespace):
         return f"namespace {cluster.namespace} is being deleted"
     return None
 
 
-async def _namespace_ends(objects: Objects, namespace: str) -> bool:
-    """Whether the namespace goes. Raises UnavailableError: not known, so nothing is decided.
+async def _namespace_is_terminating(objects: Objects, namespace: str) -> bool:
+    """Return whether the namespace is being deleted; False where the operator may not read namespaces.
 
-    Where this may not be asked, namespaces count as staying, and what was asked for is done.
+    Raises:
+        UnavailableError: the API server does not answer.
     """
     try:
-        return await objects.namespace_ends(namespace)
+        return await objects.namespace_is_terminating(namespace)
     except ForbiddenError:
         return False

@@ -1,4 +1,4 @@
-"""Keys of the objects that are reconciled, and of those that a manifest names. Pure."""
+"""Keys of reconciled objects, and the keys that a manifest refers to. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Key:
-    """An object; ``plural`` names its kind."""
+    """Identify an object by the plural of its kind, its namespace and its name."""
 
     plural: str
     namespace: str
@@ -21,12 +21,12 @@ class Key:
 
 
 def key_of(kind: Kind, manifest: Manifest) -> Key:
-    """The key of an object of that kind."""
+    """Return the key of an object of that kind."""
     return Key(kind.plural, str(manifest["metadata"]["namespace"]), str(manifest["metadata"]["name"]))
 
 
 def owner_of(manifest: Manifest, kind: Kind) -> Key | None:
-    """The object of that kind that another one belongs to."""
+    """Return the owner of that kind from the owner references; None: there is no such reference."""
     metadata = manifest.get("metadata") or {}
     for owner in metadata.get("ownerReferences") or []:
         if owner.get("kind") == kind.kind and str(owner.get("apiVersion", "")).startswith(f"{kind.group}/"):
@@ -35,6 +35,6 @@ def owner_of(manifest: Manifest, kind: Kind) -> Key | None:
 
 
 def cluster_of(manifest: Manifest) -> Key:
-    """The StreamCluster that a Stream or ReaderGroup names."""
+    """Return the StreamCluster that a Stream or ReaderGroup names."""
     name = (manifest.get("spec") or {}).get("cluster")
     return Key(STREAM_CLUSTERS.plural, str(manifest["metadata"]["namespace"]), str(name))

@@ -1,8 +1,8 @@
-"""Reconciling: when which object is looked at (ADR 0015).
+"""The reconcile loop: decides when each object is reconciled (ADR 0015).
 
-Four things bring an object on: a change that the watch tells, a change of the object that it follows, its period, and a
-failure before. Each period all objects of a kind are listed: so a watch that has fallen silent costs a period and no
-more, and it is noticed. An object is reconciled from the newest state that was heard of, by one call at a time.
+An object is reconciled after a watch event that changes it, after a change of the object that it depends on, after its
+period, and after a failure. All objects of a kind are listed once a period, so a watch that has stopped delays changes
+by one period at most, and is detected. Each object is in one call at a time, with the newest version known.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import structlog
@@ -18,8 +19,8 @@ from tailrace.common import limits
 from tailrace.common.errors import NotFoundError, TailraceError
 from tailrace_operator.kube.manifests import FINALIZER
 from tailrace_operator.reconcile.keys import Key, key_of
-from tailrace_operator.reconcile.outcome import READY, Condition, Outcome, Truth
-from tailrace_operator.reconcile.status_writer import settle
+from tailrace_operator.reconcile.outcome import READY, Condition, Outcome, Status
+from tailrace_operator.reconcile.status_writer import StatusWriter
 from tailrace_operator.reconcile.watch_check import WatchCheck
 from tailrace_operator.reconcile.work_queue import WorkQueue
 
@@ -33,86 +34,96 @@ if TYPE_CHECKING:
 
 _logger = structlog.get_logger()
 
-Notable: TypeAlias = Callable[["Manifest"], Any]
+FieldSelector: TypeAlias = Callable[["Manifest"], Any]
+"""Selects the fields of an object whose change is of interest."""
 
 
-class Rounds:
-    """All objects of all kinds that are reconciled. ``namespace`` None: those of all namespaces."""
+@dataclass(frozen=True, slots=True)
+class _Dependency:
+    """A kind that others depend on: the fields that matter to them, and what to call when these change."""
+
+    fields: FieldSelector
+    changed: Callable[[Key], None]
+
+
+class ReconcileLoop:
+    """Reconciles the objects of all registered kinds. ``namespace`` None: of all namespaces."""
 
     def __init__(self, objects: Objects, namespace: str | None, clock: Clock, entropy: Entropy) -> None:
         self._objects = objects
         self._namespace = namespace
-        self._clock = clock
         self._entropy = entropy
+        self._status = StatusWriter(objects, clock)
         self._reconcilers: dict[str, Reconciler] = {}
-        self._notable: dict[str, Notable] = {}
+        self._watched_fields: dict[str, FieldSelector] = {}
         self._known: dict[Key, Manifest] = {}
         self._counts: Counter[str] = Counter()
-        self._noted: dict[Key, Any] = {}
+        self._last_seen: dict[Key, Any] = {}
         self._failures: dict[Key, int] = {}
-        self._leader_of: dict[str, Callable[[Manifest], Key]] = {}
-        self._leaders: dict[str, tuple[Notable, Callable[[Key], None]]] = {}
-        self._told: dict[Key, Any] = {}
-        """Of objects that others follow: what these were told of last."""
+        self._depends_on: dict[str, Callable[[Manifest], Key]] = {}
+        self._dependencies: dict[str, _Dependency] = {}
+        self._last_notified: dict[Key, Any] = {}
+        """Of objects that others depend on: the fields at the last notification of their dependents."""
         self._queues: dict[str, WorkQueue[Key]] = {}
-        """By kind: Streams that wait for their controller leave the workers of StreamClusters alone."""
+        """By kind, so that Streams that wait for a controller take no workers from StreamClusters."""
         self._watch = WatchCheck()
-        self._rounds_s: dict[str, float] = {}
-        """When a round over a kind was begun last."""
+        self._list_started_s: dict[str, float] = {}
+        """By kind: when the last list began."""
         self.reconciled = 0
         self.failed = 0
 
     def add(
         self,
         reconciler: Reconciler,
-        notable: Notable = lambda _: None,
+        watched_fields: FieldSelector = lambda _: None,
         *,
-        follows: Callable[[Manifest], Key] | None = None,
+        depends_on: Callable[[Manifest], Key] | None = None,
     ) -> None:
-        """Register a kind. `notable`: what of an object, besides its specification, is worth a look when it changes.
+        """Register a kind.
 
-        ``follows``: the object that one of the kind depends on.
+        `watched_fields` selects the fields besides the specification whose change requeues an object. `depends_on`
+        returns the object that one of this kind depends on.
         """
         plural = reconciler.kind.plural
-        if follows is not None:
-            self._leader_of[plural] = follows
+        if depends_on is not None:
+            self._depends_on[plural] = depends_on
         self._reconcilers[plural] = reconciler
         self._queues[plural] = WorkQueue(self._work)
-        self._notable[plural] = notable
+        self._watched_fields[plural] = watched_fields
 
-    def lead(self, kind: Kind, told: Notable, changed: Callable[[Key], None]) -> None:
-        """Let the objects that follow one of `kind` be looked at when what is `told` of it changes, or it is gone.
+    def add_dependency(self, kind: Kind, fields: FieldSelector, changed: Callable[[Key], None]) -> None:
+        """Requeue dependents when `fields` of a `kind` object change, or it is deleted.
 
-        ``changed`` is called before they are. Of many that follow one, a few are looked at at a time.
+        ``changed`` is called first. Many dependents of one object are requeued a few at a time.
         """
-        self._leaders[kind.plural] = (told, changed)
+        self._dependencies[kind.plural] = _Dependency(fields, changed)
 
     @property
     def kinds(self) -> list[Kind]:
-        """The kinds that are registered."""
+        """Return the registered kinds."""
         return [reconciler.kind for reconciler in self._reconcilers.values()]
 
     def __len__(self) -> int:
-        """How many objects are known."""
+        """Return how many objects are known."""
         return len(self._known)
 
-    # -- what is heard
+    # -- events
 
-    def heard(self, kind: Kind, change: str | None, manifest: Manifest) -> None:
-        """An event of the watch: ``change`` is ADDED, MODIFIED, DELETED, or None for what was there already."""
+    def on_event(self, kind: Kind, change: str | None, manifest: Manifest) -> None:
+        """Handle a watch event: ``change`` is ADDED, MODIFIED, DELETED, or None for an object of the first list."""
         key = key_of(kind, manifest)
         if change == "DELETED":
             self._forget(key)
         else:
-            self._watch.heard(key, _version(manifest))
-            self._note(key, manifest)
+            self._watch.on_event(key, _version(manifest))
+            self._update(key, manifest)
 
     def child_changed(self, owner: Key) -> None:
-        """Something that belongs to an object changed by itself; several changes in a moment count as one."""
+        """Requeue the owner of a changed child; changes within a short time count as one."""
         if owner in self._known:
             self._queues[owner.plural].add(owner, limits.OPERATOR_CHILD_PAUSE_S)
 
-    def _note(self, key: Key, manifest: Manifest) -> None:
+    def _update(self, key: Key, manifest: Manifest) -> None:
         known = self._known.get(key)
         if known is not None and _is_older(manifest, known):
             return
@@ -125,41 +136,41 @@ class Rounds:
             return
         self._counts[key.plural] += known is None
         self._known[key] = manifest
-        self._tell_followers(key, manifest)
-        noted = (_essence(manifest), self._notable[key.plural](manifest))
+        self._notify_dependents(key, manifest)
+        seen = (_desired_state(manifest), self._watched_fields[key.plural](manifest))
         wiped = not _has_conditions(manifest) and known is not None and _has_conditions(known)
-        if self._noted.get(key) != noted or wiped:
-            self._noted[key] = noted
+        if self._last_seen.get(key) != seen or wiped:
+            self._last_seen[key] = seen
             self._failures.pop(key, None)
             self._queues[key.plural].add(key)
 
     def _forget(self, key: Key) -> None:
-        self._watch.heard(key, None)
+        self._watch.on_event(key, None)
         if self._known.pop(key, None) is not None:
             self._counts[key.plural] -= 1
-            self._noted.pop(key, None)
+            self._last_seen.pop(key, None)
             self._failures.pop(key, None)
             self._queues[key.plural].add(key)
-            self._tell_followers(key, None)
+            self._notify_dependents(key, None)
 
-    def _tell_followers(self, key: Key, manifest: Manifest | None) -> None:
-        if key.plural not in self._leaders:
+    def _notify_dependents(self, key: Key, manifest: Manifest | None) -> None:
+        dependency = self._dependencies.get(key.plural)
+        if dependency is None:
             return
-        told, changed = self._leaders[key.plural]
-        before = self._told.pop(key, None)
+        before = self._last_notified.pop(key, None)
         if manifest is not None:
-            self._told[key] = told(manifest)
-        if self._told.get(key) == before:
+            self._last_notified[key] = dependency.fields(manifest)
+        if self._last_notified.get(key) == before:
             return
-        changed(key)
-        for plural, leader_of in self._leader_of.items():
-            followers = [one for one, its in self._known.items() if one.plural == plural and leader_of(its) == key]
-            spread_s = min(len(followers) * limits.OPERATOR_FOLLOW_GAP_S, self._reconcilers[plural].period_s / 2)
-            for number, follower in enumerate(followers):
-                self._failures.pop(follower, None)
-                self._queues[plural].add(follower, number * spread_s / len(followers))
+        dependency.changed(key)
+        for plural, depends_on in self._depends_on.items():
+            dependents = [one for one, its in self._known.items() if one.plural == plural and depends_on(its) == key]
+            spread_s = min(len(dependents) * limits.OPERATOR_DEPENDENT_GAP_S, self._reconcilers[plural].period_s / 2)
+            for number, dependent in enumerate(dependents):
+                self._failures.pop(dependent, None)
+                self._queues[plural].add(dependent, number * spread_s / len(dependents))
 
-    # -- what runs
+    # -- work
 
     async def run(self) -> NoReturn:
         """Work until cancelled."""
@@ -167,39 +178,39 @@ class Rounds:
             for queue in self._queues.values():
                 group.create_task(queue.run())
             for reconciler in self._reconcilers.values():
-                group.create_task(self._go_round(reconciler))
+                group.create_task(self._list_periodically(reconciler))
         raise AssertionError("a group that is not cancelled does not end")
 
-    async def _go_round(self, reconciler: Reconciler) -> NoReturn:
+    async def _list_periodically(self, reconciler: Reconciler) -> NoReturn:
         kind, loop = reconciler.kind, asyncio.get_running_loop()
         while True:
-            began_s = self._rounds_s[kind.plural] = loop.time()
+            began_s = self._list_started_s[kind.plural] = loop.time()
             try:
                 listed = await self._objects.list(kind, self._namespace)
             except (TailraceError, ValueError) as error:
-                _logger.warning("round_failed", kind=kind.kind, reason=str(error))
+                _logger.warning("list_failed", kind=kind.kind, reason=str(error))
             else:
-                await self._take_in(kind, listed, reconciler.period_s / 2)
+                await self._on_list(kind, listed, reconciler.period_s / 2)
             await asyncio.sleep(max(0.0, began_s + reconciler.period_s - loop.time()))
 
-    async def _take_in(self, kind: Kind, listed: tuple[Manifest, ...], spread_s: float) -> None:
+    async def _on_list(self, kind: Kind, listed: tuple[Manifest, ...], spread_s: float) -> None:
         found = {key_of(kind, manifest): manifest for manifest in listed}
-        self._watch.listed(kind.plural, {key: _version(manifest) for key, manifest in found.items()})
+        self._watch.on_list(kind.plural, {key: _version(manifest) for key, manifest in found.items()})
         for key in [key for key in self._known if key.plural == kind.plural and key not in found]:
-            await self._forget_if_gone(kind, key)
+            await self._forget_if_deleted(kind, key)
         for number, (key, manifest) in enumerate(found.items()):
-            self._note(key, manifest)
+            self._update(key, manifest)
             if key in self._known:
                 self._queues[key.plural].add(key, number * spread_s / len(found))
 
-    async def _forget_if_gone(self, kind: Kind, key: Key) -> None:
-        """What a list does not show may have been made after it."""
+    async def _forget_if_deleted(self, kind: Kind, key: Key) -> None:
+        """Forget an object that is not in a list, unless it was created after the list."""
         try:
-            self._note(key, await self._objects.get(kind, key.namespace, key.name))
+            self._update(key, await self._objects.get(kind, key.namespace, key.name))
         except NotFoundError:
             self._forget(key)
         except TailraceError as error:
-            _logger.info("not_known_whether_gone", kind=kind.kind, name=key.name, reason=str(error))
+            _logger.info("deletion_not_confirmed", kind=kind.kind, name=key.name, reason=str(error))
 
     async def _work(self, key: Key) -> float | None:
         reconciler, manifest = self._reconcilers[key.plural], self._known.get(key)
@@ -209,26 +220,27 @@ class Rounds:
                     await reconciler.gone(key.namespace, key.name)
                     return None
                 outcome = await reconciler.reconcile(manifest)
-                await settle(self._objects, self._clock, reconciler.kind, manifest, outcome)
+                await self._status.write(reconciler.kind, manifest, outcome)
         except TimeoutError:
-            return await self._failed(key, "Unavailable", f"no end within {limits.OPERATOR_RECONCILE_DEADLINE_S:g} s")
+            message = f"reconciling took more than {limits.OPERATOR_RECONCILE_DEADLINE_S:g} s"
+            return await self._failed(key, "Unavailable", message)
         except TailraceError as error:
             return await self._failed(key, "Unavailable" if error.retryable else "Failed", str(error))
         except Exception as error:
-            _logger.exception("unexpected", kind=reconciler.kind.kind, namespace=key.namespace, name=key.name)
-            return await self._failed(key, "InternalError", f"the operator failed: {error!r}")
+            _logger.exception("unexpected_error", kind=reconciler.kind.kind, namespace=key.namespace, name=key.name)
+            return await self._failed(key, "InternalError", f"internal error of the operator: {error!r}")
         self.reconciled += 1
         self._failures.pop(key, None)
         return outcome.retry_after_s
 
     async def _failed(self, key: Key, reason: str, message: str) -> float:
-        """Tell it when it is not the first time; the pause before the next attempt."""
+        """Return the pause before the next attempt; report repeated failures in condition Ready."""
         self.failed += 1
         count = self._failures[key] = self._failures.get(key, 0) + 1
         pause_s = min(limits.OPERATOR_RETRY_MAX_S, limits.OPERATOR_RETRY_MIN_S * 2.0 ** min(count - 1, 30))
-        pause_s *= 0.75 + self._entropy.uniform() / 2  # so that what failed together does not try together
+        pause_s *= 0.75 + self._entropy.uniform() / 2  # spreads the retries of objects that failed together
         _logger.warning(
-            "not_reconciled",
+            "reconcile_failed",
             kind=self._reconcilers[key.plural].kind.kind,
             namespace=key.namespace,
             name=key.name,
@@ -238,25 +250,25 @@ class Rounds:
         )
         manifest = self._known.get(key)
         if count >= limits.OPERATOR_FAILURES_REPORT and manifest is not None:
-            outcome = Outcome((Condition(READY, Truth.UNKNOWN, reason, message, bad=Truth.UNKNOWN),))
+            outcome = Outcome((Condition(READY, Status.UNKNOWN, reason, message, warn_on=Status.UNKNOWN),))
             try:
-                await settle(self._objects, self._clock, self._reconcilers[key.plural].kind, manifest, outcome)
+                await self._status.write(self._reconcilers[key.plural].kind, manifest, outcome)
             except TailraceError as error:
                 _logger.info("status_not_written", reason=str(error))
         return pause_s
 
-    # -- whether it goes on
+    # -- liveness
 
-    def trouble(self) -> str | None:
-        """Why this is not alive, in one sentence; None: it is. An API server that does not answer is no reason."""
+    def liveness_problem(self) -> str | None:
+        """Return why the loop is not alive, in one sentence; None: it is. An API outage is not a problem."""
         now_s = asyncio.get_running_loop().time()
-        for plural, began_s in self._rounds_s.items():
+        for plural, began_s in self._list_started_s.items():
             silent_s = now_s - began_s
             if silent_s > 3 * self._reconcilers[plural].period_s + limits.OPERATOR_RECONCILE_DEADLINE_S:
-                return f"no round over {plural} was begun for {silent_s:.0f} s"
+                return f"{plural} have not been listed for {silent_s:.0f} s"
         missed = self._watch.missed()
         if missed is not None:
-            return f"the watch of {missed.plural} stands still: it did not tell of {missed.namespace}/{missed.name}"
+            return f"the watch of {missed.plural} has stopped: it missed a change of {missed.namespace}/{missed.name}"
         return None
 
 
@@ -265,14 +277,14 @@ def _version(manifest: Manifest) -> str:
 
 
 def _is_older(manifest: Manifest, known: Manifest) -> bool:
-    """Whether it is an older state of the same object, as far as it matters: its generation only rises."""
+    """Return whether the manifest is an older generation of the same object; generations only rise."""
     new, old = manifest["metadata"], known["metadata"]
     same = new.get("uid") == old.get("uid")
     return same and int(new.get("generation") or 0) < int(old.get("generation") or 0)
 
 
-def _essence(manifest: Mapping[str, Any]) -> Any:
-    """What an object is asked to be."""
+def _desired_state(manifest: Mapping[str, Any]) -> Any:
+    """Return what users ask for in an object, in a form that can be compared."""
     metadata = manifest["metadata"]
     return (
         metadata.get("uid"),
@@ -284,5 +296,5 @@ def _essence(manifest: Mapping[str, Any]) -> Any:
 
 
 def _has_conditions(manifest: Mapping[str, Any]) -> bool:
-    """Somebody may have wiped them."""
+    """Return whether the status has conditions; another client may have removed them."""
     return bool((manifest.get("status") or {}).get("conditions"))

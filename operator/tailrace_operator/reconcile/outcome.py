@@ -1,8 +1,9 @@
-"""What reconciling has in common for all kinds: conditions, Events, status, finalizer; pure (design §11, ADR 0013).
+"""The result of reconciling an object: conditions, Events, status and finalizer; pure (design §11, ADR 0013).
 
-A reconciler looks at one object and at the world, brings the world into step, and tells what it found: an `Outcome`.
-`changes_of` turns that into what is written to the object: conditions by the Kubernetes API conventions (a map by type,
-a time that changes with the status alone, the generation that was observed), and one Event per transition.
+A reconciler compares one object with its actual state, changes that state where it differs, and returns an `Outcome`.
+`changes_of` computes from it what is written to the object. Conditions follow the Kubernetes API conventions: one of
+each type, `lastTransitionTime` changes with the status only, `observedGeneration` names the specification. Each
+transition creates one Event.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ READY: Final = "Ready"
 _REASON: Final = re.compile(r"[A-Z][A-Za-z0-9]*")
 
 
-class Truth(enum.StrEnum):
-    """A condition's status."""
+class Status(enum.StrEnum):
+    """The status of a condition."""
 
     TRUE = "True"
     FALSE = "False"
@@ -34,45 +35,47 @@ class Truth(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition as it is now.
+    """One condition of an object.
 
-    ``reason`` is CamelCase, for programs; ``message`` one sentence for people, which names the field and the fix when
-    somebody has to act. ``bad`` is the truth that calls for attention (its Event is a warning); None: none does.
+    ``reason`` is CamelCase, for programs. ``message`` is one sentence for people; it names the field and the fix where
+    the user has to act. ``warn_on`` is the status whose Event is a Warning; None: all its Events are Normal.
     """
 
     type: str
-    truth: Truth
+    status: Status
     reason: str
     message: str
-    bad: Truth | None = Truth.FALSE
+    warn_on: Status | None = Status.FALSE
 
     def __post_init__(self) -> None:
         """Raises ValueError: the reason is not CamelCase, or there is no message."""
         if not _REASON.fullmatch(self.reason):
-            raise ValueError(f"the reason {self.reason!r} is not CamelCase")
+            raise ValueError(f"reason {self.reason!r} is not CamelCase")
         if not self.message:
             raise ValueError(f"condition {self.type} has no message")
 
     @property
     def is_true(self) -> bool:
-        """Whether the condition holds."""
-        return self.truth is Truth.TRUE
+        """Return whether the status is True."""
+        return self.status is Status.TRUE
 
     @property
-    def warns(self) -> bool:
-        """Whether its Event is a warning."""
-        return self.truth is self.bad
+    def is_warning(self) -> bool:
+        """Return whether its Event is a Warning."""
+        return self.status is self.warn_on
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a reconciler found and wants to be written.
+    """What a reconciler found, and what it asks to write to the object.
 
-    ``conditions``: those that it knows about now; others in the status stay. ``status``: fields of the status, None
-    removes one; what is not named stays. ``notices``: Events besides those of transitions. ``retry_after_s``: look
-    again so soon; None: with the next round. ``finalizer``: True: the object is to carry `FINALIZER`, False: it is not,
-    None: as it is. A finalizer is in place before the reconciler is called again, so whoever needs one before an effect
-    asks for it with ``retry_after_s=0`` and does nothing else until `holds` tells that it is there.
+    ``conditions``: conditions to set; others in the status are kept. ``status``: fields of the status to set, None
+    removes a field; fields that are not named are kept. ``notices``: Events besides those of transitions.
+    ``retry_after_s``: reconcile again after this time; None: with the next period. ``finalizer``: True adds
+    `FINALIZER`, False removes it, None leaves it unchanged.
+
+    The finalizer is written before the reconciler is called again. A reconciler that needs it before an effect returns
+    ``finalizer=True, retry_after_s=0`` and has no effects until `has_finalizer` is true.
     """
 
     conditions: tuple[Condition, ...] = ()
@@ -83,40 +86,40 @@ class Outcome:
 
 
 class Reconciler(Protocol):
-    """Brings one kind of objects into step with the world. Idempotent; one call at a time for each object."""
+    """Reconciles the objects of one kind. Calls are idempotent; each object is in one call at a time."""
 
     @property
     def kind(self) -> Kind:
-        """What it reconciles."""
+        """Return the kind that it reconciles."""
         ...
 
     @property
     def period_s(self) -> float:
-        """Between two looks at an object that nobody changes."""
+        """Return the period after which an unchanged object is reconciled again."""
         ...
 
     async def reconcile(self, manifest: Manifest) -> Outcome:
-        """Bring the world into step with the object; also when it is being deleted (`is_deleted`).
+        """Make the actual state match the object; also called while the object is being deleted (`is_deleted`).
 
-        ``manifest`` is the newest that is known; it may be a little old, so effects on it must compare (uid, version).
+        ``manifest`` is the newest version known. It may be stale, so writes to the object compare uid and version.
 
         Raises:
-            TailraceError: it could not be done now; it is tried again, with growing pauses, and after
-            ``limits.OPERATOR_FAILURES_REPORT`` failures in a row the condition Ready is Unknown and says why.
+            TailraceError: reconciling failed. It is retried with growing pauses. After
+            ``limits.OPERATOR_FAILURES_REPORT`` failures in a row, condition Ready is Unknown and says why.
         """
         ...
 
     async def gone(self, namespace: str, name: str) -> None:
-        """The object does not exist any more: forget what is kept in memory about it."""
+        """Forget what is kept in memory about an object that was deleted."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What an outcome changes in an object. None: nothing.
+    """What to write to an object. None: nothing.
 
-    ``status``: a merge patch of the status. ``finalizers``: all that there are to be. ``notices``: Events to be made
-    once the status is written.
+    ``status``: a merge patch of the status. ``finalizers``: the complete new list. ``notices``: Events to create after
+    the status is written.
     """
 
     status: dict[str, Any] | None
@@ -125,9 +128,9 @@ class Changes:
 
 
 def changes_of(manifest: Manifest, outcome: Outcome, generation: int | None, now: str) -> Changes:
-    """What has to be written to the object as it is now.
+    """Return what to write to an object so that it shows the outcome.
 
-    `generation`: of the specification that the outcome is about; `now`: RFC 3339, in seconds.
+    `generation`: of the specification that was reconciled. `now`: the time in RFC 3339, in seconds.
     """
     found = manifest.get("status")
     status = found if isinstance(found, dict) else {}
@@ -142,14 +145,14 @@ def changes_of(manifest: Manifest, outcome: Outcome, generation: int | None, now
 
 
 def merged(found: object, own: Sequence[Condition], generation: int | None, now: str) -> list[dict[str, Any]]:
-    """The conditions of a status with those of `own` set; all others stay as they are."""
+    """Return the conditions of a status with those of `own` set and all others kept."""
     before = {item["type"]: dict(item) for item in _items(found)}
     for condition in own:
         old = before.get(condition.type, {})
-        since = old.get("lastTransitionTime") if old.get("status") == condition.truth.value else None
+        since = old.get("lastTransitionTime") if old.get("status") == condition.status.value else None
         before[condition.type] = {
             "type": condition.type,
-            "status": condition.truth.value,
+            "status": condition.status.value,
             "reason": condition.reason,
             "message": condition.message[: limits.CONDITION_MESSAGE_MAX_LENGTH],
             "lastTransitionTime": since if isinstance(since, str) else now,
@@ -159,19 +162,19 @@ def merged(found: object, own: Sequence[Condition], generation: int | None, now:
 
 
 def transitions(found: object, own: Iterable[Condition]) -> tuple[Notice, ...]:
-    """One Event for each condition whose status or reason is new.
+    """Return one Event for each condition whose status or reason changed.
 
-    A condition that is new, does not hold and is no reason for attention is none yet. What Ready repeats of another
-    condition is not said twice.
+    A new condition that is not True and not a warning creates no Event. Ready creates none when it repeats the reason
+    and message of another condition.
     """
     before = {item["type"]: (item.get("status"), item.get("reason")) for item in _items(found)}
     notices: list[Notice] = []
     for condition in sorted(own, key=lambda condition: condition.type == READY):
         old = before.get(condition.type)
-        is_new = old is None and (condition.is_true or condition.warns)
-        if not is_new and (old is None or old == (condition.truth.value, condition.reason)):
+        is_new = old is None and (condition.is_true or condition.is_warning)
+        if not is_new and (old is None or old == (condition.status.value, condition.reason)):
             continue
-        notice = Notice(condition.reason, condition.message, condition.warns)
+        notice = Notice(condition.reason, condition.message, condition.is_warning)
         if condition.type != READY or all(
             (notice.reason, notice.message) != (other.reason, other.message) for other in notices
         ):
@@ -180,28 +183,28 @@ def transitions(found: object, own: Iterable[Condition]) -> tuple[Notice, ...]:
 
 
 def ready(parts: Sequence[Condition], reason: str, message: str) -> Condition:
-    """The summary: True with that reason and message when all parts are, else what the first one that is not says.
+    """Return condition Ready: True with that reason and message when all parts are True.
 
-    False weighs more than Unknown.
+    Otherwise Ready repeats the first part that is False, or else the first that is Unknown.
     """
-    for truth in (Truth.FALSE, Truth.UNKNOWN):
+    for status in (Status.FALSE, Status.UNKNOWN):
         for part in parts:
-            if part.truth is truth:
-                return Condition(READY, truth, part.reason, part.message, bad=part.bad)
-    return Condition(READY, Truth.TRUE, reason, message)
+            if part.status is status:
+                return Condition(READY, status, part.reason, part.message, warn_on=part.warn_on)
+    return Condition(READY, Status.TRUE, reason, message)
 
 
-def condition_of(manifest: Manifest, condition_type: str) -> Truth | None:
-    """The truth of a condition in an object's status that was observed for its present specification; None: none."""
+def condition_of(manifest: Manifest, condition_type: str) -> Status | None:
+    """Return the status of a condition that was observed for the current specification; None: there is none."""
     status = manifest.get("status")
     for item in _items(status.get("conditions") if isinstance(status, dict) else None):
         if item["type"] == condition_type and item.get("observedGeneration") in (None, generation_of(manifest)):
-            return Truth(item["status"]) if item.get("status") in set(Truth) else None
+            return Status(item["status"]) if item.get("status") in set(Status) else None
     return None
 
 
 def _finalizers(manifest: Manifest, wanted: bool | None) -> list[str] | None:
-    """All finalizers as they are to be; None: as they are. One is never added to an object that is being deleted."""
+    """Return the new list of finalizers; None: unchanged. An object that is being deleted gets no new one."""
     found = (manifest.get("metadata") or {}).get("finalizers") or []
     if wanted is None or wanted is (FINALIZER in found) or (wanted and is_deleted(manifest)):
         return None

@@ -1,7 +1,7 @@
-"""Whether a watch still tells what happens, seen from lists; pure (ADR 0015).
+"""Detect a watch that has stopped reporting, by comparing it with lists; pure (ADR 0015).
 
-A watch can fall silent without an error. What a list shows twice in a row in one version, a period apart, and the watch
-has told in another one or not at all, the watch has missed.
+A watch can stop without an error. A change is missed when two lists in a row, one period apart, show an object in the
+same version and the watch has not reported that version.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ if TYPE_CHECKING:
 
 
 class WatchCheck:
-    """Versions of objects as watch and lists showed them. Versions are compared for equality only."""
+    """Versions of objects as the watch and the lists showed them. Versions are compared for equality only."""
 
     def __init__(self) -> None:
-        self._heard: dict[Key, str] = {}
+        self._watched: dict[Key, str] = {}
         self._listed: dict[str, dict[Key, str]] = {}
         self._missed: dict[str, Key] = {}
 
-    def heard(self, key: Key, version: str | None) -> None:
-        """The watch told of the object; None: that it is gone."""
+    def on_event(self, key: Key, version: str | None) -> None:
+        """Record a watch event of an object; None: it was deleted."""
         if version is None:
-            self._heard.pop(key, None)
+            self._watched.pop(key, None)
         else:
-            self._heard[key] = version
+            self._watched[key] = version
         if self._missed.get(key.plural) == key:
             del self._missed[key.plural]
 
-    def listed(self, plural: str, versions: Mapping[Key, str]) -> None:
-        """All objects of a kind as a list showed them."""
+    def on_list(self, plural: str, versions: Mapping[Key, str]) -> None:
+        """Record a list of all objects of a kind."""
         before = self._listed.get(plural, {})
         self._listed[plural] = dict(versions)
         self._missed.pop(plural, None)
         for key, version in versions.items():
-            if before.get(key) == version and self._heard.get(key) != version:
+            if before.get(key) == version and self._watched.get(key) != version:
                 self._missed[plural] = key
                 return
 
     def missed(self) -> Key | None:
-        """An object of which a watch did not tell; None: all watches go on."""
+        """Return an object whose change a watch has missed; None: all watches report."""
         return next(iter(self._missed.values()), None)

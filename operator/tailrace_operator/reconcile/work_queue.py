@@ -1,4 +1,4 @@
-"""What is to be reconciled, and when: each object once at a time, the earliest first (ADR 0015)."""
+"""A queue of keys with due times: the earliest first, each key worked on by one worker at a time (ADR 0015)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ K = TypeVar("K")
 
 
 class WorkQueue(Generic[K]):
-    """Keys that are due at some time of the loop.
+    """Keys that are due at a time of the event loop.
 
-    A key waits once, at the earliest of the times that it was added for. One that is added while it is worked on is
-    worked on again afterwards. ``work`` answers in how many seconds the key is due again, None: not by itself; it does
-    not raise.
+    A key is queued once, for the earliest time that it was added for. A key that is added while it is worked on is
+    worked on again afterwards. ``work`` returns in how many seconds the key is due again; None: not before it is added
+    again. ``work`` does not raise.
     """
 
     def __init__(self, work: Callable[[K], Awaitable[float | None]], workers: int = limits.OPERATOR_WORKERS) -> None:
@@ -34,11 +34,11 @@ class WorkQueue(Generic[K]):
         self._changed = asyncio.Event()
 
     def __len__(self) -> int:
-        """How many keys wait or are worked on."""
+        """Return how many keys are queued or worked on."""
         return len(self._due_s.keys() | self._running)
 
     def add(self, key: K, delay_s: float = 0.0) -> None:
-        """Let the key be due in so many seconds, or earlier if it is already."""
+        """Queue the key for in `delay_s` seconds, or keep its earlier time."""
         due_s = asyncio.get_running_loop().time() + delay_s
         if key in self._due_s and self._due_s[key] <= due_s:
             return
@@ -47,7 +47,7 @@ class WorkQueue(Generic[K]):
             self._push(key, due_s)
 
     def discard(self, key: K) -> None:
-        """Forget a key that waits."""
+        """Remove a key from the queue."""
         self._due_s.pop(key, None)
 
     async def run(self) -> NoReturn:
@@ -64,7 +64,7 @@ class WorkQueue(Generic[K]):
         loop = asyncio.get_running_loop()
         while True:
             while self._heap and self._due_s.get(self._heap[0][2]) != self._heap[0][0]:
-                heapq.heappop(self._heap)  # it was added for an earlier time, or forgotten
+                heapq.heappop(self._heap)  # the key was added for an earlier time, or removed
             wait_s = self._heap[0][0] - loop.time() if self._heap else None
             if wait_s is not None and wait_s <= 0:
                 _, _, key = heapq.heappop(self._heap)

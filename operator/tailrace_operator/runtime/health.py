@@ -1,4 +1,4 @@
-"""Whether the operator's process is alive and ready, and its metrics, over HTTP (ADR 0013)."""
+"""Serve liveness, readiness and metrics of the operator over HTTP (ADR 0013)."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 
 class Health:
-    """What the endpoint answers. The process sets the attributes as it goes."""
+    """The state that the endpoint reports. The process sets the attributes."""
 
     def __init__(self) -> None:
         self.ready = False
-        """It leads, or stands by and hears from the API."""
+        """The process leads, or is a standby."""
         self.leads = False
-        self.trouble: Callable[[], str | None] = lambda: None
-        """Why the process is not alive; None: it is."""
-        self.figures: Callable[[], dict[str, tuple[str, float]]] = dict
-        """Metrics: name, then what it is and its value."""
+        self.liveness_problem: Callable[[], str | None] = lambda: None
+        """Returns why the process is not alive; None: it is."""
+        self.metric_values: Callable[[], dict[str, tuple[str, float]]] = dict
+        """Returns the metrics: by name, a description and the value."""
 
     def app(self) -> FastAPI:
-        """``/healthz``, ``/readyz``, ``/metrics``."""
+        """Return the application with ``/healthz``, ``/readyz`` and ``/metrics``."""
         app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
 
         async def healthz() -> Response:
-            trouble = self.trouble()
-            return PlainTextResponse(trouble or "ok", 503 if trouble else 200)
+            problem = self.liveness_problem()
+            return PlainTextResponse(problem or "ok", 503 if problem else 200)
 
         async def readyz() -> Response:
-            told = "leading" if self.leads else "standing by"
-            return PlainTextResponse(told if self.ready else "not yet", 200 if self.ready else 503)
+            role = "leading" if self.leads else "standing by"
+            return PlainTextResponse(role if self.ready else "starting", 200 if self.ready else 503)
 
         async def metrics() -> Response:
             return Response(self._exposition(), media_type=CONTENT_TYPE_LATEST)
@@ -45,6 +45,6 @@ class Health:
     def _exposition(self) -> bytes:
         registry = CollectorRegistry()
         Gauge("tailrace_operator_leads", "Whether this process is the active one", registry=registry).set(self.leads)
-        for name, (what, value) in self.figures().items():
-            Gauge(f"tailrace_operator_{name}", what, registry=registry).set(value)
+        for name, (description, value) in self.metric_values().items():
+            Gauge(f"tailrace_operator_{name}", description, registry=registry).set(value)
         return generate_latest(registry)

@@ -1,7 +1,7 @@
-"""The process `tailrace-operator` (ADR 0013): takes the lead, then watches, reconciles and places until it ends.
+"""The Tailrace operator: watch resources, reconcile them and place containers while this process leads (ADR 0013).
 
-A standby looks at the workers' Leases, and serves its health endpoint. Who loses the lead ends at once, so that two
-never work for long.
+A standby observes the workers' Leases and serves the health endpoint. A process that loses its leadership exits at
+once, so that two never work at the same time for long.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from tailrace.common.task_groups import all_of, beside
 from tailrace_operator.cluster.names import MANAGED
 from tailrace_operator.cluster.placement import Placements
 from tailrace_operator.cluster.reconcile import StreamClusterReconciler
-from tailrace_operator.cluster.state import notable, told_to_followers
+from tailrace_operator.cluster.state import fields_for_dependents, watched_fields
 from tailrace_operator.cluster.tier2 import MinioProbe
 from tailrace_operator.connections.controllers import ClusterName, Controllers
-from tailrace_operator.kube.handlers import Watching, forward_logs
-from tailrace_operator.kube.leader_election import Leadership
+from tailrace_operator.kube.handlers import KopfWatch, forward_logs
+from tailrace_operator.kube.leader_election import LeaderElection
 from tailrace_operator.kube.objects import DEPLOYMENTS, STATEFUL_SETS, STREAM_CLUSTERS, HttpObjects
 from tailrace_operator.readergroup.reconcile import ReaderGroupReconciler
 from tailrace_operator.reconcile.keys import Key, cluster_of, owner_of
-from tailrace_operator.reconcile.loop import Rounds
+from tailrace_operator.reconcile.loop import ReconcileLoop
 from tailrace_operator.runtime.health import Health
 from tailrace_operator.runtime.standby import Standby
 from tailrace_operator.stream.reconcile import StreamReconciler
-from tailrace_operator.uninstall.namespace_teardown import release_namespace
+from tailrace_operator.uninstall.namespace_teardown import release_namespace_finalizers
 from tailrace_operator.uninstall.release_command import NAME as RELEASE
 from tailrace_operator.uninstall.release_command import release, release_settings_of
 from tailrace_operator.uninstall.uninstaller import KINDS
@@ -63,7 +63,7 @@ _logger = structlog.get_logger()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
-    """What the command line and the environment say. ``namespace``: where the operator's own Lease is."""
+    """Options of the command line and the environment. ``namespace``: of the operator's own Lease."""
 
     namespace: str
     all_namespaces: bool
@@ -76,42 +76,42 @@ class Settings:
 
     @property
     def served(self) -> str | None:
-        """The namespace that is served; None: all are."""
+        """Return the served namespace; None: all."""
         return None if self.all_namespaces else self.namespace
 
     def configuration(self) -> Configuration:
-        """How the API is reached; a new one for each user of it. Raises StartError."""
+        """Return a new configuration of the Kubernetes client. Raises StartError."""
         return kubeconfig_configuration(self.kubeconfig) if self.kubeconfig else in_cluster_configuration()
 
 
 def settings_of(arguments: Sequence[str], environment: dict[str, str]) -> Settings:
-    """Read the command line. Ends the process when it is wrong, as argparse does."""
+    """Parse the command line. As argparse does, exit the process when it is wrong."""
     parser = argparse.ArgumentParser(
         prog="tailrace-operator",
         description=__doc__.partition("\n")[0],
-        epilog=f"`tailrace-operator {RELEASE} --help` tells how one is taken away for good.",
+        epilog=f"To uninstall an operator, see `tailrace-operator {RELEASE} --help`.",
     )
-    parser.add_argument("--namespace", required=True, help="the operator's own namespace, and the one that it serves")
+    parser.add_argument("--namespace", required=True, help="namespace of the operator, which it also serves")
     parser.add_argument("--all-namespaces", action="store_true", help="serve all namespaces")
-    parser.add_argument("--kubeconfig", help="how to reach the API from outside of a pod")
+    parser.add_argument("--kubeconfig", help="kubeconfig file, for use outside a pod")
     parser.add_argument(
         "--image",
         default=environment.get(IMAGE_VARIABLE),
-        help=f"image of pods whose resource names none (default: ${IMAGE_VARIABLE})",
+        help=f"image of pods whose StreamCluster names none (default: ${IMAGE_VARIABLE})",
     )
-    parser.add_argument("--health-host", default="0.0.0.0", help="where health and metrics are served")
+    parser.add_argument("--health-host", default="0.0.0.0", help="address of the health and metrics endpoint")
     parser.add_argument("--health-port", type=int, default=limits.OPERATOR_HEALTH_PORT)
     parser.add_argument(
         "--cluster-period",
         type=float,
         default=limits.OPERATOR_CLUSTER_PERIOD_S,
-        help="seconds between two looks at a StreamCluster that nobody changes",
+        help="seconds after which an unchanged StreamCluster is reconciled again (default: %(default)g)",
     )
     found = parser.parse_args(arguments)
     if not found.image:
-        parser.error(f"--image or the variable {IMAGE_VARIABLE} must say which image pods run")
+        parser.error(f"--image or the variable {IMAGE_VARIABLE} must name the image of the pods")
     if found.cluster_period < limits.OPERATOR_PERIOD_MIN_S:
-        parser.error(f"a period has at least {limits.OPERATOR_PERIOD_MIN_S:g} s")
+        parser.error(f"--cluster-period must be at least {limits.OPERATOR_PERIOD_MIN_S:g} s")
     suffix = SystemEntropy().token(4).hex()
     return Settings(
         namespace=found.namespace,
@@ -126,17 +126,17 @@ def settings_of(arguments: Sequence[str], environment: dict[str, str]) -> Settin
 
 
 class Operator:
-    """The active process: everything that runs while it leads."""
+    """Everything that runs while this process leads."""
 
-    def __init__(self, settings: Settings, health: Health, known: dict[tuple[str, str], FailureDetector]) -> None:
+    def __init__(self, settings: Settings, health: Health, detectors: dict[tuple[str, str], FailureDetector]) -> None:
         self._settings = settings
         self._health = health
         self._apis: dict[str, HttpKubernetes] = {}
         self._objects = HttpObjects(settings.configuration(), settings.identity)
         self._probe = MinioProbe()
         self._controllers = Controllers(self._objects)
-        self._placements = Placements(self._api_of, HelloProber(), self._leave, known, self._homes_changed)
-        self._rounds = Rounds(self._objects, settings.served, SystemClock(), SystemEntropy())
+        self._placements = Placements(self._api_of, HelloProber(), self._close_api, detectors, self._on_homes_changed)
+        self._loop = ReconcileLoop(self._objects, settings.served, SystemClock(), SystemEntropy())
         clusters = StreamClusterReconciler(
             self._objects,
             self._probe,
@@ -145,27 +145,27 @@ class Operator:
             namespace=settings.served,
             period_s=settings.cluster_period_s,
         )
-        self._rounds.add(clusters, notable)
-        self._rounds.add(StreamReconciler(self._objects, self._controllers), follows=cluster_of)
+        self._loop.add(clusters, watched_fields)
+        self._loop.add(StreamReconciler(self._objects, self._controllers), depends_on=cluster_of)
         self._groups = ReaderGroupReconciler(self._objects, self._controllers)
-        self._rounds.add(self._groups, follows=cluster_of)
-        self._rounds.lead(STREAM_CLUSTERS, told_to_followers, self._cluster_changed)
+        self._loop.add(self._groups, depends_on=cluster_of)
+        self._loop.add_dependency(STREAM_CLUSTERS, fields_for_dependents, self._on_cluster_changed)
 
     async def run(self) -> None:
-        """Work until cancelled. Raises TailraceError: something that must not end has ended."""
+        """Work until cancelled. Raises TailraceError: a part that must not stop has stopped."""
         await self._wait_for_kinds()
-        watched: list[tuple[Kind, dict[str, str]]] = [(kind, {}) for kind in self._rounds.kinds]
+        watched: list[tuple[Kind, dict[str, str]]] = [(kind, {}) for kind in self._loop.kinds]
         watched += [(kind, dict(MANAGED)) for kind in (STATEFUL_SETS, DEPLOYMENTS)]
-        watching = Watching(self._settings.configuration(), self._settings.served, watched, self._heard)
-        self._health.trouble = self._rounds.trouble
-        self._health.figures = self._figures
+        watching = KopfWatch(self._settings.configuration(), self._settings.served, watched, self._on_event)
+        self._health.liveness_problem = self._loop.liveness_problem
+        self._health.metric_values = self._metric_values
         try:
-            await all_of(watching.run(), self._rounds.run())
+            await all_of(watching.run(), self._loop.run())
         finally:
             await self._placements.close()
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         await self._controllers.close()
         self._probe.close()
         self._objects.close()
@@ -173,54 +173,54 @@ class Operator:
             await api.close()
 
     async def _wait_for_kinds(self) -> None:
-        """kopf watches only what there is when it begins."""
-        for kind in self._rounds.kinds:
+        """Wait until all kinds are installed, because kopf watches only those that exist when it starts."""
+        for kind in self._loop.kinds:
             while True:
                 try:
                     await self._objects.list(kind, self._settings.served)
                     break
                 except TailraceError as error:
-                    _logger.warning("kind_not_served", kind=kind.kind, reason=str(error))
+                    _logger.warning("kind_not_installed", kind=kind.kind, reason=str(error))
                 await asyncio.sleep(limits.OPERATOR_KINDS_RETRY_S)
 
-    def _heard(self, kind: Kind, change: str | None, manifest: Manifest) -> None:
+    def _on_event(self, kind: Kind, change: str | None, manifest: Manifest) -> None:
         if kind in (STATEFUL_SETS, DEPLOYMENTS):
             owner = owner_of(manifest, STREAM_CLUSTERS)
             if owner is not None:
-                self._rounds.child_changed(owner)
+                self._loop.child_changed(owner)
         else:
-            self._rounds.heard(kind, change, manifest)
+            self._loop.on_event(kind, change, manifest)
 
-    def _homes_changed(self, namespace: str, cluster: str) -> None:
-        self._rounds.child_changed(Key(STREAM_CLUSTERS.plural, namespace, cluster))
+    def _on_homes_changed(self, namespace: str, cluster: str) -> None:
+        self._loop.child_changed(Key(STREAM_CLUSTERS.plural, namespace, cluster))
 
-    def _cluster_changed(self, key: Key) -> None:
+    def _on_cluster_changed(self, key: Key) -> None:
         cluster = ClusterName(key.namespace, key.name)
-        self._controllers.look_anew(cluster)
-        self._groups.look_anew(cluster)
+        self._controllers.invalidate(cluster)
+        self._groups.invalidate(cluster)
 
     def _api_of(self, namespace: str) -> HttpKubernetes:
         if namespace not in self._apis:
             self._apis[namespace] = HttpKubernetes(self._settings.configuration(), namespace)
         return self._apis[namespace]
 
-    async def _leave(self, namespace: str) -> None:
-        """Namespaces come and go: their connections and threads must not stay."""
+    async def _close_api(self, namespace: str) -> None:
+        """Close the connections of a namespace in which no cluster is left."""
         api = self._apis.pop(namespace, None)
         if api is not None:
             await api.close()
 
-    def _figures(self) -> dict[str, tuple[str, float]]:
+    def _metric_values(self) -> dict[str, tuple[str, float]]:
         return {
-            "objects": ("Objects that are known", len(self._rounds)),
+            "objects": ("Objects known", len(self._loop)),
             "clusters_placed": ("StreamClusters with a placer", len(self._placements)),
-            "reconciled": ("Looks at objects since the start", self._rounds.reconciled),
-            "failed": ("Of which failed", self._rounds.failed),
+            "reconciled": ("Reconciled objects since the start", self._loop.reconciled),
+            "failed": ("Failed reconciles since the start", self._loop.failed),
         }
 
 
 async def serve(settings: Settings, stop: asyncio.Event) -> None:
-    """Run until `stop` is set. Raises TailraceError: the process must end; its message is the line to show."""
+    """Run until `stop` is set. Raises TailraceError: the process must exit; the message is the line to show."""
     health = Health()
     async with contextlib.AsyncExitStack() as stack:
         listener = listen("health", settings.health_host, settings.health_port)
@@ -229,49 +229,51 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
         _logger.info("started", namespace=settings.served or "all", health_port=port, identity=settings.identity)
         api = HttpKubernetes(settings.configuration(), settings.namespace)
         stack.push_async_callback(api.close)
-        leadership = Leadership(api, settings.identity, SystemClock())
+        leadership = LeaderElection(api, settings.identity, SystemClock())
         health.ready = True
         try:
-            known: dict[tuple[str, str], FailureDetector] = {}
-            if await _unless_stopped(_stand_by(settings, leadership, known), stop):
+            detectors: dict[tuple[str, str], FailureDetector] = {}
+            if await _unless_stopped(_run_as_standby(settings, leadership, detectors), stop):
                 health.leads = True
-                await _lead(settings, health, leadership, known, stop)
+                await _run_as_leader(settings, health, leadership, detectors, stop)
         finally:
             health.leads = False
             if stop.is_set():
-                await _part(settings)
-            await leadership.release()  # after all else has ended: who takes it now is alone
+                await _tear_down(settings)
+            await leadership.release()  # after everything else has stopped, so that the next leader is alone
 
 
-async def _stand_by(settings: Settings, leadership: Leadership, known: dict[tuple[str, str], FailureDetector]) -> None:
-    """Until this process leads; `known` is then what it saw of the workers meanwhile."""
+async def _run_as_standby(
+    settings: Settings, leadership: LeaderElection, detectors: dict[tuple[str, str], FailureDetector]
+) -> None:
+    """Wait until this process leads. Fill `detectors` with what it observed of the workers meanwhile."""
     objects = HttpObjects(settings.configuration(), settings.identity)
     standby = Standby(objects, settings.served)
     try:
         async with beside(standby.run()):
             await leadership.acquire()
-        known.update(standby.detectors)
+        detectors.update(standby.detectors)
     finally:
         objects.close()
 
 
-async def _part(settings: Settings) -> None:
-    """Standbys, too: nobody knows which of the pods of a namespace that goes has its rights for longest."""
+async def _tear_down(settings: Settings) -> None:
+    """Release the namespace's resources. Standbys do so, too, because any pod may lose its rights first."""
     objects = HttpObjects(settings.configuration(), settings.identity)
     try:
-        await release_namespace(objects, KINDS, settings.namespace, SystemClock())
+        await release_namespace_finalizers(objects, KINDS, settings.namespace, SystemClock())
     finally:
         objects.close()
 
 
-async def _lead(
+async def _run_as_leader(
     settings: Settings,
     health: Health,
-    leadership: Leadership,
-    known: dict[tuple[str, str], FailureDetector],
+    leadership: LeaderElection,
+    detectors: dict[tuple[str, str], FailureDetector],
     stop: asyncio.Event,
 ) -> None:
-    operator = Operator(settings, health, known)
+    operator = Operator(settings, health, detectors)
     try:
         await _unless_stopped(all_of(leadership.keep(), operator.run()), stop)
     finally:
@@ -279,7 +281,7 @@ async def _lead(
 
 
 async def _unless_stopped(work: Coroutine[Any, Any, object], stop: asyncio.Event) -> bool:
-    """Whether the work came to its end before it was told to."""
+    """Return whether the work completed before `stop` was set; cancel it otherwise."""
     working = asyncio.ensure_future(work)
     stopping = asyncio.ensure_future(stop.wait())
     try:
@@ -303,8 +305,8 @@ async def _run(settings: Settings) -> None:
 
 
 async def _release(settings: ReleaseSettings) -> None:
-    """Whoever ends it in the middle may begin it again."""
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _leave, 128 + signal.SIGTERM)
+    """Run the command `release`. It can be repeated after SIGTERM."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _exit, 128 + signal.SIGTERM)
     await release(settings)
 
 
@@ -317,27 +319,27 @@ def main() -> None:
     try:
         asyncio.run(work)
     except StartError as error:
-        _end(f"{name} cannot start: {error}")
+        _exit_with_error(f"{name} cannot start: {error}")
     except TailraceError as error:
-        _end(f"{name} ends: {error}")
+        _exit_with_error(f"{name} stopped: {error}")
     _logger.info("ended")
-    _leave(0)
+    _exit(0)
 
 
 def _work(arguments: list[str], environment: dict[str, str]) -> tuple[Coroutine[Any, Any, None], str]:
-    """What the command line asks for, and its name."""
+    """Return the command that the command line names, and how messages call it."""
     if arguments[:1] == [RELEASE]:
         return _release(release_settings_of(arguments[1:], environment)), f"tailrace-operator {RELEASE}"
     return _run(settings_of(arguments, environment)), "tailrace-operator"
 
 
-def _end(line: str) -> None:
+def _exit_with_error(line: str) -> None:
     _logger.error("ended", reason=line)
-    _leave(1)
+    _exit(1)
 
 
-def _leave(status: int) -> None:
-    """Without waiting for threads: those of requests under way, and kopf's, which takes seconds to end."""
+def _exit(status: int) -> None:
+    """Exit without waiting for threads: those of requests in progress, and kopf's, which takes seconds to stop."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

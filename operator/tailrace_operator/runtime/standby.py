@@ -1,7 +1,7 @@
-"""What a process that does not lead knows of the workers, so that it decides at once when it comes to lead (ADR 0009).
+"""Observe the workers' Leases on a standby, so that it can place containers as soon as it leads (ADR 0009).
 
-A placer that begins anew must see a worker silent for as long as a lapse takes. Where the operator and a worker end
-together, that would come on top of the time until a standby leads.
+A placer without this knowledge must observe a worker for a whole lapse before it counts as dead. When the operator and
+a worker fail together, that time would add to the time until a standby leads.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ _logger = structlog.get_logger()
 
 
 class Standby:
-    """Looks at the Leases of all workers of a namespace, or (None) of all namespaces."""
+    """Observes the Leases of all workers of a namespace, or (None) of all namespaces."""
 
     def __init__(self, objects: Objects, namespace: str | None) -> None:
         self._objects = objects
         self._namespace = namespace
-        self._trouble = ""
+        self._last_error = ""
         self.detectors: dict[tuple[str, str], FailureDetector] = {}
-        """By namespace and cluster: for the first placer of each."""
+        """By namespace and cluster, for the first placer of each cluster."""
 
     async def run(self) -> NoReturn:
-        """Look until cancelled, as often as a placer does."""
+        """List the Leases until cancelled, as often as a placer does."""
         loop = asyncio.get_running_loop()
         while True:
             began_s = loop.time()
             try:
                 await self.look()
-            except Exception:  # whatever it is: without this a process leads, too, only not as soon
-                _logger.exception("workers_not_looked_at")
+            except Exception:  # any error: the process can lead without these observations, only later
+                _logger.exception("worker_check_failed")
                 self.detectors = {}
             await asyncio.sleep(max(0.0, began_s + limits.PLACER_PERIOD_S - loop.time()))
 
     async def look(self) -> None:
-        """Look once. While nobody answers, nobody is silent."""
+        """List the Leases once. During an API outage the workers' silence is not counted."""
         try:
             leases = await self._objects.list(LEASES, self._namespace, {ROLE_LABEL: WORKER_ROLE})
         except TailraceError as error:
-            if (trouble := str(error)) != self._trouble:
-                _logger.info("workers_not_seen", reason=trouble)
-                self._trouble = trouble
+            if (reason := str(error)) != self._last_error:
+                _logger.info("worker_leases_not_listed", reason=reason)
+                self._last_error = reason
             for detector in self.detectors.values():
                 detector.lost_contact()
             return
-        self._trouble = ""
+        self._last_error = ""
         found: dict[tuple[str, str], dict[str, Renewal]] = {}
         for manifest in leases:
             lease, cluster = read_worker_lease(manifest), manifest["metadata"].get("labels", {}).get(CLUSTER_LABEL)

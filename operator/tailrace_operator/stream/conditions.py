@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from tailrace_operator.reconcile.outcome import READY, Condition, Outcome, Truth
+from tailrace_operator.reconcile.outcome import READY, Condition, Outcome, Status
 
 if TYPE_CHECKING:
     from tailrace.client.control.owners import StreamDescription
@@ -20,24 +20,24 @@ def policy_conditions(spec: StreamSpec) -> tuple[Condition, ...]:
     """Whether the policies of the spec are carried out. The controller stores both and acts on neither yet."""
     if spec.scaling.kind == "Fixed":
         scaling = Condition(
-            AUTO_SCALING, Truth.FALSE, "Fixed", "spec.scaling.type Fixed keeps the number of segments.", bad=None
+            AUTO_SCALING, Status.FALSE, "Fixed", "spec.scaling.type Fixed keeps the number of segments.", warn_on=None
         )
     else:
         scaling = Condition(
             AUTO_SCALING,
-            Truth.FALSE,
+            Status.FALSE,
             "NotImplemented",
             f"spec.scaling.type {spec.scaling.kind} is stored, but this version does not scale streams by itself; "
             "kubectl scale raises minSegments.",
         )
     if spec.retention is None:
         retention = Condition(
-            RETENTION_ENFORCED, Truth.FALSE, "NoRetention", "Without spec.retention all data is kept.", bad=None
+            RETENTION_ENFORCED, Status.FALSE, "NoRetention", "Without spec.retention all data is kept.", warn_on=None
         )
     else:
         retention = Condition(
             RETENTION_ENFORCED,
-            Truth.FALSE,
+            Status.FALSE,
             "NotImplemented",
             "spec.retention is stored, but this version deletes nothing by itself.",
         )
@@ -47,8 +47,8 @@ def policy_conditions(spec: StreamSpec) -> tuple[Condition, ...]:
 def refused(reason: str, message: str, *, retry_after_s: float | None = None, uid: str | None = None) -> Outcome:
     """What is asked for cannot be done; nothing was changed. ``uid`` is that of the stream's owner, if it has one."""
     conditions = (
-        Condition(ACCEPTED, Truth.FALSE, reason, message),
-        Condition(READY, Truth.FALSE, reason, message),
+        Condition(ACCEPTED, Status.FALSE, reason, message),
+        Condition(READY, Status.FALSE, reason, message),
     )
     status: dict[str, Any] = {"uid": uid, **dict.fromkeys(_NUMBERS)}
     return Outcome(conditions, status, retry_after_s=retry_after_s)
@@ -56,18 +56,18 @@ def refused(reason: str, message: str, *, retry_after_s: float | None = None, ui
 
 def accepted() -> Condition:
     """The stream belongs to the resource."""
-    return Condition(ACCEPTED, Truth.TRUE, "Accepted", "The stream belongs to this resource.")
+    return Condition(ACCEPTED, Status.TRUE, "Accepted", "The stream belongs to this resource.")
 
 
 def ready(found: StreamDescription) -> Condition:
     """The stream is as asked for."""
     noun = "segment" if found.segments == 1 else "segments"
-    return Condition(READY, Truth.TRUE, "InStep", f"The stream is as specified and has {found.segments} {noun}.")
+    return Condition(READY, Status.TRUE, "InStep", f"The stream is as specified and has {found.segments} {noun}.")
 
 
 def not_ready(reason: str, message: str) -> Condition:
     """The stream is not as asked for."""
-    return Condition(READY, Truth.FALSE, reason, message)
+    return Condition(READY, Status.FALSE, reason, message)
 
 
 _NUMBERS: Final = ("epoch", "segments", "headBytes", "tailBytes", "bytes")

@@ -13,8 +13,8 @@ from tailrace.client.model import StreamName
 from tailrace.common import limits
 from tailrace.common.errors import InvalidSpecError, NotTheOwnerError, TailraceError
 from tailrace_operator.connections.controllers import ClusterName
-from tailrace_operator.kube.manifests import Notice, holds
-from tailrace_operator.reconcile.deletion_policy import FORCE_DELETE, why_kept
+from tailrace_operator.kube.manifests import Notice, has_finalizer
+from tailrace_operator.reconcile.deletion_policy import FORCE_DELETE, retention_reason
 from tailrace_operator.reconcile.outcome import Outcome
 from tailrace_operator.schema.specs import StreamSpec
 from tailrace_operator.stream import conditions
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 async def delete_stream(objects: Objects, controllers: Controllers, manifest: Manifest) -> Outcome:
     """Delete what the resource leaves, if it is to; the finalizer goes when that is done or cannot be done."""
-    if not holds(manifest):
+    if not has_finalizer(manifest):
         return Outcome()
     try:
         spec = StreamSpec.parse(manifest)
@@ -36,7 +36,7 @@ async def delete_stream(objects: Objects, controllers: Controllers, manifest: Ma
         return _let_go("StreamRetained", f"What is asked for cannot be read, so nothing was deleted: {error}.")
     me, stream = Owner.of(manifest), StreamName(spec.scope, spec.stream_name)
     cluster = ClusterName(me.namespace, spec.cluster)
-    kept = await why_kept(objects, controllers, manifest, cluster, spec.deletion_policy)
+    kept = await retention_reason(objects, controllers, manifest, cluster, spec.deletion_policy)
     if kept is not None:
         return _let_go("StreamRetained", f"Stream {stream} and its data stay: {kept}.")
     try:

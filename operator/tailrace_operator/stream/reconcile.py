@@ -9,7 +9,7 @@ from tailrace.client.model import StreamName
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, InvalidSpecError, NoSuchStreamError, NotFoundError, NotTheOwnerError
 from tailrace_operator.connections.controllers import ClusterName, ClusterState
-from tailrace_operator.kube.manifests import Notice, holds, is_deleted
+from tailrace_operator.kube.manifests import Notice, has_finalizer, is_deleted
 from tailrace_operator.kube.objects import STREAMS
 from tailrace_operator.reconcile.outcome import Outcome
 from tailrace_operator.schema.specs import StreamSpec
@@ -55,7 +55,7 @@ class StreamReconciler:
         except InvalidSpecError as error:
             return conditions.refused("InvalidSpec", f"{error}.")
         deletes = spec.deletion_policy == "Delete"
-        if deletes is not holds(manifest):
+        if deletes is not has_finalizer(manifest):
             return Outcome(finalizer=deletes, retry_after_s=0)  # in place before there is anything to delete
         outcome = await self._reconcile(spec, Owner.of(manifest))
         return dataclasses.replace(outcome, conditions=(*outcome.conditions, *conditions.policy_conditions(spec)))
@@ -66,7 +66,7 @@ class StreamReconciler:
             case ClusterState.MISSING:
                 message = f"spec.cluster: there is no StreamCluster {spec.cluster} in namespace {me.namespace}."
                 return conditions.refused("ClusterNotFound", message, retry_after_s=limits.OPERATOR_WAIT_S)
-            case ClusterState.LEAVING:
+            case ClusterState.DELETING:
                 return conditions.refused(
                     "ClusterLeaving", f"spec.cluster: StreamCluster {spec.cluster} is being deleted."
                 )

@@ -1,4 +1,4 @@
-"""Letting go of resources: our finalizer is taken off, and nothing is done with what they stand for (ADR 0016)."""
+"""Remove the operator's finalizer from resources, and keep their streams and reader groups (ADR 0016)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import structlog
 
 from tailrace.common import limits
 from tailrace.common.errors import (
-    BadRequestError,
     IllegalStateError,
     NotFoundError,
     TailraceError,
     UnavailableError,
-    WriteConflictError,
 )
-from tailrace_operator.kube.manifests import FINALIZER, Notice, holds, is_deleted, stamp
+from tailrace_operator.kube.manifests import FINALIZER, Notice, has_finalizer, is_deleted, timestamp
+from tailrace_operator.reconcile.status_writer import create_event
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -30,12 +29,12 @@ _logger = structlog.get_logger()
 
 
 class ReleaseRefusedError(IllegalStateError):
-    """The API server does not take it, whenever it is asked; the message names resources and reasons."""
+    """The API server refuses to remove finalizers, also when retried; the message names resources and reasons."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a resource was not let go."""
+    """Why the finalizer of a resource was not removed."""
 
     kind: str
     namespace: str
@@ -47,33 +46,35 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
-    """One look at all resources: how many were let go, and why others that are held were not."""
+class ReleasePass:
+    """The result of one pass over all resources: how many were released, and why others were not."""
 
     released: int
     failures: tuple[Failure, ...]
 
     @property
     def is_clean(self) -> bool:
-        """Nothing was held any more."""
+        """Return whether no resource had the finalizer any more."""
         return not self.released and not self.failures
 
     @property
     def is_hopeless(self) -> bool:
-        """Another look would change nothing."""
+        """Return whether another pass would change nothing."""
         return (
             not self.released and bool(self.failures) and not any(failure.error.retryable for failure in self.failures)
         )
 
     def __str__(self) -> str:
-        told = "; ".join(str(failure) for failure in self.failures[: limits.OPERATOR_RELEASE_REPORT_MAX])
-        return f"{FINALIZER} is still on {len(self.failures)} of the resources: {told}"
+        shown = "; ".join(str(failure) for failure in self.failures[: limits.OPERATOR_RELEASE_REPORT_MAX])
+        count = len(self.failures)
+        return f"finalizer {FINALIZER} is still on {count} resource{'s' * (count != 1)}: {shown}"
 
 
-class Releasing:
-    """What takes the finalizer off all resources of these kinds in a namespace, or (None) in all but those `spared`.
+class FinalizerRelease:
+    """Removes the finalizer from all resources of these kinds in a namespace, or (None) in all but those `excluded`.
 
-    ``why`` is told, as an Event, of those that were being deleted: what they stand for stays. Without it none is made.
+    ``reason`` is written in an Event for each resource that was being deleted, because its stream or group is kept.
+    Without a reason no Events are created.
     """
 
     def __init__(
@@ -83,35 +84,37 @@ class Releasing:
         namespace: str | None,
         clock: Clock,
         *,
-        spared: frozenset[str] = frozenset(),
-        why: str | None = None,
+        excluded: frozenset[str] = frozenset(),
+        reason: str | None = None,
     ) -> None:
         self._objects = objects
         self._kinds = kinds
         self._namespace = namespace
         self._clock = clock
-        self._spared = spared
-        self._why = why
-        self.state = "not begun"
-        """How far it is, in words: for whoever has to say why it took too long."""
+        self._excluded = excluded
+        self._reason = reason
+        self.state = "not started"
+        """The progress in words, for the message of a deadline."""
 
-    async def leaving(self) -> int:
-        """How many resources are being deleted and wait for us. Raises UnavailableError."""
+    async def terminating_count(self) -> int:
+        """Return how many resources are being deleted and have the finalizer. Raises UnavailableError."""
         count = 0
-        async for _, manifests in self._held():
+        async for _, manifests in self._resources():
             count += sum(is_deleted(manifest) for manifest in manifests)
         return count
 
-    async def until_clean(self) -> int:
-        """Let go until a look at all finds none that is held; how many were. Who calls it has a deadline.
+    async def run_until_done(self) -> int:
+        """Release resources until a pass finds none with the finalizer. Return how many were released.
+
+        The caller sets the deadline.
 
         Raises:
-            ReleaseRefusedError: some never will be let go.
+            ReleaseRefusedError: the API server refuses to remove some finalizers.
         """
         total, pause_s = 0, limits.OPERATOR_RELEASE_RETRY_MIN_S
         while True:
             try:
-                found = await self.once()
+                found = await self.run_once()
             except UnavailableError as error:
                 self.state = str(error)
             else:
@@ -120,42 +123,44 @@ class Releasing:
                 if found.is_hopeless:
                     raise ReleaseRefusedError(str(found))
                 total += found.released
-                self.state = str(found) if found.failures else "what was let go is being looked at once more"
+                self.state = str(found) if found.failures else "checking that no resource is left"
                 if found.released:
                     pause_s = limits.OPERATOR_RELEASE_RETRY_MIN_S
             _logger.info("releasing", released=total, state=self.state)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, limits.OPERATOR_RELEASE_RETRY_MAX_S)
 
-    async def once(self) -> Pass:
-        """Look at all resources once. Raises UnavailableError: they cannot be listed now.
+    async def run_once(self) -> ReleasePass:
+        """Make one pass over all resources. Raises UnavailableError: they cannot be listed now.
 
-        What the API server cannot take keeps no other resource waiting: it may be the fault of a webhook or a policy.
+        A resource that the API server refuses to change, perhaps because of a webhook or policy, delays no other.
         """
         released = 0
         failures: list[Failure] = []
-        async for kind, manifests in self._held():
+        async for kind, manifests in self._resources():
             for first in range(0, len(manifests), limits.KUBERNETES_THREADS):
-                some = manifests[first : first + limits.KUBERNETES_THREADS]
-                results = await asyncio.gather(*(self._let_go(kind, manifest) for manifest in some))
+                batch = manifests[first : first + limits.KUBERNETES_THREADS]
+                results = await asyncio.gather(*(self._release(kind, manifest) for manifest in batch))
                 failed = [failure for failure in results if failure is not None]
                 failures += failed
                 released += len(results) - len(failed)
                 if failed:
-                    self.state = str(Pass(released, tuple(failures)))
-        return Pass(released, tuple(failures))
+                    self.state = str(ReleasePass(released, tuple(failures)))
+        return ReleasePass(released, tuple(failures))
 
-    async def _held(self) -> AsyncIterator[tuple[Kind, list[Manifest]]]:
-        """What carries our finalizer, page by page."""
+    async def _resources(self) -> AsyncIterator[tuple[Kind, list[Manifest]]]:
+        """Yield the resources with the finalizer, page by page."""
         for kind in self._kinds:
             rest: str | None = None
             while True:
                 try:
                     page = await self._objects.page(kind, self._namespace, rest)
                 except NotFoundError:
-                    break  # its definition is not there, so there are none
+                    break  # its definition is not installed, so there are no such resources
                 held = [
-                    item for item in page.items if holds(item) and item["metadata"]["namespace"] not in self._spared
+                    item
+                    for item in page.items
+                    if has_finalizer(item) and item["metadata"]["namespace"] not in self._excluded
                 ]
                 if held:
                     yield kind, held
@@ -163,8 +168,8 @@ class Releasing:
                 if rest is None:
                     break
 
-    async def _let_go(self, kind: Kind, manifest: Manifest) -> Failure | None:
-        """Why it was not; None: it is let go, or gone."""
+    async def _release(self, kind: Kind, manifest: Manifest) -> Failure | None:
+        """Remove the finalizer. Return why that failed; None: it is removed, or the resource was deleted."""
         metadata = manifest["metadata"]
         finalizers = [name for name in metadata["finalizers"] if name != FINALIZER]
         try:
@@ -175,14 +180,11 @@ class Releasing:
             return Failure(kind.kind, metadata["namespace"], metadata["name"], error)
         if is_deleted(manifest):
             _logger.info("released", kind=kind.kind, namespace=metadata["namespace"], name=metadata["name"])
-            await self._tell(kind, manifest)
+            await self._create_event(kind, manifest)
         return None
 
-    async def _tell(self, kind: Kind, manifest: Manifest) -> None:
-        if self._why is None:
+    async def _create_event(self, kind: Kind, manifest: Manifest) -> None:
+        if self._reason is None:
             return
-        notice = Notice(f"{kind.kind}Retained", f"What this resource stood for stays as it is: {self._why}.")
-        try:
-            await self._objects.tell(kind, manifest, notice, stamp(self._clock))
-        except (UnavailableError, NotFoundError, BadRequestError, WriteConflictError) as error:
-            _logger.info("event_not_made", reason=str(error))
+        notice = Notice(f"{kind.kind}Retained", f"Its stream or reader group is kept: {self._reason}.")
+        await create_event(self._objects, kind, manifest, notice, timestamp(self._clock))

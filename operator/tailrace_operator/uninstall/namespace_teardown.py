@@ -1,8 +1,8 @@
-"""What the operator does at its end when the namespace that it runs in is being deleted.
+"""Remove the operator's finalizers when its own namespace is being deleted.
 
-A namespace that is deleted loses its pods first and its rights later (ordered since Kubernetes 1.33). Resources whose
-finalizer is this operator's would then wait for ever for somebody who is gone: so it lets go of them. Their streams
-stay, as everything in the object store does.
+Kubernetes deletes the pods of a namespace first and its Roles later (in this order since 1.33). Resources with the
+operator's finalizer would then never be deleted, because no operator runs. Their streams are kept, like everything in
+the object store.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import structlog
 
 from tailrace.common import limits
 from tailrace.common.errors import TailraceError
-from tailrace_operator.uninstall.finalizer_release import Releasing
+from tailrace_operator.uninstall.finalizer_release import FinalizerRelease
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 _logger = structlog.get_logger()
 
 
-async def release_namespace(objects: Objects, kinds: Sequence[Kind], namespace: str, clock: Clock) -> None:
-    """Take the finalizer off everything in the namespace, if that is being deleted.
+async def release_namespace_finalizers(objects: Objects, kinds: Sequence[Kind], namespace: str, clock: Clock) -> None:
+    """Remove the finalizer from all resources of the namespace, if it is being deleted.
 
-    What fails is told in the log: the process ends, whatever comes of it. Call it when nothing reconciles any more. No
-    Events are made: a namespace that goes takes no new objects.
+    Call it after reconciling has stopped. Failures are only logged, because the process exits in any case. No Events
+    are created, because a namespace that is being deleted accepts no new objects.
     """
-    releasing = Releasing(objects, kinds, namespace, clock)
+    release = FinalizerRelease(objects, kinds, namespace, clock)
     try:
-        async with asyncio.timeout(limits.OPERATOR_PARTING_DEADLINE_S):
-            if not await objects.namespace_ends(namespace):
+        async with asyncio.timeout(limits.OPERATOR_NAMESPACE_TEARDOWN_DEADLINE_S):
+            if not await objects.namespace_is_terminating(namespace):
                 return
-            count = await releasing.until_clean()
+            count = await release.run_until_done()
             _logger.info("namespace_released", namespace=namespace, resources=count)
     except TimeoutError:
-        _logger.error("not_all_released", namespace=namespace, reason=releasing.state)
+        _logger.error("not_all_released", namespace=namespace, reason=release.state)
     except TailraceError as error:
         _logger.error("not_all_released", namespace=namespace, reason=str(error))

@@ -1,4 +1,4 @@
-"""The command `tailrace-operator release`, which Helm's hook runs before a release is removed (ADR 0016)."""
+"""The command `tailrace-operator release`, which the chart's pre-delete hook runs (ADR 0016)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tailrace.cluster.kubernetes_requests import in_cluster_configuration, kubec
 from tailrace.common import limits
 from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace_operator.kube.objects import HttpObjects
-from tailrace_operator.uninstall.uninstaller import Leaving, Uninstalling
+from tailrace_operator.uninstall.uninstaller import Uninstaller, UninstallTarget
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,40 +24,42 @@ NAME: Final = "release"
 
 @dataclass(frozen=True, slots=True)
 class ReleaseSettings:
-    """What the command line and the environment say."""
+    """Options of the command line and the environment."""
 
-    leaving: Leaving
+    target: UninstallTarget
     kubeconfig: str | None
     identity: str
     deadline_s: float
 
     def configuration(self) -> Configuration:
-        """How the API is reached; a new one for each user of it. Raises StartError."""
+        """Return a new configuration of the Kubernetes client. Raises StartError."""
         return kubeconfig_configuration(self.kubeconfig) if self.kubeconfig else in_cluster_configuration()
 
 
 def release_settings_of(arguments: Sequence[str], environment: Mapping[str, str]) -> ReleaseSettings:
-    """Read the command line. Ends the process when it is wrong, as argparse does."""
+    """Parse the command line. As argparse does, exit the process when it is wrong."""
     parser = argparse.ArgumentParser(
         prog=f"tailrace-operator {NAME}",
-        description="Stop an operator and take its finalizers off all resources that it served. Nothing is deleted.",
+        description="Stop an operator and remove its finalizers from all resources that it served. Nothing is deleted.",
     )
-    parser.add_argument("--namespace", required=True, help="the operator's own namespace, and the one that it served")
-    parser.add_argument("--all-namespaces", action="store_true", help="it served all namespaces")
-    parser.add_argument("--deployment", help="the operator's Deployment, which is scaled to 0 (default: none runs)")
-    parser.add_argument("--kubeconfig", help="how to reach the API from outside of a pod")
+    parser.add_argument("--namespace", required=True, help="namespace of the operator, which it also served")
+    parser.add_argument("--all-namespaces", action="store_true", help="the operator served all namespaces")
+    parser.add_argument(
+        "--deployment", help="Deployment of the operator, which is scaled to 0 (default: no operator runs)"
+    )
+    parser.add_argument("--kubeconfig", help="kubeconfig file, for use outside a pod")
     parser.add_argument(
         "--deadline",
         type=float,
         default=limits.OPERATOR_RELEASE_DEADLINE_S,
-        help="seconds for all of it; it may be done again",
+        help="seconds for the whole command; it can be repeated (default: %(default)g)",
     )
     found = parser.parse_args(arguments)
     if found.deadline < limits.OPERATOR_RELEASE_DEADLINE_MIN_S:
-        parser.error(f"a deadline has at least {limits.OPERATOR_RELEASE_DEADLINE_MIN_S:g} s")
+        parser.error(f"--deadline must be at least {limits.OPERATOR_RELEASE_DEADLINE_MIN_S:g} s")
     suffix = SystemEntropy().token(4).hex()
     return ReleaseSettings(
-        Leaving(found.namespace, found.all_namespaces, found.deployment),
+        UninstallTarget(found.namespace, found.all_namespaces, found.deployment),
         found.kubeconfig,
         f"{environment.get('POD_NAME') or os.uname().nodename}-{suffix}",
         found.deadline,
@@ -65,11 +67,11 @@ def release_settings_of(arguments: Sequence[str], environment: Mapping[str, str]
 
 
 async def release(settings: ReleaseSettings) -> None:
-    """Carry it out. Raises TailraceError: not all of it could be done; its message is the line to show."""
+    """Run the command. Raises TailraceError: it did not complete; the message is the line to show."""
     objects = HttpObjects(settings.configuration(), settings.identity)
-    api = HttpKubernetes(settings.configuration(), settings.leaving.namespace)
+    api = HttpKubernetes(settings.configuration(), settings.target.namespace)
     try:
-        await Uninstalling(settings.leaving, objects, api, settings.identity, SystemClock()).run(settings.deadline_s)
+        await Uninstaller(settings.target, objects, api, settings.identity, SystemClock()).run(settings.deadline_s)
     finally:
         objects.close()
         await api.close()

@@ -1,4 +1,4 @@
-"""Resources in memory behind the operator's port, and a hand that reconciles them as its handlers do."""
+"""Resources in memory behind the operator's port, and a loop in steps that reconciles them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tailrace.common.errors import NotFoundError, UnavailableError, WriteConflic
 from tailrace_operator.kube.manifests import Notice
 from tailrace_operator.kube.objects import Page
 from tailrace_operator.reconcile.outcome import Outcome, Reconciler
-from tailrace_operator.reconcile.status_writer import settle
+from tailrace_operator.reconcile.status_writer import StatusWriter
 
 NAMESPACE = "here"
 NOW = "2026-01-02T03:04:05Z"
-_ROUNDS_MAX = 20
+_PASSES_MAX = 20
 
 
 class LocalObjects:
-    """Implements Objects. ``told`` are the Events; ``ending`` the namespaces that are being deleted."""
+    """Implements Objects. ``events``: what was created. ``terminating``: namespaces that are being deleted."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, Notice]] = []
-        self.ending: set[str] = set()
+        self.events: list[tuple[str, Notice]] = []
+        self.terminating: set[str] = set()
         self.reachable = True
         self.gets = 0
         self._objects: dict[tuple[str, str, str], Manifest] = {}
@@ -67,7 +67,7 @@ class LocalObjects:
 
     def reasons(self, name: str) -> list[str]:
         """Reasons of the Events about an object, oldest first."""
-        return [notice.reason for about, notice in self.told if about == name]
+        return [notice.reason for about, notice in self.events if about == name]
 
     def _find(self, kind: Kind, namespace: str, name: str) -> Manifest:
         found = self._objects.get((kind.plural, namespace, name))
@@ -143,15 +143,17 @@ class LocalObjects:
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         """See Objects.delete."""
-        raise NotImplementedError
+        if self._find(kind, namespace, name)["metadata"]["uid"] != uid:
+            raise WriteConflictError(f"{kind.plural} {name} is another one")
+        self.remove(kind, name, namespace)
 
-    async def tell(self, kind: Kind, manifest: Manifest, notice: Notice, now: str) -> None:
-        """See Objects.tell."""
-        self.told.append((manifest["metadata"]["name"], notice))
+    async def create_event(self, kind: Kind, manifest: Manifest, notice: Notice, now: str) -> None:
+        """See Objects.create_event."""
+        self.events.append((manifest["metadata"]["name"], notice))
 
-    async def namespace_ends(self, namespace: str) -> bool:
-        """See Objects.namespace_ends."""
-        return namespace in self.ending
+    async def namespace_is_terminating(self, namespace: str) -> bool:
+        """See Objects.namespace_is_terminating."""
+        return namespace in self.terminating
 
 
 class _StoppedClock:
@@ -175,10 +177,10 @@ class Hand:
     async def look(self, kind: Kind, name: str, namespace: str = NAMESPACE) -> Outcome:
         """Reconcile an object once, and again as long as it is wanted at once; the last outcome."""
         reconciler = self.reconcilers[kind.plural]
-        for _ in range(_ROUNDS_MAX):
+        for _ in range(_PASSES_MAX):
             manifest = self.objects._find(kind, namespace, name)
             outcome = await reconciler.reconcile(deepcopy(manifest))
-            await settle(self.objects, _StoppedClock(), kind, manifest, outcome)
+            await StatusWriter(self.objects, _StoppedClock()).write(kind, manifest, outcome)
             self.outcomes.append(outcome)
             if outcome.retry_after_s != 0:
                 return outcome

@@ -306,7 +306,7 @@ async def test_all_groups_of_a_cluster_are_measured_at_once(readers: Readers, mo
     for number in range(5):
         await readers.look(f"g{number}")
     assert board.measurements == before
-    readers.hand.reconcilers[READER_GROUPS.plural].look_anew(ClusterName(NAMESPACE, "main"))  # type: ignore[attr-defined]
+    readers.hand.reconcilers[READER_GROUPS.plural].invalidate(ClusterName(NAMESPACE, "main"))  # type: ignore[attr-defined]
     for number in range(5):
         await readers.look(f"g{number}")
     assert board.measurements == before + 1, "their cluster has changed"

@@ -109,10 +109,10 @@ async def test_nothing_is_written_for_a_stream_that_does_not_change(orders: Orde
     orders.make()
     await orders.look()
     before = await orders.hand.objects.get(STREAMS, NAMESPACE, "orders")
-    told = len(orders.hand.objects.told)
+    count = len(orders.hand.objects.events)
     await orders.look()
     assert await orders.hand.objects.get(STREAMS, NAMESPACE, "orders") == before
-    assert len(orders.hand.objects.told) == told
+    assert len(orders.hand.objects.events) == count
 
 
 async def test_the_status_follows_the_stream(orders: Orders) -> None:
@@ -307,7 +307,7 @@ async def test_nothing_holds_a_resource_whose_stream_nobody_can_delete(orders: O
     if cause in ("cluster gone", "cluster leaving"):
         objects.remove(STREAM_CLUSTERS, "main")
     elif cause == "namespace ends":
-        objects.ending.add(NAMESPACE)
+        objects.terminating.add(NAMESPACE)
     elif cause == "annotation":
         objects.annotate(STREAMS, "orders", FORCE_DELETE)
     else:

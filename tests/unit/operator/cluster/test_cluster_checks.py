@@ -13,10 +13,10 @@ from tailrace.common import limits
 from tailrace_operator.cluster import checks
 from tailrace_operator.cluster.plan import Plan
 from tailrace_operator.cluster.render import children
-from tailrace_operator.cluster.state import notable, placed_condition, pods_condition
+from tailrace_operator.cluster.state import placed_condition, pods_condition, watched_fields
 from tailrace_operator.cluster.tier2 import Credentials, Tier2Error
 from tailrace_operator.kube.objects import STATEFUL_SETS
-from tailrace_operator.reconcile.outcome import Truth
+from tailrace_operator.reconcile.outcome import Status
 from tailrace_operator.schema.specs import SegmentStoreSpec, StreamClusterSpec, Tier2Spec
 
 TIER2 = Tier2Spec("data", "http://minio:9000", "minio", "streams")
@@ -138,19 +138,19 @@ def workload(generation: int = 1, **status: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("found", "truth", "reason", "warns"),
+    ("found", "status", "reason", "is_warning"),
     [
-        (None, Truth.FALSE, "NotCreated", False),
-        (workload(), Truth.FALSE, "PodsChanging", False),
-        (workload(readyReplicas=1, updatedReplicas=1), Truth.FALSE, "PodsChanging", False),
-        (workload(2, readyReplicas=2, updatedReplicas=2), Truth.FALSE, "PodsChanging", False),
-        (workload(readyReplicas=1, updatedReplicas=2), Truth.FALSE, "PodsNotReady", True),
-        (workload(readyReplicas=2, updatedReplicas=2), Truth.TRUE, "PodsReady", False),
+        (None, Status.FALSE, "NotCreated", False),
+        (workload(), Status.FALSE, "PodsChanging", False),
+        (workload(readyReplicas=1, updatedReplicas=1), Status.FALSE, "PodsChanging", False),
+        (workload(2, readyReplicas=2, updatedReplicas=2), Status.FALSE, "PodsChanging", False),
+        (workload(readyReplicas=1, updatedReplicas=2), Status.FALSE, "PodsNotReady", True),
+        (workload(readyReplicas=2, updatedReplicas=2), Status.TRUE, "PodsReady", False),
     ],
 )
-def test_pods(found: dict[str, Any] | None, truth: Truth, reason: str, warns: bool) -> None:
+def test_pods(found: dict[str, Any] | None, status: Status, reason: str, is_warning: bool) -> None:
     condition = pods_condition("SegmentStoreReady", "segment store", found, 2)
-    assert (condition.truth, condition.reason, condition.warns) == (truth, reason, warns)
+    assert (condition.status, condition.reason, condition.is_warning) == (status, reason, is_warning)
 
 
 def test_pods_before_the_change_is_taken_note_of_do_not_count_as_changed() -> None:
@@ -175,16 +175,16 @@ def test_containers_placed() -> None:
     manifest = placed_on_a()
     del manifest["status"]["containers"][1]
     partly = placed_condition(manifest, "workers that take containers: 1", None, Homes())
-    assert (partly.reason, partly.warns) == ("ContainersWithoutWorker", True)
+    assert (partly.reason, partly.is_warning) == ("ContainersWithoutWorker", True)
     assert partly.message == "1 of 2 containers wait for a worker: workers that take containers: 1."
     none = placed_condition({"spec": {"containers": 2}}, "nothing yet", None, None)
-    assert (none.reason, none.warns) == ("ContainersWithoutWorker", False)
-    seen = notable(manifest)
+    assert (none.reason, none.is_warning) == ("ContainersWithoutWorker", False)
+    seen = watched_fields(manifest)
     manifest["status"]["containers"].append({"id": 1, "worker": "gone"})
-    assert notable(manifest) != seen
-    assert placed_condition(manifest, "x", None, Homes()).truth is Truth.FALSE, "nobody knows where the worker is"
+    assert watched_fields(manifest) != seen
+    assert placed_condition(manifest, "x", None, Homes()).status is Status.FALSE, "nobody knows where the worker is"
     placed = placed_condition(placed_on_a(), "x", None, Homes())
-    assert (placed.truth, placed.reason) == (Truth.TRUE, "AllPlaced")
+    assert (placed.status, placed.reason) == (Status.TRUE, "AllPlaced")
     assert placed.message == "2 of 2 containers have a worker; workers with containers: 1."
     assert placed_condition(manifest, "x", "it ended", Homes()).reason == "PlacerFailed"
 
@@ -193,7 +193,7 @@ def test_containers_of_workers_that_are_gone_wait_for_one() -> None:
     """The map keeps them where they were while there is nobody to take them."""
     reason = "workers that take containers: 0; gone: a"
     found = placed_condition(placed_on_a("True"), reason, None, Homes(lost=frozenset({0, 1})))
-    assert (found.truth, found.reason, found.warns) == (Truth.FALSE, "ContainersWithoutWorker", True)
+    assert (found.status, found.reason, found.is_warning) == (Status.FALSE, "ContainersWithoutWorker", True)
     assert found.message == "2 of 2 containers wait for a worker: workers that take containers: 0; gone: a."
     one = placed_condition(placed_on_a("True"), reason, None, Homes(lost=frozenset({1})))
     assert one.message.startswith("1 of 2 containers wait for a worker: ")
@@ -201,25 +201,25 @@ def test_containers_of_workers_that_are_gone_wait_for_one() -> None:
 
 @pytest.mark.parametrize("homes", [None, Homes(doubtful=frozenset({0, 1})), Homes(doubtful=frozenset({1}))])
 @pytest.mark.parametrize(
-    ("before", "truth", "reason"),
+    ("before", "status", "reason"),
     [
-        ("True", Truth.TRUE, "AllPlaced"),
-        ("False", Truth.FALSE, "ContainersWithoutWorker"),
-        ("Unknown", Truth.UNKNOWN, "WorkersNotHeard"),
-        (None, Truth.UNKNOWN, "WorkersNotHeard"),
+        ("True", Status.TRUE, "AllPlaced"),
+        ("False", Status.FALSE, "ContainersWithoutWorker"),
+        ("Unknown", Status.UNKNOWN, "WorkersNotHeard"),
+        (None, Status.UNKNOWN, "WorkersNotHeard"),
     ],
 )
 def test_who_has_not_heard_of_the_workers_yet_leaves_it_as_it_was(
-    homes: Homes | None, before: str | None, truth: Truth, reason: str
+    homes: Homes | None, before: str | None, status: Status, reason: str
 ) -> None:
     """Another operator that begins to lead is no news, neither good nor bad."""
-    found = placed_condition(placed_on_a(before), "the placer has just begun", None, homes)
-    assert (found.truth, found.reason) == (truth, reason)
-    if truth is not Truth.TRUE:
+    found = placed_condition(placed_on_a(before), "the placer has just started", None, homes)
+    assert (found.status, found.reason) == (status, reason)
+    if status is not Status.TRUE:
         doubtful = len(homes.doubtful) if homes else 2
         assert found.message == (
             f"{doubtful} of 2 containers have a worker of which it is not known whether it lives: "
-            "the placer has just begun."
+            "the placer has just started."
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tailrace_operator.cluster import names
-from tailrace_operator.cluster.name_conflicts import taken_problem
+from tailrace_operator.cluster.name_conflicts import name_conflict
 from tailrace_operator.kube.objects import ROLES, SERVICE_ACCOUNTS
 
 UID = "11111111-2222-4333-8444-555555555555"
@@ -40,7 +40,7 @@ def thing(*owners: dict[str, Any], entries: tuple[dict[str, Any], ...] = (), **m
     ids=["its own", "its own and another's", "left", "left and changed by others"],
 )
 def test_what_is_its_own_or_left_of_one_before_is_taken(found: dict[str, Any]) -> None:
-    assert taken_problem("main", UID, [(SERVICE_ACCOUNTS, found)]) is None
+    assert name_conflict("main", UID, [(SERVICE_ACCOUNTS, found)]) is None
 
 
 @pytest.mark.parametrize(
@@ -74,9 +74,9 @@ def test_what_is_its_own_or_left_of_one_before_is_taken(found: dict[str, Any]) -
 )
 def test_what_is_somebody_else_s_is_told_with_the_fix(found: dict[str, Any]) -> None:
     own = thing(owner())
-    problem = taken_problem("main", UID, [(ROLES, own), (SERVICE_ACCOUNTS, found)])
+    problem = name_conflict("main", UID, [(ROLES, own), (SERVICE_ACCOUNTS, found)])
     assert problem is not None
-    assert (problem.reason, problem.passing) == ("NameTaken", False)
+    assert (problem.reason, problem.transient) == ("NameTaken", False)
     assert problem.message == (
         "metadata.name: there is already, and not of this StreamCluster: ServiceAccount main-store: give the "
         "StreamCluster another name, or remove what is in its way"
@@ -84,10 +84,10 @@ def test_what_is_somebody_else_s_is_told_with_the_fix(found: dict[str, Any]) -> 
 
 
 def test_all_that_is_in_the_way_is_told() -> None:
-    problem = taken_problem("main", UID, [(ROLES, thing()), (SERVICE_ACCOUNTS, thing(owner(OTHER)))])
+    problem = name_conflict("main", UID, [(ROLES, thing()), (SERVICE_ACCOUNTS, thing(owner(OTHER)))])
     assert problem is not None
     assert "Role main-store, ServiceAccount main-store:" in problem.message
-    assert not problem.passing, "one of them stays"
+    assert not problem.transient, "one of them stays"
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_all_that_is_in_the_way_is_told() -> None:
     ids=["of the one before", "being deleted"],
 )
 def test_what_goes_by_itself_is_waited_for(found: dict[str, Any]) -> None:
-    problem = taken_problem("main", UID, [(SERVICE_ACCOUNTS, found)])
+    problem = name_conflict("main", UID, [(SERVICE_ACCOUNTS, found)])
     assert problem is not None
-    assert (problem.reason, problem.passing) == ("NameTaken", True)
+    assert (problem.reason, problem.transient) == ("NameTaken", True)
     assert problem.message == "metadata.name: it waits for what is being deleted: ServiceAccount main-store"

@@ -51,7 +51,7 @@ def make_worker(api: LocalKubernetes, renewal: int = 1) -> None:
 
 def test_a_cluster_is_placed_by_one_placer() -> None:
     async def scenario(api: LocalKubernetes, placements: Placements) -> None:
-        assert placements.reason("here", "c") == "the cluster is not placed yet"
+        assert placements.reason("here", "c") == "the placer has not been started"
         placements.ensure("here", "c")
         placements.ensure("here", "c")
         assert len(placements) == 1

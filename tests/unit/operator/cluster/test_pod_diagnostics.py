@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_operator.cluster.pod_diagnostics import ending_of, trouble_of
+from tailrace_operator.cluster.pod_diagnostics import pod_problem, terminating_pods
 from tailrace_operator.cluster.state import pods_condition
 
 KILLED = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
@@ -68,7 +68,7 @@ UNSCHEDULABLE = {
     ],
 )  # fmt: skip
 def test_a_pod_s_trouble(found: dict[str, Any], told: str) -> None:
-    assert trouble_of([found]) == (f"pod main-store-0: {told}" if told else "")
+    assert pod_problem([found]) == (f"pod main-store-0: {told}" if told else "")
 
 
 def test_the_first_of_several_is_told_and_how_many_more_there_are() -> None:
@@ -77,8 +77,8 @@ def test_the_first_of_several_is_told_and_how_many_more_there_are() -> None:
     pods.append(pod("main-store-0", ready=True))
     leaving = pod("main-store-00", **stuck)
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    assert trouble_of([*pods, leaving]) == "pod main-store-1: ImagePullBackOff, and 2 more pods are not ready"
-    assert trouble_of([]) == ""
+    assert pod_problem([*pods, leaving]) == "pod main-store-1: ImagePullBackOff, and 2 more pods are not ready"
+    assert pod_problem([]) == ""
 
 
 def test_pods_that_end_and_whose_names_are_wanted_are_waited_for() -> None:
@@ -90,14 +90,17 @@ def test_pods_that_end_and_whose_names_are_wanted_are_waited_for() -> None:
         return found
 
     pods = [leaving(f"main-store-{number}") for number in (1, 0, 2)]
-    assert ending_of(pods, ["main-store-0", "main-store-1"]) == "waits for pods that end: main-store-0, main-store-1"
-    assert ending_of([*pods[:1], pod("main-store-0")], ["main-store-0", "main-store-1"]) == (
+    assert (
+        terminating_pods(pods, ["main-store-0", "main-store-1"])
+        == "waits for pods that end: main-store-0, main-store-1"
+    )
+    assert terminating_pods([*pods[:1], pod("main-store-0")], ["main-store-0", "main-store-1"]) == (
         "waits for pods that end: main-store-1"
     )
-    assert ending_of([pod("main-store-0")], ["main-store-0"]) == ""
-    assert ending_of(pods, []) == "", "nobody is to come in their place"
+    assert terminating_pods([pod("main-store-0")], ["main-store-0"]) == ""
+    assert terminating_pods(pods, []) == "", "nobody is to come in their place"
     many = [leaving(f"m-store-{number}") for number in range(100)]
-    told = ending_of(many, [one["metadata"]["name"] for one in many])
+    told = terminating_pods(many, [one["metadata"]["name"] for one in many])
     assert told.endswith(", m-store-3, m-store-4, and 95 more")
 
 
@@ -128,5 +131,5 @@ FIELDS = ("phase", "reason", "message", "conditions", "containerStatuses", "init
 
 @given(st.dictionaries(st.sampled_from(FIELDS), JUNK))
 def test_whatever_a_status_holds_is_no_reason_to_fail(status: dict[str, Any]) -> None:
-    told = trouble_of([{"metadata": {"name": "p"}, "status": status}])
+    told = pod_problem([{"metadata": {"name": "p"}, "status": status}])
     assert "\n" not in told

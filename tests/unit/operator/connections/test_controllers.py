@@ -87,17 +87,17 @@ async def test_a_controller_that_does_not_answer_is_left_alone_for_a_while(
 
 
 async def test_a_cluster_that_changed_is_asked_anew(controllers: Answering) -> None:
-    controllers.look_anew(MAIN)  # nobody has asked yet
+    controllers.invalidate(MAIN)  # nobody has asked yet
     controllers.answers = False
     with pytest.raises(UnavailableError, match="main does not answer"):
         async with controllers.use(MAIN):
             raise AssertionError("nobody is there")
     controllers.answers = True
-    controllers.look_anew(MAIN)
+    controllers.invalidate(MAIN)
     async with controllers.use(MAIN):
         pass
     controllers.answers = False
-    controllers.look_anew(MAIN)
+    controllers.invalidate(MAIN)
     with pytest.raises(UnavailableError, match="main does not answer"):
         async with controllers.use(MAIN):
             raise AssertionError("it answered a moment ago")
@@ -144,15 +144,15 @@ async def test_clients_are_bounded_and_those_in_use_stay(
 async def test_a_cluster_is_looked_up_once_in_a_while(objects: LocalObjects, controllers: Answering) -> None:
     objects.make(STREAM_CLUSTERS, "main", {})
     for _ in range(5):
-        assert await controllers.state(MAIN) is ClusterState.THERE
+        assert await controllers.state(MAIN) is ClusterState.EXISTS
     assert objects.gets == 1
     manifest = await objects.get(STREAM_CLUSTERS, NAMESPACE, "main")
     await objects.set_finalizers(STREAM_CLUSTERS, manifest, ["x"])
     objects.remove(STREAM_CLUSTERS, "main")
-    assert await controllers.state(MAIN) is ClusterState.THERE
-    controllers.look_anew(MAIN)
-    assert await controllers.state(MAIN) is ClusterState.LEAVING
-    assert await controllers.state(MAIN, fresh=True) is ClusterState.LEAVING
+    assert await controllers.state(MAIN) is ClusterState.EXISTS
+    controllers.invalidate(MAIN)
+    assert await controllers.state(MAIN) is ClusterState.DELETING
+    assert await controllers.state(MAIN, fresh=True) is ClusterState.DELETING
 
 
 async def test_connections_to_a_cluster_that_is_gone_are_closed(objects: LocalObjects, controllers: Answering) -> None:

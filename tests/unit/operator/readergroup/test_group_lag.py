@@ -19,9 +19,9 @@ from tailrace.common.stream_cut import StreamCut, parse_stream_cut
 from tailrace_operator.readergroup import conditions, rust
 from tailrace_operator.readergroup.history import Age, LengthHistory, oldest
 from tailrace_operator.readergroup.measure import Sample
-from tailrace_operator.readergroup.plan import differences, eldest, is_edited, wanted_config
+from tailrace_operator.readergroup.plan import differences, is_edited, oldest_resource, wanted_config
 from tailrace_operator.readergroup.positions import positions_of
-from tailrace_operator.reconcile.outcome import Truth
+from tailrace_operator.reconcile.outcome import Status
 from tailrace_operator.schema.specs import LagThreshold, ReaderGroupSpec
 
 SPEC = ReaderGroupSpec("main", "scope", "group", ("scope/a", "scope/b"))
@@ -86,21 +86,21 @@ def sample(lag_bytes: int, age: Age) -> Sample:
 
 
 @pytest.mark.parametrize(
-    ("threshold", "lag_bytes", "age", "truth", "reason"),
+    ("threshold", "lag_bytes", "age", "status", "reason"),
     [
-        (None, 10**9, Age(1, 1), Truth.FALSE, "NoThreshold"),
-        (LagThreshold(bytes=100), 100, Age(9, 9), Truth.FALSE, "KeepsUp"),
-        (LagThreshold(bytes=100), 101, Age(0, 0), Truth.TRUE, "LagBytes"),
-        (LagThreshold(bytes=100, seconds=10), 1, Age(11, 12), Truth.TRUE, "LagSeconds"),
-        (LagThreshold(seconds=10), 1, Age(11, None), Truth.TRUE, "LagSeconds"),
-        (LagThreshold(seconds=10), 1, Age(2, None), Truth.UNKNOWN, "AgeUnknown"),
-        (LagThreshold(seconds=10), 1, Age(2, 11), Truth.FALSE, "KeepsUp"),
+        (None, 10**9, Age(1, 1), Status.FALSE, "NoThreshold"),
+        (LagThreshold(bytes=100), 100, Age(9, 9), Status.FALSE, "KeepsUp"),
+        (LagThreshold(bytes=100), 101, Age(0, 0), Status.TRUE, "LagBytes"),
+        (LagThreshold(bytes=100, seconds=10), 1, Age(11, 12), Status.TRUE, "LagSeconds"),
+        (LagThreshold(seconds=10), 1, Age(11, None), Status.TRUE, "LagSeconds"),
+        (LagThreshold(seconds=10), 1, Age(2, None), Status.UNKNOWN, "AgeUnknown"),
+        (LagThreshold(seconds=10), 1, Age(2, 11), Status.FALSE, "KeepsUp"),
     ],
 )
-def test_lagging(threshold: LagThreshold | None, lag_bytes: int, age: Age, truth: Truth, reason: str) -> None:
+def test_lagging(threshold: LagThreshold | None, lag_bytes: int, age: Age, status: Status, reason: str) -> None:
     found = conditions.lagging(sample(lag_bytes, age), threshold)
-    assert (found.truth, found.reason) == (truth, reason)
-    assert found.warns is (truth is Truth.TRUE)
+    assert (found.status, found.reason) == (status, reason)
+    assert found.is_warning is (status is Status.TRUE)
 
 
 def test_seconds_are_left_out_while_they_are_not_known() -> None:
@@ -133,10 +133,10 @@ def test_a_new_resource_is_not_edited() -> None:
 
 
 @pytest.mark.parametrize(
-    ("generation", "truth", "edited"), [(2, "False", True), (2, "True", False), (1, "False", False)]
+    ("generation", "status", "edited"), [(2, "False", True), (2, "True", False), (1, "False", False)]
 )
-def test_an_edit_that_was_refused_is_still_to_be_carried_out(generation: int, truth: str, edited: bool) -> None:
-    condition = {"type": "Accepted", "status": truth, "observedGeneration": generation}
+def test_an_edit_that_was_refused_is_still_to_be_carried_out(generation: int, status: str, edited: bool) -> None:
+    condition = {"type": "Accepted", "status": status, "observedGeneration": generation}
     status = {"observedGeneration": generation, "conditions": [condition]}
     assert is_edited({"metadata": {"generation": generation}, "status": status}) is edited
 
@@ -145,8 +145,8 @@ def test_the_eldest_resource_is_told_by_time_then_name() -> None:
     def made(name: str, at: str) -> dict[str, Any]:
         return {"metadata": {"name": name, "uid": f"uid-{name}", "creationTimestamp": at}}
 
-    assert eldest([made("b", "2026-01-01T00:00:00Z"), made("a", "2026-01-02T00:00:00Z")]) == "uid-b"
-    assert eldest([made("b", "2026-01-01T00:00:00Z"), made("a", "2026-01-01T00:00:00Z")]) == "uid-a"
+    assert oldest_resource([made("b", "2026-01-01T00:00:00Z"), made("a", "2026-01-02T00:00:00Z")]) == "uid-b"
+    assert oldest_resource([made("b", "2026-01-01T00:00:00Z"), made("a", "2026-01-01T00:00:00Z")]) == "uid-a"
 
 
 # -- states

@@ -9,7 +9,7 @@ from tailrace.cluster.kubernetes import ForbiddenError
 from tailrace.common.errors import UnavailableError
 from tailrace_operator.connections.controllers import ClusterName, Controllers
 from tailrace_operator.kube.objects import STREAM_CLUSTERS, STREAMS
-from tailrace_operator.reconcile.deletion_policy import why_kept
+from tailrace_operator.reconcile.deletion_policy import retention_reason
 
 
 class Refusing(LocalObjects):
@@ -19,15 +19,15 @@ class Refusing(LocalObjects):
         super().__init__()
         self.error = error
 
-    async def namespace_ends(self, namespace: str) -> bool:
-        """See Objects.namespace_ends."""
+    async def namespace_is_terminating(self, namespace: str) -> bool:
+        """See Objects.namespace_is_terminating."""
         raise self.error
 
 
 async def asked(objects: LocalObjects) -> str | None:
     objects.make(STREAM_CLUSTERS, "main", {})
     stream = objects.make(STREAMS, "orders", {"cluster": "main", "deletionPolicy": "Delete"})
-    return await why_kept(objects, Controllers(objects), stream, ClusterName(NAMESPACE, "main"), "Delete")
+    return await retention_reason(objects, Controllers(objects), stream, ClusterName(NAMESPACE, "main"), "Delete")
 
 
 async def test_while_it_is_not_known_whether_the_namespace_goes_nothing_is_deleted() -> None:
@@ -42,6 +42,6 @@ async def test_who_may_not_look_at_namespaces_deletes_what_is_asked_for() -> Non
 
 async def test_a_namespace_that_goes_keeps_its_data() -> None:
     objects = LocalObjects()
-    objects.ending.add(NAMESPACE)
+    objects.terminating.add(NAMESPACE)
     assert await asked(objects) == f"namespace {NAMESPACE} is being deleted"
     assert await asked(LocalObjects()) is None

@@ -12,7 +12,7 @@ from tailrace_operator.kube.manifests import FINALIZER
 from tailrace_operator.reconcile.outcome import (
     Condition,
     Outcome,
-    Truth,
+    Status,
     changes_of,
     condition_of,
     merged,
@@ -23,10 +23,10 @@ from tailrace_operator.reconcile.outcome import (
 THEN, NOW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
 
 
-def stored(kind: str, truth: str = "True", reason: str = "Fine", generation: int = 1) -> dict[str, Any]:
+def stored(kind: str, status: str = "True", reason: str = "Fine", generation: int = 1) -> dict[str, Any]:
     return {
         "type": kind,
-        "status": truth,
+        "status": status,
         "reason": reason,
         "message": "As it was.",
         "lastTransitionTime": THEN,
@@ -42,7 +42,7 @@ def manifest(status: Any = None, generation: int = 1, **metadata: Any) -> dict[s
 CONDITIONS = st.builds(
     Condition,
     st.sampled_from(["Ready", "Accepted", "Lagging"]),
-    st.sampled_from(Truth),
+    st.sampled_from(Status),
     st.sampled_from(["Fine", "Broken"]),
     st.sampled_from(["One.", "Two."]),
 )
@@ -51,22 +51,22 @@ OWN = st.lists(CONDITIONS, unique_by=lambda condition: condition.type)
 
 def test_the_time_of_a_condition_is_that_of_its_status() -> None:
     before = [stored("Ready")]
-    (same,) = merged(before, [Condition("Ready", Truth.TRUE, "Better", "Still.")], 2, NOW)
+    (same,) = merged(before, [Condition("Ready", Status.TRUE, "Better", "Still.")], 2, NOW)
     assert (same["lastTransitionTime"], same["reason"], same["observedGeneration"]) == (THEN, "Better", 2)
-    (other,) = merged(before, [Condition("Ready", Truth.FALSE, "Broken", "Not now.")], 2, NOW)
+    (other,) = merged(before, [Condition("Ready", Status.FALSE, "Broken", "Not now.")], 2, NOW)
     assert (other["lastTransitionTime"], other["status"]) == (NOW, "False")
 
 
 def test_conditions_of_others_stay() -> None:
     foreign = {**stored("Foreign"), "extra": 1}
-    found = merged([foreign, stored("Ready")], [Condition("Ready", Truth.FALSE, "Broken", "No.")], 1, NOW)
+    found = merged([foreign, stored("Ready")], [Condition("Ready", Status.FALSE, "Broken", "No.")], 1, NOW)
     assert found[0] == foreign
     assert [item["type"] for item in found] == ["Foreign", "Ready"]
 
 
 @pytest.mark.parametrize("damaged", [None, "x", 7, {}, [1, "a", None, {"status": "True"}], {"type": "Ready"}])
 def test_conditions_that_cannot_be_read_count_as_lost(damaged: Any) -> None:
-    found = merged(damaged, [Condition("Ready", Truth.TRUE, "Fine", "Yes.")], 1, NOW)
+    found = merged(damaged, [Condition("Ready", Status.TRUE, "Fine", "Yes.")], 1, NOW)
     assert [item["type"] for item in found] == ["Ready"]
 
 
@@ -89,7 +89,7 @@ def test_each_condition_that_changes_is_told_at_most_once(first: list[Condition]
         condition.type
         for condition in second
         for item in before
-        if item["type"] == condition.type and (item["status"], item["reason"]) != (condition.truth, condition.reason)
+        if item["type"] == condition.type and (item["status"], item["reason"]) != (condition.status, condition.reason)
     }
     new = {condition.type for condition in second} - {item["type"] for item in before}
     assert len(told) <= len(changed | new)
@@ -97,19 +97,19 @@ def test_each_condition_that_changes_is_told_at_most_once(first: list[Condition]
 
 
 def test_ready_does_not_repeat_what_another_condition_says() -> None:
-    part = Condition("Tier2Ready", Truth.FALSE, "SecretMissing", "There is no Secret.")
+    part = Condition("Tier2Ready", Status.FALSE, "SecretMissing", "There is no Secret.")
     told = transitions([], [part, ready([part], "Serving", "Yes.")])
     assert [(notice.reason, notice.warning) for notice in told] == [("SecretMissing", True)]
 
 
 def test_ready_sums_up() -> None:
-    good = Condition("A", Truth.TRUE, "Fine", "Yes.")
-    unknown = Condition("B", Truth.UNKNOWN, "NotChecked", "Who knows.")
-    bad = Condition("C", Truth.FALSE, "Broken", "No.")
-    assert ready([good], "Serving", "All.").truth is Truth.TRUE
+    good = Condition("A", Status.TRUE, "Fine", "Yes.")
+    unknown = Condition("B", Status.UNKNOWN, "NotChecked", "Who knows.")
+    bad = Condition("C", Status.FALSE, "Broken", "No.")
+    assert ready([good], "Serving", "All.").status is Status.TRUE
     assert ready([good, unknown], "Serving", "All.").reason == "NotChecked"
-    assert (ready([unknown, bad], "Serving", "All.").truth, ready([unknown, bad], "S", "A.").reason) == (
-        Truth.FALSE,
+    assert (ready([unknown, bad], "Serving", "All.").status, ready([unknown, bad], "S", "A.").reason) == (
+        Status.FALSE,
         "Broken",
     )
 
@@ -140,12 +140,12 @@ def test_a_condition_counts_for_the_specification_that_it_saw() -> None:
     found = manifest({"conditions": [stored("Ready", generation=1)]}, generation=2)
     assert condition_of(found, "Ready") is None
     found["metadata"]["generation"] = 1
-    assert condition_of(found, "Ready") is Truth.TRUE
+    assert condition_of(found, "Ready") is Status.TRUE
     assert condition_of(found, "Other") is None
 
 
 def test_reasons_are_for_programs() -> None:
     with pytest.raises(ValueError, match="CamelCase"):
-        Condition("Ready", Truth.TRUE, "not camel", "Text.")
+        Condition("Ready", Status.TRUE, "not camel", "Text.")
     with pytest.raises(ValueError, match="message"):
-        Condition("Ready", Truth.TRUE, "Fine", "")
+        Condition("Ready", Status.TRUE, "Fine", "")

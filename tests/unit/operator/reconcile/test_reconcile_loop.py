@@ -14,11 +14,11 @@ from sim import SimWorld
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS, Kind, Manifest
 from tailrace.common import limits
 from tailrace.common.errors import UnavailableError
-from tailrace_operator.cluster.state import told_to_followers
+from tailrace_operator.cluster.state import fields_for_dependents
 from tailrace_operator.kube.objects import STREAMS
 from tailrace_operator.reconcile.keys import Key, cluster_of, owner_of
-from tailrace_operator.reconcile.loop import Rounds
-from tailrace_operator.reconcile.outcome import READY, Condition, Outcome, Truth
+from tailrace_operator.reconcile.loop import ReconcileLoop
+from tailrace_operator.reconcile.outcome import READY, Condition, Outcome, Status
 from tailrace_operator.reconcile.watch_check import WatchCheck
 from tailrace_operator.reconcile.work_queue import WorkQueue
 
@@ -46,7 +46,7 @@ class Counting:
         self.looks: list[tuple[str, int]] = []
         self.went: list[str] = []
         self.failures = 0
-        self.outcome = Outcome((Condition(READY, Truth.TRUE, "Fine", "Yes."),))
+        self.outcome = Outcome((Condition(READY, Status.TRUE, "Fine", "Yes."),))
         self.at_once = 0
         self.most = 0
 
@@ -154,29 +154,29 @@ def test_the_earliest_time_counts_and_the_workers_have_a_bound() -> None:
     simulated(scenario)
 
 
-def rounds_over(objects: LocalObjects, reconciler: Counting) -> Rounds:
-    rounds = Rounds(objects, None, Fixed(), Fixed())
-    rounds.add(reconciler)
-    return rounds
+def loop_over(objects: LocalObjects, reconciler: Counting) -> ReconcileLoop:
+    reconcile_loop = ReconcileLoop(objects, None, Fixed(), Fixed())
+    reconcile_loop.add(reconciler)
+    return reconcile_loop
 
 
 def test_what_is_there_is_looked_at_each_period_and_what_changes_at_once() -> None:
     async def scenario() -> None:
         objects, reconciler = LocalObjects(), Counting()
         made = objects.make(STREAMS, "one", {})
-        rounds = rounds_over(objects, reconciler)
+        reconcile_loop = loop_over(objects, reconciler)
 
         async def steps() -> None:
             await asyncio.sleep(5)
             assert reconciler.looks == [("one", 1)]
             made["metadata"]["generation"] = 2
-            rounds.heard(STREAMS, "MODIFIED", made)
+            reconcile_loop.on_event(STREAMS, "MODIFIED", made)
             await asyncio.sleep(5)
             assert reconciler.looks == [("one", 1), ("one", 2)]
             await asyncio.sleep(60)
             assert reconciler.looks[2:] == [("one", 2)] * 2, "an older state of a list is not gone back to"
 
-        await running(rounds.run(), steps())
+        await running(reconcile_loop.run(), steps())
         assert reconciler.most == 1
 
     simulated(scenario)
@@ -186,22 +186,22 @@ def test_own_status_is_no_reason_to_look_again() -> None:
     async def scenario() -> None:
         objects, reconciler = LocalObjects(), Counting()
         objects.make(STREAMS, "one", {})
-        rounds = rounds_over(objects, reconciler)
+        reconcile_loop = loop_over(objects, reconciler)
 
         async def steps() -> None:
             await asyncio.sleep(5)
             before = len(reconciler.looks)
             found = await objects.get(STREAMS, "here", "one")
-            rounds.heard(STREAMS, "MODIFIED", found)
+            reconcile_loop.on_event(STREAMS, "MODIFIED", found)
             await asyncio.sleep(5)
-            rounds.heard(STREAMS, "MODIFIED", {**found, "status": {**found["status"], "tailBytes": 9}})
+            reconcile_loop.on_event(STREAMS, "MODIFIED", {**found, "status": {**found["status"], "tailBytes": 9}})
             await asyncio.sleep(5)
             assert len(reconciler.looks) == before
-            rounds.heard(STREAMS, "MODIFIED", {**found, "status": {}})
+            reconcile_loop.on_event(STREAMS, "MODIFIED", {**found, "status": {}})
             await asyncio.sleep(5)
             assert len(reconciler.looks) == before + 1, "wiped conditions are written again"
 
-        await running(rounds.run(), steps())
+        await running(reconcile_loop.run(), steps())
 
     simulated(scenario)
 
@@ -212,7 +212,7 @@ def test_failures_are_tried_again_with_growing_pauses_and_told() -> None:
         reconciler.period_s = 10_000.0
         reconciler.failures = 6
         objects.make(STREAMS, "one", {})
-        rounds = rounds_over(objects, reconciler)
+        reconcile_loop = loop_over(objects, reconciler)
 
         async def steps() -> None:
             await asyncio.sleep(2)
@@ -220,14 +220,14 @@ def test_failures_are_tried_again_with_growing_pauses_and_told() -> None:
             await asyncio.sleep(12)
             (ready,) = (await objects.get(STREAMS, "here", "one"))["status"]["conditions"]
             assert (ready["status"], ready["reason"], ready["message"]) == ("Unknown", "Unavailable", "not now")
-            assert 3 <= rounds.failed <= 5
+            assert 3 <= reconcile_loop.failed <= 5
             await asyncio.sleep(120)
             (ready,) = (await objects.get(STREAMS, "here", "one"))["status"]["conditions"]
             assert ready["status"] == "True"
-            assert rounds.failed == 6
+            assert reconcile_loop.failed == 6
             assert objects.reasons("one") == ["Unavailable", "Fine"]
 
-        await running(rounds.run(), steps())
+        await running(reconcile_loop.run(), steps())
 
     simulated(scenario)
 
@@ -236,18 +236,18 @@ def test_what_is_gone_is_told_once_whoever_tells_it() -> None:
     async def scenario() -> None:
         objects, reconciler = LocalObjects(), Counting()
         one, _ = objects.make(STREAMS, "one", {}), objects.make(STREAMS, "two", {})
-        rounds = rounds_over(objects, reconciler)
+        reconcile_loop = loop_over(objects, reconciler)
 
         async def steps() -> None:
             await asyncio.sleep(20)
             objects.remove(STREAMS, "one")
-            rounds.heard(STREAMS, "DELETED", one)
+            reconcile_loop.on_event(STREAMS, "DELETED", one)
             objects.remove(STREAMS, "two")  # the watch does not tell
             await asyncio.sleep(60)
             assert reconciler.went == ["one", "two"]
-            assert len(rounds) == 0
+            assert len(reconcile_loop) == 0
 
-        await running(rounds.run(), steps())
+        await running(reconcile_loop.run(), steps())
 
     simulated(scenario)
 
@@ -262,18 +262,18 @@ def test_an_api_that_is_away_is_no_trouble_and_its_return_goes_on() -> None:
 
         objects, reconciler = Away(), Counting()
         objects.make(STREAMS, "one", {})
-        rounds = rounds_over(objects, reconciler)
+        reconcile_loop = loop_over(objects, reconciler)
         objects.reachable = False
 
         async def steps() -> None:
             await asyncio.sleep(600)
-            assert rounds.trouble() is None
+            assert reconcile_loop.liveness_problem() is None
             assert reconciler.looks == []
             objects.reachable = True
             await asyncio.sleep(40)
             assert reconciler.looks
 
-        await running(rounds.run(), steps())
+        await running(reconcile_loop.run(), steps())
 
     simulated(scenario)
 
@@ -285,34 +285,34 @@ def test_rounds_that_stand_still_are_trouble() -> None:
                 await asyncio.sleep(1e6)
                 raise AssertionError
 
-        rounds = rounds_over(Stuck(), Counting())
+        reconcile_loop = loop_over(Stuck(), Counting())
 
         async def steps() -> None:
             await asyncio.sleep(60)
-            assert rounds.trouble() is None
+            assert reconcile_loop.liveness_problem() is None
             await asyncio.sleep(3 * 30 + limits.OPERATOR_RECONCILE_DEADLINE_S)
-            assert "no round over streams" in str(rounds.trouble())
+            assert "streams have not been listed for" in str(reconcile_loop.liveness_problem())
 
-        await running(rounds.run(), steps())
+        await running(reconcile_loop.run(), steps())
 
     simulated(scenario)
 
 
 def test_a_watch_that_tells_nothing_is_found_out() -> None:
     check, one, other = WatchCheck(), Key("streams", "here", "one"), Key("streams", "here", "other")
-    check.listed("streams", {one: "5"})
+    check.on_list("streams", {one: "5"})
     assert check.missed() is None, "it may be on its way"
-    check.listed("streams", {one: "5"})
+    check.on_list("streams", {one: "5"})
     assert check.missed() == one
-    check.heard(one, "5")
+    check.on_event(one, "5")
     assert check.missed() is None
-    check.listed("streams", {one: "6", other: "7"})
-    check.heard(one, "6")
-    check.heard(other, "8")  # newer than the list
-    check.listed("streams", {one: "6", other: "8"})
+    check.on_list("streams", {one: "6", other: "7"})
+    check.on_event(one, "6")
+    check.on_event(other, "8")  # newer than the list
+    check.on_list("streams", {one: "6", other: "8"})
     assert check.missed() is None
-    check.heard(other, None)
-    check.listed("streams", {one: "6"})
+    check.on_event(other, None)
+    check.on_list("streams", {one: "6"})
     assert check.missed() is None
 
 
@@ -342,17 +342,17 @@ def test_objects_of_one_kind_do_not_keep_those_of_another_waiting() -> None:
         objects, streams, clusters = LocalObjects(), Hanging(), CountingClusters()
         for number in range(100):
             objects.make(STREAMS, f"s{number}", {})
-        rounds = rounds_over(objects, streams)
-        rounds.add(clusters)
+        reconcile_loop = loop_over(objects, streams)
+        reconcile_loop.add(clusters)
 
         async def steps() -> None:
             await asyncio.sleep(20)
             objects.make(STREAM_CLUSTERS, "main", {})
-            rounds.heard(STREAM_CLUSTERS, "ADDED", await objects.get(STREAM_CLUSTERS, "here", "main"))
+            reconcile_loop.on_event(STREAM_CLUSTERS, "ADDED", await objects.get(STREAM_CLUSTERS, "here", "main"))
             await asyncio.sleep(2)
             assert [name for name, _ in clusters.looks] == ["main"]
 
-        await running(rounds.run(), steps())
+        await running(reconcile_loop.run(), steps())
 
     simulated(scenario)
 
@@ -365,38 +365,38 @@ def test_too_many_objects_of_one_kind_take_no_place_of_another(monkeypatch: pyte
         for number in range(5):
             objects.make(STREAMS, f"s{number}", {})
         objects.make(STREAM_CLUSTERS, "main", {})
-        rounds = rounds_over(objects, streams)
-        rounds.add(clusters)
+        reconcile_loop = loop_over(objects, streams)
+        reconcile_loop.add(clusters)
 
         async def steps() -> None:
             await asyncio.sleep(20)
             assert len({name for name, _ in streams.looks}) == 3
             assert {name for name, _ in clusters.looks} == {"main"}
-            assert len(rounds) == 4
+            assert len(reconcile_loop) == 4
 
-        await running(rounds.run(), steps())
+        await running(reconcile_loop.run(), steps())
 
     simulated(scenario)
 
 
-async def say_ready(objects: LocalObjects, rounds: Rounds, status: str, ready_stores: int = 0) -> None:
+async def say_ready(objects: LocalObjects, reconcile_loop: ReconcileLoop, status: str, ready_stores: int = 0) -> None:
     """The StreamCluster says so of itself, and the watch tells."""
     cluster = await objects.get(STREAM_CLUSTERS, "here", "main")
     told = {"conditions": [{"type": READY, "status": status}], "readyStores": ready_stores}
-    rounds.heard(STREAM_CLUSTERS, "MODIFIED", await objects.merge_status(STREAM_CLUSTERS, cluster, told))
+    reconcile_loop.on_event(STREAM_CLUSTERS, "MODIFIED", await objects.merge_status(STREAM_CLUSTERS, cluster, told))
 
 
 @contextlib.contextmanager
-def followed(objects: LocalObjects, streams: Counting) -> Iterator[tuple[Rounds, list[Key]]]:
+def dependent(objects: LocalObjects, streams: Counting) -> Iterator[tuple[ReconcileLoop, list[Key]]]:
     """Rounds over Streams that follow StreamClusters, and which of these have changed."""
     changed: list[Key] = []
-    rounds = Rounds(objects, None, Fixed(), Fixed())
+    reconcile_loop = ReconcileLoop(objects, None, Fixed(), Fixed())
     clusters = CountingClusters()
     clusters.outcome = Outcome(())
-    rounds.add(clusters)
-    rounds.add(streams, follows=cluster_of)
-    rounds.lead(STREAM_CLUSTERS, told_to_followers, changed.append)
-    yield rounds, changed
+    reconcile_loop.add(clusters)
+    reconcile_loop.add(streams, depends_on=cluster_of)
+    reconcile_loop.add_dependency(STREAM_CLUSTERS, fields_for_dependents, changed.append)
+    yield reconcile_loop, changed
 
 
 def test_streams_are_looked_at_when_their_cluster_begins_or_ceases_to_serve() -> None:
@@ -409,29 +409,29 @@ def test_streams_are_looked_at_when_their_cluster_begins_or_ceases_to_serve() ->
         objects.make(STREAMS, "elsewhere", {"cluster": "main"}, namespace="there")
         main = Key("streamclusters", "here", "main")
 
-        with followed(objects, streams) as (rounds, changed):
+        with dependent(objects, streams) as (reconcile_loop, changed):
 
             async def steps() -> None:
                 await asyncio.sleep(5_100)
                 for status, looks in (("False", 1), ("False", 0), ("True", 1), ("Unknown", 1)):
                     streams.looks.clear()
                     changed.clear()
-                    await say_ready(objects, rounds, status, looks)
+                    await say_ready(objects, reconcile_loop, status, looks)
                     await asyncio.sleep(2)
                     assert streams.looks == [("ours", 1)] * looks
                     assert changed == [main] * looks
                 streams.looks.clear()
-                rounds.heard(STREAM_CLUSTERS, "DELETED", cluster)
-                rounds.heard(STREAM_CLUSTERS, "DELETED", cluster)
+                reconcile_loop.on_event(STREAM_CLUSTERS, "DELETED", cluster)
+                reconcile_loop.on_event(STREAM_CLUSTERS, "DELETED", cluster)
                 await asyncio.sleep(2)
                 assert streams.looks == [("ours", 1)]
                 objects.remove(STREAM_CLUSTERS, "main")
                 again = objects.make(STREAM_CLUSTERS, "main", {})
-                rounds.heard(STREAM_CLUSTERS, "ADDED", again)
+                reconcile_loop.on_event(STREAM_CLUSTERS, "ADDED", again)
                 await asyncio.sleep(2)
                 assert streams.looks == [("ours", 1)] * 2
 
-            await running(rounds.run(), steps())
+            await running(reconcile_loop.run(), steps())
 
     simulated(scenario)
 
@@ -444,17 +444,17 @@ def test_a_stream_that_failed_for_long_is_looked_at_as_soon_as_its_cluster_serve
         objects.make(STREAM_CLUSTERS, "main", {})
         objects.make(STREAMS, "ours", {"cluster": "main"})
 
-        with followed(objects, streams) as (rounds, _):
+        with dependent(objects, streams) as (reconcile_loop, _):
 
             async def steps() -> None:
                 await asyncio.sleep(600)
                 streams.looks.clear()
                 streams.failures = 1  # the first connection after it
-                await say_ready(objects, rounds, "True")
+                await say_ready(objects, reconcile_loop, "True")
                 await asyncio.sleep(3)
                 assert len(streams.looks) == 2, "the pauses begin anew"
 
-            await running(rounds.run(), steps())
+            await running(reconcile_loop.run(), steps())
 
     simulated(scenario)
 
@@ -468,22 +468,22 @@ def test_many_streams_of_a_cluster_are_looked_at_one_after_the_other() -> None:
         objects.make(STREAM_CLUSTERS, "main", {})
         made = [objects.make(STREAMS, f"s{number}", {"cluster": "main"}) for number in range(500)]
 
-        with followed(objects, streams) as (rounds, _):
+        with dependent(objects, streams) as (reconcile_loop, _):
 
             async def steps() -> None:
                 await asyncio.sleep(5_100)
                 streams.looks.clear()
-                await say_ready(objects, rounds, "True")
+                await say_ready(objects, reconcile_loop, "True")
                 await asyncio.sleep(2)
                 assert 80 < len(streams.looks) < 120
                 made[-1]["metadata"]["generation"] = 2
-                rounds.heard(STREAMS, "MODIFIED", made[-1])
+                reconcile_loop.on_event(STREAMS, "MODIFIED", made[-1])
                 await asyncio.sleep(0.3)
                 assert ("s499", 2) in streams.looks
-                await asyncio.sleep(500 * limits.OPERATOR_FOLLOW_GAP_S)
+                await asyncio.sleep(500 * limits.OPERATOR_DEPENDENT_GAP_S)
                 assert len({name for name, _ in streams.looks}) == 500
                 assert len(streams.looks) <= 501
 
-            await running(rounds.run(), steps())
+            await running(reconcile_loop.run(), steps())
 
     simulated(scenario)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tailrace.client.control.owners import StreamDescription
 from tailrace.common.stream_policies import RetentionPolicy, RetentionType, ScaleType, ScalingPolicy, StreamConfig
-from tailrace_operator.reconcile.outcome import READY, Truth
+from tailrace_operator.reconcile.outcome import READY, Status
 from tailrace_operator.schema.specs import RetentionSpec, ScalingSpec, StreamSpec
 from tailrace_operator.stream import conditions
 from tailrace_operator.stream.owner import Owner
@@ -182,10 +182,10 @@ def test_policies_that_nobody_carries_out_say_so() -> None:
     rate = dataclasses.replace(SPEC, scaling=ScalingSpec("ByteRate", 1, 5, 2), retention=RetentionSpec("Size", 1))
     found = {one.type: one for one in conditions.policy_conditions(rate)}
     assert {one.reason for one in found.values()} == {"NotImplemented"}
-    assert all(one.truth is Truth.FALSE and one.warns for one in found.values())
+    assert all(one.status is Status.FALSE and one.is_warning for one in found.values())
     fixed = {one.type: one.reason for one in conditions.policy_conditions(SPEC)}
     assert fixed == {"AutoScaling": "Fixed", "RetentionEnforced": "NoRetention"}
-    assert not any(one.warns for one in conditions.policy_conditions(SPEC))
+    assert not any(one.is_warning for one in conditions.policy_conditions(SPEC))
 
 
 def test_numbers_of_a_refused_stream_are_taken_back() -> None:

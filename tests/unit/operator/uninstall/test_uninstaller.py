@@ -21,11 +21,11 @@ from tailrace.common.errors import (
     UnavailableError,
     WriteConflictError,
 )
-from tailrace_operator.kube.leader_election import LEASE_NAME, Leadership
+from tailrace_operator.kube.leader_election import LEASE_NAME, LeaderElection
 from tailrace_operator.kube.manifests import FINALIZER, Notice
 from tailrace_operator.kube.objects import DEPLOYMENTS, READER_GROUPS, STREAMS, Page
 from tailrace_operator.uninstall.finalizer_release import ReleaseRefusedError
-from tailrace_operator.uninstall.uninstaller import OPERATOR_LABELS, Leaving, Uninstalling
+from tailrace_operator.uninstall.uninstaller import OPERATOR_LABELS, Uninstaller, UninstallTarget
 
 FOREIGN = "other.io/keep"
 DEPLOYMENT = "tailrace-operator"
@@ -76,11 +76,11 @@ class Place(LocalObjects):
             raise self.wrong[manifest["metadata"]["name"]]
         return await super().set_finalizers(kind, manifest, finalizers)
 
-    async def tell(self, kind: Kind, manifest: Manifest, notice: Notice, now: str) -> None:
-        """See Objects.tell."""
+    async def create_event(self, kind: Kind, manifest: Manifest, notice: Notice, now: str) -> None:
+        """See Objects.create_event."""
         if self.wrong_events is not None:
             raise self.wrong_events
-        await super().tell(kind, manifest, notice, now)
+        await super().create_event(kind, manifest, notice, now)
 
     def forget(self, kind: Kind, name: str) -> None:
         """It is gone."""
@@ -114,11 +114,11 @@ class Stage:
         self.objects = Place()
         self.leases = LocalKubernetes()
         self.core = self.leases.core
-        self.operator = Leadership(LocalKubernetes(self.core), "operator-pod", LoopClock())
+        self.operator = LeaderElection(LocalKubernetes(self.core), "operator-pod", LoopClock())
 
-    def uninstalling(self, *, all_namespaces: bool = False, deployment: str | None = DEPLOYMENT) -> Uninstalling:
-        leaving = Leaving(NAMESPACE, all_namespaces, deployment)
-        return Uninstalling(leaving, self.objects, self.leases, "hook-pod", LoopClock())
+    def uninstalling(self, *, all_namespaces: bool = False, deployment: str | None = DEPLOYMENT) -> Uninstaller:
+        leaving = UninstallTarget(NAMESPACE, all_namespaces, deployment)
+        return Uninstaller(leaving, self.objects, self.leases, "hook-pod", LoopClock())
 
     async def uninstall(self, **options: Any) -> None:
         await self.uninstalling(**options).run(DEADLINE_S)
@@ -167,7 +167,7 @@ def test_all_resources_stay_and_nothing_holds_them() -> None:
         assert objects.finalizers(STREAMS, "elsewhere", "elsewhere") == [FINALIZER]
         assert objects.finalizers(READER_GROUPS, "g") == objects.finalizers(STREAM_CLUSTERS, "main") == []
         assert objects.replicas() == 0
-        assert objects.told == [], "nothing became of them"
+        assert objects.events == [], "nothing became of them"
         assert 1 < objects.most_at_a_time <= limits.KUBERNETES_THREADS
         await stage.uninstall()
 
@@ -223,7 +223,7 @@ def test_what_is_being_deleted_goes_with_its_data_while_its_operator_gets_on() -
         await stage.uninstall()
         await operating
         assert deleted == ["s0", "s1", "s2"]
-        assert objects.told == []
+        assert objects.events == []
         assert objects.finalizers(STREAMS, "stays") == []
 
     play(scenario)
@@ -245,7 +245,7 @@ def test_what_cannot_be_deleted_goes_without_its_data_and_is_told() -> None:
         assert not objects.exists(STREAMS, "orders")
         assert objects.reasons("orders") == ["StreamRetained"]
         assert objects.reasons("billing") == ["ReaderGroupRetained"]
-        assert "its operator was uninstalled" in objects.told[0][1].message
+        assert "the operator was uninstalled before it deleted it" in objects.events[0][1].message
 
     play(scenario)
 
@@ -302,7 +302,7 @@ def test_another_operator_of_all_namespaces_goes_on_with_all_of_them(namespace: 
         objects.operator(DEPLOYMENT, NAMESPACE, 2, "--all-namespaces")
         objects.operator("other-operator", namespace, 2, "--all-namespaces")
         objects.held(STREAMS, "orders", "elsewhere")
-        other = Leadership(LocalKubernetes(stage.core), "other-pod", LoopClock())
+        other = LeaderElection(LocalKubernetes(stage.core), "other-pod", LoopClock())
         await other.acquire()
         keeping = asyncio.create_task(other.keep())
         await stage.uninstall(all_namespaces=True)
@@ -357,7 +357,7 @@ def test_an_operator_that_leads_on_is_told_at_the_deadline() -> None:
         stage.objects.held(STREAMS, "orders")
         await stage.operator.acquire()
         keeping = asyncio.create_task(stage.operator.keep())
-        with pytest.raises(DeadlineError, match="Lease tailrace-operator is held by an operator that still runs"):
+        with pytest.raises(DeadlineError, match="waiting for Lease tailrace-operator, which a running operator holds"):
             await stage.uninstall()
         keeping.cancel()
         assert stage.objects.finalizers(STREAMS, "orders") == [FINALIZER]
@@ -374,7 +374,7 @@ def test_what_the_server_refuses_keeps_nothing_else_and_is_told_at_once() -> Non
         began_s = asyncio.get_running_loop().time()
         with pytest.raises(
             ReleaseRefusedError,
-            match=r"2 of the resources: Stream here/bad: spec\.scaling: Required; Stream here/worse: spec",
+            match=r"2 resources: Stream here/bad: spec\.scaling: Required; Stream here/worse: spec",
         ):
             await stage.uninstall()
         assert asyncio.get_running_loop().time() - began_s < 10
@@ -392,7 +392,7 @@ def test_what_the_server_cannot_take_now_keeps_nothing_else() -> None:
             objects.held(STREAMS, name)
         objects.held(READER_GROUPS, "readers")
         objects.wrong = {"bad": UnavailableError("admission webhook denied the request")}
-        with pytest.raises(DeadlineError, match=r"1 of the resources: Stream here/bad: admission webhook denied"):
+        with pytest.raises(DeadlineError, match=r"still on 1 resource: Stream here/bad: admission webhook denied"):
             await stage.uninstall()
         assert objects.finalizers(STREAMS, "good") == objects.finalizers(STREAMS, "later") == []
         assert objects.finalizers(READER_GROUPS, "readers") == []
