@@ -47,6 +47,16 @@ def pytest_report_header() -> str:
     return f"tailrace: profile {PROFILE}, seed {SEED} (TAILRACE_TEST_SEED={SEED} repeats it)"
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how long clients waited in each try of each fault, also of tests that passed."""
+    from harness.pace import REPORT  # where pytest's path has it
+
+    if REPORT:
+        terminalreporter.section("waits of clients")
+        for line in REPORT:
+            terminalreporter.write_line(line)
+
+
 @pytest.fixture(scope="session")
 def test_profile() -> str:
     """``ci`` (short forms) or ``full``."""

@@ -12,6 +12,7 @@ import random
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,6 +117,7 @@ def _write_of(events: Sequence[Event], sequence: int) -> Event:
 def test_directories_are_synced_after_creates_and_renames(recording: Recording) -> None:
     events = [event for event in recording.events if not event.begins]
     acknowledged = recording.acknowledgements()
+    checked: Counter[str] = Counter()
     for event in events:
         call = event.call
         if call.name == "rename" and not Path(call.texts[1].decode()).name.startswith("spare"):
@@ -126,9 +128,14 @@ def test_directories_are_synced_after_creates_and_renames(recording: Recording) 
                 if _write_of(events, sequence).call.path == path
             )
             assert _synced_between(events, recording.folder, event.at_s, first_write[1]), path
+            checked["rename"] += 1
         if call.name == "mkdir":
             made = call.texts[-1].decode()
             assert _synced_between(events, str(Path(made).parent), event.at_s, acknowledged[0][0]), made
+            checked["mkdir"] += 1
+    print(f"synced in time: {checked}")
+    assert checked["mkdir"] >= 1
+    assert checked["rename"] >= 3
 
 
 def _synced_between(events: Sequence[Event], directory: str, after_s: float, before_s: float) -> bool:

@@ -9,6 +9,7 @@ import os
 import random
 import signal
 from bisect import bisect_left
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from tailrace.wire.codec import decode
 CUTS = {"ci": 40, "full": 1000}
 STREAM = StreamName("power", "events")
 EVENTS = 300
+CONTAINERS = 2
 SMALL_LOGS = """
 from tailrace.common import limits
 limits.LOG_FILE_BYTES = 512 * 1024
@@ -78,7 +80,7 @@ async def _record(root: Path) -> Recording:
     output = root / "strace"
     server = Server(
         root / "server",
-        options=("--containers", "2"),
+        options=("--containers", str(CONTAINERS)),
         environment={"PYTHONPATH": str(root / "site")},
         prefix=strace_command(output, string_bytes=80_000),
     )
@@ -151,6 +153,7 @@ def test_no_acknowledgement_leaves_before_its_sync(recording: Recording) -> None
 def test_directories_are_synced_after_creates_and_renames(recording: Recording) -> None:
     effects = [item for item in recording.events if not item.begins]
     first_s = recording.acknowledged[0][0]
+    checked: Counter[str] = Counter()
     for item in effects:
         call = item.call
         if call.name == "mkdir" and "/log/" in call.texts[-1].decode():
@@ -166,6 +169,10 @@ def test_directories_are_synced_after_creates_and_renames(recording: Recording) 
             and other.call.ended_s <= first_s
             for other in effects
         ), f"{parent} was not synced after {call.name}"
+        checked[call.name] += 1
+    print(f"synced in time: {checked}")
+    assert checked["mkdir"] >= CONTAINERS, "the folder of each log"
+    assert checked["rename"] >= CONTAINERS, "the first file of each log"
 
 
 @pytest.mark.timeout(600)
@@ -207,7 +214,7 @@ async def _in(process: SimProcess, work: object) -> bytes:
 
 
 async def _content(world: SimWorld, process: SimProcess, recording: Recording) -> bytes:
-    number = container_of(recording.segment, 2)
+    number = container_of(recording.segment, CONTAINERS)
     log = FileLog(world.disk.attach(process), f"{recording.data}/log/{number}", number, **LOG)
     store = world.store.attach(process)
     cache = CacheManager(BlockCache(8 << 20))

@@ -102,6 +102,7 @@ def summed(totals: dict[str, Totals]) -> Totals:
         every.virtual_s += part.virtual_s
         every.seconds += part.seconds
         every.faults.update(part.faults)
+        every.enabled.update(part.enabled)
         every.violations += part.violations
     return every
 
@@ -128,6 +129,7 @@ def _counts(part: Totals) -> dict[str, Any]:
         "virtual_s": round(part.virtual_s, 3),
         "seconds": round(part.seconds, 3),
         "faults": dict(sorted(part.faults.items())),
+        "enabled": dict(sorted(part.enabled.items())),
     }
 
 

@@ -17,6 +17,7 @@ from multiprocessing import get_context
 from sim.catalogue import WORKLOADS
 from sim.knobs import silent_logs
 from sim.loop import STARTED_S
+from sim.swarm import Swarm
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class SeedRun:
     faults: dict[str, int]
     trace: str
     failure: str
+    enabled: tuple[str, ...] = ()
+    """The kinds of faults that its swarm chose; whether one occurred, `faults` says."""
 
     @property
     def replay(self) -> str:
@@ -54,6 +57,8 @@ class Totals:
     virtual_s: float = 0.0
     seconds: float = 0.0
     faults: Counter[str] = field(default_factory=Counter)
+    enabled: Counter[str] = field(default_factory=Counter)
+    """In how many seeds each kind of fault could occur."""
     violations: list[SeedRun] = field(default_factory=list)
 
     def add(self, run: SeedRun) -> None:
@@ -64,6 +69,7 @@ class Totals:
         self.virtual_s += run.virtual_s
         self.seconds += run.seconds
         self.faults.update(run.faults)
+        self.enabled.update(run.enabled)
         if run.failure:
             self.violations.append(run)
 
@@ -84,7 +90,11 @@ def run_seed(name: str, seed: int, verbose: bool = False) -> SeedRun:
     loop = world.loop
     seconds = time.monotonic() - began
     virtual_s = loop.time() - STARTED_S
-    run = SeedRun(name, seed, workload.steps, loop.turns, virtual_s, seconds, world.faults(), loop.trace_hash, failure)
+    swarm: Swarm | None = getattr(workload, "swarm", None)  # some workloads have their faults by plan
+    enabled = () if swarm is None else tuple(swarm.kinds)
+    run = SeedRun(
+        name, seed, workload.steps, loop.turns, virtual_s, seconds, world.faults(), loop.trace_hash, failure, enabled
+    )
     del workload, world, loop
     gc.collect()
     return run

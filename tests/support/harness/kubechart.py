@@ -92,14 +92,23 @@ def stop_minio(kube: Kubectl) -> None:
 
 
 def start_minio(kube: Kubectl) -> float:
-    """Give it back; returns when it was ready, in seconds of the epoch. Raises KubeError, NotInTimeError."""
+    """Give it back; return when the last look that found it away began, in seconds of the epoch.
+
+    Raises KubeError, NotInTimeError.
+    """
+    away_s = time.time()
     kube("scale", "statefulset", MINIO, "--replicas=1")
 
     def is_ready() -> bool:
+        nonlocal away_s
+        looked_s = time.time()
         try:
-            return int(kube.get("statefulset", MINIO)["status"].get("readyReplicas", 0)) == 1
+            if int(kube.get("statefulset", MINIO)["status"].get("readyReplicas", 0)) == 1:
+                return True
         except KubeError:
             return False
+        away_s = looked_s
+        return False
 
     until("MinIO is ready", is_ready, MINIO_DEADLINE_S)
-    return time.time()
+    return away_s

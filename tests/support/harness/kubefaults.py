@@ -18,17 +18,24 @@ AFTER_OUTAGE_S = 20.0
 
 CRASH_BOUNDS_S = {"tailrace": 10.0, "java": 25.0}
 DRAIN_BOUNDS_S = {"tailrace": 3.0, "java": 3.0}
-NO_BOUNDS: dict[str, float] = {}
+# Clients of a frozen pod wait as long as they take a silent connection for a living one.
+FREEZE_BOUNDS_S = {"tailrace": 75.0, "java": 90.0}
+STATUS_BOUNDS_S = {"tailrace": 25.0, "java": 45.0}
+REBUILD_BOUNDS_S = {"tailrace": 45.0, "java": 75.0}
 
 Breaking = Callable[[StreamSystem, Worker], float | None]
-"""Breaks something at a worker, waits for the end of the fault; returns when service could come back, None: at once."""
+"""Break something at a worker, and wait for the end of the fault.
+
+Return the last moment at which what was away was still away, in seconds of the epoch; None: service may return at once.
+"""
 
 
 @dataclass(frozen=True)
 class Fault:
     """What happens, and for how long a key may wait for an acknowledgement, by kind of client.
 
-    ``from_return``: the bound counts from the return of what was away, not from the last acknowledgement before.
+    ``from_return``: the bound counts from the return of what was away, not from the last acknowledgement before;
+    writers must have paused until then, else nothing was away.
     ``moves``: whether containers may go to other workers.
     """
 
@@ -108,13 +115,12 @@ SHORT = (STORE_POD, WORKER, DRAIN)
 ALL = (
     *SHORT,
     Fault("worker stopped for 60 s", _zombie, CRASH_BOUNDS_S),
-    # Clients of a frozen pod wait as long as they take a silent connection for a living one: the Java client for ever.
-    Fault("store pod frozen for 60 s", _frozen_pod, NO_BOUNDS),
+    Fault("store pod frozen for 60 s", _frozen_pod, FREEZE_BOUNDS_S),
     Fault("controller killed", _controller, CRASH_BOUNDS_S),
     Fault("operator killed", _operator, CRASH_BOUNDS_S),
     Fault("operator and store pod killed", _operator_and_store, CRASH_BOUNDS_S),
     Fault("object store away for 30 s", _object_store, CRASH_BOUNDS_S, from_return=True),
     Fault("API server away for 60 s, twice", _api_server, CRASH_BOUNDS_S, moves=False),
-    Fault("status wiped, store pods killed", _status_and_pods, NO_BOUNDS),
-    Fault("status and Leases wiped, pods killed", _everything_but_data, NO_BOUNDS),
+    Fault("status wiped, store pods killed", _status_and_pods, STATUS_BOUNDS_S),
+    Fault("status and Leases wiped, pods killed", _everything_but_data, REBUILD_BOUNDS_S),
 )

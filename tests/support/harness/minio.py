@@ -63,8 +63,8 @@ class MinioProcess:
     def _client(self) -> Minio:
         return Minio(f"127.0.0.1:{self.port}", ACCESS_KEY, self.secret_key, secure=False)
 
-    async def start(self) -> None:
-        """Start and wait until it serves."""
+    async def start(self) -> float:
+        """Start and wait until it serves; return the loop's time of the last look that found it away."""
         self.folder.mkdir(parents=True, exist_ok=True)
         environment = {
             "PATH": os.environ["PATH"],
@@ -82,11 +82,14 @@ class MinioProcess:
                 stderr=log,
             )
         async with asyncio.timeout(READY_DEADLINE_S), httpx.AsyncClient() as client:
+            away_s = asyncio.get_running_loop().time()
             while True:
+                looked_s = asyncio.get_running_loop().time()
                 assert self.process.returncode is None, (self.folder / "log").read_text()[-2000:]
                 with contextlib.suppress(httpx.HTTPError):
                     if (await client.get(f"{self.endpoint}/minio/health/ready")).status_code == 200:
-                        return
+                        return away_s
+                away_s = looked_s
                 await asyncio.sleep(0.05)
 
     async def stop(self) -> None:

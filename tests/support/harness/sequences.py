@@ -90,6 +90,13 @@ class Pauses:
         return [[round(begin, 3), round(end, 3)] for begin, end in longest]
 
 
+def end_of_pause_s(pauses: list[list[float]], at_s: float) -> float:
+    """Return how long after a moment the last pause ended that it fell into. Raises AssertionError: into none."""
+    ends = [end for begin, end in pauses if begin <= at_s <= end]
+    assert ends, f"no key paused at {at_s:.2f}: what was to be away was not"
+    return max(ends) - at_s
+
+
 def longest_pause_s(pauses: list[list[float]], begin_s: float, end_s: float) -> float:
     """The longest pause that touches a span of time."""
     return max((end - begin for begin, end in pauses if end >= begin_s and begin <= end_s), default=0.0)

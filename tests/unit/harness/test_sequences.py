@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 
-from harness.sequences import PAUSES_MAX, Pauses, Sequences, differences, longest_pause_s
+import pytest
+
+from harness.sequences import PAUSES_MAX, Pauses, Sequences, differences, end_of_pause_s, longest_pause_s
 
 
 def test_interleaved_keys_in_order_are_right() -> None:
@@ -64,3 +66,10 @@ def test_of_many_pauses_the_longest_stay() -> None:
         pauses.acknowledged("key", now_s)
     assert len(pauses.report()) == PAUSES_MAX
     assert longest_pause_s(pauses.report(), 0, now_s) == 60.0
+
+
+def test_what_waits_for_a_return_must_have_waited() -> None:
+    pauses = [[1.0, 2.0], [4.0, 9.0], [5.0, 8.0], [12.0, 13.0]]
+    assert end_of_pause_s(pauses, 6.0) == 3.0
+    with pytest.raises(AssertionError, match="no key paused"):
+        end_of_pause_s(pauses, 10.0)
