@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.client.group.reader_group import group_config
-from tailrace.client.group.state.records import ReaderGroupConfig, RetentionType
-from tailrace.client.model import StreamName
+from tailrace.client.model import ReaderGroupConfig, StreamDataRetention, StreamName
 from tailrace_operator.kube.manifests import generation_of
 from tailrace_operator.readergroup.conditions import ACCEPTED
 from tailrace_operator.reconcile.outcome import Truth, condition_of
@@ -17,10 +16,10 @@ if TYPE_CHECKING:
     from tailrace.common.stream_cut import StreamCut
     from tailrace_operator.schema.specs import ReaderGroupSpec
 
-_RETENTIONS: Final[Mapping[str, RetentionType]] = {
-    "None": RetentionType.NONE,
-    "ManualStreamCut": RetentionType.MANUAL,
-    "AutomaticAtLastCheckpoint": RetentionType.AUTOMATIC_AT_LAST_CHECKPOINT,
+_RETENTIONS: Final[Mapping[str, StreamDataRetention]] = {
+    "None": StreamDataRetention.NONE,
+    "ManualStreamCut": StreamDataRetention.MANUAL,
+    "AutomaticAtLastCheckpoint": StreamDataRetention.AUTOMATIC_AT_LAST_CHECKPOINT,
 }
 _CHECKPOINTS_OFF_MS: Final = -1
 

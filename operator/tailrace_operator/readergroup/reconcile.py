@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tailrace.client.async_client import Client
-    from tailrace.client.group.state.records import ReaderGroupConfig
+    from tailrace.client.model import ReaderGroupConfig
     from tailrace.cluster.kubernetes import Kind, Manifest
     from tailrace.common.stream_cut import StreamCut
     from tailrace_operator.connections.controllers import Controllers

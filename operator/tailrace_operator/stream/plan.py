@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.client.model import (
     UNLIMITED,
-    RetentionKind,
     RetentionPolicy,
+    RetentionType,
     ScaleType,
     ScalingPolicy,
     StreamConfig,
@@ -29,7 +29,7 @@ _SCALE_TYPES: Final[Mapping[str, ScaleType]] = {
     "EventRate": ScaleType.BY_RATE_IN_EVENTS,
     "ByteRate": ScaleType.BY_RATE_IN_KBYTES,
 }
-_RETENTION_KINDS: Final[Mapping[str, RetentionKind]] = {"Size": RetentionKind.SIZE, "Time": RetentionKind.TIME}
+_RETENTION_KINDS: Final[Mapping[str, RetentionType]] = {"Size": RetentionType.SIZE, "Time": RetentionType.TIME}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from tailrace.cli.positions import check_cut_of
 from tailrace.cli.session import tidy_up
 from tailrace.cli.temporary import group_name, maker_of, remove_groups_left_behind, this_process
 from tailrace.cli.values import TAIL
-from tailrace.client.control.stream_manager import StreamManager
 from tailrace.client.group.reader_group import ReaderGroupManager, group_config
 from tailrace.client.model import StreamName
 from tailrace.client.reader.event_reader import EventReader
+from tailrace.client.stream_manager import StreamManager
 from tailrace.common.errors import BadRequestError, NoSuchReaderGroupError, NoSuchStreamError
 from tailrace.common.stream_cut import StreamCut
 

@@ -12,23 +12,25 @@ from tailrace.client.config import ClientConfig, TlsOptions, basic_authorization
 from tailrace.client.connections.segments import SegmentClient
 from tailrace.client.context import ClientContext
 from tailrace.client.control.controller import ControllerClient
-from tailrace.client.control.stream_manager import StreamInfo, StreamManager
 from tailrace.client.control.tables import TableConfig
 from tailrace.client.group.reader_group import ReaderGroup, ReaderGroupManager, group_config
-from tailrace.client.group.state.records import Checkpoint, Position, ReaderGroupConfig, RetentionType
+from tailrace.client.group.state.records import Checkpoint, Position
 from tailrace.client.model import (
     PingStatus,
+    ReaderGroupConfig,
     RetentionPolicy,
     ScaleType,
     ScalingPolicy,
     SegmentRange,
     StreamConfig,
+    StreamDataRetention,
     StreamName,
     TransactionState,
 )
 from tailrace.client.reader.batch import SegmentReader, SegmentSlice
 from tailrace.client.reader.event_reader import EventBatch, EventRead, EventReader
 from tailrace.client.revisioned import RevisionedStream
+from tailrace.client.stream_manager import StreamInfo, StreamManager
 from tailrace.client.tables import KeyValueTable, TableKeyParts, TableValue
 from tailrace.client.types import NO_VERSION, NOT_EXISTS, SegmentInfo, TableEntry
 from tailrace.client.writer.event_writer import EventWriter
@@ -68,6 +70,7 @@ __all__ = [
     "SegmentSlice",
     "StreamConfig",
     "StreamCut",
+    "StreamDataRetention",
     "StreamInfo",
     "StreamManager",
     "StreamName",
@@ -84,3 +87,6 @@ __all__ = [
     "group_config",
     "parse_stream_cut",
 ]
+
+RetentionType = StreamDataRetention
+"""The former name of `StreamDataRetention`, which programs written against earlier versions use."""

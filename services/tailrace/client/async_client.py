@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Self
 
 from tailrace.client.byte_stream import ByteStreamReader, ByteStreamWriter
 from tailrace.client.context import ClientContext
-from tailrace.client.control.stream_manager import StreamManager
 from tailrace.client.group.reader_group import ReaderGroupManager
 from tailrace.client.model import StreamName, name_of
 from tailrace.client.reader.batch import SegmentSlice, read_slice, slices_between
 from tailrace.client.reader.event_reader import EventReader
 from tailrace.client.revisioned import RevisionedStream, open_revisioned
+from tailrace.client.stream_manager import StreamManager
 from tailrace.client.tables import KeyValueTable
 from tailrace.client.writer.event_writer import EventWriter
 from tailrace.client.writer.transactions import TransactionalWriter

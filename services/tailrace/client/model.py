@@ -5,16 +5,18 @@ from __future__ import annotations
 import enum
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.common import names
 from tailrace.common.errors import BadRequestError
 
 if TYPE_CHECKING:
     from tailrace.common.ranges import KeyRange
+    from tailrace.common.stream_cut import StreamCut
 
 UNLIMITED = 2**63 - 1
+NO_GROUP_ID: Final = uuid.UUID(int=0)
 
 
 class ScaleType(enum.IntEnum):
@@ -50,7 +52,7 @@ class ScalingPolicy:
         return cls(ScaleType.BY_RATE_IN_KBYTES, min_segments, target_rate, scale_factor)
 
 
-class RetentionKind(enum.IntEnum):
+class RetentionType(enum.IntEnum):
     """What bounds the data kept (numbers of the controller's messages)."""
 
     TIME = 1
@@ -61,19 +63,19 @@ class RetentionKind(enum.IntEnum):
 class RetentionPolicy:
     """Data to keep at least and at most, in milliseconds or bytes."""
 
-    kind: RetentionKind
+    kind: RetentionType
     minimum: int
     maximum: int = UNLIMITED
 
     @classmethod
     def by_time_ms(cls, minimum_ms: int, maximum_ms: int = UNLIMITED) -> RetentionPolicy:
         """Keep by age."""
-        return cls(RetentionKind.TIME, minimum_ms, maximum_ms)
+        return cls(RetentionType.TIME, minimum_ms, maximum_ms)
 
     @classmethod
     def by_size_bytes(cls, minimum_bytes: int, maximum_bytes: int = UNLIMITED) -> RetentionPolicy:
         """Keep by size."""
-        return cls(RetentionKind.SIZE, minimum_bytes, maximum_bytes)
+        return cls(RetentionType.SIZE, minimum_bytes, maximum_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,42 @@ class StreamConfig:
     tags: tuple[str, ...] = ()
     timestamp_aggregation_timeout_ms: int = 0
     rollover_bytes: int = 0
+
+
+class StreamDataRetention(enum.IntEnum):
+    """How a group takes part in consumption-based retention (reader-group-state §3.2)."""
+
+    NONE = 0
+    MANUAL = 1
+    AUTOMATIC_AT_LAST_CHECKPOINT = 2
+
+
+@dataclass(frozen=True)
+class ReaderGroupConfig:
+    """Configuration of a reader group; a cut of None is unbounded (head to start from, tail to end at)."""
+
+    automatic_checkpoint_ms: int = 30_000
+    group_refresh_ms: int = 3_000
+    starting: Mapping[str, StreamCut | None] = field(default_factory=dict)
+    ending: Mapping[str, StreamCut | None] = field(default_factory=dict)
+    max_outstanding_checkpoints: int = 3
+    retention: int = StreamDataRetention.NONE
+    generation: int = -1
+    group_id: uuid.UUID = NO_GROUP_ID
+
+    def same_settings(self, other: ReaderGroupConfig) -> bool:
+        """Equality without generation and id (reader-group-state §3.2)."""
+        return self._settings() == other._settings()
+
+    def _settings(self) -> tuple[object, ...]:
+        return (
+            self.automatic_checkpoint_ms,
+            self.group_refresh_ms,
+            dict(self.starting),
+            dict(self.ending),
+            self.max_outstanding_checkpoints,
+            self.retention,
+        )
 
 
 class StreamName(NamedTuple):

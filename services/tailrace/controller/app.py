@@ -17,7 +17,7 @@ from tailrace.controller.managers.scopes import ScopeManager
 from tailrace.controller.managers.stream_cuts import CutReader
 from tailrace.controller.managers.streams import StreamManager
 from tailrace.controller.managers.tables import TableManager
-from tailrace.controller.metadata.metadata_store import OWN_TABLES, PatientMetadata
+from tailrace.controller.metadata.metadata_store import OWN_TABLES, RetryableMetadata
 from tailrace.controller.metadata.scope_store import ScopeStore
 from tailrace.controller.metadata.stream_store import StreamStore
 from tailrace.controller.workflows.context import ControllerConfig, WorkflowContext
@@ -52,7 +52,7 @@ class Controller:
         authorize: Authorize = allow_all,
         account: Account = account_nothing,
     ) -> None:
-        metadata = PatientMetadata(metadata)
+        metadata = RetryableMetadata(metadata)
         store = StreamStore(metadata, entropy)
         scopes = ScopeStore(metadata, clock, entropy)
         operations = SegmentOperations(segments)

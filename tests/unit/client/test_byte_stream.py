@@ -9,10 +9,10 @@ import pytest
 
 from tailrace.client.byte_stream import ByteStreamReader, ByteStreamWriter
 from tailrace.client.context import ClientContext
-from tailrace.client.control.stream_manager import StreamManager
 from tailrace.client.model import StreamName
 from tailrace.client.reader.batch import SegmentSlice, read_slice, slices_between
 from tailrace.client.revisioned import RevisionedStream
+from tailrace.client.stream_manager import StreamManager
 from tailrace.client.tables import KeyValueTable, TableKeyParts
 from tailrace.client.types import TableEntry
 from tailrace.client.writer.event_writer import EventWriter

@@ -22,9 +22,9 @@ from tailrace.client.control.transport import (
     error_of_status,
     parse_controller_uri,
 )
-from tailrace.client.group.state.records import ReaderGroupConfig
 from tailrace.client.model import (
     PingStatus,
+    ReaderGroupConfig,
     RetentionPolicy,
     ScalingPolicy,
     StreamConfig,

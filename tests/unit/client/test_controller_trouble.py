@@ -15,8 +15,7 @@ from tailrace.client.context import ClientContext
 from tailrace.client.control.controller import ControllerClient
 from tailrace.client.control.groups import group_message
 from tailrace.client.control.transport import ERROR_NAME_KEY, GrpcTransport, LocalTransport, UnknownStatusError
-from tailrace.client.group.state.records import ReaderGroupConfig
-from tailrace.client.model import StreamConfig, StreamName
+from tailrace.client.model import ReaderGroupConfig, StreamConfig, StreamName
 from tailrace.client.writer.event_writer import EventWriter
 from tailrace.client.writer.transactions import TransactionalWriter
 from tailrace.common import limits

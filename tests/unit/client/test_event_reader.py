@@ -13,7 +13,7 @@ from tailrace.client.context import ClientContext
 from tailrace.client.group.reader_group import ReaderGroup, ReaderGroupManager, group_config
 from tailrace.client.group.state import policy
 from tailrace.client.group.state import records as r
-from tailrace.client.model import StreamName
+from tailrace.client.model import StreamDataRetention, StreamName
 from tailrace.client.reader.event_reader import EventReader
 from tailrace.common.errors import (
     AlreadyExistsError,
@@ -262,7 +262,7 @@ async def test_automatic_checkpoints_and_published_cuts(
 ) -> None:
     controller.begin((0, 0.0, 1.0))
     fill(store, 0, b"a")
-    retention = r.RetentionType.AUTOMATIC_AT_LAST_CHECKPOINT
+    retention = StreamDataRetention.AUTOMATIC_AT_LAST_CHECKPOINT
     config = group_config({STREAM: None}, group_refresh_ms=10, automatic_checkpoint_ms=50, retention=retention)
     await ReaderGroupManager(context, "s").create("g", config)
     reader = await readers("r")
@@ -284,7 +284,7 @@ async def test_the_cut_of_a_checkpoint_has_the_end_of_a_segment_that_was_read_to
     fill(store, 0, b"a")
     fill(store, 1, b"b")
     controller.scale([0], (E1 + 2, 0.0, 0.5))
-    kinds = r.RetentionType
+    kinds = StreamDataRetention
     config = group_config(
         {STREAM: None},
         group_refresh_ms=10,

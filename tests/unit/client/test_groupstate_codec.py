@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tailrace.client.group.state import codec
 from tailrace.client.group.state import records as r
 from tailrace.client.group.state.fields import COMPACT_INT, COMPACT_LONG, COMPACT_SIGNED_LONG, TEXT, Input
+from tailrace.client.model import ReaderGroupConfig, StreamDataRetention
 from tailrace.common.errors import CorruptionError, FormatVersionError, TailraceError
 from tailrace.common.ranges import KeyRange
 from tailrace.common.stream_cut import StreamCut
@@ -54,7 +55,7 @@ VECTORS: list[tuple[str, r.Update]] = [
     ("00 0a 00 01 00 00000005 0003 637031", r.ClearCheckpointsBefore("cp1")),
 ]
 GROUP_ID = uuid.UUID("12345678-9abc-4def-8123-456789abcdef")
-CONFIG = r.ReaderGroupConfig(3000, 500, {STREAM: None}, {STREAM: None}, 3, r.RetentionType.NONE, 0, GROUP_ID)
+CONFIG = ReaderGroupConfig(3000, 500, {STREAM: None}, {STREAM: None}, 3, StreamDataRetention.NONE, 0, GROUP_ID)
 CONFIG_BASE = f"0000000000000bb8 00000000000001f4 01 {text(STREAM)} 00 01 {text(STREAM)} 00"
 CONFIG_HEX = (
     f"00 00 03 00 00000032 {CONFIG_BASE} 01 00000036 {CONFIG_BASE} 00000003"

@@ -11,10 +11,11 @@ from tailrace.client.group.state import policy
 from tailrace.client.group.state import records as r
 from tailrace.client.group.state.codec import decode_record, encode_batch, encode_initial
 from tailrace.client.group.state.state import DISTANCE_UNKNOWN, GroupState, compact, initial_state, replay
+from tailrace.client.model import ReaderGroupConfig
 from tailrace.common.errors import IllegalStateError
 from tailrace.common.ranges import KeyRange
 
-CONFIG = r.ReaderGroupConfig()
+CONFIG = ReaderGroupConfig()
 READERS = ["r1", "r2", "r3"]
 
 

@@ -11,8 +11,8 @@ from tailrace.cli.commands.arguments import checked
 from tailrace.cli.values import Bounds, duration_text, parse_bounds, parse_duration_ms, parse_size
 from tailrace.client.model import (
     UNLIMITED,
-    RetentionKind,
     RetentionPolicy,
+    RetentionType,
     ScaleType,
     ScalingPolicy,
     StreamConfig,
@@ -151,6 +151,6 @@ def _segments_text(count: int) -> str:
 
 
 def _retention_text(policy: RetentionPolicy, maximum: int | None) -> str:
-    write = duration_text if policy.kind is RetentionKind.TIME else size_text
+    write = duration_text if policy.kind is RetentionType.TIME else size_text
     upper = f", at most {write(maximum)}" if maximum is not None else ""
     return f"by {policy.kind.name.lower()}, at least {write(policy.minimum)}{upper}"

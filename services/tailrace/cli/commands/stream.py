@@ -170,7 +170,7 @@ def info(stream: StreamArgument, controller: ControllerOption = None, json: Json
 
 async def _describe(client: ClientContext, stream: StreamName) -> tuple[dict[str, Any], dict[str, str]]:
     """A stream for programs, and its policies for people."""
-    from tailrace.client.control.stream_manager import StreamManager
+    from tailrace.client.stream_manager import StreamManager
     from tailrace.common.names import segment_epoch, segment_number
 
     found = await StreamManager(client).info(stream)
@@ -270,7 +270,7 @@ def truncate(
 
     async def work() -> None:
         from tailrace.cli.positions import check_cut_of
-        from tailrace.client.control.stream_manager import StreamManager
+        from tailrace.client.stream_manager import StreamManager
 
         async with connected(SETTINGS.choose_controller(controller)) as client:
             target = await StreamManager(client).tail(stream) if not isinstance(place, StreamCut) else place

@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tailrace.client.blocking.portal import Portal
-    from tailrace.client.control.stream_manager import StreamInfo, StreamManager
     from tailrace.client.group.reader_group import ReaderGroup, ReaderGroupManager
-    from tailrace.client.group.state.records import Checkpoint, Position, ReaderGroupConfig
-    from tailrace.client.model import StreamConfig, StreamName
+    from tailrace.client.group.state.records import Checkpoint, Position
+    from tailrace.client.model import ReaderGroupConfig, StreamConfig, StreamName
+    from tailrace.client.stream_manager import StreamInfo, StreamManager
     from tailrace.common.stream_cut import StreamCut
 
 

@@ -6,8 +6,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 
 from tailrace.client.control.caller import Caller, check_status, cut_message, stream_info
-from tailrace.client.group.state.records import ReaderGroupConfig
-from tailrace.client.model import Cut, StreamName
+from tailrace.client.model import Cut, ReaderGroupConfig, StreamName
 from tailrace.common.errors import (
     BadRequestError,
     IllegalStateError,

@@ -10,8 +10,8 @@ from tailrace.client.control.caller import Caller, check_status, cut_message, st
 from tailrace.client.model import (
     UNLIMITED,
     Cut,
-    RetentionKind,
     RetentionPolicy,
+    RetentionType,
     ScaleType,
     ScalingPolicy,
     StreamConfig,
@@ -217,7 +217,7 @@ def config_of(message: pb.StreamConfig) -> StreamConfig:
     kept = None
     if retention.retentionType != pb.RetentionPolicy.UNKNOWN:
         kept = RetentionPolicy(
-            RetentionKind(retention.retentionType), retention.retentionParam, retention.retentionMax or UNLIMITED
+            RetentionType(retention.retentionType), retention.retentionParam, retention.retentionMax or UNLIMITED
         )
     return StreamConfig(
         scaling=ScalingPolicy(

@@ -12,7 +12,7 @@ from tailrace.client.group.state import policy
 from tailrace.client.group.state import records as r
 from tailrace.client.group.stream_cuts import complete_cuts
 from tailrace.client.group.synchronizer import GroupSynchronizer
-from tailrace.client.model import StreamName
+from tailrace.client.model import NO_GROUP_ID, ReaderGroupConfig, StreamDataRetention, StreamName
 from tailrace.client.retry import Backoff
 from tailrace.common import limits, names
 from tailrace.common.errors import (
@@ -43,13 +43,13 @@ def group_config(
     automatic_checkpoint_ms: int = 30_000,
     group_refresh_ms: int = 3_000,
     max_outstanding_checkpoints: int = 3,
-    retention: r.RetentionType = r.RetentionType.NONE,
-) -> r.ReaderGroupConfig:
+    retention: StreamDataRetention = StreamDataRetention.NONE,
+) -> ReaderGroupConfig:
     """Configuration of a group that reads `streams`, each from a cut (None = its head) to a cut (None = no end)."""
     if not streams:
         raise BadRequestError("a reader group needs at least one stream")
     ends = end or {}
-    return r.ReaderGroupConfig(
+    return ReaderGroupConfig(
         automatic_checkpoint_ms=automatic_checkpoint_ms,
         group_refresh_ms=group_refresh_ms,
         starting={str(stream): cut for stream, cut in streams.items()},
@@ -66,7 +66,7 @@ class ReaderGroupManager:
         self.scope = names.check_scope_name(scope)
         self._context = context
 
-    async def create(self, group: str, config: r.ReaderGroupConfig) -> bool:
+    async def create(self, group: str, config: ReaderGroupConfig) -> bool:
         """Create a group; False when it exists with the same settings.
 
         Raises:
@@ -74,7 +74,7 @@ class ReaderGroupManager:
             AlreadyExistsError: it exists with other settings.
         """
         names.check_entity_name("reader group", group)
-        group_id = new_uuid(self._context.entropy) if config.group_id == r.NO_GROUP_ID else config.group_id
+        group_id = new_uuid(self._context.entropy) if config.group_id == NO_GROUP_ID else config.group_id
         asked = dataclasses.replace(config, group_id=group_id, generation=0)
         stored = await self._context.controller.create_reader_group(self.scope, group, asked)
         if not stored.same_settings(asked):
@@ -107,7 +107,7 @@ class ReaderGroupManager:
         return [stream.stream.removeprefix(prefix) async for stream in streams if stream.stream.startswith(prefix)]
 
 
-async def initial_record(context: ClientContext, config: r.ReaderGroupConfig) -> r.Init:
+async def initial_record(context: ClientContext, config: ReaderGroupConfig) -> r.Init:
     """The first state of a group: every stream's segments at its start cut or its head (§7 "starting segments")."""
     starting: dict[tuple[str, KeyRange | None], int] = {}
     for scoped, cut in config.starting.items():
@@ -251,7 +251,7 @@ class ReaderGroup:
 
     # -- reset --------------------------------------------------------------------------------------------------
 
-    async def reset(self, config: r.ReaderGroupConfig | None = None) -> None:
+    async def reset(self, config: ReaderGroupConfig | None = None) -> None:
         """Begin anew with `config`, or from the last checkpoint; readers have to be made anew.
 
         Raises:
@@ -266,7 +266,7 @@ class ReaderGroup:
                 await self._catch_up(error)
         raise WriteConflictError(f"reader group {self.scope}/{self.group} is reset by others all the time")
 
-    async def _reset_once(self, state: GroupState, wanted: r.ReaderGroupConfig) -> None:
+    async def _reset_once(self, state: GroupState, wanted: ReaderGroupConfig) -> None:
         current = state.config
         fresh = dataclasses.replace(wanted, group_id=current.group_id, generation=current.generation)
 
@@ -292,7 +292,7 @@ class ReaderGroup:
         )
 
 
-async def _from_last_checkpoint(context: ClientContext, state: GroupState) -> r.ReaderGroupConfig:
+async def _from_last_checkpoint(context: ClientContext, state: GroupState) -> ReaderGroupConfig:
     """The present configuration, starting from the last checkpoint if there is one."""
     if not state.last_checkpoint:
         return state.config

@@ -18,10 +18,10 @@ from tailrace.common.names import check_entity_name
 from tailrace.common.ports import new_uuid
 from tailrace.controller.calls.convert import key_of, positions
 from tailrace.controller.managers.groups import GroupMismatchError
+from tailrace.controller.managers.subscribers import edit_subscribers, subscribers
 from tailrace.controller.metadata.epochs import is_behind
-from tailrace.controller.metadata.model import RetentionKind
+from tailrace.controller.metadata.model import StreamDataRetention
 from tailrace.controller.metadata.records import ReaderGroupRecord, Subscriber
-from tailrace.controller.workflows.subscribers import edit_subscribers, subscribers
 from tailrace.rpc import controller_pb2 as pb
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class ReaderGroupService:
 
 
 def _record_from(message: pb.ReaderGroupConfiguration, group_id: str, generation: int) -> ReaderGroupRecord:
-    if message.retentionType not in [int(kind) for kind in RetentionKind]:
+    if message.retentionType not in [int(kind) for kind in StreamDataRetention]:
         raise BadRequestError(f"retentionType is {message.retentionType}")
     try:
         canonical = str(uuid.UUID(group_id))
@@ -167,7 +167,7 @@ def _record_from(message: pb.ReaderGroupConfiguration, group_id: str, generation
     return ReaderGroupRecord(
         group_id=canonical,
         generation=generation,
-        retention=RetentionKind(message.retentionType),
+        retention=StreamDataRetention(message.retentionType),
         refresh_time_ms=message.groupRefreshTimeMillis,
         automatic_checkpoint_interval_ms=message.automaticCheckpointIntervalMillis,
         max_outstanding_checkpoints=message.maxOutstandingCheckpointRequest,

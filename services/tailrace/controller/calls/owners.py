@@ -10,9 +10,9 @@ from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NoSuchStreamError, NotTheOwnerError
 from tailrace.controller.calls.convert import config_message, key_of, positions
 from tailrace.controller.managers.sizes import SizeReader
+from tailrace.controller.managers.subscribers import subscribers
 from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
 from tailrace.controller.metadata.transitions import require
-from tailrace.controller.workflows.subscribers import subscribers
 from tailrace.rpc import controller_pb2
 from tailrace.rpc import operator_pb2 as pb
 

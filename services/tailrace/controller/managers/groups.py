@@ -15,12 +15,12 @@ from tailrace.common.errors import (
     NoSuchStreamError,
     WriteConflictError,
 )
-from tailrace.controller.metadata.model import RetentionKind, ScalingPolicy, StreamConfig
+from tailrace.controller.managers.subscribers import subscribe, unsubscribe
+from tailrace.controller.metadata.model import ScalingPolicy, StreamConfig, StreamDataRetention
 from tailrace.controller.metadata.records import ReaderGroupRecord
 from tailrace.controller.metadata.scope_store import READER_GROUPS
 from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
 from tailrace.controller.workflows.entities import READER_GROUP, Entity, EntityDriver
-from tailrace.controller.workflows.subscribers import subscribe, unsubscribe
 
 if TYPE_CHECKING:
     from tailrace.controller.managers.streams import StreamManager
@@ -75,7 +75,7 @@ class ReaderGroupManager:
             await self._scopes.require(scope)
             if await self._scopes.get(scope, name, ReaderGroupRecord) is not None:
                 return
-            if record.retention is not RetentionKind.NONE:
+            if record.retention is not StreamDataRetention.NONE:
                 for key in streams_of(record):
                     await self._streams.load(key)
             await self._scopes.add(scope, name, fresh)
@@ -100,7 +100,7 @@ class ReaderGroupManager:
                 raise NoSuchReaderGroupError(f"reader group {scope}/{group} does not exist")
             if stored.group_id != record.group_id or stored.generation != record.generation:
                 raise GroupMismatchError(f"reader group {scope}/{group} is at generation {stored.generation}")
-            subscribed = record.retention is not RetentionKind.NONE
+            subscribed = record.retention is not StreamDataRetention.NONE
             kept = streams_of(record) if subscribed else []
             left = tuple(str(old) for old in streams_of(stored) if old not in kept)
             after = msgspec.structs.replace(record, generation=stored.generation + 1, intent="update", unsubscribe=left)
@@ -150,7 +150,7 @@ class ReaderGroupManager:
                 return
             await self._require_current(scope, group, record)
         subscriber = f"{scope}/{group}"
-        if record.retention is not RetentionKind.NONE:
+        if record.retention is not StreamDataRetention.NONE:
             for key in streams_of(record):
                 await subscribe(self._context, key, subscriber, record.group_id, record.generation)
                 await self._take_back_if_deleted(scope, group, key, record)

@@ -28,6 +28,7 @@ from tailrace.controller.metadata.records import (
 from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
 from tailrace.controller.metadata.transitions import (
     deleting,
+    new_stream,
     require,
     scale_is_waiting,
     scaling,
@@ -36,7 +37,6 @@ from tailrace.controller.metadata.transitions import (
     updating,
 )
 from tailrace.controller.workflows.context import segment_name
-from tailrace.controller.workflows.create import begin_create
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,7 +75,7 @@ class StreamManager:
         """
         await self._context.scopes.require(key.scope)
         async with self._driver.enlisted(key):
-            ours, root = await begin_create(self._context, key, config)
+            ours, root = await self._begin_create(key, config)
         if not isinstance(root.intent, CreateIntent):
             return False
         await self._driver.wait(key, root.intent.intent_id)
@@ -83,6 +83,20 @@ class StreamManager:
         if after is None or (after.incarnation == root.incarnation and after.state is StreamState.DELETED):
             raise NoSuchScopeError(f"scope {key.scope} is being deleted")
         return ours or root.config == config
+
+    async def _begin_create(self, key: StreamKey, config: StreamConfig) -> tuple[bool, StreamRecord]:
+        """Persist the intent to create; returns whether it is this call's, and the root that is stored now."""
+        intent_id = self._context.new_id()
+
+        def decide(root: StreamRecord | None, _: Snapshot) -> Change[tuple[bool, StreamRecord]]:
+            if root is not None and root.state is not StreamState.DELETED:
+                return Change((False, root))
+            puts = new_stream(key, root, config, self._context.clock.now_ms(), intent_id)
+            created = puts[key.root]
+            assert isinstance(created, StreamRecord)
+            return Change((True, created), puts)
+
+        return await self._context.store.change(key, (), decide)
 
     async def update(self, key: StreamKey, config: StreamConfig) -> None:
         """Replace the configuration; scales inside when the policy asks for other segments (issue part 6).

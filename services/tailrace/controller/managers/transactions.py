@@ -10,7 +10,7 @@ import msgspec
 
 from tailrace.common import limits
 from tailrace.common.errors import NotAllowedError, WriteConflictError
-from tailrace.controller.metadata.keyed_locks import Turns
+from tailrace.controller.metadata.keyed_locks import KeyedLocks
 from tailrace.controller.metadata.model import WRITABLE_STATES, Epoch, StreamState, TransactionState
 from tailrace.controller.metadata.policies import check_lease
 from tailrace.controller.metadata.records import (
@@ -62,7 +62,7 @@ class TransactionManager:
         self._context = context
         self._store = context.store
         self._driver = driver
-        self._opening = Turns()
+        self._opening = KeyedLocks()
 
     async def begin(self, key: StreamKey, lease_ms: int) -> Begun:
         """Open a transaction and create its segments.
@@ -74,7 +74,7 @@ class TransactionManager:
         config = self._context.config
         check_lease(lease_ms, config.transaction_lease_min_ms, config.transaction_lease_max_ms)
         async with self._driver.enlisted(key):
-            async with self._opening.of(key):
+            async with self._opening.hold(key):
                 root, transaction_id = await self._open(key, lease_ms)
             epoch = await self._store.epoch(key, root, root.active_epoch)
             names = [own for _, own in transaction_segment_names(key, epoch, transaction_id)]

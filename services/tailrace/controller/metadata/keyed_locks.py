@@ -1,7 +1,7 @@
-"""Taking turns: callers that change the same thing go one after another, in the order in which they came.
+"""Locks by key: callers that change the same record run one after another, in the order in which they arrive.
 
-Conditions on versions keep concurrent changes correct, wherever they come from. But of many that meet in one instance
-each would be refused again and again: taking turns there, each is refused by what other instances do at most.
+Conditions on versions keep concurrent changes correct across controllers. Within one controller the locks avoid
+repeated conflicts: a change then only conflicts with changes of other controllers.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Hashable
 
 
-class Turns:
-    """Holds a lock for every key that somebody uses or waits for; there are as many as calls at most."""
+class KeyedLocks:
+    """Hold one lock for each key in use. The number of locks is bounded by the number of running calls."""
 
     def __init__(self) -> None:
         self._locks: dict[Hashable, asyncio.Lock] = {}
         self._users: dict[Hashable, int] = {}
 
     @contextlib.asynccontextmanager
-    async def of(self, key: Hashable) -> AsyncIterator[None]:
-        """The caller's turn; not to be asked for again within it."""
+    async def hold(self, key: Hashable) -> AsyncIterator[None]:
+        """Hold the key's lock. Not reentrant."""
         lock = self._locks.setdefault(key, asyncio.Lock())
         self._users[key] = self._users.get(key, 0) + 1
         try:

@@ -46,7 +46,7 @@ def scope_table(scope: str, nonce: bytes) -> str:
     return f"{TABLES_PREFIX}scope/{scope}/{nonce.hex()}"
 
 
-class PatientMetadata:
+class RetryableMetadata:
     """A metadata store, whose `OWN_TABLES` are not missing but not there yet.
 
     Until a controller has started for the first time nothing exists, which nobody may take for an answer about a scope

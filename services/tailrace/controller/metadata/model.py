@@ -131,7 +131,7 @@ class TransactionState(enum.StrEnum):
     ABORTED = "aborted"
 
 
-class RetentionKind(enum.IntEnum):
+class StreamDataRetention(enum.IntEnum):
     """Whether a reader group's position holds back retention (retention article, controller §5)."""
 
     NONE = 0

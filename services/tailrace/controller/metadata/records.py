@@ -16,8 +16,8 @@ from crc32c import crc32c
 from tailrace.common.errors import CorruptionError, FormatVersionError
 from tailrace.controller.metadata.model import (
     Epoch,
-    RetentionKind,
     StreamConfig,
+    StreamDataRetention,
     StreamSegment,
     StreamState,
 )
@@ -207,7 +207,7 @@ class ReaderGroupRecord(msgspec.Struct, frozen=True):
 
     group_id: str
     generation: int
-    retention: RetentionKind
+    retention: StreamDataRetention
     refresh_time_ms: int
     automatic_checkpoint_interval_ms: int
     max_outstanding_checkpoints: int

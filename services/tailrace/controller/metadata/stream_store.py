@@ -15,7 +15,7 @@ import msgspec
 
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, NotFoundError, WriteConflictError
-from tailrace.controller.metadata.keyed_locks import Turns
+from tailrace.controller.metadata.keyed_locks import KeyedLocks
 from tailrace.controller.metadata.metadata_store import bucket_of, bucket_table
 from tailrace.controller.metadata.model import Epoch
 from tailrace.controller.metadata.ports import NOT_EXISTS, UNCONDITIONAL, MetadataStore, Put, Stored
@@ -127,7 +127,7 @@ class StreamStore:
     def __init__(self, metadata: MetadataStore, entropy: Entropy) -> None:
         self.metadata = metadata
         self._entropy = entropy
-        self._turns = Turns()
+        self._locks = KeyedLocks()
         self._immutable: OrderedDict[tuple[str, bytes], Epoch | SealedRecord] = OrderedDict()
 
     async def read(self, key: StreamKey, keys: Sequence[bytes]) -> Snapshot:
@@ -147,7 +147,7 @@ class StreamStore:
         Raises:
             WriteConflictError: others won too many times in a row. Whatever `decide` raises, with nothing written.
         """
-        async with self._turns.of(key):
+        async with self._locks.hold(key):
             return await change_records(
                 self.metadata,
                 self._entropy,

@@ -12,11 +12,12 @@ import msgspec
 
 from tailrace.common import limits
 from tailrace.common.errors import NoSuchStreamError, OverloadedError, WriteConflictError
-from tailrace.controller.metadata.epochs import new_segments
+from tailrace.controller.metadata.epochs import first_epoch, new_segments
 from tailrace.controller.metadata.model import EXISTING_STATES, Epoch, StreamConfig, StreamState
 from tailrace.controller.metadata.records import (
     CreateIntent,
     DeleteIntent,
+    Record,
     ScaleIntent,
     SealIntent,
     StreamRecord,
@@ -51,9 +52,14 @@ def created(previous: StreamRecord | None, config: StreamConfig, now_ms: int, in
     )
 
 
-def first_segment_number(root: StreamRecord) -> int:
-    """Number of the first segment of a root that `created` just made."""
-    return root.next_segment_number - root.config.scaling.min_segments
+def new_stream(
+    key: StreamKey, previous: StreamRecord | None, config: StreamConfig, now_ms: int, intent_id: bytes
+) -> dict[bytes, Record]:
+    """Records that begin the creation of a stream: its root in CREATING and its epoch 0."""
+    root = created(previous, config, now_ms, intent_id)
+    first_number = root.next_segment_number - config.scaling.min_segments
+    epoch = first_epoch(config.scaling.min_segments, first_number, now_ms)
+    return {key.root: root, key.epoch(root.incarnation, 0): epoch}
 
 
 def updating(root: StreamRecord, config: StreamConfig, intent_id: bytes) -> StreamRecord:

@@ -49,7 +49,7 @@ def _config_message(
 
 
 def _retention_message(policy: models.RetentionConfig, *, with_maximum: bool) -> pb.RetentionPolicy:
-    if policy.type is models.RetentionType.LIMITED_SIZE_MB:
+    if policy.type is models.RetentionConfigType.LIMITED_SIZE_MB:
         kind = pb.RetentionPolicy.SIZE
         least = (policy.value or 0) * MIB
         most = (policy.maxValue or 0) * MIB
@@ -99,14 +99,14 @@ def _retention_config(policy: pb.RetentionPolicy) -> models.RetentionConfig | No
     unlimited = policy.retentionMax in (0, _INT64_MAX)
     if policy.retentionType == pb.RetentionPolicy.SIZE:
         return models.RetentionConfig(
-            type=models.RetentionType.LIMITED_SIZE_MB,
+            type=models.RetentionConfigType.LIMITED_SIZE_MB,
             value=policy.retentionParam // MIB,
             maxValue=None if unlimited else policy.retentionMax // MIB,
         )
     value, span = _days(policy.retentionParam)
     most, most_span = (None, None) if unlimited else _days(policy.retentionMax)
     return models.RetentionConfig(
-        type=models.RetentionType.LIMITED_DAYS,
+        type=models.RetentionConfigType.LIMITED_DAYS,
         value=value,
         timeBasedRetention=span,
         maxValue=most,

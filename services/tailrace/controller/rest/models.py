@@ -15,7 +15,7 @@ class ScalingType(StrEnum):
     BY_RATE_IN_EVENTS_PER_SEC = "BY_RATE_IN_EVENTS_PER_SEC"
 
 
-class RetentionType(StrEnum):
+class RetentionConfigType(StrEnum):
     """What a retention policy limits."""
 
     LIMITED_DAYS = "LIMITED_DAYS"
@@ -42,7 +42,7 @@ class ScalingConfig(BaseModel):
 class RetentionConfig(BaseModel):
     """Retention policy: ``value`` in days or MiB; the spans say what whole days cannot."""
 
-    type: RetentionType
+    type: RetentionConfigType
     value: int | None = None
     timeBasedRetention: TimeBasedRetention | None = None
     maxValue: int | None = None

@@ -6,17 +6,14 @@ from typing import TYPE_CHECKING
 
 from tailrace.common import names
 from tailrace.common.errors import NoSuchScopeError, WriteConflictError
-from tailrace.controller.metadata.epochs import first_epoch
 from tailrace.controller.metadata.model import ScalingPolicy, StreamConfig, StreamState
-from tailrace.controller.metadata.records import CreateIntent, Record, StreamRecord
+from tailrace.controller.metadata.records import CreateIntent, StreamRecord
 from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
-from tailrace.controller.metadata.transitions import created, finished, first_segment_number, tombstone
+from tailrace.controller.metadata.transitions import finished, new_stream, tombstone
 from tailrace.controller.workflows import listing
 from tailrace.controller.workflows.context import segment_names
 
 if TYPE_CHECKING:
-    from types import EllipsisType
-
     from tailrace.controller.workflows.context import WorkflowContext
 
 MARK_CONFIG = StreamConfig(ScalingPolicy())
@@ -27,28 +24,6 @@ def mark_of(key: StreamKey) -> StreamKey | None:
     if key.stream.startswith(names.MARK_PREFIX):
         return None
     return StreamKey(key.scope, names.MARK_PREFIX + key.stream)
-
-
-async def begin_create(
-    context: WorkflowContext, key: StreamKey, config: StreamConfig, before: StreamRecord | EllipsisType | None = ...
-) -> tuple[bool, StreamRecord]:
-    """Persist the intent to create; (whether it is ours, the root that is there now).
-
-    With `before`, only in the place of that root. Raises WriteConflictError.
-    """
-    intent_id = context.new_id()
-
-    def decide(root: StreamRecord | None, _: Snapshot) -> Change[tuple[bool, StreamRecord]]:
-        if root is not None and root.state is not StreamState.DELETED:
-            return Change((False, root))
-        if before is not ... and before != root:
-            raise WriteConflictError(f"stream {key} was created and deleted meanwhile")
-        fresh = created(root, config, context.clock.now_ms(), intent_id)
-        epoch = first_epoch(config.scaling.min_segments, first_segment_number(fresh), fresh.created_ms)
-        puts: dict[bytes, Record] = {key.root: fresh, key.epoch(fresh.incarnation, 0): epoch}
-        return Change((True, fresh), puts)
-
-    return await context.store.change(key, (), decide)
 
 
 async def create(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
@@ -74,10 +49,24 @@ async def _create_mark(context: WorkflowContext, key: StreamKey, root: StreamRec
     before = await context.store.load(mark)
     await listing.require_current(context, key, root)
     if before is None or before.state is StreamState.DELETED:
-        await begin_create(context, mark, MARK_CONFIG, before)
+        await _begin_mark(context, mark, before)
     begun = await context.store.load(mark)
     if begun is not None and isinstance(begun.intent, CreateIntent):
         await create(context, mark, begun)
+
+
+async def _begin_mark(context: WorkflowContext, mark: StreamKey, before: StreamRecord | None) -> None:
+    """Persist the intent to create the mark stream in the place of `before`."""
+    intent_id = context.new_id()
+
+    def decide(root: StreamRecord | None, _: Snapshot) -> Change[None]:
+        if root is not None and root.state is not StreamState.DELETED:
+            return Change(None)
+        if before != root:
+            raise WriteConflictError(f"stream {mark} was created and deleted meanwhile")
+        return Change(None, new_stream(mark, root, MARK_CONFIG, context.clock.now_ms(), intent_id))
+
+    await context.store.change(mark, (), decide)
 
 
 async def _finish(context: WorkflowContext, key: StreamKey, root: StreamRecord, state: StreamState) -> None:

@@ -12,8 +12,7 @@ import pytest
 from harness.localobjects import NAMESPACE, Hand
 from tailrace.client.async_client import Client
 from tailrace.client.group.reader_group import group_config
-from tailrace.client.group.state.records import ReaderGroupConfig, RetentionType
-from tailrace.client.model import StreamName
+from tailrace.client.model import ReaderGroupConfig, StreamDataRetention, StreamName
 from tailrace.common import limits
 from tailrace.common.errors import NoSuchReaderGroupError
 from tailrace.common.stream_cut import parse_stream_cut
@@ -221,7 +220,7 @@ async def test_published_cuts_are_told(readers: Readers) -> None:
     await readers.make_stream(3)
     readers.make(retentionType="ManualStreamCut")
     assert "lastPublishedCut" not in await readers.look()
-    assert (await readers.stored()).retention == RetentionType.MANUAL
+    assert (await readers.stored()).retention == StreamDataRetention.MANUAL
     await readers.read(2)
     group = await readers.groups.open("readers")
     cuts = await group.positions()

@@ -20,7 +20,7 @@ from tailrace.controller.metadata.ports import Put, Stored
 from tailrace.controller.metadata.records import StreamRecord, TransactionRecord
 from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
 from tailrace.controller.metadata.transitions import require, transaction_committing
-from tailrace.controller.workflows import create, steps, transactions
+from tailrace.controller.workflows import steps, transactions
 from tailrace.controller.workflows.context import WorkflowContext
 from tailrace.segmentstore.api import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
 from tailrace.segmentstore.server import segments
@@ -160,7 +160,7 @@ def _segment_numbers_restart(patch: pytest.MonkeyPatch) -> None:
         fresh = created(previous, config, now_ms, intent_id)
         return msgspec.structs.replace(fresh, next_segment_number=config.scaling.min_segments)
 
-    patch.setattr(create, "created", from_zero)
+    patch.setattr(transitions, "created", from_zero)
 
 
 class _TrustingMetadata:

@@ -13,8 +13,7 @@ from sim.workloads.clusterledger import Ledger, Sent, check_cut, check_epochs
 from tailrace.client.async_client import Client
 from tailrace.client.group.reader_group import group_config
 from tailrace.client.group.state.records import Position
-from tailrace.client.group.state.records import RetentionType as GroupRetention
-from tailrace.client.model import PingStatus, StreamName, TransactionState
+from tailrace.client.model import PingStatus, StreamDataRetention, StreamName, TransactionState
 from tailrace.client.reader.event_reader import EventReader
 from tailrace.client.writer.event_writer import EventWriter
 from tailrace.client.writer.transactions import Transaction, TransactionalWriter
@@ -191,7 +190,7 @@ class StreamClients:
         self.truncations = rng.choice([0, 0, 1, 3])
         self.readers = rng.randint(1, 3)
         self.checkpoint_ms = rng.choice([200, 500, 3000])
-        self.retention = rng.choice([GroupRetention.NONE, GroupRetention.MANUAL])
+        self.retention = rng.choice([StreamDataRetention.NONE, StreamDataRetention.MANUAL])
         self.writing = True
         self.read: list[bytes] = []
         self.cuts: list[dict[int, int]] = []
@@ -265,7 +264,7 @@ class StreamClients:
                 raise Violation("a checkpoint is complete, and has no position in the stream")
             self.cuts.append(dict(cut.positions))
             self.ledger.released.update(self.read)
-            if self.retention is not GroupRetention.NONE:
+            if self.retention is not StreamDataRetention.NONE:
                 await persist(lambda: group.publish_cuts({self.stream: cut}))  # noqa: B023
             with contextlib.suppress(UnavailableError):
                 await client.streams.truncate_stream(self.stream, cut)

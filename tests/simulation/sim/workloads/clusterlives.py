@@ -13,8 +13,7 @@ from sim.workloads.clusterledger import Ledger, Sent, check_cut, check_epochs
 from tailrace.client.async_client import Client
 from tailrace.client.control.tables import TableConfig
 from tailrace.client.group.reader_group import group_config
-from tailrace.client.group.state.records import RetentionType as GroupRetention
-from tailrace.client.model import PingStatus, ScalingPolicy, StreamConfig, StreamName
+from tailrace.client.model import PingStatus, ScalingPolicy, StreamConfig, StreamDataRetention, StreamName
 from tailrace.client.reader.batch import SegmentSlice
 from tailrace.client.tables import KeyValueTable, TableKeyParts
 from tailrace.client.writer.transactions import Transaction
@@ -121,7 +120,7 @@ class StreamLives:
         if self._random.random() < 0.5:
             return None
         group = f"watch{life}"
-        config = group_config({self.stream: None}, retention=GroupRetention.MANUAL)
+        config = group_config({self.stream: None}, retention=StreamDataRetention.MANUAL)
         await persist(lambda: client.reader_groups(self.stream.scope).create(group, config))
         return group
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.client.control.owners import StreamDescription
-from tailrace.client.model import RetentionKind, RetentionPolicy, ScaleType, ScalingPolicy, StreamConfig
+from tailrace.client.model import RetentionPolicy, RetentionType, ScaleType, ScalingPolicy, StreamConfig
 from tailrace_operator.reconcile.outcome import READY, Truth
 from tailrace_operator.schema.specs import RetentionSpec, ScalingSpec, StreamSpec
 from tailrace_operator.stream import conditions
@@ -87,7 +87,7 @@ def test_what_differs_is_said() -> None:
     found = step(changed)
     assert isinstance(found, Update)
     assert found.changes == "retention, tags"
-    assert found.config.retention == RetentionPolicy(RetentionKind.TIME, 5)
+    assert found.config.retention == RetentionPolicy(RetentionType.TIME, 5)
 
 
 def test_a_number_of_segments_that_differs_is_said() -> None:

@@ -30,6 +30,7 @@ from tailrace.client.group.state.fields import (
     corrupt,
     read_format,
 )
+from tailrace.client.model import ReaderGroupConfig
 from tailrace.common.errors import FormatVersionError
 from tailrace.common.stream_cut import StreamCut
 
@@ -79,7 +80,7 @@ _CONFIG_BASE: Final = (
     ("ending", _CUTS),
 )
 CONFIG: Final = Layout(
-    r.ReaderGroupConfig,
+    ReaderGroupConfig,
     {
         0: (
             _CONFIG_BASE,

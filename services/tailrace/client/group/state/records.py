@@ -6,8 +6,6 @@ record is written back byte for byte.
 
 from __future__ import annotations
 
-import enum
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -15,51 +13,15 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from tailrace.common.ranges import KeyRange
 
 if TYPE_CHECKING:
+    from tailrace.client.model import ReaderGroupConfig
     from tailrace.common.stream_cut import StreamCut
 
 SILENT_MARK: Final = "_SILENT_"
-NO_GROUP_ID: Final = uuid.UUID(int=0)
 ENDED_OFFSET: Final = -1
 """Offset of a sealed segment that was read to its end (reader-group-state §4)."""
 
 Offsets: TypeAlias = Mapping[str, int]
 RangedOffsets: TypeAlias = Mapping[tuple[str, KeyRange | None], int]
-
-
-class RetentionType(enum.IntEnum):
-    """How a group takes part in consumption-based retention (reader-group-state §3.2)."""
-
-    NONE = 0
-    MANUAL = 1
-    AUTOMATIC_AT_LAST_CHECKPOINT = 2
-
-
-@dataclass(frozen=True)
-class ReaderGroupConfig:
-    """Configuration of a reader group; a cut of None is unbounded (head to start from, tail to end at)."""
-
-    automatic_checkpoint_ms: int = 30_000
-    group_refresh_ms: int = 3_000
-    starting: Mapping[str, StreamCut | None] = field(default_factory=dict)
-    ending: Mapping[str, StreamCut | None] = field(default_factory=dict)
-    max_outstanding_checkpoints: int = 3
-    retention: int = RetentionType.NONE
-    generation: int = -1
-    group_id: uuid.UUID = NO_GROUP_ID
-
-    def same_settings(self, other: ReaderGroupConfig) -> bool:
-        """Equality without generation and id (reader-group-state §3.2)."""
-        return self._settings() == other._settings()
-
-    def _settings(self) -> tuple[object, ...]:
-        return (
-            self.automatic_checkpoint_ms,
-            self.group_refresh_ms,
-            dict(self.starting),
-            dict(self.ending),
-            self.max_outstanding_checkpoints,
-            self.retention,
-        )
 
 
 @dataclass(frozen=True)

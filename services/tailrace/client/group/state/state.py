@@ -16,6 +16,7 @@ from tailrace.common import names
 from tailrace.common.errors import IllegalStateError
 
 if TYPE_CHECKING:
+    from tailrace.client.model import ReaderGroupConfig
     from tailrace.common.ranges import KeyRange
 
 DISTANCE_UNKNOWN = 2**63 - 1
@@ -26,7 +27,7 @@ DISTANCE_MIN = 30_000
 class GroupState:
     """State of a reader group. ``unassigned``, ``assigned`` and ``last_read`` map segments to offsets."""
 
-    config: r.ReaderGroupConfig
+    config: ReaderGroupConfig
     end_segments: dict[str, int] = field(default_factory=dict)
     updating_config: bool = False
     checkpoints: list[str] = field(default_factory=list)
