@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.client.group.reader_group import group_config
-from tailrace.client.model import ReaderGroupConfig, StreamDataRetention, StreamName
+from tailrace.client.model import ReaderGroupConfig, StreamName
+from tailrace.common.stream_policies import StreamDataRetention
 from tailrace_operator.kube.manifests import generation_of
 from tailrace_operator.readergroup.conditions import ACCEPTED
 from tailrace_operator.reconcile.outcome import Truth, condition_of

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tailrace.client.model import (
+from tailrace.common.stream_policies import (
     UNLIMITED,
     RetentionPolicy,
     RetentionType,

@@ -20,7 +20,7 @@ from tailrace.common.stream_cut import StreamCut
 
 if TYPE_CHECKING:
     from tailrace.client.context import ClientContext
-    from tailrace.client.group.state.records import ReaderGroupConfig
+    from tailrace.client.model import ReaderGroupConfig
 
 Write = Callable[[str, int, list[bytes]], None]
 """Takes events of a segment, and the offset of the first."""

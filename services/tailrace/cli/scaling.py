@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from tailrace.cli.output import note
 from tailrace.cli.segments import plan_texts
@@ -52,8 +53,8 @@ async def _lower_minimum(client: ClientContext, stream: StreamName, count: int) 
     config = await client.controller.stream_config(stream)
     if config.scaling.min_segments > count:
         note(f"the policy's minimum goes from {config.scaling.min_segments} to {count} segments")
-        scaling = dataclasses.replace(config.scaling, min_segments=count)
-        await client.controller.update_stream(stream, dataclasses.replace(config, scaling=scaling))
+        scaling = msgspec.structs.replace(config.scaling, min_segments=count)
+        await client.controller.update_stream(stream, msgspec.structs.replace(config, scaling=scaling))
 
 
 async def _check_minimum(client: ClientContext, stream: StreamName, plan: ScalePlan) -> None:

@@ -15,18 +15,7 @@ from tailrace.client.control.controller import ControllerClient
 from tailrace.client.control.tables import TableConfig
 from tailrace.client.group.reader_group import ReaderGroup, ReaderGroupManager, group_config
 from tailrace.client.group.state.records import Checkpoint, Position
-from tailrace.client.model import (
-    PingStatus,
-    ReaderGroupConfig,
-    RetentionPolicy,
-    ScaleType,
-    ScalingPolicy,
-    SegmentRange,
-    StreamConfig,
-    StreamDataRetention,
-    StreamName,
-    TransactionState,
-)
+from tailrace.client.model import PingStatus, ReaderGroupConfig, SegmentRange, StreamName, TransactionState
 from tailrace.client.reader.batch import SegmentReader, SegmentSlice
 from tailrace.client.reader.event_reader import EventBatch, EventRead, EventReader
 from tailrace.client.revisioned import RevisionedStream
@@ -36,6 +25,7 @@ from tailrace.client.types import NO_VERSION, NOT_EXISTS, SegmentInfo, TableEntr
 from tailrace.client.writer.event_writer import EventWriter
 from tailrace.client.writer.transactions import Transaction, TransactionalWriter
 from tailrace.common.stream_cut import StreamCut, parse_stream_cut
+from tailrace.common.stream_policies import RetentionPolicy, ScaleType, ScalingPolicy, StreamConfig, StreamDataRetention
 
 __all__ = [
     "NOT_EXISTS",

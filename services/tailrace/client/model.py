@@ -10,91 +10,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.common import names
 from tailrace.common.errors import BadRequestError
+from tailrace.common.stream_policies import StreamDataRetention
 
 if TYPE_CHECKING:
     from tailrace.common.ranges import KeyRange
     from tailrace.common.stream_cut import StreamCut
 
-UNLIMITED = 2**63 - 1
 NO_GROUP_ID: Final = uuid.UUID(int=0)
-
-
-class ScaleType(enum.IntEnum):
-    """What a scaling policy watches (numbers of the controller's messages)."""
-
-    FIXED = 0
-    BY_RATE_IN_KBYTES = 1
-    BY_RATE_IN_EVENTS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class ScalingPolicy:
-    """How many segments a stream has; ``target_rate`` per segment and second, in KB or events."""
-
-    kind: ScaleType
-    min_segments: int
-    target_rate: int = 0
-    scale_factor: int = 0
-
-    @classmethod
-    def fixed(cls, segments: int) -> ScalingPolicy:
-        """Always so many segments."""
-        return cls(ScaleType.FIXED, segments)
-
-    @classmethod
-    def by_events(cls, target_rate: int, scale_factor: int, min_segments: int) -> ScalingPolicy:
-        """By events a second."""
-        return cls(ScaleType.BY_RATE_IN_EVENTS, min_segments, target_rate, scale_factor)
-
-    @classmethod
-    def by_kbytes(cls, target_rate: int, scale_factor: int, min_segments: int) -> ScalingPolicy:
-        """By kilobytes a second."""
-        return cls(ScaleType.BY_RATE_IN_KBYTES, min_segments, target_rate, scale_factor)
-
-
-class RetentionType(enum.IntEnum):
-    """What bounds the data kept (numbers of the controller's messages)."""
-
-    TIME = 1
-    SIZE = 2
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionPolicy:
-    """Data to keep at least and at most, in milliseconds or bytes."""
-
-    kind: RetentionType
-    minimum: int
-    maximum: int = UNLIMITED
-
-    @classmethod
-    def by_time_ms(cls, minimum_ms: int, maximum_ms: int = UNLIMITED) -> RetentionPolicy:
-        """Keep by age."""
-        return cls(RetentionType.TIME, minimum_ms, maximum_ms)
-
-    @classmethod
-    def by_size_bytes(cls, minimum_bytes: int, maximum_bytes: int = UNLIMITED) -> RetentionPolicy:
-        """Keep by size."""
-        return cls(RetentionType.SIZE, minimum_bytes, maximum_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class StreamConfig:
-    """Configuration of a stream."""
-
-    scaling: ScalingPolicy = ScalingPolicy(ScaleType.FIXED, 1)
-    retention: RetentionPolicy | None = None
-    tags: tuple[str, ...] = ()
-    timestamp_aggregation_timeout_ms: int = 0
-    rollover_bytes: int = 0
-
-
-class StreamDataRetention(enum.IntEnum):
-    """How a group takes part in consumption-based retention (reader-group-state §3.2)."""
-
-    NONE = 0
-    MANUAL = 1
-    AUTOMATIC_AT_LAST_CHECKPOINT = 2
 
 
 @dataclass(frozen=True)

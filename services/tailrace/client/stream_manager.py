@@ -6,10 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.client.control.scale_plan import ScalePlan, plan_changes, plan_count
-from tailrace.client.model import SegmentRange, StreamConfig, StreamName, name_of
+from tailrace.client.model import SegmentRange, StreamName, name_of
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, StreamSealedError
 from tailrace.common.stream_cut import StreamCut
+from tailrace.common.stream_policies import StreamConfig
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,7 +4,7 @@ import pytest
 import typer
 
 from tailrace.cli.commands.policies import changed_retention, changed_scaling, changed_tags, config_fields
-from tailrace.client.model import RetentionPolicy, ScalingPolicy, StreamConfig
+from tailrace.common.stream_policies import RetentionPolicy, ScalingPolicy, StreamConfig
 
 FIXED = ScalingPolicy.fixed(4)
 EVENTS = ScalingPolicy.by_events(1000, 3, 2)

@@ -22,15 +22,7 @@ from tailrace.client.control.transport import (
     error_of_status,
     parse_controller_uri,
 )
-from tailrace.client.model import (
-    PingStatus,
-    ReaderGroupConfig,
-    RetentionPolicy,
-    ScalingPolicy,
-    StreamConfig,
-    StreamName,
-    TransactionState,
-)
+from tailrace.client.model import PingStatus, ReaderGroupConfig, StreamName, TransactionState
 from tailrace.client.types import Endpoint
 from tailrace.common import errors, limits
 from tailrace.common.errors import (
@@ -51,6 +43,7 @@ from tailrace.common.errors import (
 )
 from tailrace.common.ranges import KeyRange
 from tailrace.common.stream_cut import StreamCut
+from tailrace.common.stream_policies import RetentionPolicy, ScalingPolicy, StreamConfig
 from tailrace.rpc import controller_pb2 as pb
 
 STREAM = StreamName("s", "t")

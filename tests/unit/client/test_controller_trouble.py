@@ -15,7 +15,7 @@ from tailrace.client.context import ClientContext
 from tailrace.client.control.controller import ControllerClient
 from tailrace.client.control.groups import group_message
 from tailrace.client.control.transport import ERROR_NAME_KEY, GrpcTransport, LocalTransport, UnknownStatusError
-from tailrace.client.model import ReaderGroupConfig, StreamConfig, StreamName
+from tailrace.client.model import ReaderGroupConfig, StreamName
 from tailrace.client.writer.event_writer import EventWriter
 from tailrace.client.writer.transactions import TransactionalWriter
 from tailrace.common import limits
@@ -28,6 +28,7 @@ from tailrace.common.errors import (
     WriteConflictError,
 )
 from tailrace.common.ranges import KeyRange
+from tailrace.common.stream_policies import StreamConfig
 from tailrace.rpc import controller_pb2 as pb
 
 STREAM = StreamName("s", "t")

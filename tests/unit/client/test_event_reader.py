@@ -13,7 +13,7 @@ from tailrace.client.context import ClientContext
 from tailrace.client.group.reader_group import ReaderGroup, ReaderGroupManager, group_config
 from tailrace.client.group.state import policy
 from tailrace.client.group.state import records as r
-from tailrace.client.model import StreamDataRetention, StreamName
+from tailrace.client.model import StreamName
 from tailrace.client.reader.event_reader import EventReader
 from tailrace.common.errors import (
     AlreadyExistsError,
@@ -26,6 +26,7 @@ from tailrace.common.errors import (
     SegmentTruncatedError,
 )
 from tailrace.common.stream_cut import StreamCut
+from tailrace.common.stream_policies import StreamDataRetention
 from tailrace.kernel import pack_events
 from tailrace.wire import commands as c
 

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from tailrace.client.group.state import codec
 from tailrace.client.group.state import records as r
 from tailrace.client.group.state.fields import COMPACT_INT, COMPACT_LONG, COMPACT_SIGNED_LONG, TEXT, Input
-from tailrace.client.model import ReaderGroupConfig, StreamDataRetention
+from tailrace.client.model import ReaderGroupConfig
 from tailrace.common.errors import CorruptionError, FormatVersionError, TailraceError
 from tailrace.common.ranges import KeyRange
 from tailrace.common.stream_cut import StreamCut
+from tailrace.common.stream_policies import StreamDataRetention
 
 STREAM = "rgdmwpu6y0u/s"
 S0 = f"{STREAM}/0.#epoch.0"

@@ -12,18 +12,10 @@ from hypothesis import strategies as st
 
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, FormatVersionError
+from tailrace.common.stream_policies import RetentionPolicy, RetentionType, ScalingPolicy, StreamConfig
 from tailrace.controller.metadata import records
 from tailrace.controller.metadata.metadata_store import bucket_of
-from tailrace.controller.metadata.model import (
-    Epoch,
-    RetentionPolicy,
-    RetentionType,
-    ScaleType,
-    ScalingPolicy,
-    StreamConfig,
-    StreamSegment,
-    StreamState,
-)
+from tailrace.controller.metadata.model import Epoch, StreamSegment, StreamState
 from tailrace.controller.metadata.records import (
     ScaleIntent,
     ScopeRecord,
@@ -43,7 +35,7 @@ RECORDS: dict[str, records.Record] = {
         incarnation=1,
         state=StreamState.SCALING,
         config=StreamConfig(
-            ScalingPolicy(ScaleType.EVENTS_PER_SECOND, 100, 2, 1),
+            ScalingPolicy.by_events(100, 2, 1),
             RetentionPolicy(RetentionType.SIZE, 10, 20),
             ("blue",),
             7,
@@ -73,6 +65,11 @@ RECORDS: dict[str, records.Record] = {
 def test_vectors(name: str) -> None:
     assert encode(RECORDS[name]) == VECTORS[name]
     assert decode(type(RECORDS[name]), VECTORS[name], "place") == RECORDS[name]
+
+
+def test_a_root_of_earlier_versions_is_read() -> None:
+    assert VECTORS["root_earlier"] != VECTORS["root"]
+    assert decode(StreamRecord, VECTORS["root_earlier"], "place") == RECORDS["root"]
 
 
 @given(st.sampled_from(sorted(RECORDS)), st.data())

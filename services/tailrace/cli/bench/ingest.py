@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Final
 from tailrace.cli.bench.histogram import LatencyHistogram
 from tailrace.cli.bench.result import Row, latency_rows, row
 from tailrace.client.context import ClientContext
-from tailrace.client.model import ScalingPolicy, StreamConfig, StreamName
+from tailrace.client.model import StreamName
 from tailrace.client.writer.event_writer import EventWriter
 from tailrace.common.errors import DataLossError
+from tailrace.common.stream_policies import ScalingPolicy, StreamConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable

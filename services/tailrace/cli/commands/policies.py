@@ -9,7 +9,8 @@ import typer
 
 from tailrace.cli.commands.arguments import checked
 from tailrace.cli.values import Bounds, duration_text, parse_bounds, parse_duration_ms, parse_size
-from tailrace.client.model import (
+from tailrace.common.quantities import size_text
+from tailrace.common.stream_policies import (
     UNLIMITED,
     RetentionPolicy,
     RetentionType,
@@ -17,7 +18,6 @@ from tailrace.client.model import (
     ScalingPolicy,
     StreamConfig,
 )
-from tailrace.common.quantities import size_text
 
 _DEFAULT_FACTOR: Final = 2
 _INT32_MAX: Final = 2**31 - 1

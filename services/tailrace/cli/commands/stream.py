@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from tailrace.cli.commands import arguments
@@ -28,10 +28,11 @@ from tailrace.cli.output import print_fields, print_json, print_line, print_tabl
 from tailrace.cli.session import connected, run
 from tailrace.cli.settings import SETTINGS, ControllerOption, JsonOption
 from tailrace.cli.values import HEAD
-from tailrace.client.model import ScalingPolicy, StreamConfig, StreamName
+from tailrace.client.model import StreamName
 from tailrace.common.errors import AlreadyExistsError, NoSuchStreamError
 from tailrace.common.names import check_scope_name, check_stream_name
 from tailrace.common.stream_cut import StreamCut
+from tailrace.common.stream_policies import ScalingPolicy, StreamConfig
 
 if TYPE_CHECKING:
     from tailrace.client.context import ClientContext
@@ -94,7 +95,7 @@ def update(
         raise typer.BadParameter("say what is to change")
 
     def changed(present: StreamConfig) -> StreamConfig:
-        return dataclasses.replace(
+        return msgspec.structs.replace(
             present,
             scaling=changed_scaling(present.scaling, segments, event_rate, kb_rate, factor, minimum),
             retention=changed_retention(present.retention, retention_time, retention_size, no_retention),

@@ -20,9 +20,10 @@ from tailrace.cli.demo.server import ServerProcess
 from tailrace.cli.session import tidy_up
 from tailrace.client.context import ClientContext
 from tailrace.client.group.reader_group import ReaderGroupManager, group_config
-from tailrace.client.model import ScalingPolicy, StreamConfig, StreamName
+from tailrace.client.model import StreamName
 from tailrace.client.reader.event_reader import EventReader
 from tailrace.client.writer.event_writer import EventWriter
+from tailrace.common.stream_policies import ScalingPolicy, StreamConfig
 from tailrace.common.task_groups import all_of, beside
 
 SCOPE: Final = "demo"

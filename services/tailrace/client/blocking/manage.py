@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from tailrace.client.blocking.portal import Portal
     from tailrace.client.group.reader_group import ReaderGroup, ReaderGroupManager
     from tailrace.client.group.state.records import Checkpoint, Position
-    from tailrace.client.model import ReaderGroupConfig, StreamConfig, StreamName
+    from tailrace.client.model import ReaderGroupConfig, StreamName
     from tailrace.client.stream_manager import StreamInfo, StreamManager
     from tailrace.common.stream_cut import StreamCut
+    from tailrace.common.stream_policies import StreamConfig
 
 
 class BlockingStreamManager:

@@ -10,7 +10,8 @@ from tailrace.common.errors import NoSuchReaderGroupError, NoSuchStreamError, No
 from tailrace.rpc import operator_pb2 as pb
 
 if TYPE_CHECKING:
-    from tailrace.client.model import StreamConfig, StreamName
+    from tailrace.client.model import StreamName
+    from tailrace.common.stream_policies import StreamConfig
 
 SEALED_STATES = frozenset({"sealing", "sealed", "deleting"})
 """States of a stream that takes no events, and no change but its deletion."""

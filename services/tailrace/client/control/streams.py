@@ -7,16 +7,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from tailrace.client.control.caller import Caller, check_status, cut_message, stream_info
-from tailrace.client.model import (
-    UNLIMITED,
-    Cut,
-    RetentionPolicy,
-    RetentionType,
-    ScaleType,
-    ScalingPolicy,
-    StreamConfig,
-    StreamName,
-)
+from tailrace.client.model import Cut, StreamName
 from tailrace.client.retry import Backoff
 from tailrace.common import limits
 from tailrace.common.errors import (
@@ -26,6 +17,14 @@ from tailrace.common.errors import (
     NoSuchStreamError,
     NotEmptyError,
     UnsupportedError,
+)
+from tailrace.common.stream_policies import (
+    UNLIMITED,
+    RetentionPolicy,
+    RetentionType,
+    ScaleType,
+    ScalingPolicy,
+    StreamConfig,
 )
 from tailrace.rpc import controller_pb2 as pb
 

@@ -12,7 +12,7 @@ from tailrace.client.group.state import policy
 from tailrace.client.group.state import records as r
 from tailrace.client.group.stream_cuts import complete_cuts
 from tailrace.client.group.synchronizer import GroupSynchronizer
-from tailrace.client.model import NO_GROUP_ID, ReaderGroupConfig, StreamDataRetention, StreamName
+from tailrace.client.model import NO_GROUP_ID, ReaderGroupConfig, StreamName
 from tailrace.client.retry import Backoff
 from tailrace.common import limits, names
 from tailrace.common.errors import (
@@ -26,6 +26,7 @@ from tailrace.common.errors import (
     WriteConflictError,
 )
 from tailrace.common.ports import new_uuid
+from tailrace.common.stream_policies import StreamDataRetention
 
 if TYPE_CHECKING:
     from tailrace.client.context import ClientContext

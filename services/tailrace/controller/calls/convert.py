@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tailrace.common.errors import BadRequestError, NoSuchStreamError
-from tailrace.controller.metadata.model import RetentionPolicy, RetentionType, ScaleType, ScalingPolicy, StreamConfig
+from tailrace.common.stream_policies import RetentionPolicy, RetentionType, ScaleType, ScalingPolicy, StreamConfig
 from tailrace.controller.metadata.policies import check_config
 from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.rpc import controller_pb2 as pb
@@ -41,12 +41,12 @@ def config_from(message: pb.StreamConfig) -> StreamConfig:
     return check_config(
         StreamConfig(
             scaling=ScalingPolicy(
-                ScaleType(scaling.scaleType), scaling.targetRate, scaling.scaleFactor, scaling.minNumSegments
+                ScaleType(scaling.scaleType), scaling.minNumSegments, scaling.targetRate, scaling.scaleFactor
             ),
             retention=_retention_from(message),
             tags=tuple(sorted(dict.fromkeys(message.tags.tag))),
             timestamp_aggregation_timeout_ms=message.timestampAggregationTimeout,
-            rollover_size_bytes=message.rolloverSizeBytes,
+            rollover_bytes=message.rolloverSizeBytes,
         )
     )
 
@@ -65,19 +65,19 @@ def config_message(key: StreamKey, config: StreamConfig) -> pb.StreamConfig:
     message = pb.StreamConfig(
         streamInfo=stream_info(key),
         scalingPolicy=pb.ScalingPolicy(
-            scaleType=pb.ScalingPolicy.ScalingPolicyType.ValueType(config.scaling.scale_type),
+            scaleType=pb.ScalingPolicy.ScalingPolicyType.ValueType(config.scaling.kind),
             targetRate=config.scaling.target_rate,
             scaleFactor=config.scaling.scale_factor,
             minNumSegments=config.scaling.min_segments,
         ),
         tags=pb.Tags(tag=config.tags),
         timestampAggregationTimeout=config.timestamp_aggregation_timeout_ms,
-        rolloverSizeBytes=config.rollover_size_bytes,
+        rolloverSizeBytes=config.rollover_bytes,
     )
     if config.retention is not None:
         message.retentionPolicy.CopyFrom(
             pb.RetentionPolicy(
-                retentionType=pb.RetentionPolicy.RetentionPolicyType.ValueType(config.retention.retention_type),
+                retentionType=pb.RetentionPolicy.RetentionPolicyType.ValueType(config.retention.kind),
                 retentionParam=config.retention.minimum,
                 retentionMax=config.retention.maximum,
             )

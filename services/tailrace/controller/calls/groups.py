@@ -16,11 +16,11 @@ from tailrace.common.errors import (
 )
 from tailrace.common.names import check_entity_name
 from tailrace.common.ports import new_uuid
+from tailrace.common.stream_policies import StreamDataRetention
 from tailrace.controller.calls.convert import key_of, positions
 from tailrace.controller.managers.groups import GroupMismatchError
 from tailrace.controller.managers.subscribers import edit_subscribers, subscribers
 from tailrace.controller.metadata.epochs import is_behind
-from tailrace.controller.metadata.model import StreamDataRetention
 from tailrace.controller.metadata.records import ReaderGroupRecord, Subscriber
 from tailrace.rpc import controller_pb2 as pb
 

@@ -15,8 +15,8 @@ from tailrace.common.errors import (
     NoSuchStreamError,
     WriteConflictError,
 )
+from tailrace.common.stream_policies import StreamConfig, StreamDataRetention
 from tailrace.controller.managers.subscribers import subscribe, unsubscribe
-from tailrace.controller.metadata.model import ScalingPolicy, StreamConfig, StreamDataRetention
 from tailrace.controller.metadata.records import ReaderGroupRecord
 from tailrace.controller.metadata.scope_store import READER_GROUPS
 from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
@@ -142,7 +142,7 @@ class ReaderGroupManager:
             await self._remove(scope, group, record)
             return
         if record.intent == "create":
-            config = StreamConfig(ScalingPolicy(), rollover_size_bytes=record.rollover_size_bytes)
+            config = StreamConfig(rollover_bytes=record.rollover_size_bytes)
             try:
                 await self._streams.create(state_stream(scope, group), config)
             except NoSuchScopeError:

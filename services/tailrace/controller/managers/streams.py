@@ -15,7 +15,7 @@ from tailrace.common.errors import (
     WorkflowBusyError,
 )
 from tailrace.controller.metadata.epochs import is_behind, scale_keeps_ranges, without_future
-from tailrace.controller.metadata.model import Epoch, StreamConfig, StreamState
+from tailrace.controller.metadata.model import Epoch, StreamState
 from tailrace.controller.metadata.records import (
     CreateIntent,
     DeleteIntent,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tailrace.common.ranges import KeyRange
+    from tailrace.common.stream_policies import StreamConfig
     from tailrace.controller.managers.stream_cuts import CutReader
     from tailrace.controller.workflows.context import WorkflowContext
     from tailrace.controller.workflows.driver import StreamDriver

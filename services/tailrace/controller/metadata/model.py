@@ -1,4 +1,4 @@
-"""What the controller knows of a stream: values, all immutable (design §10, controller §5).
+"""What the controller knows of a stream beside its configuration: immutable values (design §10, controller §5).
 
 The persisted records of `tailrace.controller.metadata.records` are made of these, so a field may be added with a
 default, but none may change its meaning.
@@ -12,48 +12,6 @@ import msgspec
 
 from tailrace.common import names
 from tailrace.common.ranges import KeyRange
-
-
-class ScaleType(enum.IntEnum):
-    """What a scaling policy counts; numbers of the wire and of the controller's interface (wire §3.3)."""
-
-    FIXED = 0
-    KBYTES_PER_SECOND = 1
-    EVENTS_PER_SECOND = 2
-
-
-class ScalingPolicy(msgspec.Struct, frozen=True):
-    """How many segments a stream has. ``target_rate`` is per segment, in KB/s or events/s; 0 for FIXED."""
-
-    scale_type: ScaleType = ScaleType.FIXED
-    target_rate: int = 0
-    scale_factor: int = 0
-    min_segments: int = 1
-
-
-class RetentionType(enum.IntEnum):
-    """What a retention policy limits."""
-
-    TIME = 1
-    SIZE = 2
-
-
-class RetentionPolicy(msgspec.Struct, frozen=True):
-    """Least and most that is kept, in milliseconds (TIME) or bytes (SIZE)."""
-
-    retention_type: RetentionType
-    minimum: int
-    maximum: int
-
-
-class StreamConfig(msgspec.Struct, frozen=True):
-    """A stream's whole configuration; an update replaces all of it."""
-
-    scaling: ScalingPolicy
-    retention: RetentionPolicy | None = None
-    tags: tuple[str, ...] = ()
-    timestamp_aggregation_timeout_ms: int = 0
-    rollover_size_bytes: int = 0
 
 
 class StreamState(enum.StrEnum):
@@ -129,11 +87,3 @@ class TransactionState(enum.StrEnum):
     COMMITTED = "committed"
     ABORTING = "aborting"
     ABORTED = "aborted"
-
-
-class StreamDataRetention(enum.IntEnum):
-    """Whether a reader group's position holds back retention (retention article, controller §5)."""
-
-    NONE = 0
-    MANUAL = 1
-    AUTOMATIC = 2

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError
 from tailrace.common.ranges import KeyRange, check_range, equal_ranges
-from tailrace.controller.metadata.model import Epoch, RetentionPolicy, ScaleType, ScalingPolicy, StreamConfig
+from tailrace.common.stream_policies import RetentionPolicy, ScaleType, ScalingPolicy, StreamConfig
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from tailrace.controller.metadata.model import Epoch
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
@@ -31,8 +33,8 @@ def check_config(config: StreamConfig) -> StreamConfig:
     check_tags(config.tags)
     if not 0 <= config.timestamp_aggregation_timeout_ms <= INT64_MAX:
         raise BadRequestError(f"timestampAggregationTimeout is {config.timestamp_aggregation_timeout_ms} ms")
-    if not 0 <= config.rollover_size_bytes <= INT64_MAX:
-        raise BadRequestError(f"rolloverSizeBytes is {config.rollover_size_bytes}")
+    if not 0 <= config.rollover_bytes <= INT64_MAX:
+        raise BadRequestError(f"rolloverSizeBytes is {config.rollover_bytes}")
     return config
 
 
@@ -40,7 +42,7 @@ def check_scaling(policy: ScalingPolicy) -> None:
     """Raise BadRequestError when the scaling policy is not sound."""
     if not 1 <= policy.min_segments <= limits.STREAM_SEGMENTS_MAX:
         raise BadRequestError(f"minNumSegments is {policy.min_segments}, allowed are 1 to {limits.STREAM_SEGMENTS_MAX}")
-    if policy.scale_type is ScaleType.FIXED:
+    if policy.kind is ScaleType.FIXED:
         return
     if not 1 <= policy.target_rate <= INT32_MAX:
         raise BadRequestError(f"targetRate is {policy.target_rate}, at least 1 is needed")
@@ -90,5 +92,5 @@ def check_new_ranges(ranges: Sequence[tuple[float, float]]) -> list[KeyRange]:
 def ranges_for_policy(policy: ScalingPolicy, current: Epoch) -> list[KeyRange] | None:
     """Key ranges that an update to `policy` must scale to; None when the active segments will do (issue, part 6)."""
     count = len(current.segments)
-    fits = count == policy.min_segments if policy.scale_type is ScaleType.FIXED else count >= policy.min_segments
+    fits = count == policy.min_segments if policy.kind is ScaleType.FIXED else count >= policy.min_segments
     return None if fits else equal_ranges(policy.min_segments)

@@ -14,13 +14,8 @@ import msgspec
 from crc32c import crc32c
 
 from tailrace.common.errors import CorruptionError, FormatVersionError
-from tailrace.controller.metadata.model import (
-    Epoch,
-    StreamConfig,
-    StreamDataRetention,
-    StreamSegment,
-    StreamState,
-)
+from tailrace.common.stream_policies import StreamConfig, StreamDataRetention
+from tailrace.controller.metadata.model import Epoch, StreamSegment, StreamState
 
 # ---- workflows' intents: what a stream is in the middle of; `intent_id` is random, so equal bytes mean the same one
 

@@ -12,8 +12,9 @@ import msgspec
 
 from tailrace.common import limits
 from tailrace.common.errors import NoSuchStreamError, OverloadedError, WriteConflictError
+from tailrace.common.stream_policies import StreamConfig
 from tailrace.controller.metadata.epochs import first_epoch, new_segments
-from tailrace.controller.metadata.model import EXISTING_STATES, Epoch, StreamConfig, StreamState
+from tailrace.controller.metadata.model import EXISTING_STATES, Epoch, StreamState
 from tailrace.controller.metadata.records import (
     CreateIntent,
     DeleteIntent,

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from tailrace.common import names
 from tailrace.common.errors import NoSuchScopeError, WriteConflictError
-from tailrace.controller.metadata.model import ScalingPolicy, StreamConfig, StreamState
+from tailrace.common.stream_policies import StreamConfig
+from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.records import CreateIntent, StreamRecord
 from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
 from tailrace.controller.metadata.transitions import finished, new_stream, tombstone
@@ -16,7 +17,7 @@ from tailrace.controller.workflows.context import segment_names
 if TYPE_CHECKING:
     from tailrace.controller.workflows.context import WorkflowContext
 
-MARK_CONFIG = StreamConfig(ScalingPolicy())
+MARK_CONFIG = StreamConfig()
 
 
 def mark_of(key: StreamKey) -> StreamKey | None:

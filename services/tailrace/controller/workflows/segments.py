@@ -12,7 +12,7 @@ from tailrace.common.errors import NoSuchSegmentError, SegmentExistsError, Segme
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-    from tailrace.controller.metadata.model import StreamConfig
+    from tailrace.common.stream_policies import StreamConfig
     from tailrace.controller.metadata.ports import SegmentStorePort
 
 T = TypeVar("T")
@@ -59,9 +59,9 @@ class SegmentOperations:
             try:
                 await self.port.create_segment(
                     name,
-                    scale_type=int(config.scaling.scale_type),
+                    scale_type=int(config.scaling.kind),
                     target_rate=config.scaling.target_rate,
-                    rollover_bytes=config.rollover_size_bytes,
+                    rollover_bytes=config.rollover_bytes,
                 )
             except SegmentExistsError:
                 return
@@ -83,7 +83,7 @@ class SegmentOperations:
         """Tell segments what to count."""
 
         async def one(name: str) -> None:
-            await self.port.update_policy(name, int(config.scaling.scale_type), config.scaling.target_rate)
+            await self.port.update_policy(name, int(config.scaling.kind), config.scaling.target_rate)
 
         await gather_bounded(names, one)
 

@@ -12,10 +12,11 @@ import pytest
 from harness.localobjects import NAMESPACE, Hand
 from tailrace.client.async_client import Client
 from tailrace.client.group.reader_group import group_config
-from tailrace.client.model import ReaderGroupConfig, StreamDataRetention, StreamName
+from tailrace.client.model import ReaderGroupConfig, StreamName
 from tailrace.common import limits
 from tailrace.common.errors import NoSuchReaderGroupError
 from tailrace.common.stream_cut import parse_stream_cut
+from tailrace.common.stream_policies import StreamDataRetention
 from tailrace.wire.tables import TableEntry
 from tailrace_operator.connections.controllers import ClusterName
 from tailrace_operator.kube.objects import READER_GROUPS, STREAM_CLUSTERS

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
+import msgspec
 import pytest
 
 from harness.localobjects import NAMESPACE, Hand
 from tailrace.client.async_client import Client
 from tailrace.client.control.owners import StreamDescription
-from tailrace.client.model import RetentionPolicy, ScaleType, ScalingPolicy, StreamConfig, StreamName
+from tailrace.client.model import StreamName
 from tailrace.common.errors import NoSuchStreamError, UnavailableError
+from tailrace.common.stream_policies import RetentionPolicy, ScaleType, ScalingPolicy, StreamConfig
 from tailrace_operator.connections.controllers import ClusterName, Controllers
 from tailrace_operator.kube.objects import STREAM_CLUSTERS, STREAMS
 from tailrace_operator.reconcile.deletion_policy import FORCE_DELETE
@@ -155,7 +156,7 @@ async def test_a_minimum_of_a_rate_is_only_raised_to(orders: Orders) -> None:
 async def test_changes_by_others_are_taken_back_but_for_what_resources_do_not_tell(orders: Orders) -> None:
     orders.make(scaling={"minSegments": 2}, tags=["mine"])
     await orders.look()
-    config = dataclasses.replace(
+    config = msgspec.structs.replace(
         (await orders.found()).config, tags=("theirs",), timestamp_aggregation_timeout_ms=1234, retention=None
     )
     await orders.client.streams.update_stream(orders.stream, config)

@@ -12,10 +12,11 @@ from sim.bugs.registry import bug
 from sim.workloads.cluster import ClusterWorkload
 from tailrace.client.group.state.state import GroupState
 from tailrace.common.errors import NoSuchStreamError, UnavailableError
+from tailrace.common.stream_policies import StreamConfig
 from tailrace.controller.managers import stream_cuts
 from tailrace.controller.managers.transactions import TransactionManager, state_of
 from tailrace.controller.metadata import epochs, scope_store, stream_store, transitions
-from tailrace.controller.metadata.model import Epoch, StreamConfig, StreamSegment, TransactionState
+from tailrace.controller.metadata.model import Epoch, StreamSegment, TransactionState
 from tailrace.controller.metadata.ports import Put, Stored
 from tailrace.controller.metadata.records import StreamRecord, TransactionRecord
 from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey

@@ -14,9 +14,10 @@ from sim.workloads.clusterlives import StreamLives, TableLives
 from sim.workloads.clusternodes import Controllers, SimControllerTransport, StoreNode
 from sim.world import SimWorld
 from tailrace.client.async_client import Client
-from tailrace.client.model import ScalingPolicy, StreamConfig, StreamName
+from tailrace.client.model import StreamName
 from tailrace.common import limits
 from tailrace.common.errors import DataError, TailraceError
+from tailrace.common.stream_policies import ScalingPolicy, StreamConfig
 
 SCOPE = "scope"
 STREAM = StreamName(SCOPE, "stream")

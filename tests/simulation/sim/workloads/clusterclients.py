@@ -13,7 +13,7 @@ from sim.workloads.clusterledger import Ledger, Sent, check_cut, check_epochs
 from tailrace.client.async_client import Client
 from tailrace.client.group.reader_group import group_config
 from tailrace.client.group.state.records import Position
-from tailrace.client.model import PingStatus, StreamDataRetention, StreamName, TransactionState
+from tailrace.client.model import PingStatus, StreamName, TransactionState
 from tailrace.client.reader.event_reader import EventReader
 from tailrace.client.writer.event_writer import EventWriter
 from tailrace.client.writer.transactions import Transaction, TransactionalWriter
@@ -27,6 +27,7 @@ from tailrace.common.errors import (
     WriteConflictError,
 )
 from tailrace.common.names import parse_segment_name
+from tailrace.common.stream_policies import StreamDataRetention
 
 T = TypeVar("T")
 

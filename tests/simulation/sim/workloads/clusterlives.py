@@ -13,7 +13,7 @@ from sim.workloads.clusterledger import Ledger, Sent, check_cut, check_epochs
 from tailrace.client.async_client import Client
 from tailrace.client.control.tables import TableConfig
 from tailrace.client.group.reader_group import group_config
-from tailrace.client.model import PingStatus, ScalingPolicy, StreamConfig, StreamDataRetention, StreamName
+from tailrace.client.model import PingStatus, StreamName
 from tailrace.client.reader.batch import SegmentSlice
 from tailrace.client.tables import KeyValueTable, TableKeyParts
 from tailrace.client.writer.transactions import Transaction
@@ -26,6 +26,7 @@ from tailrace.common.errors import (
     WriteConflictError,
 )
 from tailrace.common.names import segment_number
+from tailrace.common.stream_policies import ScalingPolicy, StreamConfig, StreamDataRetention
 
 KEYS = ["a", "b", "c"]
 

@@ -13,7 +13,7 @@ from sim.workloads.fleetnodes import patiently
 from tailrace.client import Client, EventWriter, StreamName
 from tailrace.client.control.tables import TableConfig
 from tailrace.client.hashing import key_position
-from tailrace.client.model import ScalingPolicy, SegmentRange, StreamConfig, owner_of
+from tailrace.client.model import SegmentRange, owner_of
 from tailrace.client.reader.batch import SegmentReader, SegmentSlice, read_slice
 from tailrace.client.tables import KeyValueTable, TableKeyParts
 from tailrace.client.types import NOT_EXISTS
@@ -23,6 +23,7 @@ from tailrace.common.errors import (
     TailraceError,
 )
 from tailrace.common.names import TABLE_SUFFIX
+from tailrace.common.stream_policies import ScalingPolicy, StreamConfig
 
 SCOPE = "scope"
 EVENT_HEADER_BYTES = 8

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.client.control.owners import StreamDescription
-from tailrace.client.model import RetentionPolicy, RetentionType, ScaleType, ScalingPolicy, StreamConfig
+from tailrace.common.stream_policies import RetentionPolicy, RetentionType, ScaleType, ScalingPolicy, StreamConfig
 from tailrace_operator.reconcile.outcome import READY, Truth
 from tailrace_operator.schema.specs import RetentionSpec, ScalingSpec, StreamSpec
 from tailrace_operator.stream import conditions
@@ -119,7 +120,7 @@ def test_steps_lead_to_a_stream_in_step(spec: StreamSpec, before: StreamSpec | N
     """A controller that does what is asked for; whatever was there before, four steps are enough."""
     found = None
     if before is not None:
-        config = dataclasses.replace(wanted_config(before, None), timestamp_aggregation_timeout_ms=7)
+        config = msgspec.structs.replace(wanted_config(before, None), timestamp_aggregation_timeout_ms=7)
         found = StreamDescription(config, owner, 0, "active", 0, before.scaling.min_segments + more, 0, 0)
     for _ in range(5):
         taken = next_step(spec, ME, found, owner_is_gone=owner == str(OTHER))
