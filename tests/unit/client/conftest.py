@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from harness.localtransport import LocalTransport
 from tailrace.client.connections.pool import ConnectionPool
 from tailrace.client.context import ClientContext
-from tailrace.client.control.transport import LocalTransport
 from tailrace.client.types import Endpoint
 from tailrace.common import names
 from tailrace.common.errors import NotFoundError

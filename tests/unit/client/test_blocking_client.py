@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from harness.localtransport import LocalTransport
 from tailrace.client import BlockingClient, StreamName, group_config
-from tailrace.client.control.transport import LocalTransport
 from tailrace.rpc import controller_pb2 as pb
 
 STREAM = StreamName("s", "t")

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from harness.localtransport import LocalTransport
 from tailrace.client import BlockingClient, StreamName, group_config
 from tailrace.client.blocking.portal import Portal
-from tailrace.client.control.transport import LocalTransport
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, IllegalStateError, TailraceError
 from tailrace.wire import commands as c

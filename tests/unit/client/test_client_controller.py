@@ -10,18 +10,13 @@ import grpc
 import grpc.aio
 import pytest
 
+from harness.localtransport import LocalTransport
 from tailrace.client.control.caller import check_status
 from tailrace.client.control.controller import ControllerClient
 from tailrace.client.control.groups import group_config_of, group_message
 from tailrace.client.control.streams import config_message, config_of
 from tailrace.client.control.tables import TableConfig
-from tailrace.client.control.transport import (
-    GrpcTransport,
-    LocalTransport,
-    UnknownStatusError,
-    error_of_status,
-    parse_controller_uri,
-)
+from tailrace.client.control.transport import GrpcTransport, UnknownStatusError, error_of_status, parse_controller_uri
 from tailrace.client.model import PingStatus, ReaderGroupConfig, StreamName, TransactionState
 from tailrace.client.types import Endpoint
 from tailrace.common import errors, limits

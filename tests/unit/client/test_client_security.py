@@ -14,6 +14,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from harness.localtransport import LocalTransport
 from tailrace.client import (
     BlockingClient,
     Client,
@@ -25,7 +26,6 @@ from tailrace.client import (
 )
 from tailrace.client.connections.tokens import TokenSource, expiry_ms
 from tailrace.client.context import ClientContext
-from tailrace.client.control.transport import LocalTransport
 from tailrace.client.writer.event_writer import EventWriter
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, PermissionDeniedError, TokenExpiredError, UnavailableError

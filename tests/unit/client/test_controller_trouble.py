@@ -11,10 +11,11 @@ import grpc
 import grpc.aio
 import pytest
 
+from harness.localtransport import LocalTransport
 from tailrace.client.context import ClientContext
 from tailrace.client.control.controller import ControllerClient
 from tailrace.client.control.groups import group_message
-from tailrace.client.control.transport import ERROR_NAME_KEY, GrpcTransport, LocalTransport, UnknownStatusError
+from tailrace.client.control.transport import ERROR_NAME_KEY, GrpcTransport, UnknownStatusError
 from tailrace.client.model import ReaderGroupConfig, StreamName
 from tailrace.client.writer.event_writer import EventWriter
 from tailrace.client.writer.transactions import TransactionalWriter

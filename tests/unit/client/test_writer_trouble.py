@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from harness.localtransport import LocalTransport
 from tailrace.client.byte_stream import ByteStreamWriter
 from tailrace.client.context import ClientContext
-from tailrace.client.control.transport import LocalTransport
 from tailrace.client.model import StreamName
 from tailrace.client.writer.event_writer import EventWriter
 from tailrace.client.writer.transactions import TransactionalWriter

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from urllib.parse import urlsplit
 
@@ -65,22 +64,6 @@ class ControllerTransport(Protocol):
     async def close(self) -> None:
         """Release connections."""
         ...
-
-
-class LocalTransport:
-    """Calls a function in the same process (standalone, simulator)."""
-
-    def __init__(self, handle: Callable[[str, Any], Awaitable[Any]]) -> None:
-        self._handle = handle
-
-    async def call(self, method: str, request: Message, reply: type[M], deadline_s: float) -> M:
-        """Pass the request on; the handler raises errors of the one tree itself."""
-        answer = await self._handle(method, request)
-        assert isinstance(answer, reply)
-        return answer
-
-    async def close(self) -> None:
-        """Nothing to release."""
 
 
 class GrpcTransport:

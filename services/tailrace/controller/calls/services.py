@@ -16,7 +16,7 @@ from tailrace.controller.calls.owners import OwnerService
 from tailrace.controller.calls.scopes import ScopeService
 from tailrace.controller.calls.segments import SegmentService
 from tailrace.controller.calls.streams import StreamService
-from tailrace.controller.calls.tables import TableService
+from tailrace.controller.calls.tables import KeyValueTableService
 from tailrace.controller.calls.transactions import TransactionService, WriterService
 from tailrace.rpc import controller_pb2, operator_pb2
 
@@ -41,7 +41,7 @@ class ControllerServices:
         self.transactions = TransactionService(core)
         self.writers = WriterService(core)
         self.groups = ReaderGroupService(core)
-        self.tables = TableService(core)
+        self.tables = KeyValueTableService(core)
         self.owners = OwnerService(core)
         self._authorize = authorize
         self._account = account

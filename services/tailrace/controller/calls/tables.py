@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tailrace.controller.calls.call import Call, Core
 
 
-class TableService:
+class KeyValueTableService:
     """Key-value tables: create, delete, list."""
 
     def __init__(self, core: Core) -> None:
