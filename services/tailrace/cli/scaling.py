@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 async def scale_stream(
     client: ClientContext,
     stream: StreamName,
+    *,
     count: int | None,
     splits: Sequence[str],
     merges: Sequence[str],

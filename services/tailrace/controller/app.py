@@ -56,15 +56,30 @@ class Controller:
         store = StreamStore(metadata, entropy)
         scopes = ScopeStore(metadata, clock, entropy)
         operations = SegmentOperations(segments)
-        context = WorkflowContext(store, scopes, operations, clock, entropy, config or ControllerConfig())
+        context = WorkflowContext(
+            store=store,
+            scopes=scopes,
+            segments=operations,
+            clock=clock,
+            entropy=entropy,
+            config=config or ControllerConfig(),
+        )
         driver = StreamDriver(context)
         entities = EntityDriver(context)
         cuts = CutReader(store, operations)
         streams = StreamManager(context, driver, cuts)
         groups = ReaderGroupManager(context, entities, streams)
         tables = TableManager(context, entities)
-        deletion = ScopeManager(context, entities, driver, streams, groups, tables)
-        core = Core(context, driver, streams, groups, tables, deletion, cuts, container_map, [])
+        core = Core(
+            context=context,
+            driver=driver,
+            streams=streams,
+            groups=groups,
+            tables=tables,
+            scopes=ScopeManager(context, entities, driver, streams=streams, groups=groups, tables=tables),
+            cuts=cuts,
+            containers=container_map,
+        )
         self._metadata = metadata
         self._scopes = scopes
         self._driver = driver

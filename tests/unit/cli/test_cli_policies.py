@@ -3,13 +3,13 @@
 import pytest
 import typer
 
-from tailrace.cli.commands.policies import changed_retention, changed_scaling, changed_tags, config_fields
+from tailrace.cli.commands.policies import ScalingOptions, changed_retention, changed_tags, config_fields
 from tailrace.common.stream_policies import RetentionPolicy, ScalingPolicy, StreamConfig
 
 FIXED = ScalingPolicy.fixed(4)
 EVENTS = ScalingPolicy.by_events(1000, 3, 2)
 KBYTES = ScalingPolicy.by_kbytes(500, 4, 5)
-NOTHING = (None, None, None, None, None)
+NOTHING = ScalingOptions()
 
 
 @pytest.mark.parametrize(
@@ -17,32 +17,32 @@ NOTHING = (None, None, None, None, None)
     [
         (FIXED, NOTHING, FIXED),
         (EVENTS, NOTHING, EVENTS),
-        (FIXED, (6, None, None, None, None), ScalingPolicy.fixed(6)),
-        (EVENTS, (6, None, None, None, None), ScalingPolicy.fixed(6)),
-        (FIXED, (None, 10, None, None, None), ScalingPolicy.by_events(10, 2, 1)),
-        (EVENTS, (None, 10, None, None, None), ScalingPolicy.by_events(10, 3, 2)),
-        (EVENTS, (None, None, 10, None, 7), ScalingPolicy.by_kbytes(10, 3, 7)),
-        (EVENTS, (None, None, None, 5, None), ScalingPolicy.by_events(1000, 5, 2)),
-        (KBYTES, (None, None, None, None, 9), ScalingPolicy.by_kbytes(500, 4, 9)),
+        (FIXED, ScalingOptions(segments=6), ScalingPolicy.fixed(6)),
+        (EVENTS, ScalingOptions(segments=6), ScalingPolicy.fixed(6)),
+        (FIXED, ScalingOptions(event_rate=10), ScalingPolicy.by_events(10, 2, 1)),
+        (EVENTS, ScalingOptions(event_rate=10), ScalingPolicy.by_events(10, 3, 2)),
+        (EVENTS, ScalingOptions(kb_rate=10, minimum=7), ScalingPolicy.by_kbytes(10, 3, 7)),
+        (EVENTS, ScalingOptions(factor=5), ScalingPolicy.by_events(1000, 5, 2)),
+        (KBYTES, ScalingOptions(minimum=9), ScalingPolicy.by_kbytes(500, 4, 9)),
     ],
 )
-def test_scaling(present: ScalingPolicy, options: tuple[int | None, ...], wanted: ScalingPolicy) -> None:
-    assert changed_scaling(present, *options) == wanted  # type: ignore[call-arg]  # five options
+def test_scaling(present: ScalingPolicy, options: ScalingOptions, wanted: ScalingPolicy) -> None:
+    assert options.changed(present) == wanted
 
 
 @pytest.mark.parametrize(
     ("present", "options"),
     [
-        (FIXED, (None, None, None, 2, None)),
-        (FIXED, (None, None, None, None, 2)),
-        (EVENTS, (6, None, None, None, 2)),
-        (EVENTS, (6, 10, None, None, None)),
-        (EVENTS, (None, 10, 10, None, None)),
+        (FIXED, ScalingOptions(factor=2)),
+        (FIXED, ScalingOptions(minimum=2)),
+        (EVENTS, ScalingOptions(segments=6, minimum=2)),
+        (EVENTS, ScalingOptions(segments=6, event_rate=10)),
+        (EVENTS, ScalingOptions(event_rate=10, kb_rate=10)),
     ],
 )
-def test_options_that_do_not_go_together(present: ScalingPolicy, options: tuple[int | None, ...]) -> None:
+def test_options_that_do_not_go_together(present: ScalingPolicy, options: ScalingOptions) -> None:
     with pytest.raises(typer.BadParameter):
-        changed_scaling(present, *options)  # type: ignore[call-arg]  # five options
+        options.changed(present)
 
 
 def test_retention() -> None:

@@ -59,7 +59,7 @@ async def measure_ingest(
     warm_up_s: float,
     batch_events: int,
     window_bytes: int,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> list[Row]:
     """Rows of all cases."""
     rows: list[Row] = []
@@ -67,10 +67,10 @@ async def measure_ingest(
     try:
         created = await context.controller.create_scope(SCOPE)
         for load in loads(batch_events, window_bytes):
-            tell(load.name)
+            report(load.name)
             async with temporary_stream(context, load.segments) as stream:
-                rows += await _throughput(context, target, stream, load, seconds, warm_up_s)
-        tell("100 B, one at a time")
+                rows += await _throughput(context, target, stream, load, seconds=seconds, warm_up_s=warm_up_s)
+        report("100 B, one at a time")
         async with temporary_stream(context, 1) as stream:
             rows += await _one_at_a_time(context, stream, seconds, warm_up_s)
         if created:
@@ -140,7 +140,7 @@ class _Run:
 
 
 async def _throughput(
-    context: ClientContext, target: Target, stream: StreamName, load: Load, seconds: float, warm_up_s: float
+    context: ClientContext, target: Target, stream: StreamName, load: Load, *, seconds: float, warm_up_s: float
 ) -> list[Row]:
     loop = asyncio.get_running_loop()
     async with EventWriter(context, stream) as writer:

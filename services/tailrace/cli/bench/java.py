@@ -34,7 +34,7 @@ def read_cases(rate_per_s: int) -> dict[str, str]:
     }
 
 
-async def measure_java(target: Target, cases: Mapping[str, str], tell: Callable[[str], None]) -> list[Row]:
+async def measure_java(target: Target, cases: Mapping[str, str], report: Callable[[str], None]) -> list[Row]:
     """Rows of the cases. Each takes about 12 s and warms up first, in a Java process of its own.
 
     Raises:
@@ -43,7 +43,7 @@ async def measure_java(target: Target, cases: Mapping[str, str], tell: Callable[
     class_path = await _prepare()
     rows: list[Row] = []
     for name, case in cases.items():
-        tell(f"{case}, Java client")
+        report(f"{case}, Java client")
         command = ("java", "-Xmx1g", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", class_path)
         output = await _output(*command, "io.tailrace.compat.Main", "bench", target.controller, name)
         rows += rows_of(case, json.loads(output.splitlines()[-1]))

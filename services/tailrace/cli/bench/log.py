@@ -57,7 +57,7 @@ async def measure_log(
     *,
     seconds: float,
     warm_up_s: float,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> list[Row]:
     """Rows of the file log and, when `tier2` names a store, of the object log in a folder of its own there.
 
@@ -70,9 +70,9 @@ async def measure_log(
         disk = RealDisk()
         stack.callback(disk.close)
         make = partial(FileLog, disk, f"{name}/log", 1)
-        rows = await _measure("tailrace file log", make, seconds, warm_up_s, tell)
+        rows = await _measure("tailrace file log", make, seconds, warm_up_s, report)
         if store is not None:
-            rows += await _measure("tailrace object log", partial(ObjectLog, store, 1), seconds, warm_up_s, tell)
+            rows += await _measure("tailrace object log", partial(ObjectLog, store, 1), seconds, warm_up_s, report)
         return rows
 
 
@@ -90,12 +90,12 @@ async def _own_folder(tier2: str, s3_endpoint: str | None) -> AsyncIterator[Obje
 
 
 async def _measure(
-    system: str, make: Callable[[], DurableLog], seconds: float, warm_up_s: float, tell: Callable[[str], None]
+    system: str, make: Callable[[], DurableLog], seconds: float, warm_up_s: float, report: Callable[[str], None]
 ) -> list[Row]:
     rows: list[Row] = []
     acknowledged = 0
     for epoch, load in enumerate(LOADS, start=1):
-        tell(f"{system}, {load.name}")
+        report(f"{system}, {load.name}")
         log = make()
         await log.open(epoch, os.urandom(16))
         if log.next_sequence != acknowledged:

@@ -41,7 +41,7 @@ async def measure_read(
     warm_up_s: float,
     rate_per_s: int,
     catch_up_bytes: int,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> list[Row]:
     """Rows of all cases; reading from Tier 2 needs a server of our own, which is restarted for it."""
     rows: list[Row] = []
@@ -49,14 +49,16 @@ async def measure_read(
     try:
         created = await context.controller.create_scope(SCOPE)
         case = f"{EVENT_BYTES} B, tail, {rate_per_s:,} events/s"
-        tell(case)
+        report(case)
         async with temporary_stream(context, 1) as stream:
-            rows += await _tail(context, target, stream, case, rate_per_s, seconds, warm_up_s)
-        tell("catch-up from the cache")
+            rows += await _tail(
+                context, target, stream, case, rate_per_s=rate_per_s, seconds=seconds, warm_up_s=warm_up_s
+            )
+        report("catch-up from the cache")
         stream, events = await _fill(context, catch_up_bytes)
         rows += await _catch_up(context, target, stream, events, "1 KB, catch-up from the cache")
         if target.process is not None and target.admin is not None:
-            tell("catch-up from Tier 2")
+            report("catch-up from Tier 2")
             await flush_all(target.admin)
             await context.close()
             await target.restart()
@@ -96,6 +98,7 @@ async def _tail(
     target: Target,
     stream: StreamName,
     case: str,
+    *,
     rate_per_s: int,
     seconds: float,
     warm_up_s: float,

@@ -119,7 +119,11 @@ class _World:
 
 
 async def measure_recovery(
-    folder: Path | None, log_bytes: int, repeats: int, tell: Callable[[str], None], shapes: Sequence[LogShape] = SHAPES
+    folder: Path | None,
+    log_bytes: int,
+    repeats: int,
+    report: Callable[[str], None],
+    shapes: Sequence[LogShape] = SHAPES,
 ) -> list[Row]:
     """Rows of each shape: a log of about `log_bytes`, recovered `repeats` times, the best of which counts.
 
@@ -130,7 +134,7 @@ async def measure_recovery(
     disk = RealDisk()
     try:
         for shape in shapes:
-            tell(shape.name)
+            report(shape.name)
             with tempfile.TemporaryDirectory(prefix="tailrace-bench-", dir=folder) as name:
                 # What was written without Tier 2 must fit the cache; so must what is recovered.
                 world = _World(f"{name}/log", disk, 2 * log_bytes + limits.CACHE_MIN_BYTES)

@@ -83,9 +83,9 @@ def ingest(
         options = own_options(log, tier2, s3_endpoint)
         async with bench_target(await _server(controller), folder, options) as target:
             if client is Client.JAVA:
-                return await measure_java(target, INGEST_CASES, _tell)
+                return await measure_java(target, INGEST_CASES, _note_case)
             return await measure_ingest(
-                target, seconds=seconds, warm_up_s=warm_up, batch_events=batch, window_bytes=window, tell=_tell
+                target, seconds=seconds, warm_up_s=warm_up, batch_events=batch, window_bytes=window, report=_note_case
             )
 
     _report("ingest", run(work()), json, plot)
@@ -114,9 +114,9 @@ def read(
 
         async with bench_target(await _server(controller), folder) as target:
             if client is Client.JAVA:
-                return await measure_java(target, read_cases(rate), _tell)
+                return await measure_java(target, read_cases(rate), _note_case)
             return await measure_read(
-                target, seconds=seconds, warm_up_s=warm_up, rate_per_s=rate, catch_up_bytes=catch_up, tell=_tell
+                target, seconds=seconds, warm_up_s=warm_up, rate_per_s=rate, catch_up_bytes=catch_up, report=_note_case
             )
 
     _report("read", run(work()), json, plot)
@@ -166,7 +166,7 @@ def durable_log(
     async def work() -> list[Row]:
         from tailrace.cli.bench.log import measure_log
 
-        return await measure_log(folder, tier2, s3_endpoint, seconds=seconds, warm_up_s=warm_up, tell=_tell)
+        return await measure_log(folder, tier2, s3_endpoint, seconds=seconds, warm_up_s=warm_up, report=_note_case)
 
     _report("log", run(work()), json, plot)
 
@@ -188,7 +188,7 @@ def recovery(
     from tailrace.common.logs import configure_logs
 
     configure_logs(logging.ERROR)  # the containers run in this process
-    _report("recovery", run(measure_recovery(folder, log, repeats, _tell)), json, plot)
+    _report("recovery", run(measure_recovery(folder, log, repeats, _note_case)), json, plot)
 
 
 async def _server(controller: str | None) -> str | None:
@@ -199,7 +199,7 @@ async def _server(controller: str | None) -> str | None:
     return chosen
 
 
-def _tell(case: str) -> None:
+def _note_case(case: str) -> None:
     note(f"measuring {case}")
 
 

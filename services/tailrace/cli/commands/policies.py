@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import typer
@@ -48,41 +50,47 @@ RetentionSizeOption = Annotated[
 ]
 
 
-def scaling_policy(
-    segments: int | None, event_rate: int | None, kb_rate: int | None, factor: int | None, minimum: int | None
-) -> ScalingPolicy:
-    """The one policy that the options describe; contradictions are a wrong command line."""
-    given = [value for value in (segments, event_rate, kb_rate) if value is not None]
-    if len(given) > 1:
-        raise typer.BadParameter("--segments, --event-rate and --kb-rate exclude each other")
-    if event_rate is not None:
-        return ScalingPolicy.by_events(event_rate, factor or _DEFAULT_FACTOR, minimum or 1)
-    if kb_rate is not None:
-        return ScalingPolicy.by_kbytes(kb_rate, factor or _DEFAULT_FACTOR, minimum or 1)
-    if factor is not None or minimum is not None:
-        raise typer.BadParameter("--factor and --min belong to --event-rate or --kb-rate")
-    return ScalingPolicy.fixed(segments or 1)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingOptions:
+    """The options of one command that describe a scaling policy; None is an option that was not given."""
 
+    segments: int | None = None
+    event_rate: int | None = None
+    kb_rate: int | None = None
+    factor: int | None = None
+    minimum: int | None = None
 
-def changed_scaling(
-    present: ScalingPolicy,
-    segments: int | None,
-    event_rate: int | None,
-    kb_rate: int | None,
-    factor: int | None,
-    minimum: int | None,
-) -> ScalingPolicy:
-    """The policy after an update: what is not said of a rate policy stays; contradictions are a wrong command line."""
-    rates = present.kind is not ScaleType.FIXED
-    if rates and segments is None:
-        if event_rate is None and kb_rate is None and (factor or minimum):
-            event_rate = present.target_rate if present.kind is ScaleType.BY_RATE_IN_EVENTS else None
-            kb_rate = present.target_rate if present.kind is ScaleType.BY_RATE_IN_KBYTES else None
-        factor = factor or present.scale_factor
-        minimum = minimum or present.min_segments
-    if segments is None and event_rate is None and kb_rate is None and (rates or not (factor or minimum)):
-        return present
-    return scaling_policy(segments, event_rate, kb_rate, factor, minimum)
+    def policy(self) -> ScalingPolicy:
+        """Return the policy that the options describe. Raises BadParameter for options that exclude each other."""
+        given = [value for value in (self.segments, self.event_rate, self.kb_rate) if value is not None]
+        if len(given) > 1:
+            raise typer.BadParameter("--segments, --event-rate and --kb-rate exclude each other")
+        if self.event_rate is not None:
+            return ScalingPolicy.by_events(self.event_rate, self.factor or _DEFAULT_FACTOR, self.minimum or 1)
+        if self.kb_rate is not None:
+            return ScalingPolicy.by_kbytes(self.kb_rate, self.factor or _DEFAULT_FACTOR, self.minimum or 1)
+        if self.factor is not None or self.minimum is not None:
+            raise typer.BadParameter("--factor and --min need --event-rate or --kb-rate")
+        return ScalingPolicy.fixed(self.segments or 1)
+
+    def changed(self, present: ScalingPolicy) -> ScalingPolicy:
+        """Return the policy after an update: options that were not given keep the values of a rate policy.
+
+        Raises BadParameter for options that contradict each other.
+        """
+        options = self
+        rates = present.kind is not ScaleType.FIXED
+        if self.segments is None and self.event_rate is None and self.kb_rate is None:
+            if not self.factor and not self.minimum:
+                return present
+            if rates:
+                name = "event_rate" if present.kind is ScaleType.BY_RATE_IN_EVENTS else "kb_rate"
+                options = dataclasses.replace(self, **{name: present.target_rate})
+        if rates and self.segments is None:
+            options = dataclasses.replace(
+                options, factor=self.factor or present.scale_factor, minimum=self.minimum or present.min_segments
+            )
+        return options.policy()
 
 
 def changed_retention(

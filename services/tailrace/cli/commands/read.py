@@ -13,8 +13,6 @@ from tailrace.cli.commands.arguments import StreamArgument, duration_ms, positio
 from tailrace.cli.session import connected, run
 from tailrace.cli.settings import SETTINGS, ControllerOption
 from tailrace.cli.values import HEAD
-from tailrace.client.model import StreamName
-from tailrace.common.stream_cut import StreamCut
 
 
 def read(
@@ -44,27 +42,18 @@ def read(
     """Print events, one a line: what is there now, or with --follow what comes too."""
     begin = position(start) if start is not None else None
     idle_ms = duration_ms(idle)
-    run(_work(SETTINGS.choose_controller(controller), stream, group, begin, follow, limit, idle_ms, json))
-
-
-async def _work(
-    controller: str,
-    stream: StreamName,
-    group: str | None,
-    begin: str | StreamCut | None,
-    follow: bool,
-    limit: int | None,
-    idle_ms: int,
-    json: bool,
-) -> None:
-    from tailrace.cli.reading import read_with_group, read_with_temporary_group
-
     write = _write_json if json else _write_plain
-    async with connected(controller) as client:
-        if group is None:
-            await read_with_temporary_group(client, stream, begin or HEAD, write, follow=follow, limit=limit)
-        else:
-            await read_with_group(client, stream, group, begin, write, follow=follow, limit=limit, idle_ms=idle_ms)
+
+    async def work() -> None:
+        from tailrace.cli.reading import read_with_group, read_with_temporary_group
+
+        async with connected(SETTINGS.choose_controller(controller)) as client:
+            if group is None:
+                await read_with_temporary_group(client, stream, begin or HEAD, write, follow=follow, limit=limit)
+            else:
+                await read_with_group(client, stream, group, begin, write, follow=follow, limit=limit, idle_ms=idle_ms)
+
+    run(work())
 
 
 def _write_plain(segment: str, offset: int, events: list[bytes]) -> None:

@@ -16,13 +16,12 @@ from tailrace.cli.commands.policies import (
     MinimumOption,
     RetentionSizeOption,
     RetentionTimeOption,
+    ScalingOptions,
     SegmentsOption,
     changed_retention,
-    changed_scaling,
     changed_tags,
     config_fields,
     retention_policy,
-    scaling_policy,
 )
 from tailrace.cli.output import print_fields, print_json, print_line, print_table, progress_bar
 from tailrace.cli.session import connected, run
@@ -58,8 +57,9 @@ def create(
     """Create a stream; of one segment unless told otherwise, a rate policy with factor 2."""
     check_scope_name(stream.scope)
     check_stream_name(stream.stream)
+    options = ScalingOptions(segments=segments, event_rate=event_rate, kb_rate=kb_rate, factor=factor, minimum=minimum)
     config = StreamConfig(
-        scaling=scaling_policy(segments, event_rate, kb_rate, factor, minimum),
+        scaling=options.policy(),
         retention=retention_policy(retention_time, retention_size),
         tags=tuple(tag or ()),
     )
@@ -90,14 +90,15 @@ def update(
     ] = None,
 ) -> None:
     """Change policies and tags; what is not said stays. A policy that asks for other segments scales the stream."""
-    asked = (segments, event_rate, kb_rate, factor, minimum, retention_time, retention_size, add_tag, remove_tag)
-    if not no_retention and all(option in (None, []) for option in asked):
+    options = ScalingOptions(segments=segments, event_rate=event_rate, kb_rate=kb_rate, factor=factor, minimum=minimum)
+    others = (retention_time, retention_size, add_tag, remove_tag)
+    if not no_retention and options == ScalingOptions() and all(option in (None, []) for option in others):
         raise typer.BadParameter("say what is to change")
 
     def changed(present: StreamConfig) -> StreamConfig:
         return msgspec.structs.replace(
             present,
-            scaling=changed_scaling(present.scaling, segments, event_rate, kb_rate, factor, minimum),
+            scaling=options.changed(present.scaling),
             retention=changed_retention(present.retention, retention_time, retention_size, no_retention),
             tags=changed_tags(present.tags, add_tag or (), remove_tag or ()),
         )
@@ -230,7 +231,9 @@ def scale(
 
     async def work() -> list[SegmentRange]:
         async with connected(SETTINGS.choose_controller(controller)) as client:
-            return await scale_stream(client, stream, segments, split or [], merge or [], deadline_s)
+            return await scale_stream(
+                client, stream, count=segments, splits=split or [], merges=merge or [], deadline_s=deadline_s
+            )
 
     with progress_bar(f"scaling {stream}", None):
         active = run(work())

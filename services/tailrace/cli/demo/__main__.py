@@ -25,7 +25,7 @@ from rich.text import Text
 
 from tailrace.cli.demo.flights import Flight, cache_folder, fetch_archive, read_events
 from tailrace.cli.demo.report import how_to_connect, summary
-from tailrace.cli.demo.run import READERS, run_course
+from tailrace.cli.demo.run import READERS, run_demo
 from tailrace.cli.demo.server import ServerProcess
 from tailrace.cli.main import one_line
 from tailrace.cli.session import cancel_on
@@ -40,7 +40,7 @@ class CountColumn(ProgressColumn):
         return Text() if task.total is None else Text(f"{int(task.completed):,} of {int(task.total):,}")
 
 
-class RichShow:
+class RichDisplay:
     """Progress bars: events acknowledged, and read by each reader."""
 
     def __init__(self, progress: Progress, total: int) -> None:
@@ -67,7 +67,13 @@ def _load(console: Console, limit: int) -> list[Flight]:
 
 
 async def _demo(
-    console: Console, data: Path, events: Sequence[Flight], ends: bool, as_json: bool, ended: list[signal.Signals]
+    console: Console,
+    data: Path,
+    events: Sequence[Flight],
+    *,
+    ends: bool,
+    as_json: bool,
+    ended: list[signal.Signals],
 ) -> int:
     """The demo; a signal that ends it is put into `ended`."""
     server = ServerProcess(data)
@@ -81,7 +87,7 @@ async def _demo(
     )
     try:
         with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-            figures = await run_course(events, server, data, RichShow(progress, len(events)))
+            figures = await run_demo(events, server, data, RichDisplay(progress, len(events)))
         if as_json:
             sys.stdout.write(json.dumps(figures.as_json()) + "\n")
             sys.stdout.flush()
@@ -117,7 +123,7 @@ def demo(
     console = Console(stderr=as_json)
     ended: list[signal.Signals] = []
     try:
-        code = asyncio.run(_demo(console, data, _load(console, limit), ends, as_json, ended))
+        code = asyncio.run(_demo(console, data, _load(console, limit), ends=ends, as_json=as_json, ended=ended))
     except asyncio.CancelledError:
         raise typer.Exit(128 + ended[0]) from None
     except Exception as error:

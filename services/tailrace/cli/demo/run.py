@@ -1,4 +1,4 @@
-"""The demo's course: write and tail a stream, kill the server midway, bring it back, check what arrived."""
+"""The demo's progress: write and tail a stream, kill the server midway, bring it back, check what arrived."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SHOW_INTERVAL_S: Final = 0.1
 ADMIN_DEADLINE_S: Final = 10.0
 
 
-class Show(Protocol):
+class Display(Protocol):
     """Shows how far the run is."""
 
     def stage(self, text: str) -> None:
@@ -56,7 +56,7 @@ class Show(Protocol):
 
 
 @dataclass(slots=True)
-class _Course:
+class _Progress:
     """What has happened so far."""
 
     check: DeliveryCheck
@@ -100,30 +100,38 @@ class _Course:
         return quiet_s > (QUIET_S if self.check.distinct == self.total else STALL_S)
 
 
-async def run_course(events: Sequence[Flight], server: ServerProcess, data: Path, show: Show) -> Figures:
+async def run_demo(events: Sequence[Flight], server: ServerProcess, data: Path, display: Display) -> Figures:
     """Runs everything against a server that is started here, over the folder `data`, and still runs at the end."""
-    show.stage("starting the server")
+    display.stage("starting the server")
     endpoints = await server.start()
     context = ClientContext(endpoints.controller)
     try:
         loop = asyncio.get_running_loop()
         stream = StreamName(SCOPE, f"flights-{datetime.datetime.now():%Y%m%d-%H%M%S}")
-        course = _Course(DeliveryCheck(events), len(events), last_arrival_s=loop.time())
-        course.room.set()
+        progress = _Progress(DeliveryCheck(events), len(events), last_arrival_s=loop.time())
+        progress.room.set()
         readers = await _prepare(context, stream)
-        show.stage(f"streaming through {stream}")
+        display.stage(f"streaming through {stream}")
         started_s = loop.time()
-        async with beside(_watch(course, show)):
+        async with beside(_watch(progress, display)):
             outage, written_s, *_ = await all_of(
-                _kill_midway(server, course, show),
-                _write(context, stream, events, course),
-                *(_read(reader, number, course) for number, reader in enumerate(readers)),
+                _kill_midway(server, progress, display),
+                _write(context, stream, events, progress),
+                *(_read(reader, number, progress) for number, reader in enumerate(readers)),
             )
-        show.stage("done")
-        show.progress(course.acknowledged, course.read)
+        display.stage("done")
+        display.progress(progress.acknowledged, progress.read)
         assert server.endpoints is not None
         tiers = await _tiers(server.endpoints.admin, data)
-        return _figures(str(stream), events, course, written_s - started_s, started_s, outage, tiers)
+        return _figures(
+            str(stream),
+            events,
+            progress,
+            writing_s=written_s - started_s,
+            started_s=started_s,
+            outage=outage,
+            tiers=tiers,
+        )
     finally:
         await context.close()
 
@@ -131,26 +139,27 @@ async def run_course(events: Sequence[Flight], server: ServerProcess, data: Path
 def _figures(
     stream: str,
     events: Sequence[Flight],
-    course: _Course,
+    progress: _Progress,
+    *,
     writing_s: float,
     started_s: float,
     outage: tuple[int, float],
     tiers: Tiers,
 ) -> Figures:
-    ordered = sorted(course.latencies_s)
+    ordered = sorted(progress.latencies_s)
     return Figures(
         stream=stream,
         events=len(events),
         payload_bytes=sum(len(event.data) for event in events),
         writing_s=writing_s,
-        reading_s=course.last_arrival_s - started_s,
+        reading_s=progress.last_arrival_s - started_s,
         acknowledgement_p50_ms=percentile(ordered, 0.5) * 1000,
         acknowledgement_p99_ms=percentile(ordered, 0.99) * 1000,
-        read_by=tuple(course.read),
+        read_by=tuple(progress.read),
         killed_after=outage[0],
         outage_s=outage[1],
         tiers=tiers,
-        verdict=course.check.verdict(),
+        verdict=progress.check.verdict(),
     )
 
 
@@ -180,48 +189,48 @@ async def _prepare(context: ClientContext, stream: StreamName) -> list[EventRead
     return readers
 
 
-async def _watch(course: _Course, show: Show) -> None:
+async def _watch(progress: _Progress, display: Display) -> None:
     while True:
-        show.progress(course.acknowledged, course.read)
+        display.progress(progress.acknowledged, progress.read)
         await asyncio.sleep(SHOW_INTERVAL_S)
 
 
-async def _write(context: ClientContext, stream: StreamName, events: Sequence[Flight], course: _Course) -> float:
+async def _write(context: ClientContext, stream: StreamName, events: Sequence[Flight], progress: _Progress) -> float:
     """Writes all events; returns when the last one was acknowledged, by the loop's clock."""
     loop = asyncio.get_running_loop()
     async with EventWriter(context, stream) as writer:
         for start in range(0, len(events), BURST_EVENTS):
-            await course.room.wait()
+            await progress.room.wait()
             await writer.ready()
             sent_s = loop.time()
             for event in events[start : start + BURST_EVENTS]:
                 future = writer.write_event(event.data, event.key)
-                course.sent()
-                future.add_done_callback(functools.partial(course.done, sent_s))
+                progress.sent()
+                future.add_done_callback(functools.partial(progress.done, sent_s))
         await writer.flush()
     return loop.time()
 
 
-async def _read(reader: EventReader, number: int, course: _Course) -> None:
+async def _read(reader: EventReader, number: int, progress: _Progress) -> None:
     try:
-        while not course.finished():
+        while not progress.finished():
             batch = await reader.read_batch(READ_BATCH_EVENTS, READ_TIMEOUT_MS)
             if batch is not None:
-                course.arrived(number, batch.events)
+                progress.arrived(number, batch.events)
     finally:
         await tidy_up(reader.close())
 
 
-async def _kill_midway(server: ServerProcess, course: _Course, show: Show) -> tuple[int, float]:
+async def _kill_midway(server: ServerProcess, progress: _Progress, display: Display) -> tuple[int, float]:
     """Kills the server when half of the events are acknowledged, and starts it again.
 
     Returns how many were acknowledged then, and for how long nothing served.
     """
-    await course.half_way.wait()
+    await progress.half_way.wait()
     loop = asyncio.get_running_loop()
-    killed_after, killed_s = course.acknowledged, loop.time()
-    show.stage("the server was killed; starting it again")
+    killed_after, killed_s = progress.acknowledged, loop.time()
+    display.stage("the server was killed; starting it again")
     await server.kill()
     await server.start()
-    show.stage("the server is back; streaming")
+    display.stage("the server is back; streaming")
     return killed_after, loop.time() - killed_s

@@ -53,14 +53,14 @@ class OwnerCalls(Caller):
         reply = await self._call("describeStream", request, pb.StreamDescription)
         check_status(reply, f"stream {stream}", {"STREAM_NOT_FOUND": _no_stream})
         return StreamDescription(
-            config_of(reply.config),
-            reply.owner,
-            reply.incarnation,
-            reply.state,
-            reply.epoch,
-            reply.segments,
-            reply.headBytes,
-            reply.tailBytes,
+            config=config_of(reply.config),
+            owner=reply.owner,
+            incarnation=reply.incarnation,
+            state=reply.state,
+            epoch=reply.epoch,
+            segments=reply.segments,
+            head_bytes=reply.headBytes,
+            tail_bytes=reply.tailBytes,
         )
 
     async def claim_stream(self, stream: StreamName, incarnation: int, owner: str, *, expected: str = "") -> None:

@@ -32,7 +32,7 @@ LOCAL_CALL = Call()
 """A call from inside the process."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Core:
     """What the servicers answer from."""
 
@@ -44,5 +44,5 @@ class Core:
     scopes: ScopeManager
     cuts: CutReader
     containers: ContainerMap
-    endpoints: list[tuple[str, int]]
+    endpoints: list[tuple[str, int]] = field(default_factory=list)
     """Where controllers are reached, for discovery; filled when the server knows its port."""

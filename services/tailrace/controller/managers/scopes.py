@@ -36,6 +36,7 @@ class ScopeManager:
         context: WorkflowContext,
         entities: EntityDriver,
         driver: StreamDriver,
+        *,
         streams: StreamManager,
         groups: ReaderGroupManager,
         tables: TableManager,

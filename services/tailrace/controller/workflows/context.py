@@ -33,7 +33,7 @@ class ControllerConfig:
     """How long a stream's task outlives its last work."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowContext:
     """Stores, segments, time and randomness for the steps."""
 
