@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tailrace.common import limits
-from tailrace.controller.metadata import PENDING_TABLE
 from tailrace.controller.metadata.metadata_store import PENDING_TABLE
 from tailrace.rpc import controller_pb2 as pb
 
