@@ -129,8 +129,7 @@ class StreamSystem:
 
     def signal_worker(self, worker: Worker, signal_name: str) -> int:
         """Send a signal to a worker process; returns its process id."""
-        workers = json.loads(self.kube.python(worker.pod, ASK_WORKERS))
-        pid = next(int(item["pid"]) for item in workers if item["worker"] == worker.number)
+        pid = next(int(item["pid"]) for item in self.workers(worker.pod) if item["worker"] == worker.number)
         self.signal_process(worker.pod, pid, signal_name)
         return pid
 
@@ -158,6 +157,11 @@ class StreamSystem:
             "--patch",
             '[{"op": "remove", "path": "/status"}]',
         )
+
+    def workers(self, pod: str) -> list[dict[str, Any]]:
+        """What the main process of a segment store pod knows of each of its workers. Raises KubeError."""
+        found: list[dict[str, Any]] = json.loads(self.kube.python(pod, ASK_WORKERS))
+        return found
 
     def restarts(self) -> dict[str, int]:
         """How often each pod's containers were started again."""
