@@ -1,6 +1,6 @@
 """Native extensions only: everything else about the distribution is in pyproject.toml.
 
-TAILRACE_STRICT_BUILD=1 turns compiler and Cython warnings into errors (lint and CI).
+TAILRACE_STRICT_BUILD=1 turns compiler and Cython warnings into errors (lint; in CI every build).
 TAILRACE_SANITIZE=address,undefined builds with those sanitizers (``make sanitize``; never in place).
 """
 
@@ -37,7 +37,7 @@ extensions = [
     for source in sorted((ROOT / KERNEL).glob("*.pyx"))
 ]
 
-# A strict build translates anew, apart from the usual one: warnings come with the translation, not with its result.
+# A strict build keeps translations of its own: each of them was made without a warning, or it was not made.
 build_dir = "build/cython-strict" if STRICT else "build/cython"
 
-setup(ext_modules=cythonize(extensions, language_level=3, build_dir=build_dir, force=STRICT))
+setup(ext_modules=cythonize(extensions, language_level=3, build_dir=build_dir))

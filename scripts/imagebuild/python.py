@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from configparser import ConfigParser
 from pathlib import Path
@@ -113,6 +114,7 @@ def build_wheel(repository: Path, build: Path) -> Path:
     library, output = build / "lib", build / "wheel"
     kernel = {path.stem for path in (repository / "services/tailrace/kernel").glob("*.pyx")}
     forget_removed(library, kernel)
+    take_built(repository / "services/tailrace/kernel", library / "tailrace/kernel", kernel)
     for folder in (output, build / "unpacked"):
         shutil.rmtree(folder, ignore_errors=True)
     command = [sys.executable, "setup.py", "--quiet", "build", "--build-lib", str(library)]
@@ -128,6 +130,16 @@ def forget_removed(library: Path, kernel: set[str]) -> None:
     for path in library.rglob("*"):
         if path.is_file() and not (path.suffix == ".so" and path.name.partition(".")[0] in kernel):
             path.unlink()
+
+
+def take_built(built: Path, library: Path, kernel: set[str]) -> None:
+    """Copy native modules that were built in place, with their times: setup.py builds what is older than its source."""
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    library.mkdir(parents=True, exist_ok=True)
+    for name in sorted(kernel):
+        module, target = built / f"{name}{suffix}", library / f"{name}{suffix}"
+        if module.exists() and not (target.exists() and target.stat().st_mtime >= module.stat().st_mtime):
+            shutil.copy2(module, target)
 
 
 def version_of(wheel: Path) -> str:

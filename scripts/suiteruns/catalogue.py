@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from pathlib import Path
 
 from suiteruns.scheduler import Job
@@ -18,7 +19,7 @@ WAITS = 0.4
 """Cores of a suite that mostly waits: for servers to start, for leases to lapse, for a cluster."""
 MOUNTS = frozenset({"mounts"})
 """What mounts, or compares what is mounted on the host."""
-CLUSTER = frozenset({"cluster", *MOUNTS})
+CLUSTER = frozenset({"cluster"})
 """The local Kubernetes cluster, which also changes settings of the host's kernel."""
 
 
@@ -35,7 +36,7 @@ class Plan:
     day: datetime.date
     """Chooses what has its turn today."""
     extras: bool = False
-    """Whether the short form is to have today's part of what only the long form has."""
+    """Whether the short form is to have today's part of what only the long form has on Kubernetes."""
     cached_spec: bool = False
     """Whether an unchanged specification that was checked before counts as checked."""
     local_cluster: bool = True
@@ -51,8 +52,8 @@ class Plan:
 class Suite:
     """Tests in one folder below tests/.
 
-    ``share``: how pytest-xdist gives tests to its workers; empty: one process. Tests of a file stay together
-    (``loadfile``) where a server belongs to the file.
+    ``share``: how pytest-xdist gives tests to its workers; empty: one process. ``bounds``: patterns of files that
+    measure how long clients wait, and fail when it is too long: they run after the others, alone.
     """
 
     name: str
@@ -60,8 +61,10 @@ class Suite:
     cores: float = 1.0
     share: str = ""
     takes: frozenset[str] = frozenset()
-    alone: bool = False
     later_than: tuple[str, ...] = ()
+    bounds: tuple[str, ...] = ()
+    limits: bool = True
+    """Whether a test may take as long as pytest's own limits say, and no longer."""
 
 
 MINIO, PYTHON_CLIENT, JAVA_CLIENT, TLC = "MinIO server", "Python client", "Java client", "TLC"
@@ -78,21 +81,33 @@ PREPARATIONS = {
 }
 """What takes longer to build or download than a test may last is made ready once, before the suites that need it."""
 
-# In the order in which they are started: long ones first, so that short ones fill the gaps in the end.
+KUBERNETES, FAULT = "e2e/kubernetes", "e2e/kubernetes/fault"
+
+# In the order in which they are started: what waits and takes long first, what keeps all cores busy last.
 SUITES = (
-    Suite("crash", (MINIO, JAVA_CLIENT, PYTHON_CLIENT), cores=1.0, takes=MOUNTS),
-    Suite("unit", share="worksteal"),
-    Suite("e2e/pods", (MINIO,), cores=1.0),
-    Suite("simulation", share="worksteal"),
-    Suite("cli", (MINIO,), cores=1.0),
+    Suite("e2e/cluster", (LOCAL_CLUSTER,), cores=WAITS, takes=CLUSTER | MOUNTS),
+    Suite(
+        KUBERNETES,
+        (IMAGES,),
+        takes=CLUSTER,
+        later_than=("e2e/cluster",),
+        bounds=(
+            *("test_failover.py", "test_upgrade.py", "test_uninstall.py", "test_namespace_deletion.py"),
+            *("test_many_resources.py", "test_memory_bound.py"),
+        ),
+        limits=False,
+    ),
+    Suite("crash", (MINIO, JAVA_CLIENT, PYTHON_CLIENT), takes=MOUNTS),
+    Suite("e2e/pods", (MINIO,), bounds=("test_*.py",)),
+    Suite("cli", (MINIO,)),
+    Suite("compat/java", (JAVA_CLIENT,)),
+    Suite("e2e/local", (JAVA_CLIENT,)),
     Suite("compat/python", (PYTHON_CLIENT,), cores=WAITS),
-    Suite("compat/java", (JAVA_CLIENT,), cores=1.0),
-    Suite("contract", (MINIO,), cores=1.0),
+    Suite("images", (IMAGES,), takes=MOUNTS),
     Suite("compat/wire", cores=WAITS),
-    Suite("e2e/local", (JAVA_CLIENT,), cores=1.0),
-    Suite("images", (IMAGES,), cores=1.0, takes=MOUNTS),
-    Suite("e2e/cluster", (LOCAL_CLUSTER,), cores=WAITS, takes=CLUSTER),
-    Suite("e2e/kubernetes", (IMAGES,), alone=True, takes=CLUSTER, later_than=("e2e/cluster",)),
+    Suite("contract", (MINIO,)),
+    Suite("simulation", share="worksteal"),
+    Suite("unit", share="worksteal"),
 )
 COMMANDS = ("lint", "sanitize", "spec")
 """Suites that are no folder of tests."""
@@ -134,42 +149,85 @@ def jobs(names: Sequence[str], plan: Plan) -> list[Job]:
 
 
 def _suites(plan: Plan) -> Iterator[Job]:
-    yield Job("lint", ("make", "lint"), suite="lint", cores=1.0)
-    yield Job("sanitize", ("make", "sanitize"), suite="sanitize", cores=1.0)
+    yield Job("lint", ("make", "lint"), suite="lint")
+    yield Job("sanitize", ("make", "sanitize"), suite="sanitize")
+    for suite in SUITES:
+        files = {path.name for path in (REPOSITORY / "tests" / suite.name).glob("test_*.py")}
+        bounds = {file for file in files if any(fnmatch(file, pattern) for pattern in suite.bounds)}
+        if files != bounds:
+            yield _by_pytest(suite.name, suite, plan, without=bounds)
+        if bounds:
+            yield _by_pytest(f"{suite.name}/bounds", suite, plan, without=files - bounds, alone=True)
+    if plan.extras:
+        yield _fault(plan)
     yield _seeds(plan)
     yield _bugs(plan)
-    for suite in SUITES:
-        yield _by_pytest(suite, plan)
     cached = ("--cached",) if plan.cached_spec else ()
     yield Job("spec", ("make", "spec", f"SPEC_OPTIONS={' '.join(cached)}"), after=(TLC,), suite="spec")
 
 
-def _by_pytest(suite: Suite, plan: Plan) -> Job:
-    report = RESULTS / f"{suite.name.replace('/', '-')}.xml"
-    options = ["-q", f"--junit-xml={report}"]
+def _by_pytest(name: str, suite: Suite, plan: Plan, without: Set[str], alone: bool = False) -> Job:
     workers = plan.workers if suite.share else 1
+    options = [f"--ignore=tests/{suite.name}/{file}" for file in sorted(without)]
     if workers > 1:
         options += ["-n", str(workers), "--dist", suite.share]
-    if suite.name == "e2e/kubernetes":
-        options += ["-o", "faulthandler_timeout=0"]  # a test there may take longer than others may
-    environment = {"TAILRACE_TEST_PROFILE": plan.profile, "TAILRACE_TEST_SEED": str(plan.seed)}
-    if plan.extras:
-        environment["TAILRACE_TEST_DAY"] = plan.day.isoformat()
-    needs = list(suite.needs)
-    if suite.name == "e2e/kubernetes" and plan.local_cluster:
-        needs.append(LOCAL_CLUSTER)
-    return Job(
-        suite.name,
-        (sys.executable, "-m", "pytest", *options, f"tests/{suite.name}"),
+    environment = {}
+    if plan.extras and suite.name == KUBERNETES:
+        environment = {"TAILRACE_TEST_DAY": plan.day.isoformat(), "TAILRACE_E2E_KEEP": "1"}
+    return _pytest_job(
+        name,
+        suite,
+        plan,
+        options,
+        environment,
         cores=suite.cores * workers,
-        after=tuple(needs),
-        later_than=suite.later_than,
+        later_than=(*suite.later_than, *((suite.name,) if alone else ())),
+        alone=alone,
+    )
+
+
+def _pytest_job(
+    name: str,
+    suite: Suite,
+    plan: Plan,
+    options: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    cores: float,
+    later_than: tuple[str, ...],
+    alone: bool,
+) -> Job:
+    report = RESULTS / f"{name.replace('/', '-')}.xml"
+    common = ["-q", f"--junit-xml={report}", *(() if suite.limits else ("-o", "faulthandler_timeout=0"))]
+    needs = suite.needs
+    if suite.name == KUBERNETES and plan.local_cluster:
+        needs = (*needs, LOCAL_CLUSTER)
+    return Job(
+        name,
+        (sys.executable, "-m", "pytest", *common, *options, f"tests/{suite.name}"),
+        cores=cores,
+        after=needs,
+        later_than=later_than,
         takes=suite.takes,
-        alone=suite.alone,
-        environment=environment,
+        alone=alone,
+        environment={"TAILRACE_TEST_PROFILE": plan.profile, "TAILRACE_TEST_SEED": str(plan.seed), **environment},
         limit_s=_limit_s(plan),
         suite=suite.name,
         report=report,
+    )
+
+
+def _fault(plan: Plan) -> Job:
+    """One fault of the installed system in its long form, with strict bounds and the Java client, by the day."""
+    return _pytest_job(
+        FAULT,
+        next(suite for suite in SUITES if suite.name == KUBERNETES),
+        replace(plan, profile="full"),
+        (),
+        {"TAILRACE_TEST_FAULT_OF": plan.day.isoformat(), "TAILRACE_E2E_KEEP": "1"},
+        cores=1.0,
+        later_than=(KUBERNETES, f"{KUBERNETES}/bounds"),
+        alone=True,
     )
 
 

@@ -3,16 +3,21 @@
 E2E_KUBECONFIG names a cluster that runs (its images are loaded with E2E_IMAGES_LOADED=1 or by the tests on the local
 one); without it the cluster of tests/e2e/cluster is used, and started when it is down. TAILRACE_E2E_KEEP=1 leaves the
 installation behind, and takes images and an installation that are there.
+
+What the short form leaves out has its turn by the day: TAILRACE_TEST_DAY=DATE adds some files to it;
+TAILRACE_TEST_FAULT_OF=DATE runs one fault of test_failover.py alone.
 """
 
 from __future__ import annotations
 
+import datetime
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -25,24 +30,42 @@ from harness.kubesystem import StreamSystem, gather, stream
 REPOSITORY = Path(__file__).resolve().parents[3]
 RESULTS = REPOSITORY / "build/e2e"
 PROFILE = os.environ.get("TAILRACE_TEST_PROFILE", "ci")
+T = TypeVar("T")
 NAMESPACE = "tailrace-e2e"
 TEST_DEADLINE_S = 900
 FIRST_WRITE_DEADLINE_S = 240.0
 GONE_DEADLINE_S = 120.0
 
 # What a short run leaves out as a whole; the other files choose by their parameters.
-FULL_ONLY = [
+DAILY = [
     "test_bad_clusters.py",
     "test_clients_in_pods.py",
-    "test_many_resources.py",
-    "test_memory_bound.py",
     "test_namespace_deletion.py",
     "test_reader_group_resources.py",
     "test_stream_deletion.py",
     "test_uninstall.py",
     "test_upgrade.py",
 ]
-collect_ignore = [] if PROFILE == "full" else FULL_ONLY
+DAILY_COUNT = 3
+LONG = ["test_many_resources.py", "test_memory_bound.py"]
+"""Each takes a quarter of an hour or more: only in the long form."""
+
+
+def of_day(day: datetime.date, items: Sequence[T], count: int) -> list[T]:
+    """So many items that have their turn on a day; each has its turn as often as the others."""
+    first = day.toordinal() * count
+    return [items[(first + number) % len(items)] for number in range(count)]
+
+
+def _left_out() -> list[str]:
+    if PROFILE == "full":
+        return []
+    day = os.environ.get("TAILRACE_TEST_DAY")
+    today = of_day(datetime.date.fromisoformat(day), DAILY, DAILY_COUNT) if day else []
+    return [file for file in (*DAILY, *LONG) if file not in today]
+
+
+collect_ignore = _left_out()
 
 KUBE = pytest.StashKey[Kubectl]()
 FIGURES = pytest.StashKey[Figures]()
@@ -55,6 +78,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("timeout") is None and Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.timeout(TEST_DEADLINE_S))
+    day = os.environ.get("TAILRACE_TEST_FAULT_OF")
+    if day:
+        faults = [item for item in items if item.path.name == "test_failover.py"]
+        chosen = of_day(datetime.date.fromisoformat(day), faults, 1)
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = chosen
 
 
 @pytest.hookimpl(wrapper=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import sysconfig
 import tarfile
 from pathlib import Path
 
@@ -197,3 +198,19 @@ def test_what_left_the_tree_leaves_the_wheel(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     python.forget_removed(tmp_path / "lib", {"_crc"})
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["_crc.cpython-311.so"]
+
+
+def test_native_modules_that_were_built_in_place_are_taken_once(tmp_path: Path) -> None:
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    built, library = tmp_path / "kernel", tmp_path / "lib/tailrace/kernel"
+    built.mkdir()
+    for name in ("_crc", "_gone"):
+        (built / f"{name}{suffix}").write_bytes(b"in place")
+    os.utime(built / f"_crc{suffix}", (1000, 1000))
+    python.take_built(built, library, {"_crc", "_btree"})
+    taken = library / f"_crc{suffix}"
+    assert [path.name for path in library.iterdir()] == [taken.name]
+    assert (taken.read_bytes(), taken.stat().st_mtime) == (b"in place", 1000)
+    taken.write_bytes(b"built later")
+    python.take_built(built, library, {"_crc", "_btree"})
+    assert taken.read_bytes() == b"built later"

@@ -1,0 +1,200 @@
+"""How suites are run beside each other: what waits for what, what fails, and what is reported as not run."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from pathlib import Path
+
+import pytest
+
+from suiteruns import catalogue, findings
+from suiteruns.catalogue import Plan
+from suiteruns.scheduler import Ended, Job, Scheduler
+
+PLAN = Plan("ci", workers=2, seed=1, day=datetime.date(2026, 11, 22))
+NOTE = """
+import pathlib, sys, time
+note, name, wanted = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
+with note.open("a") as file:
+    file.write(f"+{name} ")
+while not all(f"+{other} " in note.read_text() for other in wanted):
+    time.sleep(0.01)
+with note.open("a") as file:
+    file.write(f"-{name} ")
+"""
+"""A job that notes its beginning and its end, and between them waits for the beginning of others."""
+
+
+def noting(note: Path, name: str, *beside: str, **fields: object) -> Job:
+    command = (sys.executable, "-c", NOTE, str(note), name, *beside)
+    return Job(name, command, limit_s=30.0, suite=name, **fields)  # type: ignore[arg-type]
+
+
+def run(jobs: list[Job], folder: Path, cores: float = 2.0) -> dict[str, Ended]:
+    ended = Scheduler(jobs, cores, folder / "out", findings.judge, lambda words: None).run()
+    return {one.job.name: one for one in ended}
+
+
+@pytest.fixture
+def note(tmp_path: Path) -> Path:
+    path = tmp_path / "note"
+    path.touch()
+    return path
+
+
+def test_jobs_that_fit_run_beside_each_other(note: Path, tmp_path: Path) -> None:
+    ended = run([noting(note, "a", "b"), noting(note, "b", "a")], tmp_path)
+    assert ended["a"].passed
+    assert ended["b"].passed
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"cores": 2.0}, {"alone": True}, {"takes": frozenset({"disk"})}],
+    ids=["too few cores", "alone", "takes the same"],
+)
+def test_jobs_that_do_not_fit_run_one_after_the_other(note: Path, tmp_path: Path, fields: dict[str, object]) -> None:
+    run([noting(note, name, **fields) for name in "abc"], tmp_path)
+    assert note.read_text() == "+a -a +b -b +c -c "
+
+
+def test_a_job_without_room_does_not_hold_up_those_behind_it(note: Path, tmp_path: Path) -> None:
+    run([noting(note, "a", "c"), noting(note, "b", cores=2.0), noting(note, "c", "a")], tmp_path)
+    words = note.read_text().split()
+    assert words.index("+c") < words.index("-a") < words.index("+b")
+
+
+def test_a_job_waits_for_those_before_it(note: Path, tmp_path: Path) -> None:
+    run([noting(note, "a", after=("c",)), noting(note, "b", later_than=("a",)), noting(note, "c")], tmp_path)
+    assert note.read_text() == "+c -c +a -a +b -b "
+
+
+def test_what_a_job_needs_has_failed(note: Path, tmp_path: Path) -> None:
+    failing = Job("server", (sys.executable, "-c", "raise SystemExit(3)"))
+    ended = run([failing, noting(note, "a", after=("server",)), noting(note, "b", later_than=("a",))], tmp_path)
+    assert (ended["server"].code, ended["server"].verdict) == (3, "FAILED (3)")
+    assert (ended["a"].code, ended["a"].verdict) == (None, "FAILED (server failed)")
+    assert ended["b"].passed
+
+
+def test_a_job_that_does_not_end_is_ended_with_its_children(tmp_path: Path) -> None:
+    spawns = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
+    ended = run([Job("slow", (sys.executable, "-c", spawns), limit_s=0.5, suite="slow")], tmp_path)
+    assert ended["slow"].verdict.startswith("FAILED (not done within")
+
+
+SUITE = "import pytest\ndef test_one(): pass\n@pytest.mark.parametrize('n', [1, 2])\ndef test_two(n): {}\n"
+
+
+def by_pytest(tmp_path: Path, second: str) -> Job:
+    (tmp_path / "test_these.py").write_text(SUITE.format(second))
+    report = tmp_path / "report.xml"
+    options = ["-q", "-c", "/dev/null", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", f"--junit-xml={report}"]
+    return Job(
+        "these",
+        (sys.executable, "-m", "pytest", *options, str(tmp_path)),
+        suite="these",
+        report=report,
+        environment={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+    )
+
+
+def test_cases_are_read_from_the_report(tmp_path: Path) -> None:
+    job = by_pytest(tmp_path, "pass")
+    assert run([job], tmp_path)["these"].passed
+    cases = findings.cases_of(job)
+    assert [(case.name, case.outcome) for case in cases] == [
+        ("test_one", "passed"),
+        ("test_two[1]", "passed"),
+        ("test_two[2]", "passed"),
+    ]
+    assert len(findings.slowest(cases, 2)) == 2
+
+
+@pytest.mark.parametrize(
+    ("second", "verdict"),
+    [("pytest.skip('not here')", "FAILED (2 tests were skipped)"), ("assert n == 1", "FAILED (1)")],
+)
+def test_a_suite_that_skips_or_fails_has_failed(tmp_path: Path, second: str, verdict: str) -> None:
+    assert run([by_pytest(tmp_path, second)], tmp_path)["these"].verdict == verdict
+
+
+def test_a_report_that_is_missing_is_a_failure(tmp_path: Path) -> None:
+    job = Job("quiet", (sys.executable, "-c", ""), suite="quiet", report=tmp_path / "nothing.xml")
+    assert "nothing.xml cannot be read" in run([job], tmp_path)["quiet"].verdict
+
+
+def test_every_folder_of_tests_belongs_to_a_suite() -> None:
+    tests = Path(__file__).resolve().parents[2]
+    folders = {str(path.parent.relative_to(tests)) for path in tests.rglob("test_*.py")}
+    suites = {suite.name for suite in catalogue.SUITES}
+    assert {folder for folder in folders if not any(f"{folder}/".startswith(f"{name}/") for name in suites)} == set()
+    assert {name for name in suites if not (tests / name).is_dir()} == set()
+
+
+def test_names_and_groups() -> None:
+    assert catalogue.chosen(["unit", "simulation", "unit"]) == [
+        "unit",
+        "simulation",
+        "simulation/seeds",
+        "simulation/bugs",
+    ]
+    assert {"lint", "sanitize", "e2e/cluster", "e2e/kubernetes"}.isdisjoint(catalogue.chosen([]))
+    assert {*catalogue.chosen([]), "lint", "sanitize", "e2e/cluster", "e2e/kubernetes"} == {
+        *catalogue.chosen(["everything"])
+    }
+    with pytest.raises(catalogue.UnknownSuiteError, match="there is no suite units; there are cli"):
+        catalogue.chosen(["units"])
+
+
+def test_a_suite_brings_what_it_needs_once() -> None:
+    names = [job.name for job in catalogue.jobs(["crash", "e2e/kubernetes", "contract"], PLAN)]
+    assert len(names) == len(set(names))
+    assert set(names) == {
+        *("MinIO server", "Python client", "Java client", "local cluster", "container images"),
+        *("crash", "e2e/kubernetes", "e2e/kubernetes/bounds", "contract"),
+    }
+    elsewhere = Plan("ci", workers=2, seed=1, day=PLAN.day, local_cluster=False)
+    assert "local cluster" not in [job.name for job in catalogue.jobs(["e2e/kubernetes"], elsewhere)]
+
+
+def test_what_mounts_never_runs_beside_what_compares_mounts() -> None:
+    taking = {job.name: job.takes for job in catalogue.jobs(catalogue.chosen(["everything"]), PLAN)}
+    for name in ("crash", "images", "e2e/kubernetes", "e2e/kubernetes/bounds"):
+        assert taking["e2e/cluster"] & taking[name]
+
+
+def test_what_measures_how_long_clients_wait_runs_alone() -> None:
+    tests = Path(__file__).resolve().parents[2]
+    jobs = {job.name: job for job in catalogue.jobs(catalogue.chosen(["everything"]), PLAN)}
+    for suite in catalogue.SUITES:
+        files = {path.name: path.read_text() for path in (tests / suite.name).glob("test_*.py")}
+        measuring = {name for name, text in files.items() if "from harness.pace import" in text}
+        for job in (jobs.get(suite.name), jobs.get(f"{suite.name}/bounds")):
+            ran = {name for name in files if job and f"--ignore=tests/{suite.name}/{name}" not in job.command}
+            assert not (measuring & ran) or (job and job.alone), f"{measuring & ran} run beside others"
+
+
+def test_every_file_of_a_suite_runs_once() -> None:
+    rest, apart = (job for job in catalogue.jobs(["e2e/kubernetes"], PLAN) if job.suite)
+    assert (apart.name, apart.alone, rest.alone) == ("e2e/kubernetes/bounds", True, False)
+    ignored = [{word for word in job.command if word.startswith("--ignore=")} for job in (apart, rest)]
+    folder = Path(__file__).resolve().parents[2] / "e2e/kubernetes"
+    assert ignored[0] | ignored[1] == {
+        f"--ignore=tests/e2e/kubernetes/{path.name}" for path in folder.glob("test_*.py")
+    }
+    assert ignored[0] & ignored[1] == set()
+
+
+def test_what_did_not_run_is_named() -> None:
+    lines = findings.not_in_this_run(["unit", "e2e/kubernetes"], [], PLAN)
+    text = "\n".join(lines)
+    assert "suites: lint, sanitize, spec, e2e/cluster, crash, " in text
+    assert "e2e/kubernetes/test_memory_bound.py: the whole file" in text
+    assert "unit/controller/test_crashes.py" in text
+    assert findings.not_in_this_run([*catalogue.GROUPS["everything"], *catalogue.SIMULATOR], [], _full()) == []
+
+
+def _full() -> Plan:
+    return Plan("full", workers=2, seed=1, day=PLAN.day)
