@@ -1,4 +1,4 @@
-"""When a container checkpoints, and what its log may forget after that (design §4)."""
+"""Decides when a container checkpoints, and truncates its log after a checkpoint (design §4)."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Checkpointer:
     async def run_if_due(self, *, force: bool = False) -> None:
         """Write a checkpoint when enough was logged since the last one, then truncate the log below what is needed.
 
-        On a full disk it is due earlier, and the log is truncated as soon as the storage writer allows it.
+        On a full disk a checkpoint is due earlier, and the log is truncated as soon as a flush allows it.
 
         Raises:
-            DiskFullError: there is no room for a forced one; others are left for later then.
+            DiskFullError: there is no room for a forced checkpoint. Without `force` it is skipped until there is room.
         """
         self._core.admission.check_disk_again()
         if self._running:
@@ -68,7 +68,7 @@ class Checkpointer:
         )
 
     def _has_many_frames(self) -> bool:
-        """Whether recovery would take long because of the frames since the last checkpoint, whatever is in them."""
+        """Return whether recovery would take long because of the number of frames since the last checkpoint."""
         frames, worth = self._new_frames, self._body_bytes // limits.CHECKPOINT_BYTES_PER_FRAME
         if frames < self._log.frames_per_checkpoint(worth):
             return False
@@ -79,17 +79,17 @@ class Checkpointer:
         return self._log.next_sequence - self._frames
 
     def _flush_worth(self) -> int:
-        """How many frames a flush is worth: each segment gets a chunk, which compaction reads again."""
+        """Return how many frames cost as much as a flush: each segment gets a chunk, which compaction reads again."""
         pending = sum(1 for segment in self._state.segments.values() if segment.pending)
         return pending * limits.CHECKPOINT_FRAMES_PER_SEGMENT
 
     def wants_flush(self) -> bool:
-        """Whether everything should be flushed now: a checkpoint is due because of the log's frames, which are dear.
+        """Return whether to flush everything now, because the log has too many frames and each costs a request.
 
-        They can only go when nothing in them is missing in Tier 2.
+        A frame can be truncated only when Tier 2 holds all of its bytes.
         """
-        dear = self._log.frames_cost_requests and self._has_many_frames()
-        return dear and self._new_frames >= self._flush_worth()
+        costly = self._log.frames_cost_requests and self._has_many_frames()
+        return costly and self._new_frames >= self._flush_worth()
 
     async def _run(self, force: bool) -> None:
         if not await self._room(self._body_bytes, force):
@@ -112,7 +112,7 @@ class Checkpointer:
         await self._truncate_log()
 
     async def _room(self, body_bytes: int, wait: bool) -> bool:
-        """Whether a checkpoint may be staged now."""
+        """Return whether a checkpoint may be staged now; with `wait`, raise DiskFullError in place of False."""
         while True:
             try:
                 again = self._core.admission.check_background(body_bytes)

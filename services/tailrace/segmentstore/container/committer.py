@@ -1,4 +1,4 @@
-"""Committing durable operations: metadata, cache, waiting readers, acknowledgements (design §3.4)."""
+"""Commits durable operations: metadata, cache, waiting readers, acknowledgements (design §3.4)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 class Committer:
-    """Brings the committed state forward, one frame after another. ``appended`` hears of every segment that changed."""
+    """Applies one durable frame after another to the committed state.
+
+    ``appended`` is called for every segment that changed.
+    """
 
     def __init__(
         self, state: ContainerState, cache: CacheManager, clock: Clock, appended: Callable[[Segment], None]
@@ -33,9 +36,9 @@ class Committer:
         self.last_frame: Frame | None = None
 
     def commit_frame(self, frame: Frame) -> None:
-        """Commit the operations that end in a durable frame, in order; then wake readers and those who wait.
+        """Commit the operations that end in a durable frame, in order; then wake readers and barriers.
 
-        When one does not fit the state, it and those behind it stay in the frame and the error is raised.
+        When an operation does not fit the state, raise; it and the operations behind it stay in the frame.
         """
         committed = 0
         try:
@@ -126,16 +129,16 @@ class Committer:
         self._barriers = waiting
 
     async def committed(self, sequence: int) -> None:
-        """Wait until the operation with that number, and so all before it, is committed."""
+        """Wait until the operation with that number, and all before it, are committed."""
         if sequence > self._state.committed_sequence:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._barriers.append((sequence, future))
             await future
 
     def stop(self, error: Exception) -> None:
-        """Nothing will be committed any more: tell those who wait."""
+        """Fail the waiters with `error`: no further operation commits."""
         for _, future in self._barriers:
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # a caller that went away must not make the loop complain
+                future.exception()  # mark it as retrieved: the caller may be gone
         self._barriers.clear()

@@ -164,7 +164,7 @@ class ContainerCore:
             self.stop(error)
 
     def spawn_for_caller(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run work that a caller awaits, and that goes on when the caller is cancelled. An error is the caller's."""
+        """Run work that a caller awaits, and that continues when the caller is cancelled. The caller gets its error."""
         task = asyncio.get_running_loop().create_task(work)
         self.caller_tasks[task] = None
         task.add_done_callback(self._caller_task_done)

@@ -1,7 +1,7 @@
-"""Room in a container's log for everything that is staged: asked for before an operation is, so that none is stuck.
+"""Admission to a container's log: an operation is staged only when the log has room for it (design §3.5).
 
-What is refused on a full disk is counted, and told in two lines: when the disk is found full, and when it is not any
-more (design §3.5; issue "Bad input").
+So no staged operation gets stuck on a full disk. Refused operations are counted and logged in two lines: when the disk
+becomes full, and when it has room again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _logger = structlog.get_logger()
 
 
 class LogAdmission:
-    """What may be staged. ``became_full`` is called when the disk is found full, so that space is given back."""
+    """Decides what may be staged. It calls ``became_full`` when the disk becomes full, so that a flush frees space."""
 
     def __init__(
         self, container_id: int, log: DurableLog, processor: OperationProcessor, became_full: Callable[[], None]
@@ -37,9 +37,9 @@ class LogAdmission:
         self.full_reason = ""
 
     def check(self, body_bytes: int, *, reserved: bool = False) -> asyncio.Future[None] | None:
-        """Whether an operation may be staged now. ``reserved``: it gives space back.
+        """Return None when an operation may be staged now, else a future: check again when it is done.
 
-        Returns None if so, else a future: ask again when it is done.
+        ``reserved``: the operation frees space, so it may use the reserve.
 
         Raises:
             DiskFullError: the disk is full.
@@ -57,7 +57,7 @@ class LogAdmission:
         return processor.room() if processor.unwritten_bytes else more_space
 
     async def wait(self, body_bytes: int, *, reserved: bool = False) -> None:
-        """Wait until such an operation may be staged; nothing may be awaited between this and the staging.
+        """Wait until such an operation may be staged. Stage it before the next await.
 
         Raises:
             DiskFullError: the disk is full.
@@ -66,7 +66,7 @@ class LogAdmission:
             await asyncio.shield(again)  # others wait for the same future
 
     def check_background(self, body_bytes: int) -> asyncio.Future[None] | None:
-        """As `check`, for an operation of the container's own that gives space back: bounded in number, not refused.
+        """As `check`, for an operation of the container's own that frees space: bounded in number, not refused.
 
         Raises:
             DiskFullError: the reserve is used up.
@@ -77,7 +77,7 @@ class LogAdmission:
         return self._processor.room() if self._processor.unwritten_bytes else more_space
 
     async def wait_background(self, body_bytes: int) -> None:
-        """Wait until `check_background` allows it, however long a full disk stays full."""
+        """Wait until `check_background` admits the operation, also while the disk stays full."""
         while True:
             try:
                 again = self.check_background(body_bytes)
@@ -88,7 +88,7 @@ class LogAdmission:
                 return
             await asyncio.shield(again)
 
-    # -- telling -------------------------------------------------------------------------------------------------
+    # -- full disk ------------------------------------------------------------------------------------------------
 
     def _refuse(self, error: DiskFullError) -> None:
         self._refused += 1
@@ -98,7 +98,7 @@ class LogAdmission:
             self._became_full()
 
     def check_disk_again(self) -> None:
-        """Tell when a full disk has room again."""
+        """Admit operations again when a full disk has room."""
         if not self.full_reason:
             return
         try:

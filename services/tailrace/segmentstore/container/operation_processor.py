@@ -1,9 +1,9 @@
-"""The pipeline: operations in strict order, group commit, completion in order (design §3).
+"""The operation processor: strict order, group commit, completion in order (design §3).
 
-Staging is synchronous: an operation is numbered and its record written to the current frame at once. Frames go to the
-log as soon as it has capacity; what arrives meanwhile shares the next frame. How many frames may be in flight, and how
-many before one that is not full waits and fills, is a property of the log. When a frame is durable, the operations
-that end in it are committed in order. No operation is ever taken back: the pipeline either commits it or the container
+Staging is synchronous: it numbers an operation and writes its record to the current frame. Frames go to the log as soon
+as the log has capacity; operations that arrive meanwhile share the next frame. The log says how many frames may be in
+flight, and how many of them before a part-filled frame waits for more operations. When a frame is durable, the
+operations that end in it are committed in order. A staged operation is never withdrawn: it commits, or the container
 stops.
 """
 
@@ -33,10 +33,10 @@ _ARENAS_POOLED_MAX_BYTES = 8 * limits.MIB
 
 
 class StagedAppend:
-    """An append on its way to the log.
+    """An append that is staged and not committed yet.
 
-    ``pieces`` are views of the frames that hold its data; ``begin`` is the frame where its record begins, which may
-    hold none of it.
+    ``pieces`` are views of the frames that hold its data. ``begin`` is the frame where its record begins; it may hold
+    none of the data.
     """
 
     __slots__ = (
@@ -70,7 +70,7 @@ class StagedAppend:
 
 
 class StagedControl:
-    """Any other operation on its way to the log."""
+    """Any other operation that is staged and not committed yet."""
 
     __slots__ = ("future", "operation", "sequence", "size")
 
@@ -85,7 +85,10 @@ Staged: TypeAlias = StagedAppend | StagedControl
 
 
 class Frame:
-    """A frame being filled, written or synced. ``span_start`` is the frame where its last, unended operation began."""
+    """A frame that is filled, written or synced.
+
+    ``span_start`` is the frame where the operation began that continues in the next frame; None when none does.
+    """
 
     __slots__ = ("arena", "items", "keep_arena", "sequence", "span_start", "used")
 
@@ -99,10 +102,10 @@ class Frame:
 
 
 class OperationProcessor:
-    """Numbers, frames, writes and completes operations.
+    """Numbers operations, writes them to the log in frames, and completes them.
 
-    ``commit(frame)`` is called for each durable frame in order; ``lost(error)`` when the log fails: the owner must then
-    call `stop`.
+    It calls ``commit(frame)`` for each durable frame, in order, and ``lost(error)`` when the log fails: the receiver
+    must then call `stop`.
     """
 
     def __init__(
@@ -122,36 +125,36 @@ class OperationProcessor:
         self._queued: deque[Frame] = deque()
         self._writing: deque[tuple[Frame, asyncio.Future[int]]] = deque()
         self._writing_bytes = 0
-        self._unfinished: list[Frame] = []  # durable, and their commit failed halfway
+        self._unfinished: list[Frame] = []  # durable, but their commit failed halfway
         self._flush_scheduled = False
         self._stopped: Exception | None = None
         self._room: asyncio.Future[None] | None = None
         self.staged_bytes = 0
-        self.unwritten_bytes = 0  # of the staged ones: in frames that the log does not have yet
+        self.unwritten_bytes = 0  # the part of staged_bytes that the log has not received yet
         self.operations = 0
         self.written_bytes = 0
 
     @property
     def next_sequence(self) -> int:
-        """Number that the next operation gets."""
+        """Sequence number of the next operation."""
         return self._next_sequence
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits for the log."""
+        """Whether every staged operation is durable."""
         return not self._writing and not self._queued and not self._frame.used
 
     def unwritten(self, body_bytes: int) -> tuple[int, int]:
-        """Payload bytes and frames, at most, that the log is still to get once such an operation is staged."""
+        """Return how many payload bytes and frames, at most, the log lacks once such an operation is staged."""
         fragments = 2 + body_bytes // (self._frame_max - operation_log.RECORD.size)
         return self.unwritten_bytes + body_bytes + fragments * operation_log.RECORD.size, len(self._queued) + fragments
 
     def has_room(self) -> bool:
-        """Whether another operation may be staged (bounded by bytes, whatever their number)."""
+        """Return whether another operation may be staged; the bound is on their bytes, not on their number."""
         return self.staged_bytes < limits.ALL_CONNECTIONS_IN_FLIGHT_MAX_BYTES
 
     def room(self) -> asyncio.Future[None]:
-        """A future that is done when `has_room` may have become true."""
+        """Return a future that is done when `has_room` may have become true."""
         if self._room is None or self._room.done():
             self._room = asyncio.get_running_loop().create_future()
         return self._room
@@ -159,7 +162,7 @@ class OperationProcessor:
     # -- staging -------------------------------------------------------------------------------------------------
 
     def stage_append(self, item: StagedAppend, header: bytes, data: Sequence[Buffer]) -> None:
-        """Write an append's record; the data is copied into the frame."""
+        """Write an append's record, with a copy of its data, to the current frame."""
         item.sequence = self._take_sequence()
         frame = self._frame
         size = operation_log.RECORD.size + len(header) + item.length
@@ -187,7 +190,7 @@ class OperationProcessor:
         self._enqueue(frame, item, size)
 
     def stage_control(self, operation: ops.ControlOperation) -> asyncio.Future[None]:
-        """Write any other operation's record; the future is done when it is committed."""
+        """Write any other operation's record; the returned future is done when the operation is committed."""
         if self._stopped is not None:
             raise self._stopped
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -225,7 +228,7 @@ class OperationProcessor:
             asyncio.get_running_loop().call_soon(self._flush)
 
     def _stage_spanning(self, kind: ops.OperationType, item: Staged, body: Sequence[Buffer], skip: int) -> None:
-        """Write a record in fragments over as many frames as it takes; `skip` bytes of the body are no data."""
+        """Write a record in fragments over several frames; the first `skip` bytes of the body are its header."""
         total = sum(len(part) for part in body)
         begin: Frame | None = None
         size = 0
@@ -300,7 +303,7 @@ class OperationProcessor:
             try:
                 self._complete(frame)
             except Exception as failure:
-                # State and log disagree: whatever came after would be built on a state with a hole.
+                # State and log disagree: any later operation would build on a state that lacks one.
                 self._unfinished.append(frame)
                 self._lost(failure)
                 return
@@ -317,10 +320,10 @@ class OperationProcessor:
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
 
-    # -- the end -------------------------------------------------------------------------------------------------
+    # -- stop ------------------------------------------------------------------------------------------------
 
     def stop(self, cause: Exception) -> list[Staged]:
-        """Refuse everything from now on; returns the operations whose outcome is unknown."""
+        """Refuse operations from now on; return those whose outcome is unknown."""
         if self._stopped is not None:
             return []
         stopped = cause if isinstance(cause, TailraceError) else ContainerStoppedError(str(cause))
@@ -331,7 +334,7 @@ class OperationProcessor:
             if not future.done():
                 future.cancel()
             elif not future.cancelled():
-                future.exception()  # seen: `cause` says as much
+                future.exception()  # mark it as retrieved: `cause` reports it
             items.extend(frame.items)
         for frame in (*self._unfinished, *self._queued, self._frame):
             items.extend(frame.items)
@@ -340,7 +343,7 @@ class OperationProcessor:
         for item in items:
             if isinstance(item, StagedControl) and not item.future.done():
                 item.future.set_exception(OutcomeUnknownError(f"the container stopped: {stopped}"))
-                item.future.exception()  # a caller that went away must not make the loop complain
+                item.future.exception()  # mark it as retrieved: the caller may be gone
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
         return items

@@ -1,8 +1,9 @@
-"""What a container answers is never more than a bound behind another owner of its log (design §9).
+"""Confirms ownership of a container's log, so that a fenced owner serves no stale reads (design §9).
 
-Whoever takes an object log over does so without asking its owner, which may not notice for as long as it has nothing to
-write. So it answers only when it was surely the owner a moment ago. While a container is used, the moment is kept
-fresh in the background; what is asked after a longer silence, or after the process stood still, waits for a look.
+A new owner takes over an object log without the consent of the old one, which notices only when it writes. So a
+container answers a read only if ownership was confirmed within ``limits.OWNER_SEEN_MAX_S``. While the container is in
+use, ownership is confirmed in the background. A request after a longer idle time, or after the process was paused,
+waits for a confirmation.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class OwnershipCheck:
-    """Looks for later owners of one container's log; ``lost`` is called with the error when there is one."""
+    """Confirms the ownership of one container's log; calls ``lost`` with the error when there is a later owner."""
 
     def __init__(self, container_id: int, log: DurableLog, lost: Callable[[Exception], None]) -> None:
         self._container_id = container_id
@@ -28,13 +29,13 @@ class OwnershipCheck:
         self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._used_at_s = self._loop.time()
-        self._looking: asyncio.Task[None] | None = None
+        self._confirming: asyncio.Task[None] | None = None
         self._ended = False
         self.waiting_reads = 0
-        """Reads that wait at a tail: they must hear of a later owner, too."""
+        """Reads that wait at a tail: while there are any, the container counts as in use."""
 
     def may_answer(self) -> bool:
-        """Whether this was surely the owner within the last ``limits.OWNER_SEEN_MAX_S``."""
+        """Return whether ownership was confirmed within the last ``limits.OWNER_SEEN_MAX_S``."""
         owned_at_s = self._log.owned_at_s
         if owned_at_s == float("inf"):
             return True
@@ -45,35 +46,41 @@ class OwnershipCheck:
         """Wait until `may_answer`, or until the container stops.
 
         Raises:
-            WrongHostError: nobody tells for ``limits.OWNER_ANSWER_DEADLINE_S``; whoever asked may ask again.
+            WrongHostError: ownership was not confirmed within ``limits.OWNER_ANSWER_DEADLINE_S``; the client may retry.
         """
         ends_at_s = self._loop.time() + limits.OWNER_ANSWER_DEADLINE_S
         while not self._ended and not self.may_answer():
             left_s = ends_at_s - self._loop.time()
             if left_s <= 0:
-                raise WrongHostError(f"container {self._container_id}: it cannot be told now whether it runs here")
-            await asyncio.wait([self._look()], timeout=left_s)
+                raise WrongHostError(
+                    f"ownership of container {self._container_id} was not confirmed within"
+                    f" {limits.OWNER_ANSWER_DEADLINE_S:g} s; retry"
+                )
+            await asyncio.wait([self._confirm_once()], timeout=left_s)
 
     async def run(self) -> None:
-        """Look now and then, while the container is used; ends at once for a log that nobody can take."""
+        """Confirm ownership at intervals while the container is in use.
+
+        Return at once for a log that no other process can take over.
+        """
         while self._log.owned_at_s != float("inf"):
             await asyncio.sleep(limits.OWNER_LOOK_INTERVAL_S)
             now_s = self._loop.time()
             used = self.waiting_reads > 0 or now_s - self._used_at_s < limits.OWNER_IDLE_S
             if used and now_s - self._log.owned_at_s >= limits.OWNER_LOOK_INTERVAL_S:
-                await asyncio.wait([self._look()])
+                await asyncio.wait([self._confirm_once()])
 
     def stop(self) -> None:
-        """The container stopped: nobody waits any more."""
+        """End the waits: the container stopped."""
         self._ended = True
-        if self._looking is not None and self._looking is not asyncio.current_task():
-            self._looking.cancel()
+        if self._confirming is not None and self._confirming is not asyncio.current_task():
+            self._confirming.cancel()
 
-    def _look(self) -> asyncio.Task[None]:
-        """One look for all who wait."""
-        if self._looking is None or self._looking.done():
-            self._looking = self._loop.create_task(self._confirm())
-        return self._looking
+    def _confirm_once(self) -> asyncio.Task[None]:
+        """Return the running confirmation, which all waiters share; start one when none runs."""
+        if self._confirming is None or self._confirming.done():
+            self._confirming = self._loop.create_task(self._confirm())
+        return self._confirming
 
     async def _confirm(self) -> None:
         try:
@@ -83,6 +90,6 @@ class OwnershipCheck:
             self._lost(error)
         except (UnavailableError, TimeoutError) as error:
             if self._log.owned_at_s == float("-inf"):
-                self._lost(error)  # the log has ended, for whatever reason
+                self._lost(error)  # the log was closed or lost
             else:
-                await asyncio.sleep(limits.OWNER_LOOK_RETRY_S)  # whoever waits begins another one
+                await asyncio.sleep(limits.OWNER_LOOK_RETRY_S)  # a waiter then starts the next confirmation

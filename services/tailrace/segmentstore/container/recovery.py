@@ -1,8 +1,8 @@
-"""Rebuilding a container's state from its log (design §4).
+"""Rebuilds a container's state from its log (design §4).
 
-First the last complete checkpoint is found; then every operation after the one it stands for is applied. Appends
-from before it matter only for bytes that Tier 2 does not hold: those stay in the log and the read index points there.
-Appends after it go to the cache while that has room, else they stay in the log too.
+Recovery finds the last complete checkpoint, then applies every later operation. An append from before the checkpoint
+matters only if Tier 2 lacks its bytes: they stay in the log, and the read index points there. A later append goes to
+the cache while the cache has room; else it stays in the log too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _EarlyAppend:
-    """An append from before the checkpoint, in coordinates that merges shift."""
+    """An append from before the checkpoint; merges shift its offset."""
 
     offset: int
     length: int
@@ -40,7 +40,7 @@ class _EarlyAppend:
 
 
 class _Run:
-    """Appends to one segment that follow each other, in one frame."""
+    """Contiguous appends to one segment in one frame."""
 
     __slots__ = ("length", "offset", "pieces", "places", "segment")
 
@@ -53,7 +53,7 @@ class _Run:
 
 
 class Recovery:
-    """Replays one container's log into a fresh state."""
+    """Replays one container's log into an empty state."""
 
     def __init__(self, log: ReadableLog, state: ContainerState, cache: CacheManager) -> None:
         self._log = log
@@ -66,10 +66,10 @@ class Recovery:
         self.operations = 0
 
     async def run(self) -> None:
-        """Replay everything, and see that every byte of every segment is somewhere.
+        """Replay the log, and verify that every byte of every segment is in the log or in Tier 2.
 
         Raises:
-            CorruptionError, DataLossError, FormatVersionError: the state cannot be right; names the place.
+            CorruptionError, DataLossError, FormatVersionError: the state cannot be right; the error names the place.
         """
         await self.replay()
         for segment, start, end in missing_bytes(self._state):
@@ -77,7 +77,7 @@ class Recovery:
         self._state.reset_staged()
 
     async def replay(self) -> None:
-        """Bring the committed state to the end of the log; `run` without its last look. Errors of `run`."""
+        """Replay the log without the last check of `run`. Raises what `run` raises."""
         as_of = await self._load_checkpoint()
         assembler = operation_log.Assembler()
         expected = -1
@@ -116,7 +116,7 @@ class Recovery:
         return found.as_of_sequence
 
     def _check_order(self, placed: operation_log.Placed, expected: int, place: str) -> None:
-        """The first operation of the log need not be the expected one, as long as none is missing."""
+        """Raise when an operation is missing; the log may begin with an earlier one than the state needs."""
         if expected >= 0:
             raise CorruptionError(place, f"operation {placed.sequence} where {expected} should be")
         if placed.sequence > self._state.next_sequence:
@@ -188,7 +188,7 @@ class Recovery:
                 mark_tiered(state.segments.get(resolved), ref.shifted(shift), self._cache)
 
     def _append_data(self, operation: ops.Append, places: LogPlaces) -> None:
-        """Note the bytes; those of one segment and one frame come into the cache together."""
+        """Remember the bytes; those of one segment and one frame go to the cache together."""
         segment_id, offset, crc, _, data = operation
         length = len(data)
         if not length:
@@ -204,7 +204,7 @@ class Recovery:
         segment.pending_bytes += length
 
     def _insert_runs(self) -> None:
-        """Bring the noted bytes into the cache; what has no room there stays in the log."""
+        """Insert the remembered bytes into the cache; bytes without room there stay in the log."""
         if not self._runs:
             return
         cache = self._cache
@@ -220,7 +220,7 @@ class Recovery:
         self._runs.clear()
 
     def _insert(self, index: ReadIndex, offset: int, data: memoryview, places: LogPlaces) -> None:
-        """One append into the cache, as long as there is room."""
+        """Insert one append into the cache if it has room; else point the read index to the log."""
         cache, length = self._cache, len(data)
         blocks = cache.blocks_for(length)
         if cache.cache.available_blocks > blocks + self._spare_blocks and cache.reserve(blocks):
@@ -230,7 +230,7 @@ class Recovery:
 
 
 def _data_places(places: LogPlaces, length: int) -> LogPlaces:
-    """The part of an operation's places that holds its last `length` bytes: the data."""
+    """Return the part of an operation's places that holds its last `length` bytes: the data."""
     if len(places) == 1:
         ((frame_sequence, offset, fragment),) = places
         return ((frame_sequence, offset + fragment - length, length),)

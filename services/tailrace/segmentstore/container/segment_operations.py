@@ -60,7 +60,7 @@ class SegmentOperations:
             raise SegmentExistsError(segment)
         if len(self._state.staged_by_name) >= limits.ACTIVE_SEGMENTS_PER_CONTAINER_MAX:
             raise OverloadedError(
-                f"container {self._core.container_id} has {len(self._state.staged_by_name)} segments, its bound"
+                f"container {self._core.container_id} has {len(self._state.staged_by_name)} segments, the limit of a container"
             )
         now = self._clock.now_ms()
         identifier = self._core.processor.next_sequence
@@ -140,7 +140,7 @@ class SegmentOperations:
         return MergeResult(offset, offset + length)
 
     async def _merged_before(self, target: Segment, source: str) -> MergeResult:
-        """The answer to a merge that happened already (it may still be on its way to the log)."""
+        """Return the result of an earlier merge of the same source; it may be staged and not committed yet."""
         await self._core.barrier()
         known = self._state.merged.get(source)
         if known is None or known.target_id != target.segment_id:

@@ -102,15 +102,15 @@ class Segment:
     def properties(self) -> SegmentProperties:
         """Committed properties."""
         return SegmentProperties(
-            self.name,
-            self.segment_id,
-            self.kind,
-            self.key_length,
-            self.length,
-            self.start_offset,
-            self.sealed,
-            self.last_modified_ms,
-            self.core.copy(),
+            name=self.name,
+            segment_id=self.segment_id,
+            kind=self.kind,
+            key_length=self.key_length,
+            length=self.length,
+            start_offset=self.start_offset,
+            sealed=self.sealed,
+            last_modified_ms=self.last_modified_ms,
+            core_attributes=self.core.copy(),
         )
 
     def set_attributes(self, sequence: int, values: Attributes) -> None:
