@@ -1,6 +1,6 @@
-"""The client: writers, transactions, reader groups, byte streams, tables, and management of streams.
+"""Write and read streams: events, transactions, reader groups, byte streams, tables, and management of streams.
 
-`Client` is for asyncio programs, `BlockingClient` for others. docs/client.md shows how they are used.
+`Client` is for asyncio programs, `BlockingClient` for others. See docs/client.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The client for asyncio programs: one object that makes writers, readers and managers."""
+"""Create writers, readers and managers of one cluster, for asyncio programs."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 class Client:
     """A client of one cluster.
 
-    ``controller`` is its address, ``tcp://HOST:PORT`` or ``tls://HOST:PORT``, with `tls` and `authorization` beside it
-    if they are needed, or a `ClientConfig` with all of them. Streams are named ``scope/stream`` or by `StreamName`. Use
-    with ``async with``, or close it after everything that it made.
+    ``controller`` is its address, ``tcp://HOST:PORT`` or ``tls://HOST:PORT``, with `tls` and `authorization` where
+    needed, or a `ClientConfig`. Streams are named ``scope/stream`` or by `StreamName`. Use ``async with``, or close the
+    client after all objects that it created.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Client:
         await self.context.close()
 
     def writer(self, stream: str | StreamName, *, writer_id: str | None = None) -> EventWriter:
-        """A writer of events, to be started."""
+        """Return a writer of events; start it before use."""
         return EventWriter(self.context, name_of(stream), writer_id=writer_id)
 
     def transactional_writer(
@@ -66,40 +66,40 @@ class Client:
         writer_id: str | None = None,
         lease_ms: int = limits.TRANSACTION_LEASE_DEFAULT_MS,
     ) -> TransactionalWriter:
-        """A writer of transactions."""
+        """Return a writer of transactions."""
         return TransactionalWriter(self.context, name_of(stream), writer_id=writer_id, lease_ms=lease_ms)
 
     def reader_groups(self, scope: str) -> ReaderGroupManager:
-        """The reader groups of a scope."""
+        """Return the manager of a scope's reader groups."""
         return ReaderGroupManager(self.context, scope)
 
     def reader(self, scope: str, group: str, reader: str) -> EventReader:
-        """A reader in a group, to be started."""
+        """Return a reader of a group; start it before use."""
         return EventReader(self.context, scope, group, reader)
 
     def byte_writer(self, stream: str | StreamName) -> ByteStreamWriter:
-        """A writer of bytes to a stream of one segment, to be started."""
+        """Return a writer of bytes to a stream of one segment; start it before use."""
         return ByteStreamWriter(self.context, name_of(stream))
 
     def byte_reader(self, stream: str | StreamName) -> ByteStreamReader:
-        """A reader of bytes of a stream of one segment, to be started."""
+        """Return a reader of bytes of a stream of one segment; start it before use."""
         return ByteStreamReader(self.context, name_of(stream))
 
     def table(self, scope: str, table: str) -> KeyValueTable:
-        """A key-value table, to be started."""
+        """Return a key-value table; start it before use."""
         return KeyValueTable(self.context, scope, table)
 
     async def revisioned(self, stream: str | StreamName) -> RevisionedStream:
-        """A revisioned stream, for state that several processes share. Raises NoSuchStreamError."""
+        """Return a revisioned stream, for state that several processes share. Raises NoSuchStreamError."""
         return await open_revisioned(self.context, name_of(stream))
 
     async def slices(
         self, stream: str | StreamName, start: StreamCut | None = None, end: StreamCut | None = None
     ) -> list[SegmentSlice]:
-        """What lies between two cuts (None: the head, the present tail), to be read in any order by `read_slice`."""
+        """Return the segment slices between two cuts (None: the head, the present tail), for `read_slice`."""
         first, last = (cut.positions if cut else None for cut in (start, end))
         return await slices_between(self.context, name_of(stream), first, last)
 
     def read_slice(self, piece: SegmentSlice) -> AsyncIterator[list[bytes]]:
-        """The events of a slice, in lists."""
+        """Yield the events of a slice, in lists."""
         return read_slice(self.context, piece)

@@ -1,4 +1,4 @@
-"""Byte streams: the bytes of a stream of one segment, without event headers (wire §5, "event framing")."""
+"""Write and read byte streams: streams of one segment without event headers (wire §5, "event framing")."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 async def byte_segment(context: ClientContext, stream: StreamName) -> str:
-    """The only segment of a stream, at its head. Raises NotFoundError; BadRequestError when there are several."""
+    """Return the only segment of a stream. Raises NotFoundError; BadRequestError when there are several."""
     segments = await context.controller.head_segments(stream)
     if not segments:
         raise NoSuchStreamError(f"stream {stream} has no segment")
     if len(segments) > 1:
-        raise BadRequestError(f"stream {stream} has {len(segments)} segments, a byte stream has one")
+        raise BadRequestError(f"stream {stream} has {len(segments)} segments; a byte stream needs exactly one")
     return stream.segment(next(iter(segments)))
 
 
 class ByteStreamWriter:
-    """Appends bytes, each write exactly once and in order. Writes of several writers do not mix within 1 MiB."""
+    """Append bytes, each write exactly once and in order. Writes of several writers do not mix within 1 MiB."""
 
     def __init__(self, context: ClientContext, stream: StreamName) -> None:
         self.stream = stream
@@ -57,7 +57,7 @@ class ByteStreamWriter:
             await self.abandon()
 
     async def write(self, data: bytes) -> None:
-        """Append; returns when the bytes were taken, `flush` when they are durable. Waits when many are under way.
+        """Append bytes and return when they are buffered; `flush` waits until they are durable. Waits for buffer space.
 
         Raises:
             SegmentSealedError, and other errors that ended the writer.
@@ -74,7 +74,7 @@ class ByteStreamWriter:
         if self._error is not None:
             raise raised_anew(self._error)
         if self._writer is None:
-            raise BadRequestError(f"the byte stream {self.stream} was not started or is closed")
+            raise BadRequestError(f"the writer of byte stream {self.stream} is not started or is closed")
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._futures.append(future)
         self._buffered_bytes += len(part)
@@ -89,18 +89,18 @@ class ByteStreamWriter:
         future.result()
 
     async def flush(self) -> None:
-        """Wait until everything written is durable. Raises the error of a write that is not."""
+        """Wait until everything written is durable. Raises the error of a failed write."""
         while self._futures:
             await self._first_done()
         if self._error is not None:
             raise raised_anew(self._error)
 
     async def length(self) -> int:
-        """Offset of the end of the stream."""
+        """Return the offset of the end of the stream."""
         return (await self._context.segments.segment_info(self._segment)).length
 
     async def truncate(self, offset: int) -> None:
-        """Drop the bytes before `offset`. Raises SegmentTruncatedError when it is not within the stream."""
+        """Truncate the stream at `offset`. Raises SegmentTruncatedError when it is not within the stream."""
         await self._context.segments.truncate_segment(self._segment, offset)
 
     async def seal(self) -> None:
@@ -119,7 +119,7 @@ class ByteStreamWriter:
             await writer.close()
 
     async def abandon(self) -> None:
-        """Stop at once; what is not durable yet may or may not have been stored."""
+        """Stop at once. Bytes that are not durable yet may be stored or not."""
         writer, self._writer = self._writer, None
         if writer is not None:
             await writer.close()
@@ -133,7 +133,7 @@ class ByteStreamWriter:
 
 
 class ByteStreamReader:
-    """Reads the bytes of a stream from any offset."""
+    """Read the bytes of a stream from any offset."""
 
     def __init__(self, context: ClientContext, stream: StreamName) -> None:
         self.stream = stream
@@ -154,36 +154,36 @@ class ByteStreamReader:
         return None
 
     async def head(self) -> int:
-        """Offset of the first byte that is left."""
+        """Return the offset of the first byte."""
         return (await self._context.segments.segment_info(self._segment)).start_offset
 
     async def tail(self) -> int:
-        """Offset of the end."""
+        """Return the offset of the end."""
         return (await self._context.segments.segment_info(self._segment)).length
 
     def seek(self, offset: int) -> None:
-        """Read from `offset` next. Raises BadRequestError for a negative one."""
+        """Continue reading at `offset`. Raises BadRequestError for a negative one."""
         if offset < 0:
             raise BadRequestError(f"offset {offset} is negative")
         self.offset = offset
 
     async def read(self, max_bytes: int, *, timeout_s: float | None = None) -> bytes:
-        """Up to `max_bytes` bytes; waits at the end of the stream. Empty at the end of a sealed one.
+        """Return up to `max_bytes` bytes. Waits at the end of the stream; returns nothing at the end of a sealed one.
 
         Raises:
-            SegmentTruncatedError: the bytes were dropped. DeadlineError: nothing came within `timeout_s`.
+            SegmentTruncatedError: the bytes were truncated. DeadlineError: no bytes arrived within `timeout_s`.
         """
         if max_bytes < 1:
-            raise BadRequestError(f"{max_bytes} bytes cannot be read")
+            raise BadRequestError(f"max_bytes is {max_bytes}, at least 1 is required")
         found = await self._context.segments.read(self._segment, self.offset, max_bytes, timeout_s=timeout_s)
         data = found.data[:max_bytes]
         self.offset += len(data)
         return data
 
     async def read_exactly(self, count: int, *, timeout_s: float | None = None) -> bytes:
-        """`count` bytes; fewer only when a sealed stream ends before. A call that fails or is cancelled consumes none.
+        """Return `count` bytes, fewer only at the end of a sealed stream. A failed or cancelled call consumes none.
 
-        Raises as `read`.
+        Raises the errors of `read`.
         """
         parts: list[bytes] = []
         left = count
@@ -196,6 +196,6 @@ class ByteStreamReader:
         except BaseException as error:
             self.offset = begun_at
             if isinstance(error, TimeoutError):
-                raise DeadlineError(f"{count} bytes did not come within {timeout_s:g} s") from error
+                raise DeadlineError(f"{count} bytes did not arrive within {timeout_s:g} s") from error
             raise
         return b"".join(parts)

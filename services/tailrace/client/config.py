@@ -1,4 +1,4 @@
-"""How a client proves who it is and whom it trusts: TLS, and credentials of controller calls (controller §1, §2)."""
+"""Configure a client: address, TLS and credentials (controller §1, §2)."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from os import PathLike
 
 Authorization: TypeAlias = str | Callable[[], str]
-"""The ``authorization`` metadata of controller calls, or a function that is asked for it at each call."""
+"""The ``authorization`` metadata of controller calls, or a function that returns it for each call."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
     """TLS to the controller and to the segment stores; files are PEM.
 
-    ``ca_file``: certificates to trust (None: the system's). ``certificate_file`` and ``key_file``: the client's own,
-    for servers that ask for one. ``server_name``: the name in the servers' certificates if they are reached by another.
+    ``ca_file``: certificates to trust (None: the system's). ``certificate_file`` and ``key_file``: the client's own, if
+    servers require it. ``server_name``: the name in the servers' certificates when it differs from the address.
     """
 
     ca_file: str | PathLike[str] | None = None
@@ -35,21 +35,21 @@ class TlsOptions:
 
     def __post_init__(self) -> None:
         if (self.certificate_file is None) != (self.key_file is None):
-            raise BadRequestError("certificate_file and key_file belong together")
+            raise BadRequestError("certificate_file and key_file must be given together")
 
     def context(self) -> ssl.SSLContext:
-        """For connections to segment stores. Raises BadRequestError for files that cannot be used."""
+        """Return the TLS context for segment stores. Raises BadRequestError for unusable files."""
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
             context.minimum_version = ssl.TLSVersion.TLSv1_2
             if self.certificate_file is not None and self.key_file is not None:
                 context.load_cert_chain(self.certificate_file, self.key_file)
-        except OSError as error:  # ssl.SSLError is one
+        except OSError as error:  # includes ssl.SSLError
             raise BadRequestError(f"TLS files {self._files()} cannot be used: {error}") from error
         return context
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """For channels to controllers. Raises BadRequestError for files that cannot be read."""
+        """Return the gRPC credentials for controllers. Raises BadRequestError for unreadable files."""
         try:
             return grpc.ssl_channel_credentials(
                 _content(self.ca_file), _content(self.key_file), _content(self.certificate_file)
@@ -66,9 +66,9 @@ class TlsOptions:
 class ClientConfig:
     """How to reach a cluster.
 
-    ``controller`` is its address, ``tcp://HOST:PORT`` or ``tls://HOST:PORT``, several separated by commas. With
-    ``tls://``, or when `tls` is given, both the controller and the segment stores are reached by TLS. With
-    `authorization` (see `basic_authorization`) the client also asks for delegation tokens and renews them.
+    ``controller`` is its address, ``tcp://HOST:PORT`` or ``tls://HOST:PORT``, or several separated by commas. With
+    ``tls://`` or `tls`, connections to the controller and the segment stores use TLS. With `authorization` (see
+    `basic_authorization`) the client also requests delegation tokens and renews them.
     """
 
     controller: str
@@ -77,14 +77,14 @@ class ClientConfig:
 
 
 def basic_authorization(user: str, password: str) -> str:
-    """Credentials of a user with a password (controller §2). Raises BadRequestError: a user with a colon."""
+    """Return the credentials of a user and password (controller §2). Raises BadRequestError for a user with a colon."""
     if ":" in user:
-        raise BadRequestError("a user name cannot hold a colon")
+        raise BadRequestError("a user name must not contain a colon")
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
 def bearer_authorization(token: str) -> str:
-    """Credentials that somebody else issued (controller §2)."""
+    """Return credentials from a token that another service issued (controller §2)."""
     return f"Bearer {token}"
 
 

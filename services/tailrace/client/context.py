@@ -1,4 +1,4 @@
-"""What the parts of one client share: connections, the controller, segment operations, clock and entropy."""
+"""Share connections, controller calls, segment operations, clock and entropy between the parts of a client."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class ClientContext:
-    """Shared by writers, readers and managers; close it after them.
+    """The shared part of writers, readers and managers; close it after them.
 
-    ``controller`` is an address with `tls` and `authorization` beside it, a whole `ClientConfig`, or a transport (then
-    the two are about the segment stores). Raises BadRequestError for a malformed address or unusable TLS files.
+    ``controller`` is an address, a `ClientConfig`, or a transport. With a transport, `tls` and `authorization` apply to
+    the segment stores. Raises BadRequestError for a malformed address or unusable TLS files.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ClientContext:
         )
 
     async def close(self) -> None:
-        """Close all connections. What is still under way fails with ClientClosedError."""
+        """Close all connections. Calls in flight fail with ClientClosedError."""
         try:
             await self.pool.close()
         finally:

@@ -1,4 +1,4 @@
-"""What users tell the controller and get from it: configurations, segments, transactions (controller §5)."""
+"""Values of controller calls: streams, segments, transactions, reader groups (controller §5)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_GROUP_ID: Final = uuid.UUID(int=0)
 
 @dataclass(frozen=True)
 class ReaderGroupConfig:
-    """Configuration of a reader group; a cut of None is unbounded (head to start from, tail to end at)."""
+    """Configuration of a reader group. A cut of None is unbounded: start at the head, read without end."""
 
     automatic_checkpoint_ms: int = 30_000
     group_refresh_ms: int = 3_000
@@ -33,7 +33,7 @@ class ReaderGroupConfig:
     group_id: uuid.UUID = NO_GROUP_ID
 
     def same_settings(self, other: ReaderGroupConfig) -> bool:
-        """Equality without generation and id (reader-group-state §3.2)."""
+        """Return whether both are equal, ignoring generation and id (reader-group-state §3.2)."""
         return self._settings() == other._settings()
 
     def _settings(self) -> tuple[object, ...]:
@@ -48,7 +48,7 @@ class ReaderGroupConfig:
 
 
 class StreamName(NamedTuple):
-    """A stream and its scope; written ``scope/stream``."""
+    """A stream and its scope, written ``scope/stream``."""
 
     scope: str
     stream: str
@@ -61,30 +61,30 @@ class StreamName(NamedTuple):
         """Read ``scope/stream``. Raises InvalidNameError, BadRequestError."""
         scope, separator, stream = text.partition("/")
         if not separator:
-            raise BadRequestError(f"{text[:80]!r} is not of the form SCOPE/STREAM")
+            raise BadRequestError(f"{text[:80]!r} does not have the form SCOPE/STREAM")
         names.check_scope_name(scope, internal=True)
         names.check_stream_name(stream, internal=True)
         return cls(scope, stream)
 
     def segment(self, identifier: int) -> str:
-        """Full name of one of its segments."""
+        """Return the full name of one of its segments."""
         return names.qualified_segment_name(self.scope, self.stream, identifier)
 
 
 def name_of(stream: str | StreamName) -> StreamName:
-    """The stream that is meant. Raises BadRequestError, InvalidNameError."""
+    """Return the name of a stream, parsed if it is text. Raises BadRequestError, InvalidNameError."""
     return StreamName.parse(stream) if isinstance(stream, str) else stream
 
 
 class SegmentRange(NamedTuple):
-    """A segment and the part of the key space that it owns."""
+    """A segment and the key range that it owns."""
 
     identifier: int
     key_range: KeyRange
 
 
 class Successor(NamedTuple):
-    """A segment that follows a sealed one, and all the segments that it follows."""
+    """A successor of a sealed segment, and all its predecessors."""
 
     segment: SegmentRange
     predecessors: Sequence[int]
@@ -102,7 +102,7 @@ class TransactionState(enum.IntEnum):
 
 
 class PingStatus(enum.IntEnum):
-    """Answer to a transaction's ping (numbers of the controller's messages)."""
+    """Reply to a transaction's ping (numbers of the controller's messages)."""
 
     OK = 0
     LEASE_TOO_LARGE = 1
@@ -115,14 +115,14 @@ class PingStatus(enum.IntEnum):
 
 
 class TransactionSegments(NamedTuple):
-    """A new transaction: its id and the segments (ids in the transaction's epoch) that its events go to."""
+    """A new transaction: its id and its segments, with ids in the transaction's epoch."""
 
     transaction: uuid.UUID
     segments: Sequence[SegmentRange]
 
 
 class ScaleStarted(NamedTuple):
-    """A scale under way: the epoch before it (to ask for its end with) and the new segments."""
+    """A running scale: the epoch before it, which `check_scale` needs, and the new segments."""
 
     epoch: int
     segments: Sequence[SegmentRange]
@@ -133,7 +133,7 @@ Cut = Mapping[int, int]
 
 
 def owner_of(segments: Sequence[SegmentRange], key: float) -> SegmentRange:
-    """The segment whose range holds a hashed key. Raises BadRequestError when none does."""
+    """Return the segment whose range holds a hashed key. Raises BadRequestError when there is none."""
     for segment in segments:
         if segment.key_range.contains(key):
             return segment

@@ -1,4 +1,4 @@
-"""Bounded retries with jitter: how long to wait, and when to give up (design §"Every wait has a bound")."""
+"""Retry operations with backoff, jitter and a deadline (design §"Every wait has a bound")."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ E = TypeVar("E", bound=TailraceError)
 
 
 def raised_anew(error: E) -> E:
-    """An error that may be raised many times, without the places of before: else each time adds to what it keeps."""
+    """Return the error without its traceback: an error that is raised many times would collect tracebacks."""
     return error.with_traceback(None)
 
 
 class Backoff:
-    """Delays that double up to a maximum, each with full jitter above half of it."""
+    """Delays that double up to a maximum; jitter covers the upper half of each."""
 
     def __init__(
         self,
@@ -37,20 +37,20 @@ class Backoff:
         self._next_s = initial_s
 
     def next_delay_s(self) -> float:
-        """How long to wait before the next attempt."""
+        """Return the delay before the next attempt."""
         delay_s = self._next_s * (0.5 + self._entropy.uniform() / 2)
         self._next_s = min(self._maximum_s, self._next_s * 2)
         return delay_s
 
     def reset(self) -> None:
-        """Begin anew after a success."""
+        """Return to the first delay after a success."""
         self._next_s = self._initial_s
 
 
 class Attempts:
     """State of one operation's attempts.
 
-    ``uncertain``: an earlier attempt ended without an answer, so it may have had its effect.
+    ``uncertain``: an earlier attempt ended without a reply, so it may have taken effect.
     """
 
     def __init__(self, entropy: Entropy, deadline_s: float) -> None:
@@ -60,11 +60,11 @@ class Attempts:
 
     @property
     def left_s(self) -> float:
-        """Time left before the operation's deadline."""
+        """Return the time left before the operation's deadline."""
         return self._ends_at - asyncio.get_running_loop().time()
 
     async def pause(self, error: TailraceError) -> None:
-        """Wait before the next attempt; raises `error` when there is no time for one."""
+        """Wait before the next attempt. Raises `error` when the deadline is too near."""
         delay_s = self._backoff.next_delay_s()
         if delay_s >= self.left_s:
             raise error
@@ -72,10 +72,10 @@ class Attempts:
 
 
 async def with_retries(operation: Callable[[Attempts], Awaitable[T]], entropy: Entropy, deadline_s: float) -> T:
-    """Run `operation` until it succeeds, fails for good, or the deadline passes.
+    """Run `operation` until it succeeds, fails permanently, or the deadline passes.
 
     Raises:
-        DeadlineError: no answer in time. The operation's own errors otherwise; the last one when time is up.
+        DeadlineError: no reply in time. Otherwise the operation's own error, the last one at the deadline.
     """
     attempts = Attempts(entropy, deadline_s)
     while True:
@@ -83,6 +83,6 @@ async def with_retries(operation: Callable[[Attempts], Awaitable[T]], entropy: E
             async with asyncio.timeout(max(0.0, attempts.left_s)):
                 return await operation(attempts)
         except TimeoutError as error:
-            raise DeadlineError(f"no answer within {deadline_s:g} s") from error
+            raise DeadlineError(f"no reply within {deadline_s:g} s") from error
         except UnavailableError as error:
             await attempts.pause(error)

@@ -1,7 +1,7 @@
-"""Revisioned streams: one segment whose records are written on condition that nobody wrote in between (naming §4).
+"""Read and write revisioned streams: one segment with conditional appends of records (naming §4).
 
-A revision is an offset: the end of the record that was read or written last. Marks are an attribute that points to a
-record from which reading may begin.
+A revision is an offset: the end of the record that was read or written last. The mark is an attribute that holds the
+offset of a record where reading may begin.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Entry(NamedTuple):
 
 
 async def open_revisioned(context: ClientContext, stream: StreamName) -> RevisionedStream:
-    """The revisioned stream kept in a stream: the segment that owns key 0.0.
+    """Open the revisioned stream in a stream: the segment that owns key 0.0.
 
     Raises:
         NoSuchStreamError: the stream is missing or sealed.
@@ -60,7 +60,7 @@ async def open_revisioned(context: ClientContext, stream: StreamName) -> Revisio
 
 
 class RevisionedStream:
-    """Reads and writes of one segment, one write at a time."""
+    """Read and write one segment, one write at a time."""
 
     def __init__(self, context: ClientContext, segment: str) -> None:
         self.segment = segment
@@ -73,15 +73,15 @@ class RevisionedStream:
     # -- reading ------------------------------------------------------------------------------------------------
 
     async def latest(self) -> int:
-        """Revision after the last record."""
+        """Return the revision after the last record."""
         return (await self._context.segments.segment_info(self.segment)).length
 
     async def oldest(self) -> int:
-        """Revision before the first record that is left."""
+        """Return the revision before the first record."""
         return (await self._context.segments.segment_info(self.segment)).start_offset
 
     async def read_from(self, revision: int) -> list[Entry]:
-        """Records after `revision` up to the present end.
+        """Return the records after `revision` up to the present end.
 
         Raises:
             SegmentTruncatedError: `revision` lies before the start. CorruptionError: no record begins there.
@@ -95,7 +95,7 @@ class RevisionedStream:
             read = await self._context.segments.read(self.segment, revision + len(data), wanted)
             if not read.data:
                 break
-            data += read.data[:wanted]  # a server answers with 8 bytes at least (wire §6)
+            data += read.data[:wanted]  # a server returns at least 8 bytes (wire §6)
         try:
             payloads, consumed = split_events_bytes(data, 0, len(data), limits.READER_GROUP_RECORD_MAX_BYTES)
         except ValueError as error:
@@ -107,7 +107,7 @@ class RevisionedStream:
     # -- writing ------------------------------------------------------------------------------------------------
 
     async def write_conditionally(self, revision: int, payload: bytes) -> int | None:
-        """Write a record if `revision` is the latest; returns the new revision, or None when it is not."""
+        """Write a record if `revision` is the latest; return the new revision, or None when it is not."""
         _check_size(payload)
 
         def make(number: int) -> c.Command:
@@ -118,7 +118,7 @@ class RevisionedStream:
         return None
 
     async def write_unconditionally(self, payload: bytes) -> None:
-        """Write a record after whatever is there."""
+        """Append a record unconditionally."""
         _check_size(payload)
         event = pack_events([payload])
 
@@ -128,7 +128,7 @@ class RevisionedStream:
         await self._write(make)
 
     async def _write(self, make: _Make) -> bool:
-        """Append under the next number; after a lost answer the segment tells whether it was stored."""
+        """Append under the next number; after a lost reply the segment's attribute shows whether it was stored."""
         async with self._lock:
             self._number += 1
             number = self._number
@@ -137,7 +137,7 @@ class RevisionedStream:
                 try:
                     if await self._attempt(make, number):
                         return True
-                    # The first attempt may have come late, and be what made the condition fail.
+                    # The first attempt may have arrived late and caused the failed condition.
                     return attempts.uncertain and (await self._set_up())[1] >= number
                 except (WrongHostError, ConnectionLostError):
                     self._connection = None
@@ -159,7 +159,7 @@ class RevisionedStream:
         try:
             reply = await connection.request(make(number))
         except BaseException:
-            self._connection = None  # the outcome is known only after the next set-up
+            self._connection = None  # the next SetupAppend returns the outcome
             raise
         match reply:
             case c.DataAppended():
@@ -187,17 +187,17 @@ class RevisionedStream:
     # -- mark and truncation ------------------------------------------------------------------------------------
 
     async def mark(self) -> int | None:
-        """Revision at which the marked record begins; None when no mark is set."""
+        """Return the revision where the marked record begins; None without a mark."""
         value = await self._context.segments.get_attribute(self.segment, REVISION_MARK)
         return None if value == NO_ATTRIBUTE else value
 
     async def compare_and_set_mark(self, expected: int | None, new: int) -> bool:
-        """Move the mark if it is where it is expected; whether it was."""
+        """Move the mark if it has the expected value; return whether it had."""
         old = NO_ATTRIBUTE if expected is None else expected
         return await self._context.segments.update_attribute(self.segment, REVISION_MARK, new, old)
 
     async def truncate(self, revision: int) -> None:
-        """Drop the records before `revision`. A revision that is gone already is fine."""
+        """Truncate at `revision`. A revision that is truncated already is fine."""
         try:
             await self._context.segments.truncate_segment(self.segment, revision)
         except SegmentTruncatedError as error:
@@ -215,4 +215,6 @@ def _with_revisions(payloads: list[bytes], revision: int) -> list[Entry]:
 
 def _check_size(payload: bytes) -> None:
     if len(payload) > limits.READER_GROUP_RECORD_MAX_BYTES:
-        raise BadRequestError(f"a record of {len(payload)} bytes is too large")
+        raise BadRequestError(
+            f"a record of {len(payload)} bytes is too large, at most {limits.EVENT_MAX_BYTES} are allowed"
+        )

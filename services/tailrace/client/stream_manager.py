@@ -1,4 +1,4 @@
-"""Scopes and streams for users: create, configure, scale, truncate, delete, look at (controller §4)."""
+"""Manage scopes and streams: create, describe, configure, scale, truncate, delete (controller §4)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class StreamInfo(NamedTuple):
-    """A stream as it is now: configuration, active segments, and its first and last positions."""
+    """The present state of a stream: configuration, active segments, head and tail."""
 
     stream: StreamName
     config: StreamConfig
@@ -30,7 +30,7 @@ class StreamInfo(NamedTuple):
 
 
 class StreamManager:
-    """Manages scopes and streams.
+    """Manage scopes and streams.
 
     Streams are ``scope/stream`` or a StreamName. Missing scopes and streams raise kinds of NotFoundError, wrong
     arguments kinds of BadRequestError.
@@ -43,53 +43,53 @@ class StreamManager:
     # -- scopes -------------------------------------------------------------------------------------------------
 
     async def create_scope(self, scope: str) -> bool:
-        """Create a scope; False when it exists."""
+        """Create a scope; return False when it exists."""
         return await self._controller.create_scope(scope)
 
     async def delete_scope(self, scope: str, *, recursive: bool = False) -> bool:
-        """Delete a scope; False when there is none. Raises NotEmptyError unless `recursive`."""
+        """Delete a scope; return False when it does not exist. Raises NotEmptyError unless `recursive`."""
         return await self._controller.delete_scope(scope, recursive=recursive)
 
     async def list_scopes(self) -> list[str]:
-        """All scopes, internal ones (leading "_") too."""
+        """Return all scopes, including internal ones (leading "_")."""
         return [scope async for scope in self._controller.list_scopes()]
 
     # -- streams ------------------------------------------------------------------------------------------------
 
     async def create_stream(self, stream: str | StreamName, config: StreamConfig | None = None) -> bool:
-        """Create a stream, of one segment unless configured otherwise; False when it exists."""
+        """Create a stream, by default with one segment; return False when it exists."""
         stream = name_of(stream)
         return await self._controller.create_stream(stream, config or StreamConfig())
 
     async def update_stream(self, stream: str | StreamName, config: StreamConfig) -> None:
-        """Replace the configuration; a policy that wants more segments scales the stream."""
+        """Replace the configuration. A policy that needs more segments scales the stream."""
         stream = name_of(stream)
         await self._controller.update_stream(stream, config)
 
     async def list_streams(self, scope: str, *, tag: str | None = None, internal: bool = False) -> list[StreamName]:
-        """Streams of a scope, those with `tag` if given; internal ones (leading "_") only if asked for."""
+        """Return the streams of a scope, optionally those with `tag`, and with `internal` also internal ones."""
         found = [stream async for stream in self._controller.list_streams(scope, tag=tag)]
         return [stream for stream in found if internal or not stream.stream.startswith("_")]
 
     async def tags(self, stream: str | StreamName) -> tuple[str, ...]:
-        """Tags of a stream."""
+        """Return the tags of a stream."""
         stream = name_of(stream)
         return (await self._controller.stream_config(stream)).tags
 
     async def info(self, stream: str | StreamName) -> StreamInfo:
-        """Configuration, active segments, head and tail."""
+        """Return configuration, active segments, head and tail."""
         stream = name_of(stream)
         config = await self._controller.stream_config(stream)
         segments = await self._controller.current_segments(stream)
         return StreamInfo(stream, config, segments, await self.head(stream), await self.tail(stream))
 
     async def head(self, stream: str | StreamName) -> StreamCut:
-        """The cut at the first event that is left."""
+        """Return the cut at the first event."""
         stream = name_of(stream)
         return StreamCut(stream.scope, stream.stream, await self._controller.head_segments(stream))
 
     async def tail(self, stream: str | StreamName) -> StreamCut:
-        """A cut after everything acknowledged before this call."""
+        """Return a cut after everything acknowledged before this call."""
         stream = name_of(stream)
         segments = await self._controller.current_segments(stream)
         identifiers = [segment.identifier for segment in segments] or await self._last_segments(stream)
@@ -100,24 +100,24 @@ class StreamManager:
         return StreamCut(stream.scope, stream.stream, lengths)
 
     async def _last_segments(self, stream: StreamName) -> list[int]:
-        """Segments of a sealed stream that nothing follows."""
+        """Return the segments of a sealed stream that have no successors."""
         found = await self._controller.segments_between(stream, None, None)
         return [identifier for identifier in found if not await self._controller.successors(stream, identifier)]
 
     async def seal_stream(self, stream: str | StreamName) -> None:
-        """Seal; nothing can be written any more. Sealing a sealed stream succeeds."""
+        """Seal a stream, so that it takes no more events. Sealing a sealed stream succeeds."""
         stream = name_of(stream)
         await self._controller.seal_stream(stream)
 
     async def truncate_stream(self, stream: str | StreamName, cut: StreamCut) -> None:
-        """Drop everything before a cut. Raises IllegalStateError for a cut that is not valid."""
+        """Truncate a stream at a cut. Raises IllegalStateError for a cut that is not valid."""
         stream = name_of(stream)
         if (cut.scope, cut.stream) != stream:
             raise BadRequestError(f"the cut belongs to {cut.scoped_name}, not to {stream}")
         await self._controller.truncate_stream(stream, cut.positions)
 
     async def delete_stream(self, stream: str | StreamName) -> bool:
-        """Delete a sealed stream; False when there is none. Raises IllegalStateError when it is not sealed."""
+        """Delete a sealed stream; return False when it does not exist. Raises IllegalStateError unless it is sealed."""
         stream = name_of(stream)
         return await self._controller.delete_stream(stream)
 
@@ -126,7 +126,7 @@ class StreamManager:
     async def scale_to(
         self, stream: str | StreamName, count: int, *, deadline_s: float = limits.SCALE_DEADLINE_S
     ) -> None:
-        """Replace segments until there are `count` equal ones; those whose range fits already stay.
+        """Replace segments until there are `count` equal ones. Segments whose range fits stay.
 
         Raises StreamSealedError for a sealed stream.
         """

@@ -1,4 +1,4 @@
-"""Key-value tables: versioned entries spread over fixed-key table segments by their primary key (naming §5)."""
+"""Read and write key-value tables: versioned entries in fixed-key table segments (naming §5)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class TableKeyParts(NamedTuple):
-    """A key: its primary part decides the segment, its secondary part the order within one primary key."""
+    """A key: the primary part selects the segment, the secondary part orders entries of one primary key."""
 
     primary: bytes
     secondary: bytes = b""
@@ -42,7 +42,7 @@ class KeyValueTable:
         self._segments: Sequence[SegmentRange] = ()
 
     async def start(self) -> Self:
-        """Learn configuration and segments. Raises NotFoundError."""
+        """Load configuration and segments. Raises NotFoundError."""
         self._config = await self._context.controller.table_config(self.scope, self.table)
         self._segments = await self._context.controller.table_segments(self.scope, self.table)
         return self
@@ -54,7 +54,7 @@ class KeyValueTable:
         return None
 
     async def put(self, key: TableKeyParts, value: bytes, *, version: int | None = None) -> int:
-        """Insert or update, with `version` only that version (NOT_EXISTS: only if absent); returns the new version.
+        """Insert or update an entry; return the new version. With `version` only that version (NOT_EXISTS: if absent).
 
         Raises:
             TableKeyBadVersionError, TableKeyNotExistsError, BadRequestError (lengths).
@@ -62,7 +62,7 @@ class KeyValueTable:
         return (await self.put_all([(key, value, version)]))[0]
 
     async def put_all(self, entries: Sequence[tuple[TableKeyParts, bytes, int | None]]) -> list[int]:
-        """Insert or update entries of one primary key atomically; returns the new versions in order."""
+        """Insert or update entries of one primary key atomically; return the new versions in order."""
         if not entries or any(key.primary != entries[0][0].primary for key, _, _ in entries):
             raise BadRequestError("an atomic update needs entries of one primary key")
         rows = [
@@ -72,21 +72,21 @@ class KeyValueTable:
         return await self._context.segments.table_update(self._segment(entries[0][0].primary), rows)
 
     async def insert(self, key: TableKeyParts, value: bytes) -> int:
-        """Put if the key is absent."""
+        """Insert an entry if the key is absent."""
         return await self.put(key, value, version=NOT_EXISTS)
 
     async def get(self, key: TableKeyParts) -> TableValue | None:
-        """The entry of a key."""
+        """Return the entry of a key."""
         found = await self._context.segments.table_get(self._segment(key.primary), [self._packed(key)])
         return None if found[0] is None else self._unpacked(found[0])
 
     async def remove(self, key: TableKeyParts, *, version: int | None = None) -> None:
-        """Remove, with `version` only that version. Raises TableKeyBadVersionError, TableKeyNotExistsError."""
+        """Remove an entry, with `version` only that version. Raises TableKeyBadVersionError, TableKeyNotExistsError."""
         wanted = (self._packed(key), NO_VERSION if version is None else version)
         await self._context.segments.table_remove(self._segment(key.primary), [wanted])
 
     async def entries(self, primary: bytes | None = None) -> AsyncIterator[TableValue]:
-        """Entries in order of their keys, segment after segment, or those of one primary key."""
+        """Yield all entries in order of key within each segment, or the entries of one primary key."""
         length = self._config.primary_key_length + self._config.secondary_key_length
         if primary is not None:
             self._check_length("primary", primary, self._config.primary_key_length)
@@ -129,10 +129,12 @@ class KeyValueTable:
 
     def _check_length(self, part: str, value: bytes, length: int) -> None:
         if len(value) != length:
-            raise BadRequestError(f"the {part} key has {len(value)} bytes, {self.scope}/{self.table} wants {length}")
+            raise BadRequestError(
+                f"the {part} key has {len(value)} bytes, table {self.scope}/{self.table} needs {length}"
+            )
 
 
 def _key_after(key: bytes) -> bytes | None:
-    """The next key of the same length in byte order; None after the last."""
+    """Return the next key of the same length in byte order; None after the last."""
     value = int.from_bytes(key, "big") + 1
     return None if value >> 8 * len(key) else value.to_bytes(len(key), "big")

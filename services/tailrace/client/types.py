@@ -29,7 +29,7 @@ NO_ATTRIBUTE: Final = -(2**63)
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """Properties of a segment; ``length`` is the offset of its end, ``start_offset`` that of its first byte left."""
+    """Properties of a segment; ``length`` is the offset of its end, ``start_offset`` that of its first byte."""
 
     name: str
     length: int
@@ -39,7 +39,7 @@ class SegmentInfo:
 
 
 class SegmentReadResult(NamedTuple):
-    """Bytes of a segment; ``at_tail``: the read ran into the tail; ``end``: sealed, and this reaches the end."""
+    """Bytes of a segment; ``at_tail``: the read reached the tail; ``end``: it reached the end of a sealed segment."""
 
     data: bytes
     at_tail: bool

@@ -1,4 +1,4 @@
-"""The controller put together from its parts (docs/controller.md)."""
+"""Compose the controller of its stores, workflows, managers and calls (docs/controller.md)."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _logger = structlog.get_logger()
 class Controller:
     """A controller without listeners.
 
-    ``metadata`` holds everything it knows, ``segments`` is how it reaches segments, ``container_map`` tells clients
-    where they are. After `start`, `services` answers calls; listeners (`ControllerServer`, the REST application) are
-    put in front of it. `close` stops its tasks; what they were doing is taken up by the next `start`, wherever it is.
+    ``metadata`` stores all its records, ``segments`` carries segment requests, and ``container_map`` locates containers
+    for clients. After `start`, `services` answers calls; listeners (`ControllerServer`, the REST application) call
+    `services`. `close` stops the tasks; the next `start`, in any controller, resumes their work.
     """
 
     def __init__(
@@ -87,21 +87,21 @@ class Controller:
         self._started = False
         self._starting: asyncio.Task[None] | None = None
         self.trouble = ""
-        """Why the last attempt to start failed; empty: it did not."""
+        """Why the last attempt to start failed; empty when it did not fail."""
         self.services = ControllerServices(core, authorize, account)
 
     @property
     def ready(self) -> bool:
-        """Whether calls can be answered."""
+        """Whether all calls can be answered."""
         return self._started
 
     @property
     def active_streams(self) -> int:
-        """Streams with workflows, transactions or leases."""
+        """Return how many streams have workflows, transactions or leases."""
         return self._driver.active_streams
 
     async def start(self) -> None:
-        """Make sure that the tables and the internal scope exist, then take up what was left behind.
+        """Create the tables and the internal scope where missing, then resume unfinished workflows.
 
         Raises:
             UnavailableError: the metadata store does not answer.
@@ -113,10 +113,10 @@ class Controller:
         self._started = True
 
     def start_when_possible(self) -> None:
-        """Do what `start` does again and again until it succeeds, while part of the metadata cannot be reached.
+        """Repeat `start` in the background until it succeeds.
 
-        Calls are answered meanwhile, as far as the records that they need can be reached; others raise
-        UnavailableError, also while their tables were never made. `ready` tells when all can be answered.
+        Until then a call succeeds if the records that it needs can be reached; it raises UnavailableError otherwise,
+        also when its tables do not exist yet. `ready` becomes true when all calls can be answered.
         """
         self._starting = asyncio.get_running_loop().create_task(self._start_until_done())
 

@@ -87,7 +87,7 @@ async def test_no_call_is_answered_without_the_tables(
     for table in made:
         await world.metadata.create_table(table)
     controller = world.make(blocking_deadline_s=0.5)
-    with pytest.raises(UnavailableError, match="is not there yet") as caught:
+    with pytest.raises(UnavailableError, match="does not exist yet") as caught:
         await controller.services.call(rpc, request_message)
     assert caught.value.grpc_code == GRPC_UNAVAILABLE
 
@@ -98,7 +98,7 @@ async def test_a_stream_needs_the_table_of_its_bucket(world: Any, wait_until: Ca
         await world.metadata.create_table(table)
     controller = world.make()
     await controller.services.call("createScope", SCOPE)
-    with pytest.raises(UnavailableError, match="is not there yet"):
+    with pytest.raises(UnavailableError, match="does not exist yet"):
         await controller.services.call("createStream", CONFIG)
     controller.start_when_possible()
 

@@ -1,1 +1,1 @@
-"""Writers of events: routing, append blocks, exactly-once retries, transactions."""
+"""Write events: routing, append blocks, exactly-once retries, transactions."""

@@ -1,7 +1,7 @@
-"""Events on their way to a segment: runs of one routing key, gathered into append blocks.
+"""Gather events into append blocks, as runs of one routing key.
 
-A block is the unit of the protocol: one append, one event number, one acknowledgement (performance §3). Runs keep what
-is needed to route the events again when the segment was replaced.
+A block is one append with one event number and one acknowledgement (performance §3). Runs keep the routing keys, so
+that the events can be routed again when their segment is replaced.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EVENT_HEADER_BYTES: Final = 8
 
 
 class Run:
-    """Events of one call, all of one routing key. ``future`` is done when they are durable."""
+    """Events of one call and one routing key. ``future`` completes when they are durable."""
 
     __slots__ = ("count", "future", "key", "size")
 
@@ -31,25 +31,25 @@ class Run:
         self.future = future
 
     def settled(self) -> asyncio.Future[None]:
-        """Done when the events are durable or failed, even if whoever wrote them cancelled the wait for it."""
+        """Completes when the events are durable or failed, also after the caller cancelled its future."""
         if self.future.cancelled():
             self.future = self.future.get_loop().create_future()
         return self.future
 
     def succeed(self) -> None:
-        """The events are durable."""
+        """Complete the run: its events are durable."""
         if not self.future.done():
             self.future.set_result(None)
 
     def fail(self, error: TailraceError) -> None:
-        """The events were not written, or it is not known whether they were."""
+        """Fail the run: its events were not written, or the outcome is unknown."""
         if not self.future.done():
             self.future.set_exception(error)
-            self.future.exception()  # who does not look at it learns of the error from flush()
+            self.future.exception()  # flush() also raises the error
 
 
 class Block:
-    """An append block. ``last_number`` is 0 until it was sent for the first time."""
+    """An append block. ``last_number`` is 0 until it is sent for the first time."""
 
     __slots__ = ("events", "last_number", "runs", "size")
 
@@ -60,7 +60,7 @@ class Block:
         self.last_number = 0
 
     def has_room_for(self, count: int, size: int) -> bool:
-        """Whether so many events of so many bytes in all still belong into this block."""
+        """Return whether the block has room for that many events and bytes."""
         return (
             self.size + size <= limits.WRITER_BLOCK_MAX_BYTES
             and len(self.events) + count <= limits.WRITER_BLOCK_MAX_EVENTS
@@ -69,7 +69,7 @@ class Block:
 
     @property
     def is_full(self) -> bool:
-        """Whether waiting for more events would be of little use."""
+        """Return whether the block is full enough to be sent."""
         return (
             self.size >= limits.WRITER_BLOCK_MAX_BYTES * 3 // 4
             or len(self.events) >= limits.WRITER_BLOCK_MAX_EVENTS * 3 // 4
@@ -77,17 +77,17 @@ class Block:
 
     @property
     def is_large(self) -> bool:
-        """Whether this is one event that does not fit into an append (wire §5, "large events")."""
+        """Return whether this is one event that does not fit into an append (wire §5, "large events")."""
         return self.size > limits.EVENT_MAX_BYTES + EVENT_HEADER_BYTES and len(self.events) == 1
 
     def add(self, run: Run, events: Sequence[bytes]) -> None:
-        """Take the events of a run."""
+        """Add the events of a run."""
         self.events.extend(events)
         self.runs.append(run)
         self.size += run.size
 
     def split(self) -> list[tuple[Run, list[bytes]]]:
-        """The runs with their events, to be routed again."""
+        """Return the runs with their events, to route them again."""
         result = []
         start = 0
         for run in self.runs:
@@ -97,9 +97,9 @@ class Block:
 
 
 def as_bytes(events: Sequence[bytes]) -> Sequence[bytes]:
-    """The events as bytes that nobody can change any more. Raises BadRequestError for what are no bytes.
+    """Return the events as immutable bytes. Raises BadRequestError for other types.
 
-    A block that cannot be packed would take down the events of others that share it, so nothing else gets in.
+    An event that cannot be packed would fail all events of its block, so it is refused here.
     """
     if {bytes}.issuperset(map(type, events)):
         return events
@@ -110,5 +110,5 @@ def as_bytes(events: Sequence[bytes]) -> Sequence[bytes]:
 
 
 def packed_size(events: Sequence[bytes]) -> int:
-    """Bytes that the events take in a segment, headers included."""
+    """Return the bytes that the events take in a segment, including headers."""
     return sum(map(len, events)) + EVENT_HEADER_BYTES * len(events)

@@ -1,4 +1,4 @@
-"""The event writer: routes events by key to the segments of a stream and follows its scaling (naming §2, wire §5)."""
+"""Write events to a stream: route them by key and follow scaling (naming §2, wire §5)."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 class EventWriter(RoutedWriter):
-    """Writes events to a stream, each exactly once and in order per routing key.
+    """Write events to a stream, each exactly once and in order per routing key.
 
-    Start with `await writer.start()` or ``async with``. See `RoutedWriter` for how writes are taken and bounded.
+    Start with `await writer.start()` or ``async with``. `RoutedWriter` describes buffering and its bound.
     """
 
     def __init__(self, context: ClientContext, stream: StreamName, *, writer_id: str | None = None) -> None:
@@ -41,7 +41,7 @@ class EventWriter(RoutedWriter):
         self._told_time = False
 
     async def start(self) -> Self:
-        """Learn the stream's segments. Raises NotFoundError; SegmentSealedError when the stream is sealed."""
+        """Load the stream's segments. Raises NotFoundError; SegmentSealedError when the stream is sealed."""
         segments = await self._context.controller.current_segments(self.stream)
         if not segments:
             raise SegmentSealedError(str(self.stream))
@@ -49,7 +49,7 @@ class EventWriter(RoutedWriter):
         return self
 
     async def note_time(self, timestamp_ms: int) -> None:
-        """Tell the controller that events up to this time were written (naming §6). Raises BadRequestError."""
+        """Report to the controller that all events up to this time are written (naming §6). Raises BadRequestError."""
         position = {
             writer.identifier: writer.acknowledged_length
             for writer in self._writers.values()
@@ -59,9 +59,9 @@ class EventWriter(RoutedWriter):
         await self._context.controller.note_timestamp(self.stream, self.writer_id, timestamp_ms, position)
 
     async def close(self) -> None:
-        """Flush and stop, and tell the controller that this writer will note no more times if it has noted any.
+        """Flush and stop. If the writer noted a time, report to the controller that it notes no more.
 
-        Raises as `flush`; the writer is stopped in any case.
+        Raises the errors of `flush`; the writer stops in any case.
         """
         await super().close()
         if self._told_time:
@@ -83,9 +83,9 @@ class EventWriter(RoutedWriter):
         return writer
 
     async def _replace(self, old: SegmentWriter, reason: TailraceError) -> None:
-        """Send the events of a sealed or missing segment to what follows it, before any later ones.
+        """Send the events of a sealed or missing segment to its successors, before any later events.
 
-        New events go on queueing behind the old ones until the successors are known.
+        New events queue behind the old ones until the successors are known.
         """
         if not isinstance(reason, SegmentSealedError | NoSuchSegmentError):
             self._fail(reason)
@@ -104,9 +104,9 @@ class EventWriter(RoutedWriter):
             self._owners[bisect_right(self._highs, run.key)].add(run, events)
 
     async def _followers(self, old: SegmentWriter, reason: TailraceError) -> list[SegmentRange]:
-        """What the old segment's keys belong to now.
+        """Return the segments that own the old segment's keys now.
 
-        A controller that still lists the segment is in the middle of a scale or of sealing the stream: ask again.
+        A controller that still lists the old segment is scaling or sealing the stream: ask again.
         """
         loop = asyncio.get_running_loop()
         ends_at_s = loop.time() + limits.SUCCESSORS_DEADLINE_S
@@ -130,10 +130,10 @@ class EventWriter(RoutedWriter):
 
 
 async def say_farewell(context: ClientContext, stream: StreamName, writer_id: str) -> None:
-    """Tell the controller that a writer will note no more times (naming §6).
+    """Report to the controller that a writer notes no more times (naming §6).
 
-    It is a courtesy: all events are durable, and without it the writer's time ends to count after the stream's
-    aggregation timeout. So a controller that cannot be reached, or a stream that is gone, is no error of the writer.
+    The report is optional: all events are durable, and without it the writer's time expires after the stream's
+    aggregation timeout. So an unreachable controller or a deleted stream is not an error of the writer.
     """
     with contextlib.suppress(TimeoutError, UnavailableError, IllegalStateError, NotFoundError):
         async with asyncio.timeout(limits.CLIENT_REMOVE_WRITER_DEADLINE_S):
@@ -143,7 +143,7 @@ async def say_farewell(context: ClientContext, stream: StreamName, writer_id: st
 def _rerouted(
     key_range: KeyRange, followers: Sequence[SegmentRange], writer_of: Callable[[int], SegmentWriter]
 ) -> list[tuple[KeyRange, SegmentWriter]]:
-    """The parts of a range that each follower owns."""
+    """Return the parts of a range that each successor owns."""
     return [
         (KeyRange(max(key_range.low, low), min(key_range.high, high)), writer_of(identifier))
         for identifier, (low, high) in followers

@@ -1,4 +1,4 @@
-"""Events that do not fit into one append: through a transient segment that is merged (wire §5, "large events")."""
+"""Write events that do not fit into one append: merge a transient segment (wire §5, "large events")."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _UNKNOWN_WRITER: Final = -(2**63)
 async def append_large_event(context: ClientContext, connection: Connection, segment: str, data: bytes) -> None:
     """Append `data` (an event with its header) atomically to `segment`.
 
-    When the merge's answer is lost it is asked for again: merged sources are remembered, and a transient segment that
-    is missing was not merged. That goes on until the outcome is known, because an event must not be written again
-    while it may have been stored.
+    When the merge's reply is lost, the merge is repeated: servers remember merged sources, and a transient segment that
+    is missing was not merged. The repetition lasts until the outcome is known, because an event that may be stored must
+    not be written again.
 
     Raises:
-        SegmentSealedError, NoSuchSegmentError: of `segment`. UnavailableError: nothing was appended; try again.
-        IllegalStateError: after LARGE_EVENT_DOUBT_S it is still not known whether the event was appended.
+        SegmentSealedError, NoSuchSegmentError: of `segment`. UnavailableError: nothing was appended; retry.
+        IllegalStateError: after LARGE_EVENT_DOUBT_S it is unknown whether the event was appended.
     """
     token = await context.segments.token(segment)
     writer_id = new_uuid(context.entropy).bytes
@@ -38,7 +38,7 @@ async def append_large_event(context: ClientContext, connection: Connection, seg
     try:
         await _fill(connection, transient, writer_id, data, token)
     except NoSuchSegmentError as error:
-        raise ConnectionLostError(f"transient segment {transient} was dropped before it was merged") from error
+        raise ConnectionLostError(f"transient segment {transient} was deleted before it was merged") from error
     try:
         merged = await connection.request(c.MergeSegments(0, segment, transient, token))
     except UnavailableError as error:
@@ -53,19 +53,19 @@ async def _fill(connection: Connection, transient: str, writer_id: bytes, data: 
     if not isinstance(setup, c.AppendSetup):
         raise error_of(setup)
     if setup.last_event_number != _UNKNOWN_WRITER:
-        raise IllegalStateError(f"new transient segment {transient} knows the writer already")
+        raise IllegalStateError(f"new transient segment {transient} has appends of this writer already")
     with memoryview(data) as view:
         for number, offset in enumerate(range(0, len(data), limits.EVENT_MAX_BYTES)):
             chunk = view[offset : offset + limits.EVENT_MAX_BYTES]
             reply = await connection.request(c.ConditionalBlockEnd(writer_id, number, offset, chunk, 0))
             if isinstance(reply, c.ConditionalCheckFailed):
-                raise IllegalStateError(f"transient segment {transient} was written to by somebody else")
+                raise IllegalStateError(f"transient segment {transient} was written to by another client")
             if not isinstance(reply, c.DataAppended):
                 raise error_of(reply)
 
 
 async def _settle(context: ClientContext, segment: str, transient: str, error: UnavailableError) -> None:
-    """Merge again until it is known that the transient segment is merged; raises as `append_large_event`."""
+    """Repeat the merge until its outcome is known. Raises the errors of `append_large_event`."""
     loop = asyncio.get_running_loop()
     ends_at_s = loop.time() + limits.LARGE_EVENT_DOUBT_S
     while True:
@@ -76,6 +76,8 @@ async def _settle(context: ClientContext, segment: str, transient: str, error: U
             if missing.segment == transient:
                 raise ConnectionLostError(f"large event to {segment} was not appended: {error}") from error
             raise
-        except UnavailableError as again:  # tried for CLIENT_REQUEST_DEADLINE_S, with pauses
+        except UnavailableError as again:  # retried for CLIENT_REQUEST_DEADLINE_S, with pauses
             if loop.time() >= ends_at_s:
-                raise IllegalStateError(f"whether a large event is in {segment} is not known: {again}") from again
+                raise IllegalStateError(
+                    f"it is unknown whether a large event was appended to {segment}: {again}"
+                ) from again

@@ -1,4 +1,4 @@
-"""Writing events by routing key to a set of segments, with bounded bytes under way (naming §2)."""
+"""Write events by routing key to a set of segments, with bounded bytes in flight (naming §2)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ if TYPE_CHECKING:
 
 
 class RoutedWriter:
-    """What writers of streams and of transactions have in common.
+    """The common part of writers of streams and of transactions.
 
-    `write_event` and `write_events` take events at once and return a future that is done when they are durable; any
-    number of calls may be under way. Bytes accepted and not yet durable are bounded: wait with `ready` before a call,
-    else OverloadedError is raised beyond WRITER_BUFFERED_MAX_BYTES.
+    `write_event` and `write_events` buffer events at once and return a future that completes when they are durable. The
+    buffer is bounded: await `ready` before a call, else a call beyond WRITER_BUFFERED_MAX_BYTES raises OverloadedError.
     """
 
     def __init__(self, context: ClientContext, target: str) -> None:
@@ -40,7 +39,7 @@ class RoutedWriter:
         self._error: TailraceError | None = None
 
     async def start(self) -> Self:
-        """Begin; what that means is said by the kind of writer."""
+        """Start the writer; each kind of writer defines how."""
         return self
 
     async def __aenter__(self) -> Self:
@@ -55,27 +54,27 @@ class RoutedWriter:
     # -- writing ------------------------------------------------------------------------------------------------
 
     def write_event(self, event: bytes, routing_key: str | None = None) -> asyncio.Future[None]:
-        """Write one event of any size; ``await`` the result to know that it is durable.
+        """Write one event of any size; ``await`` the result until it is durable.
 
-        Events of one routing key keep their order; without a key there is none.
+        Events of one routing key keep their order; events without a key have none.
 
         Raises:
-            OverloadedError: too many bytes are under way (`ready`). BadRequestError: no bytes, or too large.
+            OverloadedError: the buffer is full (`ready`). BadRequestError: not bytes, or too large.
         """
         if type(event) is not bytes:
             (event,) = as_bytes((event,))
         return self._write((event,), len(event) + EVENT_HEADER_BYTES, routing_key)
 
     def write_events(self, events: Sequence[bytes], routing_key: str | None = None) -> asyncio.Future[None]:
-        """Write events of one routing key, in order; the future is done when all are durable.
+        """Write events of one routing key, in order; the future completes when all are durable.
 
-        Up to EVENT_MAX_BYTES in all they are stored atomically, next to each other.
+        Up to EVENT_MAX_BYTES in total they are stored atomically, next to each other.
 
         Raises:
-            OverloadedError: too many bytes are under way (`ready`). BadRequestError: no events.
+            OverloadedError: the buffer is full (`ready`). BadRequestError: no events.
         """
         if not events:
-            raise BadRequestError("there are no events to write")
+            raise BadRequestError("the list of events is empty")
         events = as_bytes(events)
         size = packed_size(events)
         if len(events) == 1 or size <= limits.EVENT_MAX_BYTES + EVENT_HEADER_BYTES:
@@ -88,10 +87,12 @@ class RoutedWriter:
         if size > limits.WRITER_EVENT_MAX_BYTES:
             raise BadRequestError(f"an event of {size} bytes is too large, at most {limits.WRITER_EVENT_MAX_BYTES}")
         if not self._room.is_set():
-            raise OverloadedError(f"{self._buffered_bytes} bytes wait to become durable on {self._target}")
+            raise OverloadedError(
+                f"{self._buffered_bytes} bytes to {self._target} are not durable yet; await ready() before writing"
+            )
         key = self._context.entropy.uniform() if routing_key is None else key_position(routing_key)
         if not self._owners:
-            raise IllegalStateError(f"the writer of {self._target} was not started")
+            raise IllegalStateError(f"the writer of {self._target} is not started")
         run = Run(key, len(events), size, asyncio.get_running_loop().create_future())
         self._buffered_bytes += size
         if self._buffered_bytes >= limits.WRITER_BUFFERED_MAX_BYTES:
@@ -100,11 +101,13 @@ class RoutedWriter:
         return run.future
 
     def _write_in_parts(self, events: Sequence[bytes], routing_key: str | None) -> asyncio.Future[None]:
-        """Write a batch that is too large for one append: every part has to have room before the first is taken."""
+        """Write a batch that is too large for one append: the buffer must have room for all its parts first."""
         key = routing_key if routing_key is not None else str(self._context.entropy.uniform())
         total = packed_size(events)
         if self._buffered_bytes + total > limits.WRITER_BUFFERED_MAX_BYTES + limits.WRITER_EVENT_MAX_BYTES:
-            raise OverloadedError(f"a batch of {total} bytes is too large to be taken at once")
+            raise OverloadedError(
+                f"a batch of {total} bytes is too large for the writer's buffer of {limits.WRITER_BUFFERED_MAX_BYTES} bytes"
+            )
         futures: list[asyncio.Future[None]] = []
         start = size = 0
         for index, event in enumerate(events):
@@ -122,13 +125,13 @@ class RoutedWriter:
 
     @property
     def active(self) -> bool:
-        """Whether events are still taken."""
+        """Return whether the writer takes events."""
         return self._error is None
 
     async def ready(self) -> None:
-        """Wait until events are taken again. Raises the error that ended the writer.
+        """Wait until the buffer has room. Raises the error that ended the writer.
 
-        What is written right after it, without another await between, is taken, however many tasks wait.
+        An event that is written next, without another await in between, is taken, also when many tasks wait.
         """
         while not self._room.is_set():
             await self._room.wait()
@@ -136,9 +139,9 @@ class RoutedWriter:
             raise raised_anew(self._error)
 
     async def flush(self) -> None:
-        """Wait until everything taken before this call is durable. Raises the error of an event that was not.
+        """Wait until everything written before this call is durable. Raises the error of a failed event.
 
-        That includes events whose futures were cancelled: they are on their way all the same.
+        That includes events whose futures were cancelled: they are written as well.
         """
         futures = [run.settled() for writer in self._writers.values() for run in writer.runs()]
         for future in futures:
@@ -151,16 +154,16 @@ class RoutedWriter:
             raise raised_anew(self._error)
 
     async def close(self) -> None:
-        """Flush and stop. Raises as `flush`; the writer is stopped in any case."""
+        """Flush and stop. Raises the errors of `flush`; the writer stops in any case."""
         try:
             await self.flush()
         finally:
             await self.abandon()
 
     async def abandon(self) -> None:
-        """Stop; what is not durable yet fails, and may or may not have been stored.
+        """Stop. Events that are not durable yet fail, and may be stored or not.
 
-        All of that happens at once; only for the end of the tasks is waited, so that a cancelled call has its effect.
+        The effect is immediate, also when the call is cancelled; the call only waits for the tasks to end.
         """
         if self._error is None:
             self._error = IllegalStateError(f"the writer of {self._target} is closed")
@@ -184,7 +187,7 @@ class RoutedWriter:
         self._owners = [writer for _, writer in ordered]
 
     def _fail(self, error: TailraceError) -> None:
-        """End the writer: nothing further is taken, what waits fails."""
+        """End the writer: refuse events, and fail the buffered ones."""
         self._error = error
         for writer in self._writers.values():
             writer.fail(error)
@@ -192,7 +195,7 @@ class RoutedWriter:
 
 
 def _joined_routes(routes: Iterable[tuple[KeyRange, SegmentWriter]]) -> list[tuple[KeyRange, SegmentWriter]]:
-    """Neighbouring parts of one segment as one: else every scale would leave its edges behind for ever."""
+    """Join neighbouring parts of one segment, so that scales do not add parts without bound."""
     joined: list[tuple[KeyRange, SegmentWriter]] = []
     for key_range, writer in routes:
         if joined and joined[-1][1] is writer and joined[-1][0].high == key_range.low:
@@ -202,7 +205,7 @@ def _joined_routes(routes: Iterable[tuple[KeyRange, SegmentWriter]]) -> list[tup
 
 
 def _joined(futures: Sequence[asyncio.Future[None]]) -> asyncio.Future[None]:
-    """A future that is done when all are, with the first error if there is one."""
+    """Return a future that completes when all have completed, with the first error if there is one."""
     joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     left = len(futures)
 
@@ -214,7 +217,7 @@ def _joined(futures: Sequence[asyncio.Future[None]]) -> asyncio.Future[None]:
         error = None if future.cancelled() else future.exception()
         if error is not None:
             joined.set_exception(error)
-            joined.exception()  # flush() tells it, too
+            joined.exception()  # flush() also raises it
         elif left == 0:
             joined.set_result(None)
 

@@ -1,8 +1,8 @@
-"""Exactly-once appends to one segment (wire §5).
+"""Append to one segment exactly once (wire §5).
 
-Blocks are numbered by the events written so far. After a lost connection the writer asks the segment for its last
-number (SetupAppend), counts everything up to it as acknowledged and sends the rest again under the same numbers, so
-nothing is lost and nothing is stored twice.
+Blocks are numbered by the events written so far. After a lost connection the writer requests the segment's last number
+(SetupAppend), takes everything up to it as acknowledged and sends the rest again under the same numbers. So no event is
+lost or stored twice.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _UNKNOWN_WRITER: Final = -(2**63)
 
 
 class SegmentWriter:
-    """Writes to one segment.
+    """Write to one segment.
 
-    ``gone`` is called, once and last, when the segment is sealed or missing or cannot be written to for another
-    reason; it takes the events back with `take_back` or fails them. ``progress`` is told how many bytes left the
-    writer, acknowledged or failed. ``pack`` makes a block's bytes of its events.
+    ``gone`` is called once, as the last callback, when the segment cannot be written to, for example because it is
+    sealed; it takes the events back with `take_back` or fails them. ``progress`` gets the number of bytes that were
+    acknowledged or failed. ``pack`` encodes the events of a block.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class SegmentWriter:
         self._wanted = asyncio.Event()
         self._stuck_since_s = 0.0
 
-    # -- taking events ------------------------------------------------------------------------------------------
+    # -- buffered events ------------------------------------------------------------------------------------------
 
     def add(self, run: Run, events: Sequence[bytes]) -> None:
-        """Take events; they are sent on the next turn of the loop or when there is room."""
+        """Buffer events and send them in the next iteration of the event loop, or when there is room."""
         if not self._pending and not self._in_flight:
             self._stuck_since_s = asyncio.get_running_loop().time()
         if (
@@ -96,11 +96,11 @@ class SegmentWriter:
             asyncio.get_running_loop().call_soon(self._pump)
 
     def runs(self) -> list[Run]:
-        """Everything that is not acknowledged, in order."""
+        """Return everything that is not acknowledged, in order."""
         return [run for queue in (self._in_flight, self._pending) for block in queue for run in block.runs]
 
     def take_back(self) -> list[tuple[Run, list[bytes]]]:
-        """Remove everything that is not acknowledged, in order, to be written elsewhere."""
+        """Remove and return everything that is not acknowledged, in order, to write it to another segment."""
         blocks = [*self._in_flight, *self._pending]
         self._in_flight.clear()
         self._pending.clear()
@@ -114,7 +114,7 @@ class SegmentWriter:
             self._progress(run.size)
 
     def stop(self) -> list[asyncio.Task[None]]:
-        """Stop; what is not acknowledged fails. Returns the tasks that are ending, to be waited for."""
+        """Stop, and fail what is not acknowledged. Return the tasks that are ending."""
         tasks = [task for task in (self._task, self._large) if task is not None]
         self._task = self._large = None
         for task in tasks:
@@ -124,17 +124,17 @@ class SegmentWriter:
         return tasks
 
     async def close(self) -> None:
-        """`stop`, and wait until it has."""
+        """Stop, and wait until the tasks have ended."""
         if tasks := self.stop():
             await asyncio.wait(tasks)
 
     # -- sending ------------------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        """Send what may be sent now.
+        """Send the blocks that are due.
 
-        While blocks are in flight, a block that is not full waits for more events: under load appends grow, when idle
-        each is sent at once.
+        While blocks are in flight, a block that is not full waits for more events. So appends grow under load, and an
+        idle writer sends each event at once.
         """
         self._pump_scheduled = False
         while self._pending and self._connection is not None and self._large is None:
@@ -186,10 +186,10 @@ class SegmentWriter:
             self._complete(block)
         self._pump()
 
-    # -- answers ------------------------------------------------------------------------------------------------
+    # -- replies ------------------------------------------------------------------------------------------------
 
     def appended(self, event_number: int, segment_length: int) -> None:
-        """Everything up to `event_number` is durable."""
+        """Complete the events up to `event_number`: they are durable."""
         self.acknowledged_length = max(self.acknowledged_length, segment_length)
         self._progressed_here = True
         self._acknowledge(event_number)
@@ -208,11 +208,11 @@ class SegmentWriter:
         self._progress(block.size)
 
     def append_failed(self, reply: c.Command) -> None:
-        """An append was refused."""
+        """End the connection's session: an append was refused."""
         self._report(self._context.segments.refusal(self.segment, reply))
 
     def disconnected(self, error: ConnectionLostError) -> None:
-        """The connection is gone."""
+        """End the connection's session: the connection is lost."""
         self._report(error)
 
     def _report(self, error: TailraceError) -> None:
@@ -228,7 +228,7 @@ class SegmentWriter:
     # -- connecting ---------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Keep the writer connected while there is something to write, until its segment is gone or it is closed."""
+        """Keep the writer connected while it has events, until its segment is gone or it is closed."""
         backoff = Backoff(self._context.entropy)
         while True:
             await self._wanted.wait()
@@ -237,7 +237,9 @@ class SegmentWriter:
                 backoff.reset()
             if self._has_given_up() or not isinstance(error, UnavailableError | BadEventNumberError):
                 if self._large is not None:
-                    await asyncio.wait([self._large])  # else its event would be stored there and written on elsewhere
+                    await asyncio.wait(
+                        [self._large]
+                    )  # else its event could be stored here and be written to another segment too
                 await self._gone(self, error)
                 return
             if isinstance(error, WrongHostError | ConnectionLostError):
@@ -247,13 +249,13 @@ class SegmentWriter:
             await asyncio.sleep(backoff.next_delay_s())
 
     def _has_given_up(self) -> bool:
-        """Whether something has waited for too long without progress; a time in which nothing waits does not count."""
+        """Return whether events have waited too long without progress. Idle time does not count."""
         if not self._in_flight and not self._pending:
             return False
         return asyncio.get_running_loop().time() - self._stuck_since_s > limits.WRITER_GIVE_UP_S
 
     async def _connect_and_serve(self) -> TailraceError:
-        """Connect, send, and return what ended it."""
+        """Connect, send, and return the error that ended the connection."""
         self._progressed_here = False
         self._trouble = asyncio.get_running_loop().create_future()
         try:

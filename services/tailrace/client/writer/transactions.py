@@ -1,4 +1,4 @@
-"""Transactions: events that become visible together or never (server §3)."""
+"""Write transactions: events that become visible together or never (server §3)."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 
 class _NotOpenError(IllegalStateError):
-    """A ping was answered, with a refusal."""
+    """The controller refused a ping."""
 
 
 class Transaction(RoutedWriter):
-    """An open transaction. Its lease is extended until it is committed, aborted or closed.
+    """An open transaction. Pings extend its lease until it is committed, aborted or closed.
 
     ``async with`` commits, or aborts when an exception leaves the block.
     """
@@ -70,16 +70,16 @@ class Transaction(RoutedWriter):
             return
         try:
             await self.abort()
-        except TailraceError as failure:  # the lease ends it; what went wrong before is what the caller has to see
+        except TailraceError as failure:  # the lease ends it; raise the earlier error to the caller
             error = rest[0]
             if isinstance(error, BaseException):
-                error.add_note(f"{self._target} could not be aborted: {failure}")
+                error.add_note(f"{self._target} was not aborted: {failure}; it aborts when its lease ends")
 
     async def commit(self, timestamp_ms: int | None = None) -> None:
-        """Make the events durable and decide to commit; they become visible shortly after (`wait_until_visible`).
+        """Make the events durable and commit; they become visible shortly after (`wait_until_visible`).
 
         Raises:
-            IllegalStateError: the transaction is not open any more, or an event could not be written.
+            IllegalStateError: the transaction is no longer open, or an event was not written.
         """
         try:
             await self.flush()
@@ -93,23 +93,23 @@ class Transaction(RoutedWriter):
             await self.abandon()
 
     async def abort(self) -> None:
-        """Drop the events. Raises IllegalStateError when the transaction is not open any more."""
+        """Abort the transaction. Raises IllegalStateError when it is no longer open."""
         await self.abandon()
         await self._context.controller.abort_transaction(self.stream, self.transaction_id)
         self._decided = True
 
     async def abandon(self) -> None:
-        """Stop writing and pinging; the transaction aborts when its lease ends, if nobody decides on it."""
+        """Stop writing and pinging. The transaction aborts when its lease ends, unless a client decides it before."""
         self.stop_pinging()
-        await super().abandon()  # first what takes effect at once, so that a cancelled call has it
+        await super().abandon()  # without an await first, so that a cancelled call has taken effect
         await asyncio.wait([self._pinger])
 
     def stop_pinging(self) -> None:
-        """Leave the transaction to its lease."""
+        """Stop pinging: the transaction ends with its lease."""
         self._pinger.cancel()
 
     async def state(self) -> TransactionState:
-        """What the controller says."""
+        """Return the transaction's state from the controller."""
         return await self._context.controller.transaction_state(self.stream, self.transaction_id)
 
     async def wait_until_visible(self, deadline_s: float) -> None:
@@ -120,18 +120,18 @@ class Transaction(RoutedWriter):
             if state is not TransactionState.COMMITTING:
                 raise IllegalStateError(f"{self._target} is {state.name.lower()}")
             if asyncio.get_running_loop().time() >= ends_at_s:
-                raise DeadlineError(f"{self._target} is still being committed after {deadline_s:g} s")
+                raise DeadlineError(f"{self._target} is not committed completely after {deadline_s:g} s")
             await asyncio.sleep(backoff.next_delay_s())
 
     async def ping(self) -> None:
-        """Extend the lease. Raises IllegalStateError when the transaction is not open any more."""
+        """Extend the lease. Raises IllegalStateError when the transaction is no longer open."""
         self._check_ping(
             await self._context.controller.ping_transaction(self.stream, self.transaction_id, self._lease_ms)
         )
 
     def _check_ping(self, status: PingStatus) -> None:
         if status is not PingStatus.OK:
-            raise _NotOpenError(f"{self._target} could not be extended: {status.name.lower()}")
+            raise _NotOpenError(f"the lease of {self._target} was not extended: {status.name.lower()}")
 
     async def _keep_alive(self) -> None:
         while True:
@@ -140,7 +140,7 @@ class Transaction(RoutedWriter):
                 status = await self._context.controller.ping_transaction(
                     self.stream, self.transaction_id, self._lease_ms
                 )
-                if status is not PingStatus.DISCONNECTED:  # its lease service is away: the next ping is in time
+                if status is not PingStatus.DISCONNECTED:  # the lease service is unavailable: the next ping is in time
                     self._check_ping(status)
             except ClientClosedError as error:
                 self._fail(error)
@@ -149,7 +149,7 @@ class Transaction(RoutedWriter):
                 continue  # the next ping is in time
             except TailraceError as error:
                 if isinstance(error, IllegalStateError) and not isinstance(error, _NotOpenError):
-                    continue  # INTERNAL: trouble of the controller, not of the transaction
+                    continue  # INTERNAL is an error of the controller, not of the transaction
                 self._fail(error)
                 return
 
@@ -165,12 +165,12 @@ class Transaction(RoutedWriter):
 
     async def _segment_gone(self, _: SegmentWriter, reason: TailraceError) -> None:
         if isinstance(reason, SegmentSealedError | NoSuchSegmentError):
-            reason = IllegalStateError(f"{self._target} is not open any more")
+            reason = IllegalStateError(f"{self._target} is no longer open")
         self._fail(reason)
 
 
 class TransactionalWriter:
-    """Opens transactions on a stream."""
+    """Begin transactions on a stream."""
 
     def __init__(
         self,
@@ -194,19 +194,19 @@ class TransactionalWriter:
         await self.close()
 
     async def begin(self) -> Transaction:
-        """Open a transaction. Raises BadRequestError (lease), NotFoundError, WriteConflictError (during a scale)."""
+        """Begin a transaction. Raises BadRequestError (lease), NotFoundError, WriteConflictError (during a scale)."""
         transaction_id, segments = await self._context.controller.create_transaction(self.stream, self._lease_ms)
         return self._track(transaction_id, segments)
 
     async def resume(self, transaction_id: uuid.UUID) -> Transaction:
-        """A handle of an open transaction, to write to, commit or abort it.
+        """Return a handle of an open transaction, to write to, commit or abort it.
 
         Raises:
             NoSuchTransactionError: the controller does not know it. IllegalStateError: it is not open.
         """
         state = await self._context.controller.transaction_state(self.stream, transaction_id)
         if state is TransactionState.UNKNOWN:
-            raise NoSuchTransactionError(f"transaction {transaction_id} of {self.stream} is not known")
+            raise NoSuchTransactionError(f"transaction {transaction_id} of {self.stream} does not exist")
         if state is not TransactionState.OPEN:
             raise IllegalStateError(f"transaction {transaction_id} of {self.stream} is {state.name.lower()}")
         epoch = names.segment_epoch(transaction_id.int >> 64)
@@ -232,14 +232,14 @@ class TransactionalWriter:
         return transaction
 
     async def close(self) -> None:
-        """Stop pinging; transactions that are still open end with their lease.
+        """Stop pinging. Open transactions end with their lease.
 
-        If a commit told a time, the controller is told that this writer will tell no more.
+        If a commit carried a time, report to the controller that this writer notes no more times.
         """
         self._note_times()
         transactions, self._open = self._open, []
         for transaction in transactions:
-            transaction.stop_pinging()  # first all of them, so that a cancelled call has its effect
+            transaction.stop_pinging()  # without an await first, so that a cancelled call has taken effect
         for transaction in transactions:
             await transaction.abandon()
         if self._told_time:

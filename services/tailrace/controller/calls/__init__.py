@@ -1,1 +1,1 @@
-"""What each controller call does, without a transport."""
+"""Answer each controller call, without a transport."""

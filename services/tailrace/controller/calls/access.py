@@ -1,4 +1,4 @@
-"""What each call touches, and at which level (controller §2): the one place that authorization asks."""
+"""Map each call to the resource and access level that authorization checks (controller §2)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def scope_resource(scope: str) -> str:
 
 
 def stream_resource(scope: str, stream: str) -> str:
-    """Resource of a stream; internal ones belong to what they serve (controller §2)."""
+    """Resource of a stream. An internal stream counts as the reader group or stream that it serves (controller §2)."""
     if stream.startswith(names.READER_GROUP_PREFIX):
         return f"{scope_resource(scope)}/reader-group:{stream.removeprefix(names.READER_GROUP_PREFIX)}"
     return f"{scope_resource(scope)}/stream:{stream.removeprefix(names.MARK_PREFIX)}"
@@ -139,10 +139,10 @@ RULES: Final[dict[str, Callable[[Any], Access] | None]] = {
     "deleteOwnedStream": _stream(_UPDATE, _names),
     "getSubscriberCut": _stream(_READ, _names),
 }
-"""By the name of the call; None needs no authorization."""
+"""Rules by the name of the call; None needs no authorization."""
 
 
 def access_of(rpc: str, request: Message) -> Access | None:
-    """What a request touches; None when anybody may make it."""
+    """Return the resource and level of a request; None when it needs no authorization."""
     rule = RULES[rpc]
     return None if rule is None else rule(request)

@@ -1,4 +1,4 @@
-"""What every servicer shares: who calls, and what the calls are answered from."""
+"""The caller of a request, and the parts of the controller that calls use."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LOCAL_CALL = Call()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Core:
-    """What the servicers answer from."""
+    """The parts of the controller that calls use."""
 
     context: WorkflowContext
     driver: StreamDriver
@@ -45,4 +45,4 @@ class Core:
     cuts: CutReader
     containers: ContainerMap
     endpoints: list[tuple[str, int]] = field(default_factory=list)
-    """Where controllers are reached, for discovery; filled when the server knows its port."""
+    """Addresses that discovery returns; a listener adds its own when it knows its port."""

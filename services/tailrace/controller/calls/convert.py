@@ -1,4 +1,4 @@
-"""Between the messages of the interface and the controller's values (controller §5)."""
+"""Convert between protocol buffer messages and the controller's values (controller §5)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 _STORED_NAME: Final = re.compile(r"[A-Za-z0-9._\-]{1,300}")
-"""User and internal names: records of streams are told apart by the slashes in their keys."""
+"""Names that users and the controller may give. No slash: it separates the parts of a record's key."""
 
 
 def key_of(info: pb.StreamInfo) -> StreamKey:
-    """The stream that a request names. Raises NoSuchStreamError for a name that no stream can have."""
+    """Return the stream that a request names. Raises NoSuchStreamError for a name that no stream can have."""
     if not (_STORED_NAME.fullmatch(info.scope) and _STORED_NAME.fullmatch(info.stream)):
         raise NoSuchStreamError(f"stream {info.scope[:80]!r}/{info.stream[:80]!r} does not exist")
     return StreamKey(info.scope, info.stream)
@@ -34,10 +34,10 @@ def stream_info(key: StreamKey) -> pb.StreamInfo:
 
 
 def config_from(message: pb.StreamConfig) -> StreamConfig:
-    """The configuration of a request. Raises BadRequestError naming the field that is not sound."""
+    """Return the configuration of a request. Raises BadRequestError that names the invalid field."""
     scaling = message.scalingPolicy
     if int(scaling.scaleType) not in [int(kind) for kind in ScaleType]:
-        raise BadRequestError(f"scaleType is {scaling.scaleType}")
+        raise BadRequestError(f"scaleType {scaling.scaleType} is not known")
     return check_config(
         StreamConfig(
             scaling=ScalingPolicy(
@@ -56,7 +56,7 @@ def _retention_from(message: pb.StreamConfig) -> RetentionPolicy | None:
     if policy.retentionType == pb.RetentionPolicy.UNKNOWN:
         return None
     if int(policy.retentionType) not in [int(kind) for kind in RetentionType]:
-        raise BadRequestError(f"retentionType is {policy.retentionType}")
+        raise BadRequestError(f"retentionType {policy.retentionType} is not known")
     return RetentionPolicy(RetentionType(policy.retentionType), policy.retentionParam, policy.retentionMax)
 
 
@@ -91,7 +91,7 @@ def segment_id_message(key: StreamKey, identifier: int) -> pb.SegmentId:
 
 
 def segment_range(key: StreamKey, segment: StreamSegment, identifier: int | None = None) -> pb.SegmentRange:
-    """A segment with its range; `identifier` replaces the id in answers about transactions."""
+    """A segment with its key range. `identifier` replaces the id in replies about transactions."""
     shown = segment.identifier if identifier is None else identifier
     return pb.SegmentRange(segmentId=segment_id_message(key, shown), minKey=segment.low, maxKey=segment.high)
 
@@ -102,7 +102,7 @@ def segment_ranges(key: StreamKey, segments: Iterable[StreamSegment]) -> pb.Segm
 
 
 def positions(cut: Mapping[int, int]) -> dict[int, int]:
-    """A message's cut in order of segment id, so that equal cuts are equal bytes when stored."""
+    """Sort a message's cut by segment id, so that equal cuts are stored as equal bytes."""
     return dict(sorted(cut.items()))
 
 

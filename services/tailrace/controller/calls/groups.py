@@ -34,10 +34,10 @@ _Cut = tuple[str, str, dict[int, int]]
 
 
 class _CutRefusedError(BadRequestError):
-    """A subscriber's cut cannot be taken; ``status`` says why."""
+    """A subscriber's stream cut is refused; ``status`` is the reason."""
 
     def __init__(self, status: pb.UpdateSubscriberStatus.Status.ValueType) -> None:
-        super().__init__("subscriber's stream cut refused")
+        super().__init__("the subscriber's stream cut is refused")
         self.status = status
 
 
@@ -51,7 +51,7 @@ class ReaderGroupService:
     async def create_reader_group(
         self, request: pb.ReaderGroupConfiguration, call: Call
     ) -> pb.CreateReaderGroupResponse:
-        """Create a group with its state stream; one that exists is answered with what it is."""
+        """Create a group with its state stream; return the stored configuration when it exists."""
         answer = pb.CreateReaderGroupResponse
         try:
             check_entity_name("reader group", request.readerGroupName)
@@ -68,7 +68,7 @@ class ReaderGroupService:
         return answer(status=answer.SUCCESS, config=_message(request.scope, request.readerGroupName, stored))
 
     async def get_reader_group_config(self, request: pb.ReaderGroupInfo, call: Call) -> pb.ReaderGroupConfigResponse:
-        """The stored configuration."""
+        """Return the stored configuration."""
         answer = pb.ReaderGroupConfigResponse
         try:
             stored = await self._groups.load(request.scope, request.readerGroup)
@@ -79,7 +79,7 @@ class ReaderGroupService:
     async def update_reader_group(
         self, request: pb.ReaderGroupConfiguration, call: Call
     ) -> pb.UpdateReaderGroupResponse:
-        """Replace the configuration of the generation given."""
+        """Replace the configuration if the request names its generation."""
         answer = pb.UpdateReaderGroupResponse
         record = _record_from(request, request.readerGroupId, request.generation)
         try:
@@ -102,7 +102,7 @@ class ReaderGroupService:
     # -- subscribers
 
     async def list_subscribers(self, request: pb.StreamInfo, call: Call) -> pb.SubscribersResponse:
-        """Names of the groups that hold back the stream's retention."""
+        """List the groups whose positions hold back the stream's retention."""
         answer = pb.SubscribersResponse
         try:
             found = await subscribers(self._core.context, key_of(request))
@@ -113,7 +113,7 @@ class ReaderGroupService:
     async def update_subscriber_stream_cut(
         self, request: pb.SubscriberStreamCut, call: Call
     ) -> pb.UpdateSubscriberStatus:
-        """Publish how far a group has read."""
+        """Store the position that a group has read up to."""
         answer = pb.UpdateSubscriberStatus
         key = key_of(request.streamCut.streamInfo)
         try:
@@ -145,11 +145,11 @@ class ReaderGroupService:
             if stored.generation != request.generation:
                 raise _CutRefusedError(status.GENERATION_MISMATCH)
             if stored.cut == cut:
-                return found  # published already, by an attempt of this call whose answer was lost
+                return found  # stored by an earlier attempt of this call whose reply was lost
             if behind:
                 raise _CutRefusedError(status.STREAM_CUT_NOT_VALID)
             if stored != before:
-                raise WriteConflictError(f"{request.subscriber} published another cut at the same time")
+                raise WriteConflictError(f"{request.subscriber} published another stream cut at the same time; retry")
             return {**found, request.subscriber: Subscriber(stored.group_id, stored.generation, cut)}
 
         await edit_subscribers(self._core.context, key, edit)
@@ -157,13 +157,15 @@ class ReaderGroupService:
 
 def _record_from(message: pb.ReaderGroupConfiguration, group_id: str, generation: int) -> ReaderGroupRecord:
     if message.retentionType not in [int(kind) for kind in StreamDataRetention]:
-        raise BadRequestError(f"retentionType is {message.retentionType}")
+        raise BadRequestError(f"retentionType {message.retentionType} is not known")
     try:
         canonical = str(uuid.UUID(group_id))
     except ValueError as error:
-        raise BadRequestError(f"readerGroupId {group_id[:80]!r} is no UUID") from error
+        raise BadRequestError(f"readerGroupId {group_id[:80]!r} is not a UUID") from error
     if len(message.startingStreamCuts) > limits.STREAMS_PER_READER_GROUP_MAX:
-        raise BadRequestError(f"startingStreamCuts names more than {limits.STREAMS_PER_READER_GROUP_MAX} streams")
+        raise BadRequestError(
+            f"startingStreamCuts names too many streams; at most {limits.STREAMS_PER_READER_GROUP_MAX} are allowed"
+        )
     return ReaderGroupRecord(
         group_id=canonical,
         generation=generation,
@@ -186,7 +188,7 @@ def _cut_messages(cuts: Iterable[_Cut]) -> list[pb.StreamCut]:
 
 
 def _message(scope: str, group: str, record: ReaderGroupRecord) -> pb.ReaderGroupConfiguration:
-    """Every field as it was given: the Java client compares (controller §5, conventions)."""
+    """Return every field as the client sent it: the Java client compares them (controller §5, conventions)."""
     return pb.ReaderGroupConfiguration(
         scope=scope,
         readerGroupName=group,

@@ -1,4 +1,4 @@
-"""Calls of the operator: a stream as it is, whose it is, and its deletion by whom it belongs to (ADR 0014)."""
+"""Calls of the operator: describe a stream, claim it for a resource, delete it as its owner (ADR 0014)."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _Request = pb.DescribeStreamRequest | pb.ClaimStreamRequest | pb.DeleteOwnedStre
 
 
 class OwnerService:
-    """Ownership of streams by resources; it binds the operator only, users may do with a stream what they may."""
+    """Ownership of streams by resources. Ownership limits the operator only, never calls of users."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._sizes = SizeReader(core.context.store, core.context.segments)
 
     async def describe_stream(self, request: pb.DescribeStreamRequest, call: Call) -> pb.StreamDescription:
-        """Configuration, owner and place in its history of a stream."""
+        """Return a stream's configuration, owner, state and epoch."""
         answer = pb.StreamDescription
         try:
             key = _key(request)
@@ -54,9 +54,11 @@ class OwnerService:
         return described
 
     async def claim_stream(self, request: pb.ClaimStreamRequest, call: Call) -> pb.OwnedStreamStatus:
-        """Change the owner from the expected one; one who is the owner already succeeds."""
+        """Replace the expected owner by the requested one. Succeeds when the requested owner is stored already."""
         if len(request.owner) > limits.STREAM_OWNER_MAX_LENGTH:
-            raise BadRequestError(f"owner has {len(request.owner)} characters")
+            raise BadRequestError(
+                f"owner has {len(request.owner)} characters, at most {limits.STREAM_OWNER_MAX_LENGTH} are allowed"
+            )
         try:
             await self._claim(_key(request), request.incarnation, request.expected, request.owner)
         except NoSuchStreamError:
@@ -69,7 +71,7 @@ class OwnerService:
         def decide(found: StreamRecord | None, _: Snapshot) -> Change[None]:
             root = require(found, key)
             if root.incarnation != incarnation:
-                raise NoSuchStreamError(f"the stream {key} that was meant does not exist any more")
+                raise NoSuchStreamError(f"stream {key} was deleted and created again")
             if root.owner == owner:
                 return Change(None)
             if root.owner != expected:
@@ -79,13 +81,13 @@ class OwnerService:
         await self._core.context.store.change(key, (), decide)
 
     async def delete_owned_stream(self, request: pb.DeleteOwnedStreamRequest, call: Call) -> pb.OwnedStreamStatus:
-        """Seal and delete, answered when it is done; what an earlier call began is gone on with."""
+        """Seal and delete a stream, and reply when it is gone. Continues the deletion of an earlier call."""
         if not request.owner:
             raise BadRequestError("owner is empty")
         try:
             key = _key(request)
             root = await self._core.streams.load(key)
-            # Sealing may take as long as the lease of a transaction: each decision compares the owner itself.
+            # Sealing may wait for the lease of a transaction, so each decision compares the owner again.
             await self._core.streams.seal(key, root.incarnation, request.owner)
             await self._core.streams.delete(key, root.incarnation, request.owner)
         except NoSuchStreamError:
@@ -95,7 +97,7 @@ class OwnerService:
         return _Status(status=_Status.SUCCESS)
 
     async def get_subscriber_cut(self, request: pb.SubscriberCutRequest, call: Call) -> pb.SubscriberCut:
-        """What a reader group has published for a stream."""
+        """Return the position that a reader group published for a stream."""
         answer = pb.SubscriberCut
         try:
             found = await subscribers(self._core.context, _key(request))

@@ -31,12 +31,12 @@ class ScopeService:
         return pb.CreateScopeStatus(status=status)
 
     async def list_scopes(self, request: pb.ScopesRequest, call: Call) -> pb.ScopesResponse:
-        """A page of scopes."""
+        """Return a page of scopes."""
         found, token = await self._scopes.list_scopes(limits.LIST_PAGE_ENTRIES_MAX, request.continuationToken.token)
         return pb.ScopesResponse(scopes=found, continuationToken=pb.ContinuationToken(token=token))
 
     async def check_scope_exists(self, request: pb.ScopeInfo, call: Call) -> pb.ExistsResponse:
-        """Whether the scope exists."""
+        """Return whether the scope exists."""
         return pb.ExistsResponse(exists=await self._scopes.load(request.scope) is not None)
 
     async def delete_scope(self, request: pb.ScopeInfo, call: Call) -> pb.DeleteScopeStatus:

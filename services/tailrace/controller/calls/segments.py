@@ -1,4 +1,4 @@
-"""Calls about segments, stream cuts, scaling and where things are (controller §4)."""
+"""Calls about segments, stream cuts, scaling and locations (controller §4)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LOG = structlog.get_logger(__name__)
 
 
 class SegmentService:
-    """Segments of streams: which there are, what follows them, where they are; and scaling."""
+    """List a stream's segments and their successors, locate them, and scale the stream."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -42,7 +42,7 @@ class SegmentService:
         self._cuts = core.cuts
 
     async def get_current_segments(self, request: pb.StreamInfo, call: Call) -> pb.SegmentRanges:
-        """The active segments in key order; none for a sealed stream."""
+        """Return the active segments in key order; none for a sealed stream."""
         key = key_of(request)
         root = await self._streams.load(key)
         if root.state in (StreamState.SEALED, StreamState.DELETING):
@@ -50,13 +50,13 @@ class SegmentService:
         return segment_ranges(key, (await self._store.active_epoch(key, root)).segments)
 
     async def get_epoch_segments(self, request: pb.GetEpochSegmentsRequest, call: Call) -> pb.SegmentRanges:
-        """The segments of an epoch in key order."""
+        """Return the segments of an epoch in key order."""
         key = key_of(request.streamInfo)
         root = await self._streams.load(key)
         return segment_ranges(key, (await self._store.epoch(key, root, request.epoch)).segments)
 
     async def get_segments(self, request: pb.GetSegmentsRequest, call: Call) -> pb.SegmentsAtTime:
-        """The segments at the head with their start offsets; the timestamp counts for nothing."""
+        """Return the segments at the head with their start offsets. The request's timestamp is ignored."""
         key = key_of(request.streamInfo)
         root = await self._streams.load(key)
         head = await self._cuts.head_offsets(key, root)
@@ -68,7 +68,7 @@ class SegmentService:
         )
 
     async def get_segments_immediately_following(self, request: pb.SegmentId, call: Call) -> pb.SuccessorResponse:
-        """What replaces a segment, each with all its predecessors."""
+        """Return the successors of a segment, each with all its predecessors."""
         key = key_of(request.streamInfo)
         root = await self._streams.load(key)
         found = await self._cuts.successors(key, root, request.segmentId)
@@ -80,11 +80,11 @@ class SegmentService:
         )
 
     async def get_segments_immediatly_following(self, request: pb.SegmentId, call: Call) -> pb.SuccessorResponse:
-        """The same under its misspelt name."""
+        """Answer the same call under its misspelt name."""
         return await self.get_segments_immediately_following(request, call)
 
     async def get_segments_between(self, request: pb.StreamCutRange, call: Call) -> pb.StreamCutRangeResponse:
-        """Every segment from one cut to another."""
+        """Return every segment from one cut to another."""
         key = key_of(request.streamInfo)
         root = await self._streams.load(key)
         start: dict[int, int] = positions(getattr(request, "from"))
@@ -92,7 +92,7 @@ class SegmentService:
         return pb.StreamCutRangeResponse(segments=[segment_id_message(key, segment.identifier) for segment in found])
 
     async def is_segment_valid(self, request: pb.SegmentId, call: Call) -> pb.SegmentValidityResponse:
-        """Whether the segment is active."""
+        """Return whether the segment is active."""
         key = key_of(request.streamInfo)
         root = await self._streams.load(key)
         active = await self._store.active_epoch(key, root)
@@ -100,7 +100,7 @@ class SegmentService:
         return pb.SegmentValidityResponse(response=open_now and active.find(request.segmentId) is not None)
 
     async def is_stream_cut_valid(self, request: pb.StreamCut, call: Call) -> pb.StreamCutValidityResponse:
-        """Whether the cut is a position in the stream."""
+        """Return whether the cut is a position in the stream."""
         key = key_of(request.streamInfo)
         root = await self._streams.load(key)
         try:
@@ -112,7 +112,7 @@ class SegmentService:
     # -- scaling
 
     async def scale(self, request: pb.ScaleRequest, call: Call) -> pb.ScaleResponse:
-        """Begin a manual scale; the answer names the epoch to ask `check_scale` for."""
+        """Begin a manual scale; the reply has the epoch to pass to `check_scale`."""
         key = key_of(request.streamInfo)
         ranges = check_new_ranges([(entry.start, entry.end) for entry in request.newKeyRanges])
         try:
@@ -130,7 +130,7 @@ class SegmentService:
         )
 
     async def check_scale(self, request: pb.ScaleStatusRequest, call: Call) -> pb.ScaleStatusResponse:
-        """How far the scale of an epoch is; INTERNAL_ERROR when sealing the stream put an end to it."""
+        """Return the state of an epoch's scale; INTERNAL_ERROR when the stream was sealed before it ended."""
         root = await self._streams.load(key_of(request.streamInfo))
         answer = pb.ScaleStatusResponse
         if request.epoch < 0 or request.epoch > root.active_epoch:
@@ -142,25 +142,25 @@ class SegmentService:
             return answer(status=answer.INTERNAL_ERROR)
         return answer(status=answer.IN_PROGRESS)
 
-    # -- places
+    # -- locations
 
     async def get_uri(self, request: pb.SegmentId, call: Call) -> pb.NodeUri:
-        """Where a segment's container is; any id will do."""
+        """Return the endpoint that serves a segment's container. The segment need not exist."""
         info = request.streamInfo
         name = qualified_segment_name(info.scope, info.stream, request.segmentId)
         host, port = self._core.containers.endpoint_of(name, call.listener)
         return pb.NodeUri(endpoint=host, port=port)
 
     async def get_controller_server_list(self, request: pb.ServerRequest, call: Call) -> pb.ServerResponse:
-        """Every controller that may be called."""
+        """Return the address of every controller."""
         return pb.ServerResponse(nodeURI=[pb.NodeUri(endpoint=host, port=port) for host, port in self._core.endpoints])
 
     async def get_delegation_token(self, request: pb.StreamInfo, call: Call) -> pb.DelegationToken:
-        """The token for segment requests: empty, because the segment store asks for none."""
+        """Return an empty token: the segment store does not check tokens."""
         return pb.DelegationToken(delegationToken="")
 
     async def get_controller_to_bucket_mapping(
         self, request: pb.ControllerToBucketMappingRequest, call: Call
     ) -> pb.ControllerToBucketMappingResponse:
-        """Belongs to the retention and watermarking services, which do not run yet."""
+        """Refuse the call: it belongs to the retention and watermarking services, which do not run yet."""
         raise UnsupportedError("retention and watermarking have no buckets yet")

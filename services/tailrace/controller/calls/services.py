@@ -1,4 +1,4 @@
-"""All calls of the controller by name, without a transport: gRPC, REST, tests and the simulator call here."""
+"""Dispatch calls of the controller by name, for gRPC, REST, tests and the simulator."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 SERVICE: Final = controller_pb2.DESCRIPTOR.services_by_name["ControllerService"]
 SERVICES: Final = (SERVICE, operator_pb2.DESCRIPTOR.services_by_name["OperatorService"])
-"""Published clients' and our operator's; no call of one has the name of a call of the other."""
+"""The service of Pravega clients and that of the operator. Their calls have different names."""
 
 Method = Callable[[Any, Call], Awaitable[Message]]
 
 
 class ControllerServices:
-    """The services: ``await services.call("createScope", request)``; errors are those of the one tree."""
+    """Answer calls by name: ``await services.call("createScope", request)`` raises kinds of TailraceError."""
 
     def __init__(self, core: Core, authorize: Authorize = allow_all, account: Account = account_nothing) -> None:
         self.core = core
@@ -67,7 +67,7 @@ class ControllerServices:
 
 
 def _find(areas: tuple[object, ...], descriptor: MethodDescriptor) -> Method:
-    """The method of a call: its name in the Python way, on whichever area has it."""
+    """Return the method of a call: its name in snake case, in the one area that has it."""
     name = re.sub(r"(?<=[a-z])([A-Z]+)", lambda match: "_" + match[1].lower(), descriptor.name)
     found: list[Method] = [getattr(area, name) for area in areas if hasattr(area, name)]
     if len(found) != 1:

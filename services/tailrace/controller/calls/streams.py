@@ -40,7 +40,7 @@ class StreamService:
         self._scopes = core.context.scopes
 
     async def create_stream(self, request: pb.StreamConfig, call: Call) -> pb.CreateStreamStatus:
-        """Create a stream; answers when it can be written to."""
+        """Create a stream; reply when clients can write to it."""
         try:
             check_stream_name(request.streamInfo.stream, internal=True)
         except InvalidNameError:
@@ -48,7 +48,7 @@ class StreamService:
         config = config_from(request)
         try:
             key = key_of(request.streamInfo)
-        except NoSuchStreamError:  # the scope's name is none
+        except NoSuchStreamError:  # the scope's name is not valid
             return pb.CreateStreamStatus(status=pb.CreateStreamStatus.SCOPE_NOT_FOUND)
         try:
             created = await self._core.streams.create(key, config)
@@ -63,7 +63,7 @@ class StreamService:
         return await self._status_of(self._core.streams.update(key_of(request.streamInfo), config))
 
     async def truncate_stream(self, request: pb.StreamCut, call: Call) -> pb.UpdateStreamStatus:
-        """Drop what lies before a stream cut."""
+        """Truncate a stream at a stream cut."""
         key = key_of(request.streamInfo)
         return await self._status_of(self._core.streams.truncate(key, positions(request.cut)))
 
@@ -79,7 +79,7 @@ class StreamService:
         except StreamSealedError:
             return _Update(status=_Update.STREAM_SEALED)
         except (BadRequestError, WorkflowBusyError) as error:
-            _LOG.info("change of a stream refused", reason=str(error))
+            _LOG.info("the change of a stream is refused", reason=str(error))
             return _Update(status=_Update.FAILURE)
         return _Update(status=_Update.SUCCESS)
 
@@ -94,23 +94,23 @@ class StreamService:
         return pb.DeleteStreamStatus(status=pb.DeleteStreamStatus.SUCCESS)
 
     async def get_stream_configuration(self, request: pb.StreamInfo, call: Call) -> pb.StreamConfig:
-        """The stored configuration."""
+        """Return the stored configuration."""
         key = key_of(request)
         return config_message(key, (await self._core.streams.load(key)).config)
 
     async def check_stream_exists(self, request: pb.StreamInfo, call: Call) -> pb.ExistsResponse:
-        """Whether the stream exists."""
+        """Return whether the stream exists."""
         root = await self._core.context.store.load(key_of(request))
         return pb.ExistsResponse(exists=root is not None and root.state in EXISTING_STATES)
 
     async def list_streams_in_scope(self, request: pb.StreamsInScopeRequest, call: Call) -> pb.StreamsInScopeResponse:
-        """A page of a scope's streams, internal ones included."""
+        """Return a page of a scope's streams, including internal ones."""
         return await self._list(request.scope.scope, request.continuationToken.token, "")
 
     async def list_streams_in_scope_for_tag(
         self, request: pb.StreamsInScopeWithTagRequest, call: Call
     ) -> pb.StreamsInScopeResponse:
-        """A page of a scope's streams that carry a tag."""
+        """Return a page of a scope's streams that have a tag."""
         if not request.tag:
             raise BadRequestError("tag is empty")
         return await self._list(request.scope.scope, request.continuationToken.token, request.tag)

@@ -49,14 +49,14 @@ class KeyValueTableService:
         return answer(status=answer.SUCCESS if created else answer.TABLE_EXISTS)
 
     async def get_current_segments_key_value_table(self, request: pb.KeyValueTableInfo, call: Call) -> pb.SegmentRanges:
-        """The table's segments; their stream name is the table's plain name."""
+        """Return the table's segments. Their stream name is the table's name without suffix."""
         record = await self._tables.load(request.scope, request.kvtName)
         return segment_ranges(StreamKey(request.scope, request.kvtName), partitions(record))
 
     async def list_key_value_tables_in_scope(
         self, request: pb.KVTablesInScopeRequest, call: Call
     ) -> pb.KVTablesInScopeResponse:
-        """A page of a scope's tables."""
+        """Return a page of a scope's tables."""
         answer = pb.KVTablesInScopeResponse
         scope = request.scope.scope
         try:
@@ -75,7 +75,7 @@ class KeyValueTableService:
     async def get_key_value_table_configuration(
         self, request: pb.KeyValueTableInfo, call: Call
     ) -> pb.KeyValueTableConfigResponse:
-        """The stored configuration."""
+        """Return the stored configuration."""
         answer = pb.KeyValueTableConfigResponse
         try:
             record = await self._tables.load(request.scope, request.kvtName)

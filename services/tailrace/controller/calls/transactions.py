@@ -49,13 +49,13 @@ _NOTES: Final = {
 
 
 class TransactionService:
-    """Transactions: begin, ping, commit, abort, ask."""
+    """Transactions: begin, ping, commit, abort, and their states."""
 
     def __init__(self, core: Core) -> None:
         self._transactions = TransactionManager(core.context, core.driver)
 
     async def create_transaction(self, request: pb.CreateTxnRequest, call: Call) -> pb.CreateTxnResponse:
-        """Begin a transaction; its segments exist when this answers, their ids carry its epoch."""
+        """Begin a transaction and create its segments. The segment ids hold the transaction's epoch."""
         key = key_of(request.streamInfo)
         begun = await self._transactions.begin(key, request.lease)
         pairs = transaction_segments(begun.epoch, transaction_epoch(begun.transaction_id))
@@ -74,13 +74,13 @@ class TransactionService:
         return pb.PingTxnStatus(status=_PING[result])
 
     async def commit_transaction(self, request: pb.TxnRequest, call: Call) -> pb.TxnStatus:
-        """Decide to commit and answer; the merge follows."""
+        """Decide to commit and reply; the merge follows."""
         key = key_of(request.streamInfo)
-        # an absent time is the least number in one client, and 0, the default of the field, in another
+        # clients without a time send the least number (Java) or the field's default 0
         timestamp = None if request.timestamp in (0, NO_TIMESTAMP) else request.timestamp
         try:
             writer = check_entity_name("writer", request.writerId)
-        except InvalidNameError:  # only its time is lost: the commit is the caller's purpose
+        except InvalidNameError:  # commit without the time: the caller asked for the commit
             writer = ""
         try:
             decided = await self._transactions.commit(key, transaction_id_from(request.txnId), writer, timestamp)
@@ -89,7 +89,7 @@ class TransactionService:
         return pb.TxnStatus(status=pb.TxnStatus.SUCCESS if decided else pb.TxnStatus.FAILURE)
 
     async def abort_transaction(self, request: pb.TxnRequest, call: Call) -> pb.TxnStatus:
-        """Decide to abort and answer; the segments go after that."""
+        """Decide to abort and reply; the segments are deleted afterwards."""
         try:
             decided = await self._transactions.abort(key_of(request.streamInfo), transaction_id_from(request.txnId))
         except NoSuchStreamError:
@@ -97,14 +97,14 @@ class TransactionService:
         return pb.TxnStatus(status=pb.TxnStatus.SUCCESS if decided else pb.TxnStatus.FAILURE)
 
     async def check_transaction_state(self, request: pb.TxnRequest, call: Call) -> pb.TxnState:
-        """The state of an open or remembered transaction."""
+        """Return the state of an open or remembered transaction."""
         state = await self._transactions.state(key_of(request.streamInfo), transaction_id_from(request.txnId))
         return pb.TxnState(state=_STATES[state])
 
     async def list_completed_transactions(
         self, request: pb.ListCompletedTxnRequest, call: Call
     ) -> pb.ListCompletedTxnResponse:
-        """The newest completed transactions."""
+        """Return the newest completed transactions."""
         found = await self._transactions.completed(key_of(request.streamInfo))
         return pb.ListCompletedTxnResponse(
             response=[
@@ -118,7 +118,7 @@ class TransactionService:
 
 
 class WriterService:
-    """Writers' times; stored, not yet emitted as watermarks."""
+    """Store writers' times. Watermarks are not emitted yet."""
 
     def __init__(self, core: Core) -> None:
         self._marks = MarkManager(core.context, core.cuts)
@@ -130,7 +130,7 @@ class WriterService:
         return pb.TimestampResponse(result=_NOTES[result])
 
     async def remove_writer(self, request: pb.RemoveWriterRequest, call: Call) -> pb.RemoveWriterResponse:
-        """A writer will note no more times."""
+        """Mark a writer as removed: it notes no more times."""
         answer = pb.RemoveWriterResponse
         try:
             known = await self._marks.remove(key_of(request.stream), request.writer)

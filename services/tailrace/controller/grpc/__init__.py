@@ -1,1 +1,1 @@
-"""The controller's calls as plain async classes, one module for each area, and the thin adapter to gRPC."""
+"""Serve the controller's calls over gRPC."""

@@ -1,4 +1,4 @@
-"""From grpc.aio to the plain services: bytes in, bytes out, errors as statuses (controller §3)."""
+"""Pass gRPC requests to the controller's calls and return errors as gRPC statuses (controller §3)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _Handler = Callable[[Any, "grpc.aio.ServicerContext[Any, Any]"], Awaitable["Mess
 def generic_handlers(
     services: ControllerServices, listener: ListenerKind
 ) -> tuple[grpc.GenericRpcHandler[Any, Any], ...]:
-    """What a grpc.aio server registers for clients of one kind of listener."""
+    """Return the handlers that a grpc.aio server registers for one kind of listener."""
     return tuple(_generic_handler(services, service, listener) for service in SERVICES)
 
 
@@ -55,13 +55,13 @@ def _handler(services: ControllerServices, rpc: str, listener: ListenerKind) -> 
             return await services.call(rpc, request, _call_of(context, listener))
         except TailraceError as error:
             code, text = _CODES[error.grpc_code], str(error)
-            # UNKNOWN alone leaves clients in doubt whether an argument is wrong; others ignore this (controller §1)
+            # Our client needs the error's name behind the status UNKNOWN; other clients ignore it (controller §1).
             context.set_trailing_metadata(((ERROR_NAME_KEY, type(error).__name__),))
         except asyncio.CancelledError:
             raise
-        except Exception as error:  # a bug: the caller is told, the log has the place
+        except Exception as error:  # a bug: the log has the traceback
             _LOG.exception("call failed", rpc=rpc)
-            code, text = _CODES[GRPC_INTERNAL], f"internal error: {type(error).__name__}"
+            code, text = _CODES[GRPC_INTERNAL], f"internal error in the controller: {type(error).__name__}; see its log"
         await context.abort(code, text)
         raise AssertionError("abort always raises")
 

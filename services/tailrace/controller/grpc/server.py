@@ -1,4 +1,4 @@
-"""The controller's gRPC server (controller §1)."""
+"""Listen for gRPC clients of the controller (controller §1)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _LOG = structlog.get_logger(__name__)
 
 
 class ControllerServer:
-    """Listens for one kind of clients and passes their calls on.
+    """Serve calls on one listener.
 
-    ``port`` 0 takes a free one; `port` tells which after `start`. ``advertise`` is the host that discovery gives to
-    clients, by default the one listened on. ``credentials`` make the listener a TLS one.
+    ``port`` 0 chooses a free port, which `port` returns after `start`. ``advertise`` is the host that discovery
+    returns, by default ``host``. With ``credentials`` the listener uses TLS.
     """
 
     def __init__(
@@ -49,22 +49,22 @@ class ControllerServer:
 
     @property
     def port(self) -> int:
-        """The port listened on; 0 before `start`."""
+        """Return the port of the listener; 0 before `start`."""
         return self._port
 
     async def start(self) -> None:
-        """Listen. Raises StartError when the address cannot be taken."""
+        """Listen. Raises StartError when the address is not available."""
         server = grpc.aio.server(
             maximum_concurrent_rpcs=limits.RPC_CONCURRENT_MAX,
             options=[
                 ("grpc.max_receive_message_length", limits.RPC_MESSAGE_MAX_BYTES),
                 ("grpc.max_send_message_length", limits.RPC_MESSAGE_MAX_BYTES),
                 ("grpc.max_allowed_incoming_connections", self._connections_max),
-                ("grpc.so_reuseport", 0),  # a port in use is an error, not a way to share it
+                ("grpc.so_reuseport", 0),  # a port in use is an error
             ],
         )
         server.add_generic_rpc_handlers(generic_handlers(self._services, self._listener))
-        # gRPC prints why it cannot have a port and raises something vague; asking first gives one clear line.
+        # Bind once before gRPC does: its own error has no reason, which it prints instead.
         listen("controller", self._host, self._wanted_port).close()
         address = f"[{self._host}]:{self._wanted_port}" if ":" in self._host else f"{self._host}:{self._wanted_port}"
         try:
@@ -73,16 +73,16 @@ class ControllerServer:
             else:
                 self._port = server.add_secure_port(address, self._credentials)
         except RuntimeError as error:
-            raise StartError(f"controller cannot listen on {address}: {error}") from error
+            raise StartError(f"the controller cannot listen on {address}: {error}") from error
         if self._port == 0:
-            raise StartError(f"controller cannot listen on {address}")
+            raise StartError(f"the controller cannot listen on {address}")
         await server.start()
         self._server = server
         self._services.core.endpoints.append((self._advertise, self._port))
         _LOG.info("controller listens", address=address, port=self._port, listener=self._listener.value)
 
     async def close(self) -> None:
-        """Take no new calls, and give those that run a moment to end."""
+        """Refuse new calls, and wait a bounded time for running ones."""
         server, self._server = self._server, None
         if server is None:
             return

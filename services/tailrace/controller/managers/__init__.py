@@ -1,1 +1,1 @@
-"""Begin changes of streams, scopes, groups, tables and transactions, and wait for their workflows."""
+"""Begin changes of streams, scopes, reader groups, tables and transactions, and wait for their workflows."""

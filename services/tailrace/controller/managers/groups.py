@@ -1,4 +1,4 @@
-"""Reader groups: their entry in the scope, their state stream, their subscriptions (controller §4, naming §4)."""
+"""Create, update and delete reader groups: scope entry, state stream, subscriptions (controller §4, naming §4)."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 
 class GroupMismatchError(ConditionFailedError):
-    """Id or generation of a reader group are not the stored ones."""
+    """The id or generation of a reader group differs from the stored one."""
 
 
 def state_stream(scope: str, group: str) -> StreamKey:
-    """The stream that holds a group's shared state."""
+    """Return the stream that holds a group's shared state."""
     return StreamKey(scope, names.READER_GROUP_PREFIX + group)
 
 
 def streams_of(record: ReaderGroupRecord) -> list[StreamKey]:
-    """The streams that a group reads."""
+    """Return the streams that a group reads."""
     return [StreamKey(scope, stream) for scope, stream, _ in record.starting_cuts]
 
 
@@ -52,7 +52,7 @@ class ReaderGroupManager:
         entities.register(READER_GROUP, self._step)
 
     async def load(self, scope: str, group: str, *, leaving: bool = False) -> ReaderGroupRecord:
-        """The stored configuration; with `leaving` also before the group is there and while it goes.
+        """Return the stored configuration; with `leaving` also while the group is being created or deleted.
 
         Raises:
             NoSuchReaderGroupError.
@@ -63,7 +63,7 @@ class ReaderGroupManager:
         return record
 
     async def create(self, scope: str, group: str, record: ReaderGroupRecord) -> ReaderGroupRecord:
-        """Create, or find what is there; returns the stored configuration.
+        """Create a group unless it exists; return the stored configuration.
 
         Raises:
             NoSuchScopeError. NoSuchStreamError: a stream to subscribe to does not exist.
@@ -87,10 +87,10 @@ class ReaderGroupManager:
         return stored
 
     async def update(self, scope: str, group: str, record: ReaderGroupRecord) -> int:
-        """Replace the configuration; returns the new generation.
+        """Replace the configuration; return the new generation.
 
         Raises:
-            NoSuchReaderGroupError. GroupMismatchError: id or generation are not the stored ones.
+            NoSuchReaderGroupError. GroupMismatchError: the id or generation differs from the stored one.
         """
         await self.load(scope, group)
 
@@ -112,10 +112,10 @@ class ReaderGroupManager:
         return await self._entities.perform(Entity(READER_GROUP, scope, group), persist)
 
     async def delete(self, scope: str, group: str, group_id: str | None) -> None:
-        """Delete with its state stream; `group_id` None whatever its id is.
+        """Delete a group and its state stream; with `group_id` only the group of that id.
 
         Raises:
-            NoSuchReaderGroupError: there is no such group, or it has another id.
+            NoSuchReaderGroupError: the group does not exist or has another id.
         """
         meant = group_id or (await self.load(scope, group, leaving=True)).group_id
 
@@ -132,7 +132,7 @@ class ReaderGroupManager:
 
         await self._entities.perform(Entity(READER_GROUP, scope, group), persist)
 
-    # -- the steps, idempotent
+    # -- steps of the workflow; each is idempotent
 
     async def _step(self, scope: str, group: str) -> None:
         record = await self._scopes.get(scope, READER_GROUPS + group, ReaderGroupRecord)
@@ -159,12 +159,12 @@ class ReaderGroupManager:
         await self._finish(scope, group, record)
 
     async def _require_current(self, scope: str, group: str, record: ReaderGroupRecord) -> None:
-        """Another controller may have finished this step, and more, while this one stood still."""
+        """Raise WriteConflictError when another controller changed the group while this one was paused."""
         if await self._scopes.get(scope, READER_GROUPS + group, ReaderGroupRecord) != record:
             raise WriteConflictError(f"reader group {scope}/{group} was changed by another controller")
 
     async def _take_back_if_deleted(self, scope: str, group: str, key: StreamKey, record: ReaderGroupRecord) -> None:
-        """A group that was deleted before it was subscribed here must not hold back retention for ever."""
+        """Unsubscribe a group that was deleted before this subscription: it must not hold back retention for ever."""
         now = await self._scopes.get(scope, READER_GROUPS + group, ReaderGroupRecord)
         if now is None or now.group_id != record.group_id:
             await unsubscribe(self._context, key, f"{scope}/{group}", record.group_id)
@@ -185,7 +185,9 @@ class ReaderGroupManager:
         state = state_stream(scope, group)
         with contextlib.suppress(NoSuchStreamError):  # deleted by an earlier run
             incarnation = (await self._streams.load(state)).incarnation
-            await self._require_current(scope, group, record)  # so this state is that group's, not a later one's
+            await self._require_current(
+                scope, group, record
+            )  # so this state stream belongs to that group, not to a later one
             await self._streams.seal(state, incarnation)
             await self._streams.delete(state, incarnation)
         await self._scopes.remove_exactly(scope, READER_GROUPS + group, record)

@@ -1,4 +1,4 @@
-"""Writers' times with their positions: stored for watermarks, which a later version will emit (server §4)."""
+"""Store writers' times and positions, for watermarks that a later version will emit (server §4)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class NoteResult(enum.Enum):
-    """What became of a noted time."""
+    """The outcome of noting a time."""
 
     SUCCESS = "success"
     INVALID_TIME = "invalid time"
@@ -30,7 +30,7 @@ class NoteResult(enum.Enum):
 
 
 class MarkManager:
-    """The writers' marks of all streams."""
+    """Store the writers' marks of all streams."""
 
     def __init__(self, context: WorkflowContext, cuts: CutReader) -> None:
         self._context = context
@@ -57,13 +57,15 @@ class MarkManager:
             if stored is not None and timestamp < stored.timestamp:
                 return Change(NoteResult.INVALID_TIME)
             if stored is not None and (stored.timestamp, stored.position) == (timestamp, position):
-                return Change(NoteResult.SUCCESS)  # by an attempt of this call whose answer was lost
+                return Change(NoteResult.SUCCESS)  # stored by an earlier attempt of this call whose reply was lost
             if stored != before:
-                return Change(NoteResult.INVALID_POSITION)  # the same writer notes twice at a time
+                return Change(NoteResult.INVALID_POSITION)  # the same writer noted two times at once
             puts: dict[bytes, Record] = {item: mark, key.root: current}
             if writer not in current.writers:
                 if len(current.writers) >= limits.WRITER_MARKS_PER_STREAM_MAX:
-                    raise OverloadedError(f"stream {key} has {limits.WRITER_MARKS_PER_STREAM_MAX} writers already")
+                    raise OverloadedError(
+                        f"stream {key} has {limits.WRITER_MARKS_PER_STREAM_MAX} writers already, which is the maximum"
+                    )
                 puts[key.root] = with_writer(current, writer)
             return Change(NoteResult.SUCCESS, puts)
 
@@ -72,7 +74,7 @@ class MarkManager:
     async def _is_ahead(
         self, key: StreamKey, root: StreamRecord, before: WriterMark | None, position: dict[int, int]
     ) -> bool:
-        """Whether the position is one in the stream, and nowhere behind the writer's last one."""
+        """Return whether the position exists in the stream and is not behind the writer's last one."""
         if not position or any(offset < 0 for offset in position.values()):
             return False
         try:
@@ -87,7 +89,7 @@ class MarkManager:
         return not is_behind(position, before.position, known)
 
     async def remove(self, key: StreamKey, writer: str) -> bool:
-        """Mark a writer as gone; False when it never noted anything.
+        """Mark a writer as removed; return False when it never noted a time.
 
         Raises:
             InvalidNameError, NoSuchStreamError.

@@ -1,4 +1,4 @@
-"""Deletion of scopes, empty ones and with everything in them (controller §4)."""
+"""Delete scopes, empty ones or with all their contents (controller §4)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ScopeManager:
-    """Deletes scopes."""
+    """Delete scopes."""
 
     def __init__(
         self,
@@ -51,13 +51,13 @@ class ScopeManager:
         entities.register(SCOPE, self._step)
 
     async def delete(self, scope: str, *, recursive: bool) -> None:
-        """Delete the scope, with everything in it if `recursive`.
+        """Delete the scope, with all its contents if `recursive`.
 
         Raises:
-            NoSuchScopeError. NotEmptyError: something is in it. NotAllowedError: it is the internal one.
+            NoSuchScopeError. NotEmptyError: the scope has contents. NotAllowedError: it is the internal scope.
         """
         if scope == names.INTERNAL_SCOPE:
-            raise NotAllowedError(f"scope {scope} cannot be deleted")
+            raise NotAllowedError(f"scope {scope} is internal and cannot be deleted")
         record = await self._scopes.require_existing(scope)
         if not recursive and not record.deleting and not await self._scopes.is_empty(scope, record):
             raise NotEmptyError(f"scope {scope} is not empty")
@@ -65,7 +65,7 @@ class ScopeManager:
         async def persist() -> None:
             await self._scopes.mark_deleting(scope, record.nonce, recursive=recursive)
 
-        # by the scope's nonce, so that a workflow that is taken up late never deletes a scope created again
+        # named by the scope's nonce, so that a workflow resumed late never deletes a scope that was created again
         await self._entities.perform(Entity(SCOPE, scope, record.nonce.hex()), persist)
         after = await self._scopes.load(scope)
         if after is not None and after.nonce == record.nonce:
@@ -80,7 +80,7 @@ class ScopeManager:
             await self._scopes.delete(scope, nonce)
         except NotEmptyError:
             if record is not None and record.recursive:
-                raise  # something that was being created is listed now
+                raise  # an entry was added by a creation that was running
             await self._scopes.unmark(scope)
 
     async def _empty(self, scope: str, nonce: bytes) -> None:
@@ -93,7 +93,7 @@ class ScopeManager:
             if not stream.startswith(names.MARK_PREFIX):
                 await self._delete_stream(StreamKey(scope, stream), nonce)
         for stream in await self._scopes.list_all(scope, STREAMS):
-            mark = StreamKey(scope, stream)  # one that lost its stream
+            mark = StreamKey(scope, stream)  # a mark stream without its stream
             before = await self._context.store.load(mark)
             await self._require_deleting(scope, nonce)
             await delete_mark(self._context, mark, before)
@@ -115,10 +115,10 @@ class ScopeManager:
             await self._streams.delete(key, root.incarnation)
 
     async def _require_deleting(self, scope: str, nonce: bytes) -> None:
-        """What was read of something in the scope before this belongs to the scope that is deleted.
+        """Raise WriteConflictError unless the scope of that nonce is still being deleted.
 
-        Another controller may have finished the deletion, and the scope may have been created again, with other things
-        of the same names in it.
+        Another controller may have finished the deletion, and the scope may exist again with other contents of the same
+        names. A record that was read before this check then belongs to the deleted scope.
         """
         record = await self._scopes.deletion(scope)
         if record is None or record.nonce != nonce:

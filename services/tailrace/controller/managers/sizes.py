@@ -1,7 +1,7 @@
-"""How many bytes a stream has been given, and how many of them were dropped (design §10, ADR 0014).
+"""Compute how many bytes a stream received and how many were truncated (design §10, ADR 0014).
 
-Both are counted from the beginning of the stream, so their difference is what is left. Every scale persists the sizes
-that it sealed and their sum (`SealedRecord`), so neither needs segments that are long gone.
+Both count from the beginning of the stream, so their difference is its size. Every scale persists the sizes of the
+segments that it sealed and their sum (`SealedRecord`), so deleted segments are not needed.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class StreamSizes(NamedTuple):
 
 
 class SizeReader:
-    """Asks segments only where records do not tell: those that grow, and those of a stream that was never truncated."""
+    """Compute sizes from records, and from segment info for growing segments and streams never truncated."""
 
     def __init__(self, store: StreamStore, segments: SegmentOperations) -> None:
         self._store = store
         self._segments = segments
 
     async def sizes(self, key: StreamKey, root: StreamRecord) -> StreamSizes:
-        """Sizes as of this call. Raises UnavailableError when a segment cannot be asked."""
+        """Return the sizes as of this call. Raises UnavailableError when a segment cannot be reached."""
         growing = await self._without_recorded_size(key, root)
         first = [] if root.truncation is not None else await self._first(key, root)
         infos = await self._infos(key, {*growing, *first})
@@ -52,7 +52,7 @@ class SizeReader:
         return StreamSizes(min(head, tail), tail)
 
     async def _without_recorded_size(self, key: StreamKey, root: StreamRecord) -> list[int]:
-        """Segments whose bytes ``sealed_bytes`` does not hold: active ones, and those that a scale is just sealing."""
+        """Return segments that ``sealed_bytes`` does not count: active ones, and those that a running scale seals."""
         if root.state in (StreamState.SEALED, StreamState.DELETING):
             return []
         active = [segment.identifier for segment in (await self._store.active_epoch(key, root)).segments]
@@ -65,7 +65,7 @@ class SizeReader:
         return [segment.identifier for segment in (await self._store.epoch(key, root, 0)).segments]
 
     async def _infos(self, key: StreamKey, identifiers: Iterable[int]) -> dict[int, SegmentInfo]:
-        """What the segments say of themselves; without those that were deleted since the root was read."""
+        """Return segment infos, without segments that were deleted since the root was read."""
 
         async def one(identifier: int) -> tuple[int, SegmentInfo] | None:
             try:
@@ -82,9 +82,9 @@ class SizeReader:
 
 
 def head_bytes(cut: Mapping[int, int], segments: Mapping[int, StreamSegment], sealed: Iterable[SealedRecord]) -> int:
-    """Bytes before a cut: of `segments`, all those of the epochs it spans, and the sizes recorded in these epochs.
+    """Return the bytes before a cut, from all segments of the epochs that it spans and the sizes sealed in them.
 
-    What was sealed before the first of these epochs began lies before the cut as a whole.
+    All segments sealed before the first of these epochs lie before the cut.
     """
     first_epoch = epoch_span(cut)[0]
     gone = {segment.identifier for segment in wholly_before(cut, segments)}

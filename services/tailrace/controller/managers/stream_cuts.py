@@ -1,4 +1,4 @@
-"""Stream cuts against a stream's stored epochs: validity, head and tail, what lies between (controller §4)."""
+"""Check stream cuts against a stream's epochs; find head, tail and the segments between cuts (controller §4)."""
 
 from __future__ import annotations
 
@@ -20,25 +20,27 @@ if TYPE_CHECKING:
 
 
 class CutReader:
-    """Questions about positions in a stream, answered from its epochs."""
+    """Answer requests about positions in a stream from its epochs."""
 
     def __init__(self, store: StreamStore, segments: SegmentOperations) -> None:
         self._store = store
         self._segments = segments
 
     async def segments(self, key: StreamKey, root: StreamRecord, *cuts: Mapping[int, int]) -> dict[int, StreamSegment]:
-        """Every segment of the epochs that the cuts span.
+        """Return every segment of the epochs that the cuts span.
 
         Raises:
             BadRequestError: a cut names an epoch that the stream does not have.
         """
         first, last = epoch_span(*cuts)
         if first < 0 or last > root.active_epoch:
-            raise BadRequestError(f"cut names epoch {last}, the stream's last one is {root.active_epoch}")
+            raise BadRequestError(
+                f"cut names a segment of epoch {last}, but the stream's last epoch is {root.active_epoch}"
+            )
         return segments_of(await self._store.epochs(key, root, first, last))
 
     async def check(self, key: StreamKey, root: StreamRecord, cut: Mapping[int, int]) -> dict[int, StreamSegment]:
-        """The segments of the epochs that a cut spans, if it is a position in the stream.
+        """Check that a cut is a position in the stream; return the segments of the epochs that it spans.
 
         Raises:
             BadRequestError: it is not; the message names the field ``cut``.
@@ -50,15 +52,17 @@ class CutReader:
         return segments
 
     async def head(self, key: StreamKey, root: StreamRecord) -> dict[int, int]:
-        """Where the stream begins by the records."""
+        """Return the head of the stream by its records."""
         if root.truncation is not None:
             return {identifier: max(offset, 0) for identifier, offset in root.truncation.items()}
         first = await self._store.epoch(key, root, 0)
         return {segment.identifier: 0 for segment in first.segments}
 
     async def head_offsets(self, key: StreamKey, root: StreamRecord) -> dict[int, int]:
-        """Where the stream begins: a byte stream truncates its segment without the controller, so the later of record
-        and segment start counts (issue part 6)."""
+        """Return the head of the stream: for each segment the later of its record and its start offset.
+
+        A byte stream truncates its segment without the controller.
+        """
         head = await self.head(key, root)
         starts = await self._segments.start_offsets([segment_name(key, identifier) for identifier in head])
         return {
@@ -68,13 +72,13 @@ class CutReader:
     async def between(
         self, key: StreamKey, root: StreamRecord, start: Mapping[int, int], end: Mapping[int, int]
     ) -> list[StreamSegment]:
-        """Segments from `start` (empty: the head) to `end` (empty: the tail).
+        """Return the segments from `start` (empty: the head) to `end` (empty: the tail).
 
         Raises:
             BadRequestError: a cut is not valid, both are empty, or `start` lies after `end`.
         """
         if not start and not end:
-            raise BadRequestError("from and to are both empty")
+            raise BadRequestError("from and to are both empty; give at least one")
         for cut in (start, end):
             if cut:
                 await self.check(key, root, cut)
@@ -87,7 +91,7 @@ class CutReader:
     async def successors(
         self, key: StreamKey, root: StreamRecord, identifier: int
     ) -> list[tuple[StreamSegment, list[int]]]:
-        """What follows a segment, with all predecessors of each successor; empty for an active one.
+        """Return the successors of a segment, each with all its predecessors; empty for an active segment.
 
         Raises:
             NotFoundError: the stream never had the segment.
@@ -106,7 +110,7 @@ class CutReader:
     async def _first_epoch_without(
         self, key: StreamKey, root: StreamRecord, identifier: int, created: int
     ) -> Epoch | None:
-        """A segment is active in a run of epochs from its creation on: search for the run's end."""
+        """Find the last epoch in which a segment is active. Its active epochs are consecutive."""
         low, high = created, root.active_epoch
         last = await self._store.epoch(key, root, high)
         if last.find(identifier) is not None:

@@ -1,4 +1,4 @@
-"""Changes of a stream as a whole: decided under the root's version, then waited for (controller §4)."""
+"""Begin changes of a stream under its root's version, then wait for their workflows (controller §4)."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ Decision = Callable[[StreamRecord], StreamRecord]
 
 
 class ScalePreconditionError(BadRequestError):
-    """A scale names a segment that is not active, or would leave fewer segments than the policy's minimum."""
+    """A scale names a segment that is not active, or leaves fewer segments than the policy's minimum."""
 
 
 class StreamManager:
-    """Creation, changes and deletion of streams; every method returns when its workflow is finished."""
+    """Create, change and delete streams. Every method but `scale` returns when its workflow has ended."""
 
     def __init__(self, context: WorkflowContext, driver: StreamDriver, cuts: CutReader) -> None:
         self._context = context
@@ -65,11 +65,11 @@ class StreamManager:
         self._cuts = cuts
 
     async def load(self, key: StreamKey) -> StreamRecord:
-        """The root of a stream that exists. Raises NoSuchStreamError."""
+        """Return the root of a stream that exists. Raises NoSuchStreamError."""
         return require(await self._context.store.load(key), key)
 
     async def create(self, key: StreamKey, config: StreamConfig) -> bool:
-        """Create; False when the stream exists. Joins the creation of the same stream that is going on.
+        """Create a stream; return False when it exists. Waits for a running creation of the same stream.
 
         Raises:
             NoSuchScopeError.
@@ -100,10 +100,10 @@ class StreamManager:
         return await self._context.store.change(key, (), decide)
 
     async def update(self, key: StreamKey, config: StreamConfig) -> None:
-        """Replace the configuration; scales inside when the policy asks for other segments (issue part 6).
+        """Replace the configuration, and scale when the policy needs other segments.
 
         Raises:
-            NoSuchStreamError, StreamSealedError, WorkflowBusyError (another update is going on).
+            NoSuchStreamError, StreamSealedError, WorkflowBusyError (another update is running).
         """
         intent_id = self._context.new_id()
         incarnation = (await self.load(key)).incarnation
@@ -121,8 +121,8 @@ class StreamManager:
         """Move the head of the stream to the cut.
 
         Raises:
-            BadRequestError: the cut is no position of the stream, lies behind the present one or beyond a segment's
-            end. NoSuchStreamError, StreamSealedError, WorkflowBusyError (another truncation is going on).
+            BadRequestError: the cut is not a position in the stream, or lies before the head or beyond a segment's end.
+            NoSuchStreamError, StreamSealedError, WorkflowBusyError (another truncation is running).
         """
         intent_id = self._context.new_id()
         root = await self.load(key)
@@ -134,9 +134,9 @@ class StreamManager:
             if isinstance(now.intent, TruncateIntent):
                 raise WorkflowBusyError(f"stream {key} is being truncated")
             if now.incarnation != root.incarnation:
-                raise BadRequestError("cut belongs to a stream of the same name that was deleted")
+                raise BadRequestError("cut belongs to a deleted stream of the same name")
             if now.truncation is not None and now.truncation != root.truncation:
-                raise WorkflowBusyError(f"stream {key} was truncated meanwhile")
+                raise WorkflowBusyError(f"stream {key} was truncated by another call; retry")
             return truncating(now, without_future(cut), intent_id)
 
         await self._change(key, intent_id, decide)
@@ -146,20 +146,20 @@ class StreamManager:
         if root.truncation is not None:
             known = await self._cuts.segments(key, root, cut, root.truncation)
             if is_behind(cut, root.truncation, known):
-                raise BadRequestError("cut lies before the present start of the stream")
+                raise BadRequestError("cut lies before the head of the stream")
         reached = without_future(cut)
         names = [segment_name(key, identifier) for identifier in reached]
         for (identifier, offset), length in zip(
             reached.items(), await self._context.segments.lengths(names), strict=True
         ):
             if offset > length:
-                raise BadRequestError(f"cut has offset {offset} for segment {identifier}, which is {length} long")
+                raise BadRequestError(f"cut has offset {offset} for segment {identifier}, which has {length} bytes")
 
     async def seal(self, key: StreamKey, incarnation: int | None = None, owner: str | None = None) -> None:
-        """Seal: open transactions are aborted first. Sealed already is fine. Raises NoSuchStreamError.
+        """Abort open transactions and seal the stream. Succeeds when it is sealed. Raises NoSuchStreamError.
 
-        With `incarnation` that stream of the name alone, else the one that there is now. With `owner` only as long as
-        it is that one's, else NotTheOwnerError.
+        With `incarnation` only the stream of that incarnation. With `owner` only while it is the stream's owner, else
+        NotTheOwnerError.
         """
         intent_id = self._context.new_id()
         meant = (await self.load(key)).incarnation if incarnation is None else incarnation
@@ -184,8 +184,8 @@ class StreamManager:
     async def delete(self, key: StreamKey, incarnation: int | None = None, owner: str | None = None) -> None:
         """Delete a sealed stream with its mark stream. Raises NoSuchStreamError, StreamNotSealedError.
 
-        With `incarnation` that stream of the name alone, else the one that there is now. With `owner` only as long as
-        it is that one's, else NotTheOwnerError.
+        With `incarnation` only the stream of that incarnation. With `owner` only while it is the stream's owner, else
+        NotTheOwnerError.
         """
         intent_id = self._context.new_id()
         meant = (await self.load(key)).incarnation if incarnation is None else incarnation
@@ -207,11 +207,11 @@ class StreamManager:
             await self._driver.wait(key, busy_with)
 
     async def scale(self, key: StreamKey, sealed: Sequence[int], ranges: Sequence[KeyRange]) -> ScaleIntent:
-        """Decide a scale and return it; it runs on after that (controller §4, ``scale``).
+        """Decide a scale and return it; its workflow runs afterwards (controller §4, ``scale``).
 
         Raises:
-            ScalePreconditionError: a segment is not active, or too few would be left. BadRequestError: the ranges do
-            not cover exactly those of the sealed segments. WorkflowBusyError: another scale is going on.
+            ScalePreconditionError: a segment is not active, or too few segments remain. BadRequestError: the ranges do
+            not cover exactly those of the sealed segments. WorkflowBusyError: another scale is running.
             NoSuchStreamError, StreamSealedError.
         """
         intent_id = self._context.new_id()
@@ -225,7 +225,7 @@ class StreamManager:
                     if isinstance(now.intent, ScaleIntent):
                         raise WorkflowBusyError(f"stream {key} is being scaled")
                     if now.active_epoch != epoch.epoch:
-                        raise WorkflowBusyError(f"stream {key} was scaled meanwhile")
+                        raise WorkflowBusyError(f"stream {key} was scaled by another call; retry")
                     _check_scale(now, epoch, sealed, ranges)
                     return scaling(now, epoch, sealed, ranges, intent_id)
 
@@ -235,10 +235,10 @@ class StreamManager:
                 if waits_for is not None:
                     await self._driver.wait(key, waits_for)
 
-    # -- plumbing
+    # -- decisions
 
     async def _change(self, key: StreamKey, intent_id: bytes, decide: Decision) -> None:
-        """Wait for other workflows, persist the intent that `decide` makes, and wait for it."""
+        """Wait for other workflows, persist the intent of `decide`, and wait for its workflow."""
         async with self._driver.enlisted(key):
             while True:
                 _, waits_for = await self._decide(key, decide)
@@ -254,9 +254,9 @@ class StreamManager:
         is_done: Callable[[StreamRecord], bool] = lambda root: False,
         may_replace: Callable[[StreamRecord], bool] = lambda root: False,
     ) -> tuple[StreamRecord, bytes | None]:
-        """Persist a decision: (the root then, None), or the id of the intent that has to end first.
+        """Persist a decision; return the new root and None, or the present root and the intent to wait for.
 
-        `decide` is asked in any case, so that what it refuses is refused without a wait.
+        `decide` is called in both cases, so that it refuses a request without a wait.
         """
 
         def change(found: StreamRecord | None, _: Snapshot) -> Change[tuple[StreamRecord, bytes | None]]:
@@ -277,13 +277,13 @@ def _refuse_sealed(root: StreamRecord, key: StreamKey) -> None:
 
 
 def _refuse_other(root: StreamRecord, key: StreamKey, incarnation: int) -> None:
-    """A call that is late must not change a stream that was created under the same name since it was made."""
+    """Refuse a late call when the stream was deleted and created again after the call began."""
     if root.incarnation != incarnation:
-        raise NoSuchStreamError(f"the stream {key} that was meant does not exist any more")
+        raise NoSuchStreamError(f"stream {key} was deleted and created again")
 
 
 def _refuse_of_other(root: StreamRecord, key: StreamKey, owner: str | None) -> None:
-    """Asked with the decision, in one compare-and-swap: a stream may change hands at any moment (ADR 0014)."""
+    """Check the owner inside the compare-and-swap of the decision: the owner may change at any time (ADR 0014)."""
     if owner is not None and root.owner != owner:
         raise NotTheOwnerError(str(key), root.owner)
 
@@ -302,4 +302,6 @@ def _check_scale(root: StreamRecord, epoch: Epoch, sealed: Sequence[int], ranges
     if not scale_keeps_ranges(replaced, ranges):
         raise BadRequestError("newKeyRanges do not cover exactly the ranges of sealedSegments")
     if len(epoch.segments) - len(sealed) + len(ranges) < root.config.scaling.min_segments:
-        raise ScalePreconditionError(f"fewer than {root.config.scaling.min_segments} segments would be left")
+        raise ScalePreconditionError(
+            f"the scale leaves fewer than {root.config.scaling.min_segments} segments, the policy's minimum"
+        )

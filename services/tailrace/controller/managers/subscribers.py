@@ -1,4 +1,4 @@
-"""Subscribers of streams: reader groups whose position will hold back retention (retention article, controller §4)."""
+"""Register the reader groups whose positions hold back a stream's retention (controller §4)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def subscribers(context: WorkflowContext, key: StreamKey) -> dict[str, Subscriber]:
-    """All subscribers by ``scope/group``. Raises NoSuchStreamError."""
+    """Return all subscribers by ``scope/group``. Raises NoSuchStreamError."""
     snapshot = await context.store.read(key, [key.root, key.subscribers])
     require(snapshot.get(StreamRecord, key.root), key)
     record = snapshot.get(SubscribersRecord, key.subscribers)
@@ -25,12 +25,14 @@ async def subscribers(context: WorkflowContext, key: StreamKey) -> dict[str, Sub
 
 
 async def subscribe(context: WorkflowContext, key: StreamKey, name: str, group_id: str, generation: int) -> None:
-    """Register a group, keeping the cut that it published under the same id; a stream that is gone needs none."""
+    """Register a group and keep the cut that it published under the same id. Does nothing for a deleted stream."""
 
     def edit(found: dict[str, Subscriber]) -> dict[str, Subscriber]:
         before = found.get(name)
         if before is None and len(found) >= limits.SUBSCRIBERS_PER_STREAM_MAX:
-            raise OverloadedError(f"stream {key} has {limits.SUBSCRIBERS_PER_STREAM_MAX} subscribers already")
+            raise OverloadedError(
+                f"stream {key} has {limits.SUBSCRIBERS_PER_STREAM_MAX} subscribers already, which is the maximum"
+            )
         cut = before.cut if before is not None and before.group_id == group_id else None
         return {**found, name: Subscriber(group_id, generation, cut)}
 
@@ -38,7 +40,7 @@ async def subscribe(context: WorkflowContext, key: StreamKey, name: str, group_i
 
 
 async def unsubscribe(context: WorkflowContext, key: StreamKey, name: str, group_id: str) -> None:
-    """Take a group of that id off; missing, or another group of its name, is fine."""
+    """Remove the group of that id. Does nothing when it is missing or a group of its name has another id."""
 
     def edit(found: dict[str, Subscriber]) -> dict[str, Subscriber]:
         return {other: own for other, own in found.items() if other != name or own.group_id != group_id}
@@ -58,7 +60,7 @@ async def _edit_if_there(
 async def edit_subscribers(
     context: WorkflowContext, key: StreamKey, edit: Callable[[dict[str, Subscriber]], dict[str, Subscriber]]
 ) -> None:
-    """Change the subscribers as `edit` says. Raises NoSuchStreamError, and whatever `edit` raises."""
+    """Change the subscribers with `edit`. Raises NoSuchStreamError and the errors of `edit`."""
 
     def decide(root: StreamRecord | None, snapshot: Snapshot) -> Change[None]:
         known = require(root, key)
@@ -67,7 +69,7 @@ async def edit_subscribers(
         after = dict(sorted(edit(before).items()))
         if after == before:
             return Change(None)
-        # under the root's version, too: else one that is just being deleted would leave its subscribers to the next
+        # Also under the root's version: else a deleted stream could leave its subscribers to the next of its name.
         return Change(None, {key.root: known, key.subscribers: SubscribersRecord(after)})
 
     await context.store.change(key, [key.subscribers], decide)

@@ -1,4 +1,4 @@
-"""Key-value tables: an entry in the scope and one fixed-key table segment for each partition (naming §5)."""
+"""Create and delete key-value tables: a scope entry and a fixed-key table segment per partition (naming §5)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NoSuchTableError(NotFoundError):
 
 
 def partitions(record: TableRecord) -> list[StreamSegment]:
-    """The table's segments in key order."""
+    """Return the table's segments in key order."""
     return [
         StreamSegment(names.segment_id(number, record.epoch), low, high)
         for number, (low, high) in enumerate(equal_ranges(record.partitions))
@@ -32,19 +32,19 @@ def partitions(record: TableRecord) -> list[StreamSegment]:
 
 
 def partition_names(scope: str, table: str, record: TableRecord) -> list[str]:
-    """Full names of the table's segments."""
+    """Return the full names of the table's segments."""
     stream = table + names.TABLE_SUFFIX
     return [names.qualified_segment_name(scope, stream, segment.identifier) for segment in partitions(record)]
 
 
 def check_table(record: TableRecord) -> None:
-    """Raise BadRequestError, naming the field, when a table cannot be so."""
+    """Raise BadRequestError that names the first invalid field."""
     if not 1 <= record.partitions <= limits.TABLE_PARTITIONS_MAX:
         raise BadRequestError(f"partitionCount is {record.partitions}, allowed are 1 to {limits.TABLE_PARTITIONS_MAX}")
     if record.primary_key_length < 1:
-        raise BadRequestError(f"primaryKeyLength is {record.primary_key_length}, at least 1 is needed")
+        raise BadRequestError(f"primaryKeyLength is {record.primary_key_length}, at least 1 is required")
     if record.secondary_key_length < 0:
-        raise BadRequestError(f"secondaryKeyLength is {record.secondary_key_length}, it may not be negative")
+        raise BadRequestError(f"secondaryKeyLength is {record.secondary_key_length}, it must not be negative")
     length = record.primary_key_length + record.secondary_key_length
     if length > limits.ATTRIBUTE_KEY_MAX_BYTES:
         raise BadRequestError(
@@ -62,7 +62,7 @@ class TableManager:
         entities.register(TABLE, self._step)
 
     async def load(self, scope: str, table: str, *, leaving: bool = False) -> TableRecord:
-        """The table's record; with `leaving` also before the table is there and while it goes.
+        """Return the table's record; with `leaving` also while the table is being created or deleted.
 
         Raises:
             NoSuchTableError.
@@ -73,7 +73,7 @@ class TableManager:
         return record
 
     async def create(self, scope: str, table: str, record: TableRecord) -> bool:
-        """Create; False when it exists. Raises NoSuchScopeError, BadRequestError."""
+        """Create a table; return False when it exists. Raises NoSuchScopeError, BadRequestError."""
         check_table(record)
         name = TABLES + table
 
@@ -91,7 +91,7 @@ class TableManager:
         return fresh and stored.nonce == record.nonce
 
     async def delete(self, scope: str, table: str, nonce: bytes | None = None) -> None:
-        """Delete with everything in it, with `nonce` that table of the name alone. Raises NoSuchTableError."""
+        """Delete a table and its contents; with `nonce` only that table. Raises NoSuchTableError."""
         meant = nonce or (await self.load(scope, table, leaving=True)).nonce
 
         def decide(snapshot: Snapshot, key: bytes) -> Change[None]:

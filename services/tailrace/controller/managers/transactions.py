@@ -1,4 +1,4 @@
-"""Transactions of a stream: begin, ping, decide, ask (server §3, controller §4)."""
+"""Begin, ping, commit and abort transactions, and return their states (server §3, controller §4)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class PingResult(enum.Enum):
-    """What a ping found (controller §5, PingTxnStatus)."""
+    """The outcome of a ping (controller §5, PingTxnStatus)."""
 
     OK = "ok"
     LEASE_TOO_LARGE = "lease too large"
@@ -49,14 +49,14 @@ class PingResult(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A transaction that was begun: its id and the epoch whose segments it writes to."""
+    """A new transaction: its id and the epoch whose segments it writes to."""
 
     transaction_id: bytes
     epoch: Epoch
 
 
 class TransactionManager:
-    """Transactions of all streams; passes and leases run in the streams' tasks."""
+    """Decide transactions of all streams. Commit passes, abort passes and leases run in the streams' tasks."""
 
     def __init__(self, context: WorkflowContext, driver: StreamDriver) -> None:
         self._context = context
@@ -68,8 +68,8 @@ class TransactionManager:
         """Open a transaction and create its segments.
 
         Raises:
-            BadRequestError: the lease. NoSuchStreamError. NotAllowedError: the stream is sealed.
-            WriteConflictError: a scale waits for transactions to end; try again.
+            BadRequestError: the lease is out of bounds. NoSuchStreamError. NotAllowedError: the stream is sealed.
+            WriteConflictError: a scale waits for transactions to end; retry.
         """
         config = self._context.config
         check_lease(lease_ms, config.transaction_lease_min_ms, config.transaction_lease_max_ms)
@@ -81,13 +81,13 @@ class TransactionManager:
             await self._context.segments.create(names, root.config)
             after = await self._store.load(key)
             if after is None or after.incarnation != root.incarnation or transaction_id not in after.open_transactions:
-                await self._context.segments.delete(names)  # aborted while its segments were made
-                raise WriteConflictError("the transaction was aborted while it was begun")
+                await self._context.segments.delete(names)  # aborted while its segments were created
+                raise WriteConflictError("the transaction was aborted while it began; retry")
             self._driver.lease(key, transaction_id, lease_ms)
         return Begun(transaction_id, epoch)
 
     async def _open(self, key: StreamKey, lease_ms: int) -> tuple[StreamRecord, bytes]:
-        """Persist a new open transaction; the root that has it, and its id."""
+        """Persist a new open transaction; return the root that lists it, and its id."""
         nonce = self._context.new_id()
         root = require(await self._store.load(key), key)
         for _ in range(limits.METADATA_CONFLICTS_MAX):
@@ -97,7 +97,9 @@ class TransactionManager:
             if ours:
                 return opened, transaction_id
             root = opened
-        raise WriteConflictError(f"{limits.METADATA_CONFLICTS_MAX} transactions of {key} were begun at the same time")
+        raise WriteConflictError(
+            f"more than {limits.METADATA_CONFLICTS_MAX} transactions of {key} began at the same time; retry"
+        )
 
     def _new_record(self, transaction_id: bytes, epoch: int, nonce: bytes, lease_ms: int) -> TransactionRecord:
         now_ms = self._context.clock.now_ms()
@@ -133,7 +135,7 @@ class TransactionManager:
         return result
 
     async def commit(self, key: StreamKey, transaction_id: bytes, writer: str, timestamp: int | None) -> bool:
-        """Decide to commit; whether it is (or was) decided so. Raises NoSuchStreamError."""
+        """Decide to commit; return whether that is the decision. Raises NoSuchStreamError."""
         item = key.transaction(transaction_id)
 
         def decide(found: StreamRecord | None, snapshot: Snapshot) -> Change[bool]:
@@ -149,7 +151,7 @@ class TransactionManager:
             return await self._store.change(key, [item], decide)
 
     async def abort(self, key: StreamKey, transaction_id: bytes) -> bool:
-        """Decide to abort; whether it is (or was) decided so. Raises NoSuchStreamError."""
+        """Decide to abort; return whether that is the decision. Raises NoSuchStreamError."""
         item = key.transaction(transaction_id)
 
         def decide(found: StreamRecord | None, snapshot: Snapshot) -> Change[bool]:
@@ -164,7 +166,7 @@ class TransactionManager:
             return await self._store.change(key, [item], decide)
 
     async def state(self, key: StreamKey, transaction_id: bytes) -> TransactionState | None:
-        """The transaction's state; None when it is not known (any more). Raises NoSuchStreamError."""
+        """Return the transaction's state; None when it is unknown or forgotten. Raises NoSuchStreamError."""
         item = key.transaction(transaction_id)
         snapshot = await self._store.read(key, [key.root, item])
         root = require(snapshot.get(StreamRecord, key.root), key)
@@ -175,7 +177,7 @@ class TransactionManager:
         return state_of(root, record, transaction_id)
 
     async def completed(self, key: StreamKey) -> list[CompletedTransaction]:
-        """The newest completed transactions, newest first (controller §4). Raises NoSuchStreamError."""
+        """Return the newest completed transactions, newest first (controller §4). Raises NoSuchStreamError."""
         root = require(await self._store.load(key), key)
         size = limits.COMPLETED_TRANSACTIONS_PER_CHUNK
         wanted = -(-limits.COMPLETED_TRANSACTIONS_LISTED_MAX // size) + 1
@@ -202,7 +204,7 @@ _PING_RESULTS = {
 def state_of(
     root: StreamRecord, record: TransactionRecord | CompletedTransaction | None, transaction_id: bytes
 ) -> TransactionState | None:
-    """A transaction's state by the root's lists, or by what is remembered of it; None when it is not known."""
+    """Return a transaction's state by the root's lists or its completion record; None when it is unknown."""
     if transaction_id in root.open_transactions:
         return TransactionState.OPEN
     if transaction_id in root.commit_queue or transaction_id in root.commit_batch:
@@ -217,19 +219,19 @@ def state_of(
 def _opening(
     key: StreamKey, record: TransactionRecord
 ) -> Callable[[StreamRecord | None, Snapshot], Change[tuple[StreamRecord, bool]]]:
-    """A change that opens a transaction under the id of `record`; tells whether that id is (or was already) ours."""
+    """Return a change that opens a transaction under the id of `record`; its result says whether it got that id."""
     item = key.transaction(record.transaction_id)
 
     def decide(found: StreamRecord | None, snapshot: Snapshot) -> Change[tuple[StreamRecord, bool]]:
         root = require(found, key)
         stored = snapshot.transaction(item)
         if isinstance(stored, TransactionRecord) and stored.nonce == record.nonce:
-            return Change((root, True))  # our own write, whose answer was lost
+            return Change((root, True))  # our own write, whose reply was lost
         if root.state not in WRITABLE_STATES and root.state is not StreamState.SEALING:
-            raise NotAllowedError(f"stream {key} is {root.state}: no transaction can be opened")
+            raise NotAllowedError(f"stream {key} is {root.state}: no transaction can begin")
         expected = make_transaction_id(root.active_epoch, root.transaction_counter)
         if expected != record.transaction_id:
-            return Change((root, False))  # others came first: the caller takes the next id
+            return Change((root, False))  # another transaction took this id: the caller tries the next one
         opened = transaction_opened(root, record.transaction_id)
         return Change((opened, True), {key.root: opened, item: record})
 

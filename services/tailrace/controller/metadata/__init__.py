@@ -1,1 +1,1 @@
-"""The controller's model, durable records, and the stores that hold them."""
+"""Define the controller's model and durable records, and store them."""

@@ -1,8 +1,8 @@
-"""The algebra of epochs, scales and stream cuts (design §10, controller §4, naming §2, server §2). Pure.
+"""Compute epochs, successors and stream cuts (design §10, controller §4, naming §2, server §2). Pure.
 
-Of two segments whose key ranges overlap, the one created in the later epoch comes after the other. From that follow
-successors, the order of cuts, and what lies between two cuts. Every epoch, and every cut that is handed out or
-accepted, partitions the key space [0, 1).
+Of two segments with overlapping key ranges, the one created in the later epoch follows the other. This order defines
+successors, the order of cuts, and the segments between two cuts. Every epoch, and every cut that the controller
+returns or accepts, partitions the key space [0, 1).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SegmentMap = Mapping[int, StreamSegment]
 
 
 def first_epoch(segment_count: int, first_number: int, created_ms: int) -> Epoch:
-    """Epoch 0 of a stream: equal ranges, numbers from `first_number` (naming §1, "numbering")."""
+    """Return epoch 0 of a stream: equal ranges, numbered from `first_number` (naming §1, "numbering")."""
     segments = tuple(
         StreamSegment(segment_id(first_number + index, 0), low, high)
         for index, (low, high) in enumerate(equal_ranges(segment_count))
@@ -29,7 +29,7 @@ def first_epoch(segment_count: int, first_number: int, created_ms: int) -> Epoch
 
 
 def new_segments(ranges: Iterable[KeyRange], first_number: int, epoch: int) -> tuple[StreamSegment, ...]:
-    """Segments for the ranges in key order, with the next numbers."""
+    """Return segments for the ranges in key order, with the next numbers."""
     return tuple(
         StreamSegment(segment_id(first_number + index, epoch), low, high)
         for index, (low, high) in enumerate(sorted(ranges))
@@ -37,7 +37,7 @@ def new_segments(ranges: Iterable[KeyRange], first_number: int, epoch: int) -> t
 
 
 def next_epoch(current: Epoch, sealed: Sequence[int], created: Sequence[StreamSegment], created_ms: int) -> Epoch:
-    """The epoch after a scale that replaces `sealed` by `created`."""
+    """Return the epoch after a scale that replaces `sealed` by `created`."""
     gone = frozenset(sealed)
     kept = [segment for segment in current.segments if segment.identifier not in gone]
     replaced = [segment for segment in current.segments if segment.identifier in gone]
@@ -45,33 +45,33 @@ def next_epoch(current: Epoch, sealed: Sequence[int], created: Sequence[StreamSe
     splits, merges = count_splits_and_merges(replaced, created)
     epoch = Epoch(current.epoch + 1, created_ms, segments, splits, merges)
     if not covers_exactly([segment.key_range for segment in segments]):
-        raise BadRequestError(f"epoch {epoch.epoch} would not cover the key space exactly")
+        raise BadRequestError(f"epoch {epoch.epoch} does not cover the key space exactly")
     return epoch
 
 
 def count_splits_and_merges(sealed: Sequence[StreamSegment], created: Sequence[StreamSegment]) -> tuple[int, int]:
-    """How many sealed segments have several successors, and how many created ones several predecessors."""
+    """Count sealed segments with several successors, and created segments with several predecessors."""
     splits = sum(sum(old.key_range.overlaps(new.key_range) for new in created) > 1 for old in sealed)
     merges = sum(sum(old.key_range.overlaps(new.key_range) for old in sealed) > 1 for new in created)
     return splits, merges
 
 
 def scale_keeps_ranges(sealed: Sequence[StreamSegment], ranges: Sequence[KeyRange]) -> bool:
-    """Whether the new ranges cover exactly what the sealed segments own (controller §4, ``scale``)."""
+    """Return whether the new ranges cover exactly the ranges of the sealed segments (controller §4, ``scale``)."""
     if not sealed or not ranges:
         return False
     return same_cover([segment.key_range for segment in sealed], ranges)
 
 
 def overlapping(segments: Iterable[StreamSegment], other: StreamSegment) -> list[StreamSegment]:
-    """Those of the segments that share keys with `other`."""
+    """Return the segments that share keys with `other`."""
     return [segment for segment in segments if segment.key_range.overlaps(other.key_range)]
 
 
 def successors(segment: StreamSegment, before: Epoch, after: Epoch) -> list[tuple[StreamSegment, list[int]]]:
-    """What replaces a segment that `before` still has and `after` no longer: (successor, ids of all its predecessors).
+    """Return the successors in `after` of a segment of `before`, each with the ids of all its predecessors.
 
-    Empty when the segment lives on in `after`.
+    Empty when the segment is active in `after`.
     """
     if after.find(segment.identifier) is not None:
         return []
@@ -82,29 +82,29 @@ def successors(segment: StreamSegment, before: Epoch, after: Epoch) -> list[tupl
 
 
 def precedes(first: StreamSegment, second: StreamSegment) -> bool:
-    """Whether `first` must be read to its end before `second`, as far as they share keys."""
+    """Return whether `first` must be read to its end before `second` because they share keys."""
     return first.epoch < second.epoch and first.key_range.overlaps(second.key_range)
 
 
 def epoch_span(*cuts: Cut) -> tuple[int, int]:
-    """First and last creation epoch of the segments that the cuts name."""
+    """Return the first and last creation epoch of the segments that the cuts name."""
     epochs = [segment_epoch(identifier) for cut in cuts for identifier in cut]
     return min(epochs), max(epochs)
 
 
 def segments_of(epochs: Iterable[Epoch]) -> dict[int, StreamSegment]:
-    """Every segment of the epochs, by id, in order of id."""
+    """Return every segment of the epochs, by id, in order of id."""
     found = {segment.identifier: segment for epoch in epochs for segment in epoch.segments}
     return dict(sorted(found.items()))
 
 
 def ranges_of(segments: SegmentMap) -> dict[int, KeyRange]:
-    """Key range of each segment."""
+    """Return the key range of each segment."""
     return {identifier: segment.key_range for identifier, segment in segments.items()}
 
 
 def without_future(cut: Cut) -> dict[int, int]:
-    """The cut without segments that it has not reached, in order of id."""
+    """Return the cut without its future segments, in order of id."""
     return {identifier: offset for identifier, offset in sorted(cut.items()) if offset != FUTURE_OFFSET}
 
 
@@ -115,7 +115,7 @@ def check_cut(cut: Cut, segments: SegmentMap) -> None:
     [0, 1), no segment may lie before one of them and after another, and a future segment must succeed a reached one.
 
     Raises:
-        BadRequestError: it is not; the message names the field ``cut``.
+        BadRequestError: the cut is not valid; the message names the field ``cut``.
     """
     for identifier, offset in cut.items():
         if identifier not in segments:
@@ -137,12 +137,12 @@ def check_cut(cut: Cut, segments: SegmentMap) -> None:
 
 
 def is_behind(cut: Cut, other: Cut, segments: SegmentMap) -> bool:
-    """Whether `cut` lies before `other` anywhere: it may not replace `other`."""
+    """Return whether `cut` lies before `other` in any segment, so that it must not replace `other`."""
     return compare_cuts(without_future(cut), without_future(other), ranges_of(segments)) is not CutOrder.EQUAL_OR_AFTER
 
 
 def wholly_before(cut: Cut, segments: SegmentMap) -> list[StreamSegment]:
-    """The segments that a truncation at `cut` leaves nothing of, in order of id."""
+    """Return the segments that a truncation at `cut` removes entirely, in order of id."""
     reached = [segments[identifier] for identifier in without_future(cut)]
     return [
         segment
@@ -152,7 +152,7 @@ def wholly_before(cut: Cut, segments: SegmentMap) -> list[StreamSegment]:
 
 
 def between(start: Cut, end: Cut, segments: SegmentMap) -> list[StreamSegment]:
-    """Every segment that a reader from `start` to `end` touches, in order of id (controller §4).
+    """Return every segment that a reader from `start` to `end` reads, in order of id (controller §4).
 
     Raises:
         BadRequestError: `start` is not before `end`.
@@ -169,6 +169,6 @@ def between(start: Cut, end: Cut, segments: SegmentMap) -> list[StreamSegment]:
 
 
 def transaction_segments(epoch: Epoch, transaction_epoch: int) -> list[tuple[StreamSegment, int]]:
-    """Pairs of (real segment, id whose epoch half is the transaction's) in order of number (naming §1)."""
+    """Return pairs of stream segment and id with the transaction's epoch, in order of number (naming §1)."""
     ordered = sorted(epoch.segments, key=lambda segment: segment.number)
     return [(segment, segment_id(segment.number, transaction_epoch)) for segment in ordered]

@@ -1,4 +1,4 @@
-"""Metadata stores: over table segments, and in memory (design §7). One contract suite holds both to the port."""
+"""Store metadata in table segments, or in memory (design §7). One contract suite tests both."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ PENDING_TABLE: Final = TABLES_PREFIX + "pending"
 
 
 def bucket_of(scope: str, stream: str) -> int:
-    """The bucket of a stream: a stable hash of ``scope/stream``."""
+    """Return the bucket of a stream: a stable hash of ``scope/stream``."""
     digest = hashlib.blake2b(f"{scope}/{stream}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % limits.METADATA_BUCKETS
 
 
 def bucket_table(bucket: int) -> str:
-    """Table segment that holds the records of a bucket's streams."""
+    """Return the table segment that holds the records of a bucket's streams."""
     return f"{TABLES_PREFIX}b{bucket}"
 
 
 OWN_TABLES: Final = (SCOPES_TABLE, PENDING_TABLE, *map(bucket_table, range(limits.METADATA_BUCKETS)))
-"""The tables that every controller needs, whatever was created; its start makes them."""
+"""The tables that every controller needs. Its start creates them."""
 
 
 def scope_table(scope: str, nonce: bytes) -> str:
-    """Table segment that lists what is in a scope; of a scope created again it is another one."""
+    """Return the table segment that lists a scope's contents. A scope that is created again has another one."""
     return f"{TABLES_PREFIX}scope/{scope}/{nonce.hex()}"
 
 
 class RetryableMetadata:
-    """A metadata store, whose `OWN_TABLES` are not missing but not there yet.
+    """A metadata store that reports missing `OWN_TABLES` as unavailable, so that clients retry.
 
-    Until a controller has started for the first time nothing exists, which nobody may take for an answer about a scope
-    or a stream: calls that need such a table raise UnavailableError, so that clients try again.
+    The tables do not exist before a controller has started for the first time. A missing table must not be taken for a
+    missing scope or stream, so calls that need it raise UnavailableError.
     """
 
     def __init__(self, metadata: MetadataStore) -> None:
@@ -92,11 +92,13 @@ def _expected(table: str) -> Iterator[None]:
     except NoSuchSegmentError as error:
         if table not in OWN_TABLES:
             raise
-        raise UnavailableError(f"table {table} is not there yet, the controller starts") from error
+        raise UnavailableError(
+            f"metadata table {table} does not exist yet: no controller has started completely; retry"
+        ) from error
 
 
 class TableMetadataStore:
-    """Tables as table segments of the segment store, through the client."""
+    """Store tables as table segments of the segment store, through the client."""
 
     def __init__(self, tables: TablePort) -> None:
         self._tables = tables
@@ -116,7 +118,7 @@ class TableMetadataStore:
             return
 
     async def get(self, table: str, keys: Sequence[bytes]) -> list[Stored | None]:
-        """Values in the order of the keys."""
+        """Return values in the order of the keys."""
         return [None if entry is None else _stored(entry) for entry in await self._tables.table_get(table, keys)]
 
     async def put(self, table: str, entries: Sequence[Put]) -> list[int]:
@@ -136,7 +138,7 @@ class TableMetadataStore:
             raise WriteConflictError(f"table {table}: {error}") from error
 
     async def entries(self, table: str, limit: int, token: bytes) -> tuple[list[Stored], bytes]:
-        """Some entries and the token to go on with."""
+        """Return some entries and the token of the next page."""
         found, following = await self._tables.table_entries(table, limit, token)
         return [_stored(entry) for entry in found], following
 
@@ -161,7 +163,7 @@ class MemoryMetadataStore:
         self._tables.pop(table, None)
 
     async def get(self, table: str, keys: Sequence[bytes]) -> list[Stored | None]:
-        """Values in the order of the keys."""
+        """Return values in the order of the keys."""
         rows = self._rows(table)
         return [Stored(key, *rows[key]) if key in rows else None for key in keys]
 
@@ -186,13 +188,13 @@ class MemoryMetadataStore:
             rows.pop(key, None)
 
     async def entries(self, table: str, limit: int, token: bytes) -> tuple[list[Stored], bytes]:
-        """Entries in order of key; the token is the last key with a mark before it."""
+        """Return entries in order of key; the token is a marker byte and the last key."""
         rows = self._rows(table)
         following = sorted(key for key in rows if not token or key > token[1:])[:limit]
         return [Stored(key, *rows[key]) for key in following], b"\1" + following[-1] if following else token
 
     def dump(self) -> dict[str, dict[bytes, bytes]]:
-        """Everything stored, without versions; for tests that compare end states."""
+        """Return all records without versions, for tests that compare end states."""
         return {table: {key: value for key, (value, _) in sorted(rows.items())} for table, rows in self._tables.items()}
 
     def _rows(self, table: str) -> dict[bytes, tuple[bytes, int]]:

@@ -1,7 +1,7 @@
-"""What the controller knows of a stream beside its configuration: immutable values (design §10, controller §5).
+"""Immutable values of a stream beside its configuration: states, segments, epochs (design §10, controller §5).
 
-The persisted records of `tailrace.controller.metadata.records` are made of these, so a field may be added with a
-default, but none may change its meaning.
+The records of `tailrace.controller.metadata.records` contain them. A new field needs a default, and no field may
+change its meaning.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tailrace.common.ranges import KeyRange
 
 
 class StreamState(enum.StrEnum):
-    """Life of a stream. CREATING and DELETED look like a missing stream from outside."""
+    """State of a stream. To clients, CREATING and DELETED streams do not exist."""
 
     CREATING = "creating"
     ACTIVE = "active"
@@ -33,7 +33,7 @@ WRITABLE_STATES = frozenset({StreamState.ACTIVE, StreamState.UPDATING, StreamSta
 
 
 class StreamSegment(msgspec.Struct, frozen=True, array_like=True):
-    """A segment and the part of the key space that it owns."""
+    """A segment and the key range that it owns."""
 
     identifier: int
     low: float
@@ -41,25 +41,25 @@ class StreamSegment(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def key_range(self) -> KeyRange:
-        """Owned part of [0, 1)."""
+        """Return the owned part of [0, 1)."""
         return KeyRange(self.low, self.high)
 
     @property
     def number(self) -> int:
-        """Number half of the id."""
+        """Return the number in the id."""
         return names.segment_number(self.identifier)
 
     @property
     def epoch(self) -> int:
-        """Epoch in which the segment was created."""
+        """Return the epoch in which the segment was created."""
         return names.segment_epoch(self.identifier)
 
 
 class Epoch(msgspec.Struct, frozen=True):
-    """The segments that are active together between two scales; never changed once written.
+    """The segments that are active between two scales. A stored epoch never changes.
 
-    ``segments`` are sorted by key range and partition [0, 1). ``splits`` and ``merges`` count what the scale that made
-    the epoch did (rest §"ScaleMetadata").
+    ``segments`` are sorted by key range and partition [0, 1). ``splits`` and ``merges`` count the splits and merges of
+    the scale that created the epoch (rest §"ScaleMetadata").
     """
 
     epoch: int
@@ -71,16 +71,16 @@ class Epoch(msgspec.Struct, frozen=True):
 
     @property
     def reference(self) -> int:
-        """The epoch whose key ranges this one repeats; itself when it repeats none (server §3)."""
+        """Return the epoch whose key ranges this one repeats, or this epoch (server §3)."""
         return self.epoch if self.reference_epoch < 0 else self.reference_epoch
 
     def find(self, identifier: int) -> StreamSegment | None:
-        """The segment of that id, if it is active in this epoch."""
+        """Return the segment of that id if it is active in this epoch."""
         return next((segment for segment in self.segments if segment.identifier == identifier), None)
 
 
 class TransactionState(enum.StrEnum):
-    """Life of a transaction; COMMITTING and ABORTING are decided and cannot turn back."""
+    """State of a transaction. COMMITTING and ABORTING are decided and final."""
 
     OPEN = "open"
     COMMITTING = "committing"

@@ -1,6 +1,6 @@
-"""What a configuration, a lease or a scale may be, and the segment count that a policy asks for. Pure.
+"""Check configurations, leases and scales, and compute the segments that a policy needs. Pure.
 
-Every refusal is a BadRequestError whose message names the field (issue "Bad input").
+Every check raises BadRequestError with a message that names the field.
 """
 
 from __future__ import annotations
@@ -22,39 +22,41 @@ INT64_MAX = 2**63 - 1
 
 
 def check_config(config: StreamConfig) -> StreamConfig:
-    """The configuration, if it is sound.
+    """Return the configuration if it is valid.
 
     Raises:
-        BadRequestError: names the field that is not.
+        BadRequestError: names the invalid field.
     """
     check_scaling(config.scaling)
     if config.retention is not None:
         check_retention(config.retention)
     check_tags(config.tags)
     if not 0 <= config.timestamp_aggregation_timeout_ms <= INT64_MAX:
-        raise BadRequestError(f"timestampAggregationTimeout is {config.timestamp_aggregation_timeout_ms} ms")
+        raise BadRequestError(
+            f"timestampAggregationTimeout is {config.timestamp_aggregation_timeout_ms} ms, it must not be negative"
+        )
     if not 0 <= config.rollover_bytes <= INT64_MAX:
-        raise BadRequestError(f"rolloverSizeBytes is {config.rollover_bytes}")
+        raise BadRequestError(f"rolloverSizeBytes is {config.rollover_bytes}, it must not be negative")
     return config
 
 
 def check_scaling(policy: ScalingPolicy) -> None:
-    """Raise BadRequestError when the scaling policy is not sound."""
+    """Raise BadRequestError when the scaling policy is not valid."""
     if not 1 <= policy.min_segments <= limits.STREAM_SEGMENTS_MAX:
         raise BadRequestError(f"minNumSegments is {policy.min_segments}, allowed are 1 to {limits.STREAM_SEGMENTS_MAX}")
     if policy.kind is ScaleType.FIXED:
         return
     if not 1 <= policy.target_rate <= INT32_MAX:
-        raise BadRequestError(f"targetRate is {policy.target_rate}, at least 1 is needed")
+        raise BadRequestError(f"targetRate is {policy.target_rate}, at least 1 is required")
     if not 1 <= policy.scale_factor <= INT32_MAX:
-        raise BadRequestError(f"scaleFactor is {policy.scale_factor}, at least 1 is needed")
+        raise BadRequestError(f"scaleFactor is {policy.scale_factor}, at least 1 is required")
 
 
 def check_retention(policy: RetentionPolicy) -> None:
-    """Raise BadRequestError when the retention policy is not sound."""
+    """Raise BadRequestError when the retention policy is not valid."""
     if not 0 <= policy.minimum <= INT64_MAX:
-        raise BadRequestError(f"retentionParam is {policy.minimum}, it may not be negative")
-    if policy.maximum != 0 and policy.maximum < policy.minimum:  # 0 is an unset field: no maximum
+        raise BadRequestError(f"retentionParam is {policy.minimum}, it must not be negative")
+    if policy.maximum != 0 and policy.maximum < policy.minimum:  # 0 is an unset field, so there is no maximum
         raise BadRequestError(f"retentionMax is {policy.maximum}, below retentionParam {policy.minimum}")
 
 
@@ -68,7 +70,7 @@ def check_tags(tags: Sequence[str]) -> None:
 
 
 def check_lease(lease_ms: int, minimum_ms: int, maximum_ms: int) -> int:
-    """The lease, if it is within the bounds, both inclusive (server §3).
+    """Return the lease if it is within both bounds, inclusive (server §3).
 
     Raises:
         BadRequestError: names the field and both bounds.
@@ -79,18 +81,20 @@ def check_lease(lease_ms: int, minimum_ms: int, maximum_ms: int) -> int:
 
 
 def check_new_ranges(ranges: Sequence[tuple[float, float]]) -> list[KeyRange]:
-    """The key ranges of a scale request.
+    """Return the key ranges of a scale request.
 
     Raises:
-        BadRequestError: one is not a part of [0, 1), or there are too many.
+        BadRequestError: a range is not a part of [0, 1), or there are too many ranges.
     """
     if len(ranges) > limits.STREAM_SEGMENTS_MAX:
-        raise BadRequestError(f"newKeyRanges holds {len(ranges)} ranges, at most {limits.STREAM_SEGMENTS_MAX} may be")
+        raise BadRequestError(
+            f"newKeyRanges holds {len(ranges)} ranges, at most {limits.STREAM_SEGMENTS_MAX} are allowed"
+        )
     return [check_range(low, high) for low, high in ranges]
 
 
 def ranges_for_policy(policy: ScalingPolicy, current: Epoch) -> list[KeyRange] | None:
-    """Key ranges that an update to `policy` must scale to; None when the active segments will do (issue, part 6)."""
+    """Return the key ranges that an update to `policy` must scale to; None when the active segments satisfy it."""
     count = len(current.segments)
     fits = count == policy.min_segments if policy.kind is ScaleType.FIXED else count >= policy.min_segments
     return None if fits else equal_ranges(policy.min_segments)

@@ -1,7 +1,7 @@
-"""What the controller needs from outside: segments, places, and versioned tables (design §2, §10).
+"""Ports of the controller: segments, locations of containers, and versioned tables (design §2, §10).
 
 ``tailrace.client.connections.segments.SegmentClient`` satisfies `SegmentStorePort`, and
-``tailrace.cluster.endpoints.EndpointMap`` satisfies `ContainerMap`; neither knows of the other side.
+``tailrace.cluster.endpoints.EndpointMap`` satisfies `ContainerMap`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 NOT_EXISTS: Final = -1
 """Version of a record that must not exist yet."""
 UNCONDITIONAL: Final = -(2**63)
-"""Version of a record that is written whatever is there."""
+"""Version for an unconditional write."""
 
 
 class SegmentInfo(Protocol):
-    """What the controller reads of a segment's properties."""
+    """The properties of a segment that the controller reads."""
 
     @property
     def start_offset(self) -> int:
@@ -32,14 +32,14 @@ class SegmentInfo(Protocol):
 
     @property
     def length(self) -> int:
-        """Offset of the end: bytes ever written."""
+        """Offset of the end: all bytes ever written."""
         ...
 
 
 class SegmentStorePort(Protocol):
-    """Segments, wherever their containers run. Every call has a deadline and retries what may be retried.
+    """Operations on segments of all containers. Every call has a deadline and retries where a retry is safe.
 
-    All raise UnavailableError when no answer came in time (the outcome is then unknown), and NoSuchSegmentError.
+    All raise NoSuchSegmentError, and UnavailableError when no reply came in time: the outcome is then unknown.
     """
 
     async def create_segment(
@@ -49,30 +49,30 @@ class SegmentStorePort(Protocol):
         ...
 
     async def update_policy(self, name: str, scale_type: int, target_rate: int) -> None:
-        """Change what the segment counts for scaling."""
+        """Change the rate that the segment measures for scaling."""
         ...
 
     async def seal_segment(self, name: str) -> None:
-        """Seal; raises SegmentSealedError when it is sealed already."""
+        """Seal a segment. Raises SegmentSealedError when it is sealed."""
         ...
 
     async def truncate_segment(self, name: str, offset: int) -> None:
-        """Set the start offset; raises SegmentTruncatedError when it lies before the start or past the end."""
+        """Set the start offset. Raises SegmentTruncatedError when it lies before the present start or past the end."""
         ...
 
     async def delete_segment(self, name: str) -> None:
-        """Delete."""
+        """Delete a segment."""
         ...
 
     async def merge_batch(self, target: str, sources: Sequence[str]) -> list[int]:
-        """Merge in order, each source atomically; returns the target's length after each.
+        """Merge sources in order, each one atomically; return the target's length after each.
 
-        A source that is gone or was merged before counts as done (wire §3.6).
+        A source that is missing or was merged before counts as done (wire §3.6).
         """
         ...
 
     async def segment_info(self, name: str) -> SegmentInfo:
-        """Committed properties."""
+        """Return committed properties."""
         ...
 
     async def create_table(self, name: str, key_length: int = 0) -> None:
@@ -80,19 +80,19 @@ class SegmentStorePort(Protocol):
         ...
 
     async def delete_table(self, name: str) -> None:
-        """Delete a table segment with what it holds."""
+        """Delete a table segment and its contents."""
         ...
 
 
 class TablePort(Protocol):
-    """The versioned entries of table segments (wire §8)."""
+    """Operations on the versioned entries of table segments (wire §8)."""
 
     async def create_table(self, name: str, key_length: int = 0) -> None:
         """Create a table segment. Raises SegmentExistsError."""
         ...
 
     async def delete_table(self, name: str) -> None:
-        """Delete a table segment with what it holds."""
+        """Delete a table segment and its contents."""
         ...
 
     async def table_update(self, name: str, entries: Sequence[TableEntry]) -> list[int]:
@@ -100,23 +100,23 @@ class TablePort(Protocol):
         ...
 
     async def table_remove(self, name: str, keys: Sequence[tuple[bytes, int]]) -> None:
-        """Remove atomically; errors as `table_update`."""
+        """Remove atomically. Raises the errors of `table_update`."""
         ...
 
     async def table_get(self, name: str, keys: Sequence[bytes]) -> list[TableEntry | None]:
-        """Entries in the order of the keys; None for a missing one."""
+        """Return entries in the order of the keys; None for a missing one."""
         ...
 
     async def table_entries(self, name: str, limit: int, token: bytes) -> tuple[list[TableEntry], bytes]:
-        """About `limit` entries and the token to go on with; no entries means the end."""
+        """Return about `limit` entries and the token of the next page; no entries at the end."""
         ...
 
 
 class ContainerMap(Protocol):
-    """Where segments are served."""
+    """Locates the containers that serve segments."""
 
     def endpoint_of(self, segment_name: str, kind: ListenerKind = ListenerKind.INTERNAL) -> tuple[str, int]:
-        """(host, port) for clients of that kind. Raises UnavailableError while nobody owns the container."""
+        """Return host and port for clients of that kind. Raises UnavailableError while the container has no owner."""
         ...
 
 
@@ -131,7 +131,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """A write that holds only if the key has that version (NOT_EXISTS, UNCONDITIONAL or a read one)."""
+    """A write under a condition on the key's version: NOT_EXISTS, UNCONDITIONAL or a version that was read."""
 
     key: bytes
     value: bytes
@@ -139,11 +139,11 @@ class Put:
 
 
 class MetadataStore(Protocol):
-    """Versioned tables (design §7): the only place where the controller keeps anything.
+    """Versioned tables (design §7): the controller's only durable state.
 
-    Reads see every write that completed before them. A write that failed with UnavailableError may have happened.
-    Tables are created and deleted without complaint when they exist or are gone; every other call raises
-    NoSuchSegmentError for a missing table.
+    Reads see every write that completed before them. A write that failed with UnavailableError may have succeeded.
+    Creating an existing table and deleting a missing one succeed; every other call raises NoSuchSegmentError for a
+    missing table.
     """
 
     async def create_table(self, table: str) -> None:
@@ -155,25 +155,25 @@ class MetadataStore(Protocol):
         ...
 
     async def get(self, table: str, keys: Sequence[bytes]) -> list[Stored | None]:
-        """Values in the order of the keys."""
+        """Return values in the order of the keys."""
         ...
 
     async def put(self, table: str, entries: Sequence[Put]) -> list[int]:
-        """Write all or nothing; returns the new versions.
+        """Write all or nothing; return the new versions.
 
         Raises:
-            WriteConflictError: a version does not hold. After an UnavailableError of the same write this may be
-            the trace of its success: read again and compare.
+            WriteConflictError: a version differs. After an UnavailableError of the same write, the conflict may be
+            with that write itself: read again and compare.
         """
         ...
 
     async def remove(self, table: str, keys: Sequence[tuple[bytes, int]]) -> None:
-        """Remove all or nothing. Raises WriteConflictError; an unconditional removal of a missing key succeeds."""
+        """Remove all or nothing. Raises WriteConflictError. An unconditional removal of a missing key succeeds."""
         ...
 
     async def entries(self, table: str, limit: int, token: bytes) -> tuple[list[Stored], bytes]:
-        """Some entries, about `limit`, in the table's order, and the token to go on with; b"" starts.
+        """Return about `limit` entries in the table's order, and the token of the next page; b"" starts.
 
-        No entries means the end. Entries that exist during the whole iteration are seen exactly once.
+        No entries at the end. Entries that exist during the whole iteration are returned exactly once.
         """
         ...

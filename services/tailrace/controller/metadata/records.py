@@ -1,8 +1,8 @@
-"""The controller's durable records and their encoding (docs/formats/controller.md; design §7, §10).
+"""Define and encode the controller's durable records (docs/formats/controller.md; design §7, §10).
 
-Every value in the metadata tables is an envelope around MessagePack: magic, kind, version, length, CRC32C. Fields are
+Every value in the metadata tables is MessagePack in an envelope of magic, kind, version, length and CRC32C. Fields are
 encoded by name, so version N reads N-1; a newer version is refused. Each stream has one mutable root, `StreamRecord`,
-which decides; everything else is immutable, or belongs to one transaction, writer or chunk.
+that holds all decisions. Other records are immutable, or belong to one transaction, writer or chunk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tailrace.common.errors import CorruptionError, FormatVersionError
 from tailrace.common.stream_policies import StreamConfig, StreamDataRetention
 from tailrace.controller.metadata.model import Epoch, StreamSegment, StreamState
 
-# ---- workflows' intents: what a stream is in the middle of; `intent_id` is random, so equal bytes mean the same one
+# ---- intents: the workflow that a stream runs; `intent_id` is random, so equal bytes are the same intent
 
 
 class CreateIntent(msgspec.Struct, frozen=True, tag="create"):
@@ -27,13 +27,13 @@ class CreateIntent(msgspec.Struct, frozen=True, tag="create"):
 
 
 class UpdateIntent(msgspec.Struct, frozen=True, tag="update"):
-    """Bring segments and lists in line with the configuration, which is already in the root."""
+    """Apply the root's new configuration to segments and lists."""
 
     intent_id: bytes
 
 
 class ScaleIntent(msgspec.Struct, frozen=True, tag="scale"):
-    """Replace `sealed` segments of `old_epoch` by `created` ones, once no transaction holds the epoch."""
+    """Replace `sealed` segments of `old_epoch` by `created` ones, when the epoch has no transactions."""
 
     intent_id: bytes
     old_epoch: int
@@ -42,14 +42,14 @@ class ScaleIntent(msgspec.Struct, frozen=True, tag="scale"):
 
 
 class TruncateIntent(msgspec.Struct, frozen=True, tag="truncate"):
-    """Truncate at the root's cut and delete what lies before it, from `previous` (None: the beginning) on."""
+    """Truncate at the root's cut and delete segments before it, from `previous` (None: the beginning) on."""
 
     intent_id: bytes
     previous: dict[int, int] | None
 
 
 class SealIntent(msgspec.Struct, frozen=True, tag="seal"):
-    """Seal the active segments once no transaction is left."""
+    """Seal the active segments when all transactions have completed."""
 
     intent_id: bytes
 
@@ -67,13 +67,13 @@ Intent = CreateIntent | UpdateIntent | ScaleIntent | TruncateIntent | SealIntent
 
 
 class StreamRecord(msgspec.Struct, frozen=True):
-    """The root of a stream: everything that decides, in one record with one version.
+    """The root of a stream: all its decisions, in one record with one version.
 
-    Transactions are named by their 16 bytes. ``commit_queue`` is the order of the commit calls; ``commit_batch`` is
-    the ordered part of it that is being merged. ``completed_next`` and ``completed_first`` count completed
-    transactions ever and the first one still remembered. A deleted stream keeps its root: `incarnation`,
-    `next_segment_number` and `transaction_counter` go on where they ended (naming §1). ``owner`` is whoever claimed the
-    stream (ADR 0014), "" for nobody; it ends with the stream.
+    Transactions are named by their 16 bytes. ``commit_queue`` is in the order of the commit calls; ``commit_batch`` is
+    its part that is being merged. ``completed_next`` counts all completed transactions; ``completed_first`` is the
+    first one that is still remembered. A deleted stream keeps its root, so that a stream of the same name continues
+    `incarnation`, `next_segment_number` and `transaction_counter` (naming §1). ``owner`` is the resource that claimed
+    the stream (ADR 0014), "" for none; a new stream of the name has none.
     """
 
     incarnation: int
@@ -97,17 +97,17 @@ class StreamRecord(msgspec.Struct, frozen=True):
 
     @property
     def has_transactions(self) -> bool:
-        """Whether a transaction is open or on its way to its end."""
+        """Return whether a transaction has not completed."""
         return bool(self.open_transactions or self.commit_queue or self.commit_batch or self.abort_queue)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is left to do for the stream."""
+        """Return whether the stream has no work."""
         return self.intent is None and not self.has_transactions
 
 
 class SealedRecord(msgspec.Struct, frozen=True):
-    """Final sizes of the segments that the transition to `epoch` sealed, and all sealed bytes until then.
+    """Final sizes of the segments that the transition to `epoch` sealed, and the sum of all sealed bytes.
 
     Sealing the stream writes one for ``active_epoch + 1``.
     """
@@ -119,9 +119,9 @@ class SealedRecord(msgspec.Struct, frozen=True):
 
 
 class TransactionRecord(msgspec.Struct, frozen=True):
-    """One transaction until it completed; the root's lists say its state. Times are wall-clock milliseconds.
+    """One transaction until it completes. The root's lists hold its state. Times are wall-clock milliseconds.
 
-    ``nonce`` is random, so that two controllers never take each other's record for their own.
+    ``nonce`` is random, so that a controller never takes another controller's record for its own.
     """
 
     transaction_id: bytes
@@ -135,7 +135,7 @@ class TransactionRecord(msgspec.Struct, frozen=True):
 
 
 class CompletedTransaction(msgspec.Struct, frozen=True):
-    """What is remembered of a completed transaction; it takes the place of its `TransactionRecord`."""
+    """The outcome of a completed transaction; replaces its `TransactionRecord`."""
 
     transaction_id: bytes
     committed: bool
@@ -149,7 +149,7 @@ class CompletedChunk(msgspec.Struct, frozen=True):
 
 
 class Subscriber(msgspec.Struct, frozen=True):
-    """A reader group whose position counts for retention; ``cut`` is None until it published one."""
+    """A reader group whose position holds back retention; ``cut`` is None until it published one."""
 
     group_id: str
     generation: int
@@ -175,7 +175,7 @@ class WriterMark(msgspec.Struct, frozen=True):
 
 
 class ScopeRecord(msgspec.Struct, frozen=True):
-    """Entry of the table of scopes. The scope's own table is called after `nonce`, so a re-created scope is new."""
+    """Entry of the table of scopes. `nonce` names the scope's own table, so a scope created again has a new table."""
 
     nonce: bytes
     created_ms: int
@@ -184,9 +184,9 @@ class ScopeRecord(msgspec.Struct, frozen=True):
 
 
 class ScopeStreamEntry(msgspec.Struct, frozen=True):
-    """A stream in its scope's table; repeats the tags so that lists by tag need no other table.
+    """A stream in its scope's table. Repeats the tags, so that lists by tag read one table.
 
-    ``incarnation`` is that of the stream listed; entries of older versions say 0.
+    ``incarnation`` is that of the listed stream; entries of older versions have 0.
     """
 
     tags: tuple[str, ...] = ()
@@ -194,10 +194,10 @@ class ScopeStreamEntry(msgspec.Struct, frozen=True):
 
 
 class ReaderGroupRecord(msgspec.Struct, frozen=True):
-    """A reader group's stored configuration (controller §5, ReaderGroupConfiguration), given back unchanged.
+    """A reader group's configuration (controller §5, ReaderGroupConfiguration), returned unchanged.
 
-    Cuts are (scope, stream, positions). ``intent``: "create", "update" or "delete" while that is going on;
-    ``unsubscribe`` lists the ``scope/stream`` that the update leaves.
+    Cuts are (scope, stream, positions). ``intent``: "create", "update" or "delete" while that workflow runs;
+    ``unsubscribe`` lists the ``scope/stream`` that an update removes.
     """
 
     group_id: str
@@ -214,10 +214,10 @@ class ReaderGroupRecord(msgspec.Struct, frozen=True):
 
 
 class TableRecord(msgspec.Struct, frozen=True):
-    """A key-value table (naming §5). ``intent``: "create" or "delete" while that is going on.
+    """A key-value table (naming §5). ``intent``: "create" or "delete" while that workflow runs.
 
-    ``epoch`` is that of its segments' names: random, so that of a table created again under the same name they are
-    others, and whoever still deletes the old ones does no harm. Tables of older versions have 0.
+    ``epoch`` is a random part of its segments' names. A table that is created again under the same name has other
+    segments, so a late deletion of the old ones does no harm. Tables of older versions have 0.
     """
 
     nonce: bytes
@@ -231,7 +231,7 @@ class TableRecord(msgspec.Struct, frozen=True):
 
 
 class PendingRecord(msgspec.Struct, frozen=True):
-    """Says that a stream, reader group, table or scope may have work to resume; `what` is its kind."""
+    """Lists a stream, reader group, table or scope that may have work to resume; `what` is its kind."""
 
     what: str
     scope: str
@@ -285,28 +285,30 @@ _DECODERS: Final[dict[type[msgspec.Struct], msgspec.msgpack.Decoder[Any]]] = {
 
 
 def encode(record: Record) -> bytes:
-    """The record as it is stored."""
+    """Return the stored form of a record."""
     kind = _KINDS[type(record)]
     payload = _ENCODER.encode(record)
     return HEADER.pack(MAGIC, kind, VERSION, len(payload), _checksum(kind, VERSION, payload)) + payload
 
 
 def decode(kind: type[R], data: bytes, place: str) -> R:
-    """Read a record of the kind given; `place` names table and key in errors.
+    """Decode a record of a kind; `place` names table and key in errors.
 
     Raises:
-        FormatVersionError: a newer version wrote it. CorruptionError: it is not what was written.
+        FormatVersionError: a newer version wrote it. CorruptionError: the bytes are damaged.
     """
     if len(data) < HEADER.size:
-        raise CorruptionError(place, f"a record of {len(data)} bytes")
+        raise CorruptionError(place, f"the record has {len(data)} bytes, less than its header")
     magic, number, version, length, checksum = HEADER.unpack_from(data)
     payload = data[HEADER.size :]
     if magic != MAGIC or length != len(payload) or _checksum(number, version, payload) != checksum:
         raise CorruptionError(place, "magic, length or checksum of the record is wrong")
     if number != _KINDS[kind]:
-        raise CorruptionError(place, f"record of kind {number} where {kind.__name__} belongs")
+        raise CorruptionError(place, f"the record has kind {number}, expected {kind.__name__}")
     if version > VERSION:
-        raise FormatVersionError(f"{place}: record version {version}, this program reads up to {VERSION}")
+        raise FormatVersionError(
+            f"{place}: the record has version {version}, this program reads up to {VERSION}; upgrade it"
+        )
     try:
         record: R = _DECODERS[kind].decode(payload)
     except msgspec.DecodeError as error:
@@ -315,7 +317,7 @@ def decode(kind: type[R], data: bytes, place: str) -> R:
 
 
 def kind_of(data: bytes) -> type[msgspec.Struct] | None:
-    """Which kind of record the stored bytes claim to be; None for something else."""
+    """Return the kind that the stored bytes name; None when they are not a record."""
     return _BY_NUMBER.get(data[len(MAGIC)]) if len(data) >= HEADER.size and data.startswith(MAGIC) else None
 
 

@@ -1,8 +1,8 @@
-"""Scopes: the table of scopes, and one table for what is in each (design §7, §10).
+"""Store scopes: the table of scopes, and one table for the contents of each scope (design §7, §10).
 
-Cross-table rules keep lists honest without a common transaction. Whoever adds to a scope adds its entry first and
-then looks whether the scope is being deleted; whoever deletes a scope marks it first and then looks what is in it. So
-one of the two always sees the other.
+Two rules keep the tables consistent without a common transaction. An addition writes the entry first and then checks
+whether the scope is being deleted. A deletion marks the scope first and then checks its entries. So one of the two
+always sees the other.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ NONCE_BYTES: Final = 8
 
 
 class ScopeStore:
-    """All scopes, and the lists of what they hold."""
+    """Store all scopes and the lists of their contents."""
 
     def __init__(self, metadata: MetadataStore, clock: Clock, entropy: Entropy) -> None:
         self._metadata = metadata
         self._clock = clock
         self._entropy = entropy
 
-    # -- scopes themselves
+    # -- scopes
 
     async def load(self, scope: str) -> ScopeRecord | None:
-        """The scope's record; None when there is no such scope, or none that takes anything new."""
+        """Return the scope's record; None when the scope does not exist or is being deleted."""
         record = await self._read(scope)
         return None if record is None or record.deleting else record
 
     async def require(self, scope: str) -> ScopeRecord:
-        """The scope's record. Raises NoSuchScopeError."""
+        """Return the scope's record. Raises NoSuchScopeError."""
         record = await self.load(scope)
         if record is None:
             raise NoSuchScopeError(f"scope {scope} does not exist")
         return record
 
     async def create(self, scope: str) -> bool:
-        """Create the scope; False when it exists (or is still being deleted)."""
+        """Create the scope; return False when it exists or is being deleted."""
         mine = ScopeRecord(self._entropy.token(NONCE_BYTES), self._clock.now_ms())
 
         def decide(snapshot: Snapshot) -> Change[ScopeRecord]:
@@ -73,7 +73,7 @@ class ScopeStore:
         return stored.nonce == mine.nonce
 
     async def mark_deleting(self, scope: str, nonce: bytes, *, recursive: bool) -> ScopeRecord:
-        """Take nothing new into the scope of that nonce from now on. Raises NoSuchScopeError."""
+        """Mark the scope of that nonce as being deleted, so that it takes no new entries. Raises NoSuchScopeError."""
 
         def decide(snapshot: Snapshot) -> Change[ScopeRecord]:
             record = snapshot.get(ScopeRecord, scope.encode())
@@ -85,7 +85,7 @@ class ScopeStore:
         return await change_records(self._metadata, self._entropy, SCOPES_TABLE, [scope.encode()], decide)
 
     async def unmark(self, scope: str) -> None:
-        """Let the scope live on after a deletion that found it in use; a recursive one is not taken back."""
+        """Cancel a deletion that found the scope in use. A recursive deletion is not cancelled."""
 
         def decide(snapshot: Snapshot) -> Change[None]:
             record = snapshot.get(ScopeRecord, scope.encode())
@@ -96,45 +96,45 @@ class ScopeStore:
         await change_records(self._metadata, self._entropy, SCOPES_TABLE, [scope.encode()], decide)
 
     async def deletion(self, scope: str) -> ScopeRecord | None:
-        """The record of a scope that is being deleted."""
+        """Return the record of a scope that is being deleted."""
         record = await self._read(scope)
         return record if record is not None and record.deleting else None
 
     async def delete(self, scope: str, nonce: bytes) -> None:
-        """Remove an empty scope that is marked; done already is fine.
+        """Remove an empty scope that is marked. Succeeds when it was removed before.
 
         Raises:
-            NotEmptyError: something is in it. WriteConflictError: another controller changed its record.
+            NotEmptyError: the scope has contents. WriteConflictError: another controller changed its record.
         """
         found = (await self._metadata.get(SCOPES_TABLE, [scope.encode()]))[0]
         record = None if found is None else decode(ScopeRecord, found.value, f"{SCOPES_TABLE}[{scope}]")
         if found is not None and record is not None and record.nonce == nonce:
             if not await self.is_empty(scope, record):
                 raise NotEmptyError(f"scope {scope} is not empty")
-            # under its version: another controller may be done with it, and the scope may have been created again
+            # under its version: another controller may have finished, and the scope may exist again
             await self._metadata.remove(SCOPES_TABLE, [(scope.encode(), found.version)])
         await self._metadata.delete_table(scope_table(scope, nonce))
 
     async def is_empty(self, scope: str, record: ScopeRecord) -> bool:
-        """Whether nothing is listed in the scope."""
+        """Return whether the scope lists nothing."""
         found, _ = await self._entries(scope, record, 1, b"")
         return not found
 
     async def list_scopes(self, limit: int, token: str) -> tuple[list[str], str]:
-        """A page of scope names, and the token to go on with; an empty page is the end."""
+        """Return a page of scope names, and the token of the next page; an empty page at the end."""
 
         async def page(count: int, raw: bytes) -> tuple[list[Stored], bytes]:
             return await self._metadata.entries(SCOPES_TABLE, count, raw)
 
         return await _list(page, limit, token, _scope_name)
 
-    # -- what is in a scope
+    # -- contents of a scope
 
     async def add(self, scope: str, name: str, record: Record) -> None:
-        """List something in the scope; adding it again changes nothing.
+        """Add an entry to the scope. Adding it again changes nothing.
 
         Raises:
-            NoSuchScopeError: there is no such scope, or it is being deleted and this is not listed yet.
+            NoSuchScopeError: the scope does not exist, or is being deleted and does not list the entry yet.
         """
         owner = await self.require_existing(scope)
         key = name.encode()
@@ -152,7 +152,7 @@ class ScopeStore:
             raise NoSuchScopeError(f"scope {scope} is being deleted")
 
     async def entry(self, scope: str, name: str, kind: type[R]) -> tuple[ScopeRecord, R | None, int]:
-        """The scope, the entry of that name, and the version to write it under. Raises NoSuchScopeError."""
+        """Return the scope, its entry of that name, and the entry's version. Raises NoSuchScopeError."""
         owner = await self.require_existing(scope)
         found = await self._get(scope, owner, name.encode())
         if found is None:
@@ -160,12 +160,12 @@ class ScopeStore:
         return owner, decode(kind, found.value, f"scope {scope}[{name}]"), found.version
 
     async def put_entry(self, scope: str, owner: ScopeRecord, name: str, record: Record, version: int) -> int:
-        """Write an entry under the version read; returns the new one. Raises WriteConflictError."""
+        """Write an entry under the version read; return the new version. Raises WriteConflictError."""
         entry = Put(name.encode(), encode(record), version)
         return (await self._metadata.put(scope_table(scope, owner.nonce), [entry]))[0]
 
     async def remove_entry(self, scope: str, nonce: bytes, name: str, version: int) -> bool:
-        """Remove an entry under the version read; False when it has another one. A scope that is gone is fine."""
+        """Remove an entry under the version read; return False when its version differs. A missing scope is fine."""
         try:
             await self._metadata.remove(scope_table(scope, nonce), [(name.encode(), version)])
         except WriteConflictError:
@@ -175,7 +175,7 @@ class ScopeStore:
         return True
 
     async def remove_exactly(self, scope: str, name: str, record: Record) -> None:
-        """Take something off the list if its entry is that record; anything else of the name stays."""
+        """Remove an entry if it equals that record. Another entry of the name stays."""
         try:
             owner, found, version = await self.entry(scope, name, type(record))
         except NoSuchScopeError:
@@ -184,14 +184,14 @@ class ScopeStore:
             await self.remove_entry(scope, owner.nonce, name, version)
 
     async def require_existing(self, scope: str) -> ScopeRecord:
-        """The record of a scope, also while it is being deleted. Raises NoSuchScopeError."""
+        """Return the record of a scope, also while it is being deleted. Raises NoSuchScopeError."""
         record = await self._read(scope)
         if record is None:
             raise NoSuchScopeError(f"scope {scope} does not exist")
         return record
 
     async def remove(self, scope: str, name: str) -> None:
-        """Take something off the list; missing is fine."""
+        """Remove an entry. A missing entry is fine."""
         owner = await self._read(scope)
         if owner is None:
             return
@@ -201,16 +201,16 @@ class ScopeStore:
             return
 
     async def get(self, scope: str, name: str, kind: type[R]) -> R | None:
-        """The entry of that name; None when it, or the scope, is missing."""
+        """Return the entry of that name; None when the entry or the scope does not exist."""
         owner = await self._read(scope)
         found = None if owner is None else await self._get(scope, owner, name.encode())
         return None if found is None else decode(kind, found.value, f"scope {scope}[{name}]")
 
     async def change(self, scope: str, name: str, decide: Callable[[Snapshot, bytes], Change[T]]) -> T:
-        """Change one entry as `decide(snapshot, key)` says. Raises NoSuchScopeError, and whatever `decide` raises."""
+        """Change one entry with `decide(snapshot, key)`. Raises NoSuchScopeError and the errors of `decide`."""
         owner = await self.require_existing(scope)
         key = name.encode()
-        await self._get(scope, owner, key)  # makes the table where its creation was cut short
+        await self._get(scope, owner, key)  # creates the table when its creation was interrupted
         return await change_records(
             self._metadata,
             self._entropy,
@@ -220,7 +220,7 @@ class ScopeStore:
         )
 
     async def list_names(self, scope: str, prefix: str, limit: int, token: str, tag: str = "") -> tuple[list[str], str]:
-        """A page of names of one kind, with the tag if one is given (streams only), and the token to go on with.
+        """Return a page of names of one kind, of streams optionally those with a tag, and the token of the next page.
 
         An empty page is the end. Raises NoSuchScopeError, BadRequestError (token).
         """
@@ -240,7 +240,7 @@ class ScopeStore:
         return await _list(page, limit, token, name_of)
 
     async def list_all(self, scope: str, prefix: str, limit: int = limits.REST_PAGE_ENTRIES_MAX) -> list[str]:
-        """Every name of one kind, sorted, at most `limit`."""
+        """Return every name of one kind, sorted, at most `limit`."""
         names: list[str] = []
         token = ""
         while len(names) < limit:
@@ -250,7 +250,7 @@ class ScopeStore:
             names.extend(page)
         return sorted(names)[:limit]
 
-    # -- plumbing
+    # -- tables and tokens
 
     async def _read(self, scope: str) -> ScopeRecord | None:
         found = (await self._metadata.get(SCOPES_TABLE, [scope.encode()]))[0]
@@ -275,7 +275,7 @@ class ScopeStore:
             return [], token
 
     async def _make_table(self, scope: str, owner: ScopeRecord) -> None:
-        """Make the table of a scope whose creation ended between its record and its table."""
+        """Create the table of a scope whose creation was interrupted after its record."""
         current = await self._read(scope)
         if current is None or current.nonce != owner.nonce:
             raise NoSuchScopeError(f"scope {scope} does not exist")
@@ -302,15 +302,15 @@ async def _list(
 
 
 def encode_token(raw: bytes) -> str:
-    """A table's continuation token as text for clients, never empty (controller §4, ``listStreamsInScope``)."""
+    """Return a table's continuation token as text for clients, never empty (controller §4, ``listStreamsInScope``)."""
     return "." + base64.urlsafe_b64encode(raw).decode()
 
 
 def decode_token(token: str) -> bytes:
-    """The table's token of a client's; "" is the beginning. Raises BadRequestError."""
+    """Return the table's token of a client's token; "" is the beginning. Raises BadRequestError."""
     if not token:
         return b""
     try:
         return base64.b64decode(token.removeprefix(".").encode("ascii"), altchars=b"-_", validate=True)
     except (binascii.Error, UnicodeEncodeError) as error:
-        raise BadRequestError("continuationToken is not one that was given out") from error
+        raise BadRequestError("continuationToken is not a token of this controller") from error

@@ -1,7 +1,7 @@
-"""Typed access to a stream's records, and the one way to change them (design §7, §10).
+"""Read and change a stream's records (design §7, §10).
 
-Every change is: read, decide, write under the versions read; on a conflict, again. What decides is a pure function of
-the records, so a change whose outcome was unknown is found done, or is done, when it is tried again.
+Every change reads, decides and writes under the versions read; on a conflict it starts again. The decision is a pure
+function of the records, so a repeated change finds the result of an attempt with unknown outcome, or makes it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 
 class StreamKey(NamedTuple):
-    """A stream's full name, and the keys of its records in the table of its bucket."""
+    """A stream's full name and the keys of its records in the table of its bucket."""
 
     scope: str
     stream: str
@@ -50,7 +50,7 @@ class StreamKey(NamedTuple):
 
     @property
     def table(self) -> str:
-        """The table that holds all of the stream's records."""
+        """Return the table that holds the stream's records."""
         return bucket_table(bucket_of(self.scope, self.stream))
 
     @property
@@ -86,18 +86,18 @@ class StreamKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Records as they were read together."""
+    """Records that were read together."""
 
     table: str
     stored: Mapping[bytes, Stored | None]
 
     def get(self, kind: type[R], key: bytes) -> R | None:
-        """The record under a key that was read; None when there is none."""
+        """Return the record under a key that was read; None when it is missing."""
         found = self.stored[key]
         return None if found is None else decode(kind, found.value, f"{self.table}[{key!r}]")
 
     def transaction(self, key: bytes) -> TransactionRecord | CompletedTransaction | None:
-        """The open or completed transaction under a key that was read."""
+        """Return the open or completed transaction under a key that was read."""
         found = self.stored[key]
         if found is None:
             return None
@@ -106,7 +106,7 @@ class Snapshot:
         return self.get(TransactionRecord, key)
 
     def version(self, key: bytes) -> int:
-        """Version to write under; a key that was not read is written whatever is there."""
+        """Return the version to write under; UNCONDITIONAL for a key that was not read."""
         if key not in self.stored:
             return UNCONDITIONAL
         found = self.stored[key]
@@ -115,14 +115,14 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[T]):
-    """What a decision came to: an answer, and what to write; nothing to write is an answer alone."""
+    """The result of a decision, and the records to write, if any."""
 
     result: T
     puts: Mapping[bytes, Record] = field(default_factory=dict)
 
 
 class StreamStore:
-    """The records of all streams over a metadata store."""
+    """Read and change the records of all streams in a metadata store."""
 
     def __init__(self, metadata: MetadataStore, entropy: Entropy) -> None:
         self.metadata = metadata
@@ -136,16 +136,16 @@ class StreamStore:
         return Snapshot(key.table, dict(zip(keys, stored, strict=True)))
 
     async def load(self, key: StreamKey) -> StreamRecord | None:
-        """The stream's root as it is now; None when there never was such a stream."""
+        """Return the stream's present root; None when no stream of the name ever existed."""
         return (await self.read(key, [key.root])).get(StreamRecord, key.root)
 
     async def change(
         self, key: StreamKey, extra_keys: Sequence[bytes], decide: Callable[[StreamRecord | None, Snapshot], Change[T]]
     ) -> T:
-        """Change the stream's records as `decide` says, seeing the root and the records under `extra_keys`.
+        """Change the stream's records with `decide`, which gets the root and the records under `extra_keys`.
 
         Raises:
-            WriteConflictError: others won too many times in a row. Whatever `decide` raises, with nothing written.
+            WriteConflictError: too many conflicts in a row. Errors of `decide`, with nothing written.
         """
         async with self._locks.hold(key):
             return await change_records(
@@ -157,25 +157,25 @@ class StreamStore:
             )
 
     async def remove(self, key: StreamKey, keys: Sequence[bytes]) -> None:
-        """Remove records that nothing refers to any more."""
+        """Remove records that no other record names."""
         for start in range(0, len(keys), limits.EPOCHS_PER_READ_MAX):
             part = keys[start : start + limits.EPOCHS_PER_READ_MAX]
             await self.metadata.remove(key.table, [(item, UNCONDITIONAL) for item in part])
 
-    # -- immutable records, cached
+    # -- immutable records are cached
 
     async def epoch(self, key: StreamKey, root: StreamRecord, epoch: int) -> Epoch:
-        """One epoch; raises NotFoundError when the stream has no such epoch."""
+        """Return one epoch. Raises NotFoundError when the stream does not have it."""
         if not 0 <= epoch <= root.active_epoch:
-            raise NotFoundError(f"stream {key} has no epoch {epoch}, the active one is {root.active_epoch}")
+            raise NotFoundError(f"stream {key} has no epoch {epoch}; the active epoch is {root.active_epoch}")
         return (await self.epochs(key, root, epoch, epoch))[0]
 
     async def active_epoch(self, key: StreamKey, root: StreamRecord) -> Epoch:
-        """The active epoch of the root given."""
+        """Return the active epoch of a root."""
         return await self.epoch(key, root, root.active_epoch)
 
     async def epochs(self, key: StreamKey, root: StreamRecord, first: int, last: int) -> list[Epoch]:
-        """The epochs from `first` to `last`, both included, which the root must have."""
+        """Return the epochs from `first` to `last`, inclusive, which the stream must have."""
         wanted = [key.epoch(root.incarnation, number) for number in range(first, last + 1)]
         found = await self._load_immutable(key, Epoch, wanted)
         for item, epoch in zip(wanted, found, strict=True):
@@ -184,7 +184,7 @@ class StreamStore:
         return [epoch for epoch in found if epoch is not None]
 
     async def sealed(self, key: StreamKey, root: StreamRecord, first: int, last: int) -> list[SealedRecord]:
-        """The sealed sizes recorded for the epochs from `first` to `last` so far."""
+        """Return the sealed sizes recorded for the epochs from `first` to `last`, inclusive."""
         wanted = [key.sealed(root.incarnation, number) for number in range(first, last + 1)]
         return [record for record in await self._load_immutable(key, SealedRecord, wanted) if record is not None]
 
@@ -220,10 +220,10 @@ async def change_records(
     keys: Sequence[bytes],
     decide: Callable[[Snapshot], Change[T]],
 ) -> T:
-    """Read, decide, write under the versions read; again on a conflict (see the module).
+    """Read, decide and write under the versions read; start again on a conflict.
 
     Raises:
-        WriteConflictError: others won too many times in a row. Whatever `decide` raises, with nothing written.
+        WriteConflictError: too many conflicts in a row. Errors of `decide`, with nothing written.
     """
     intended: dict[bytes, bytes] = {}
     change: Change[T] | None = None
@@ -231,7 +231,7 @@ async def change_records(
         stored = await metadata.get(table, keys)
         snapshot = Snapshot(table, dict(zip(keys, stored, strict=True)))
         if change is not None and _is_written(snapshot, intended):
-            return change.result  # the conflict was with our own write, whose answer was lost
+            return change.result  # the conflict was with our own write, whose reply was lost
         change = decide(snapshot)
         if not change.puts:
             return change.result
@@ -242,11 +242,11 @@ async def change_records(
             await asyncio.sleep(_pause_s(attempt, entropy))
             continue
         return change.result
-    raise WriteConflictError(f"table {table}: {limits.METADATA_CONFLICTS_MAX} concurrent changes in a row")
+    raise WriteConflictError(f"table {table}: {limits.METADATA_CONFLICTS_MAX} conflicting changes in a row; retry")
 
 
 def _is_written(snapshot: Snapshot, intended: Mapping[bytes, bytes]) -> bool:
-    """Whether what we meant to write is there; records hold random ids where two writers could mean the same."""
+    """Return whether our own write is stored. Random ids in records tell it from another writer's equal change."""
     for key, value in intended.items():
         if key in snapshot.stored:
             found = snapshot.stored[key]

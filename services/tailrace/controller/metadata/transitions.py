@@ -1,7 +1,6 @@
-"""How a stream's root changes: pure functions from root to root (design §10).
+"""Change a stream's root: pure functions from root to root (design §10).
 
-Each raises, with nothing changed, when the root does not allow the change. `None` instead of a root means that another
-workflow has to end first.
+Each raises when the root does not allow the change.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ if TYPE_CHECKING:
 
 
 def require(root: StreamRecord | None, key: StreamKey) -> StreamRecord:
-    """The root of a stream that exists. Raises NoSuchStreamError."""
+    """Return the root of a stream that exists. Raises NoSuchStreamError."""
     if root is None or root.state not in EXISTING_STATES:
         raise NoSuchStreamError(f"stream {key} does not exist")
     return root
 
 
 def created(previous: StreamRecord | None, config: StreamConfig, now_ms: int, intent_id: bytes) -> StreamRecord:
-    """The root of a new stream; one that was deleted before hands its counters on (naming §1)."""
+    """Return the root of a new stream, which continues the counters of a deleted one (naming §1)."""
     return StreamRecord(
         incarnation=previous.incarnation + 1 if previous else 0,
         state=StreamState.CREATING,
@@ -56,7 +55,7 @@ def created(previous: StreamRecord | None, config: StreamConfig, now_ms: int, in
 def new_stream(
     key: StreamKey, previous: StreamRecord | None, config: StreamConfig, now_ms: int, intent_id: bytes
 ) -> dict[bytes, Record]:
-    """Records that begin the creation of a stream: its root in CREATING and its epoch 0."""
+    """Return the records that begin the creation of a stream: its root in CREATING and its epoch 0."""
     root = created(previous, config, now_ms, intent_id)
     first_number = root.next_segment_number - config.scaling.min_segments
     epoch = first_epoch(config.scaling.min_segments, first_number, now_ms)
@@ -64,14 +63,14 @@ def new_stream(
 
 
 def updating(root: StreamRecord, config: StreamConfig, intent_id: bytes) -> StreamRecord:
-    """Take the new configuration; segments and lists follow."""
+    """Store the new configuration; the workflow updates segments and lists."""
     return msgspec.structs.replace(root, state=StreamState.UPDATING, config=config, intent=UpdateIntent(intent_id))
 
 
 def scaling(
     root: StreamRecord, epoch: Epoch, sealed: Sequence[int], ranges: Sequence[KeyRange], intent_id: bytes
 ) -> StreamRecord:
-    """Decide a scale of the active epoch: numbers are given out, nothing else happens yet."""
+    """Decide a scale of the active epoch and number its segments; the workflow does the rest."""
     segments = new_segments(ranges, root.next_segment_number, epoch.epoch + 1)
     return msgspec.structs.replace(
         root,
@@ -82,12 +81,12 @@ def scaling(
 
 
 def scale_is_waiting(root: StreamRecord) -> bool:
-    """Whether a decided scale waits for transactions, so that nothing of it exists yet."""
+    """Return whether a decided scale waits for transactions, so that its segments do not exist yet."""
     return isinstance(root.intent, ScaleIntent) and root.active_epoch == root.intent.old_epoch and root.has_transactions
 
 
 def truncating(root: StreamRecord, cut: Mapping[int, int], intent_id: bytes) -> StreamRecord:
-    """Move the head of the stream; segments follow."""
+    """Move the head of the stream; the workflow truncates segments."""
     return msgspec.structs.replace(
         root,
         state=StreamState.TRUNCATING,
@@ -97,7 +96,7 @@ def truncating(root: StreamRecord, cut: Mapping[int, int], intent_id: bytes) -> 
 
 
 def sealing(root: StreamRecord, intent_id: bytes) -> StreamRecord:
-    """Abort every open transaction and take no new one; a scale that only waits is given up."""
+    """Abort every open transaction and refuse new ones. Replaces a scale that waits for transactions."""
     return msgspec.structs.replace(
         root,
         state=StreamState.SEALING,
@@ -108,17 +107,17 @@ def sealing(root: StreamRecord, intent_id: bytes) -> StreamRecord:
 
 
 def deleting(root: StreamRecord, intent_id: bytes) -> StreamRecord:
-    """Begin to delete."""
+    """Begin the deletion."""
     return msgspec.structs.replace(root, state=StreamState.DELETING, intent=DeleteIntent(intent_id))
 
 
 def finished(root: StreamRecord, state: StreamState) -> StreamRecord:
-    """The workflow is done."""
+    """End the workflow."""
     return msgspec.structs.replace(root, state=state, intent=None)
 
 
 def tombstone(root: StreamRecord) -> StreamRecord:
-    """What is left of a deleted stream: its counters."""
+    """Return the root of a deleted stream, which keeps its counters."""
     return StreamRecord(
         incarnation=root.incarnation,
         state=StreamState.DELETED,
@@ -136,11 +135,11 @@ def transaction_opened(root: StreamRecord, transaction_id: bytes) -> StreamRecor
     """Count and list a new transaction of the active epoch.
 
     Raises:
-        WriteConflictError: a scale waits for transactions to end, or the stream is being sealed.
+        WriteConflictError: a scale waits for transactions to end, or the stream is being sealed or deleted.
         OverloadedError: too many transactions have not completed.
     """
     if isinstance(root.intent, ScaleIntent | SealIntent | DeleteIntent):
-        raise WriteConflictError(f"stream is {root.state}: no transaction can be opened now")
+        raise WriteConflictError(f"stream is {root.state}: no transaction can begin now; retry")
     pending = root.open_transactions + root.commit_queue + root.commit_batch + root.abort_queue
     if len(pending) >= limits.TRANSACTIONS_OPEN_MAX:
         raise OverloadedError(f"stream has {limits.TRANSACTIONS_OPEN_MAX} transactions that have not completed")
@@ -152,7 +151,7 @@ def transaction_opened(root: StreamRecord, transaction_id: bytes) -> StreamRecor
 
 
 def transaction_committing(root: StreamRecord, transaction_id: bytes) -> StreamRecord:
-    """Decide an open transaction: it takes its place in the order of commits."""
+    """Decide to commit an open transaction: append it to the commit order."""
     return msgspec.structs.replace(
         root,
         open_transactions=_without(root.open_transactions, transaction_id),
@@ -161,7 +160,7 @@ def transaction_committing(root: StreamRecord, transaction_id: bytes) -> StreamR
 
 
 def transaction_aborting(root: StreamRecord, transaction_id: bytes) -> StreamRecord:
-    """Decide an open transaction: it will leave nothing."""
+    """Decide to abort an open transaction."""
     return msgspec.structs.replace(
         root,
         open_transactions=_without(root.open_transactions, transaction_id),
@@ -170,18 +169,18 @@ def transaction_aborting(root: StreamRecord, transaction_id: bytes) -> StreamRec
 
 
 def commit_batch_taken(root: StreamRecord) -> StreamRecord:
-    """Persist which transactions the next pass merges, in which order, before it merges the first."""
+    """Take the transactions that the next pass merges, in order, before it merges the first."""
     count = limits.TRANSACTION_COMMIT_BATCH_MAX
     return msgspec.structs.replace(root, commit_batch=root.commit_queue[:count], commit_queue=root.commit_queue[count:])
 
 
 def commit_batch_done(root: StreamRecord) -> StreamRecord:
-    """The batch is merged and remembered as completed."""
+    """Record that the batch is merged and its transactions are completed."""
     return msgspec.structs.replace(root, commit_batch=(), completed_next=root.completed_next + len(root.commit_batch))
 
 
 def aborts_done(root: StreamRecord, transactions: Sequence[bytes]) -> StreamRecord:
-    """The transactions' segments are gone, and they are remembered as completed."""
+    """Record that the transactions' segments are deleted and the transactions completed."""
     done = frozenset(transactions)
     left = tuple(item for item in root.abort_queue if item not in done)
     return msgspec.structs.replace(

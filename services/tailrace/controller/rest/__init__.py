@@ -1,1 +1,1 @@
-"""The controller's REST interface, over the same services as gRPC (docs/controller.md)."""
+"""Serve the controller's REST interface over the same calls as gRPC (docs/controller.md)."""

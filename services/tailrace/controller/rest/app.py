@@ -1,4 +1,4 @@
-"""The REST application: routes over the controller's services, errors as statuses."""
+"""Build the REST application: routes over the controller's calls, and errors as HTTP statuses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOG = structlog.get_logger(__name__)
 
 
 def create_app(controller: Controller, registry: CollectorRegistry | None = None) -> FastAPI:
-    """The application for a started controller; a server (uvicorn) is put in front of it by whoever composes.
+    """Return the application of a controller; the caller serves it with uvicorn.
 
     ``registry`` is what ``/prometheus`` shows; the controller's metrics are added to it.
     """
@@ -40,7 +40,7 @@ def create_app(controller: Controller, registry: CollectorRegistry | None = None
         return JSONResponse({"detail": str(error)}, status_code=error.http_status)
 
     async def on_invalid(request: Request, error: Exception) -> JSONResponse:
-        # Without the input itself, which may be large, secret, or nothing that JSON can say.
+        # Leave out the input: it may be large, secret, or not valid JSON.
         assert isinstance(error, RequestValidationError)
         detail = [{"type": item["type"], "loc": item["loc"], "msg": item["msg"]} for item in error.errors()]
         return JSONResponse({"detail": detail}, status_code=422)

@@ -1,4 +1,4 @@
-"""Calls of the service on behalf of a REST request."""
+"""Call the controller with the credentials of a REST request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ M = TypeVar("M", bound="Message")
 
 
 class Caller:
-    """The service, called with the credentials of one request."""
+    """Call the controller with the credentials of one REST request."""
 
     def __init__(self, services: ControllerServices, request: Request) -> None:
         peer = f"{request.client.host}:{request.client.port}" if request.client is not None else ""
@@ -30,13 +30,13 @@ class Caller:
         self._services = services
 
     async def __call__(self, rpc: str, message: Message, answer: type[M]) -> M:
-        """One call. Raises TailraceError."""
+        """Make one call. Raises TailraceError."""
         found = await self._services.call(rpc, message, self._call)
         assert isinstance(found, answer)
         return found
 
     async def scopes(self) -> list[str]:
-        """Every scope, sorted."""
+        """Return every scope, sorted."""
         names: list[str] = []
         token = pb.ContinuationToken()
         while len(names) < limits.REST_PAGE_ENTRIES_MAX:
@@ -48,7 +48,7 @@ class Caller:
         return sorted(names)
 
     async def streams(self, scope: str, tag: str = "") -> list[str]:
-        """Every stream of a scope, sorted; raises LookupError when there is no such scope."""
+        """Return every stream of a scope, sorted. Raises LookupError when the scope does not exist."""
         names: list[str] = []
         async for page in self._pages(scope, tag):
             names.extend(info.stream for info in page.streams)

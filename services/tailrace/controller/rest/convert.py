@@ -1,4 +1,4 @@
-"""Between the JSON of the REST interface and the messages of the service (rest §"Semantics")."""
+"""Convert between the JSON of the REST interface and protocol buffer messages (rest §"Semantics")."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 def config_message(scope: str, stream: str, body: models.UpdateStreamRequest, *, with_maximum: bool) -> pb.StreamConfig:
-    """The configuration that a body asks for; an update ignores the maximum of a retention policy.
+    """Return the configuration in a request's body. An update ignores the maximum of a retention policy.
 
     Raises:
-        BadRequestError: a number or a tag that the messages have no room for.
+        BadRequestError: a value does not fit its field.
     """
     try:
         return _config_message(scope, stream, body, with_maximum=with_maximum)
     except ValueError as error:
-        raise BadRequestError(f"the configuration holds a value that no stream can have: {error}") from error
+        raise BadRequestError(f"the configuration holds a value outside its range: {error}") from error
 
 
 def _config_message(
@@ -73,7 +73,7 @@ def _span_ms(days: int | None, span: models.TimeBasedRetention | None) -> int:
 
 
 def stream_property(config: pb.StreamConfig) -> models.StreamProperty:
-    """A stream as JSON."""
+    """Return a stream as JSON."""
     scaling = config.scalingPolicy
     kind = models.ScalingType(pb.ScalingPolicy.ScalingPolicyType.Name(scaling.scaleType))
     fixed = kind is models.ScalingType.FIXED_NUM_SEGMENTS
@@ -115,7 +115,7 @@ def _retention_config(policy: pb.RetentionPolicy) -> models.RetentionConfig | No
 
 
 def _days(span_ms: int) -> tuple[int, models.TimeBasedRetention | None]:
-    """Whole days; or 0 and the span when it is no whole number of days."""
+    """Return a number of whole days; or 0 and the time span when it is not whole days."""
     if span_ms % _DAY_MS == 0:
         return span_ms // _DAY_MS, None
     return 0, models.TimeBasedRetention(

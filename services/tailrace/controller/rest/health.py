@@ -1,4 +1,4 @@
-"""REST routes of health and metrics (rest §"Endpoints")."""
+"""Serve health and metrics over REST (rest §"Endpoints")."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ROOT = "controller"
 
 
 class Health:
-    """Health of the controller and of its parts, computed when asked for."""
+    """Health of the controller and of its parts, computed at each request."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
 
     def result(self) -> models.HealthResult:
-        """The whole tree."""
+        """Return the health of all parts."""
         children = {name: self._part(name) for name in ("workflows", "grpc")}
         ready = self._controller.ready
         return models.HealthResult(
@@ -33,11 +33,11 @@ class Health:
         )
 
     def find(self, name: str) -> models.HealthResult:
-        """One part. Raises HTTPException 404."""
+        """Return the health of one part. Raises HTTPException 404."""
         whole = self.result()
         found = whole if name == ROOT else whole.children.get(name)
         if found is None:
-            raise HTTPException(404, f"no part of the controller is called {name[:80]!r}")
+            raise HTTPException(404, f"the controller has no part named {name[:80]!r}")
         return found
 
     def _part(self, name: str) -> models.HealthResult:
@@ -62,9 +62,9 @@ class ControllerCollector:
         self._controller = controller
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Read when scraped."""
+        """Compute the metrics at each scrape."""
         yield GaugeMetricFamily(
-            "tailrace_controller_ready", "1 when calls are answered", value=float(self._controller.ready)
+            "tailrace_controller_ready", "1 when the controller answers calls", value=float(self._controller.ready)
         )
         yield GaugeMetricFamily(
             "tailrace_controller_active_streams",
@@ -74,7 +74,7 @@ class ControllerCollector:
 
 
 def health_routes(controller: Controller, registry: CollectorRegistry) -> APIRouter:
-    """/ping, /v1/health and /prometheus."""
+    """Return the routes /ping, /v1/health and /prometheus."""
     router = APIRouter(tags=["Health"])
     health = Health(controller)
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 
 class ScalingType(StrEnum):
-    """What a scaling policy counts."""
+    """What a scaling policy measures."""
 
     FIXED_NUM_SEGMENTS = "FIXED_NUM_SEGMENTS"
     BY_RATE_IN_KBYTES_PER_SEC = "BY_RATE_IN_KBYTES_PER_SEC"
@@ -31,7 +31,7 @@ class TimeBasedRetention(BaseModel):
 
 
 class ScalingConfig(BaseModel):
-    """Scaling policy; for FIXED_NUM_SEGMENTS only ``minSegments`` counts."""
+    """Scaling policy. FIXED_NUM_SEGMENTS uses ``minSegments`` only."""
 
     type: ScalingType
     targetRate: int | None = None
@@ -40,7 +40,7 @@ class ScalingConfig(BaseModel):
 
 
 class RetentionConfig(BaseModel):
-    """Retention policy: ``value`` in days or MiB; the spans say what whole days cannot."""
+    """Retention policy: ``value`` in days or MiB. Other time spans use the fields of `TimeBasedRetention`."""
 
     type: RetentionConfigType
     value: int | None = None
@@ -102,7 +102,7 @@ class StreamsList(BaseModel):
 
 
 class StreamStateModel(BaseModel):
-    """State to bring a stream to: SEALED is the only one."""
+    """Requested state of a stream: only SEALED is allowed."""
 
     streamState: str
 
@@ -117,7 +117,7 @@ class SegmentModel(BaseModel):
 
 
 class ScaleMetadata(BaseModel):
-    """One scaling event: the segments after it."""
+    """One scaling event and the segments after it."""
 
     timestamp: int
     segmentList: list[SegmentModel]

@@ -1,4 +1,4 @@
-"""The history of a stream's scales (rest §"Endpoints", scaling-events)."""
+"""Return the history of a stream's scales (rest §"Endpoints", scaling-events)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 async def scaling_events(
     core: Core, scope: str, stream: str, since_ms: int, until_ms: int
 ) -> list[models.ScaleMetadata]:
-    """Scales between the two times, after the last one before `since_ms` as a reference; at most a page of them.
+    """Return at most one page of scales between two times, after the last scale before `since_ms`.
 
     Raises:
         NoSuchStreamError.

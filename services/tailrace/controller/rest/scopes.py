@@ -26,7 +26,7 @@ def scope_routes(caller_of: Callable[[Request], Caller]) -> APIRouter:
         names.check_scope_name(body.scopeName)
         answer = await caller_of(request)("createScope", pb.ScopeInfo(scope=body.scopeName), pb.CreateScopeStatus)
         if answer.status == pb.CreateScopeStatus.SCOPE_EXISTS:
-            raise HTTPException(409, f"scope {body.scopeName} exists")
+            raise HTTPException(409, f"scope {body.scopeName} exists already")
         if answer.status != pb.CreateScopeStatus.SUCCESS:
             raise HTTPException(400, f"scope name {body.scopeName[:80]!r} is not valid")
         return models.ScopeProperty(scopeName=body.scopeName)

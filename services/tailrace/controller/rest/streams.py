@@ -41,7 +41,7 @@ def _add_collection(router: APIRouter, caller_of: Callable[[Request], Caller]) -
         call = caller_of(request)
         by_tag = filter_type == "tag"
         if by_tag and not filter_value:
-            raise HTTPException(400, "filter_value is missing: the tag to look for")
+            raise HTTPException(400, "filter_value is missing: give the tag to search for")
         try:
             found = await call.streams(scope, filter_value if by_tag else "")
         except LookupError:
@@ -63,7 +63,7 @@ def _add_collection(router: APIRouter, caller_of: Callable[[Request], Caller]) -
         config = config_message(scope, body.streamName, body, with_maximum=True)
         answer = await call("createStream", config, pb.CreateStreamStatus)
         if answer.status == pb.CreateStreamStatus.STREAM_EXISTS:
-            raise HTTPException(409, f"stream {scope}/{body.streamName} exists")
+            raise HTTPException(409, f"stream {scope}/{body.streamName} exists already")
         if answer.status == pb.CreateStreamStatus.SCOPE_NOT_FOUND:
             raise HTTPException(404, f"scope {scope} does not exist")
         if answer.status != pb.CreateStreamStatus.SUCCESS:
@@ -102,7 +102,7 @@ def _add_changes(router: APIRouter, caller_of: Callable[[Request], Caller], serv
         request: Request, scope: str, stream: str, body: models.StreamStateModel
     ) -> models.StreamStateModel:
         if body.streamState != "SEALED":
-            raise HTTPException(400, f"streamState is {body.streamState[:80]!r}, only SEALED is possible")
+            raise HTTPException(400, f"streamState is {body.streamState[:80]!r}, only SEALED is allowed")
         info = pb.StreamInfo(scope=scope, stream=stream)
         answer = await caller_of(request)("sealStream", info, pb.UpdateStreamStatus)
         _check_update(answer, scope, stream)
@@ -117,9 +117,9 @@ def _add_changes(router: APIRouter, caller_of: Callable[[Request], Caller], serv
         until_ms: Annotated[int | None, Query(alias="to")] = None,
     ) -> list[models.ScaleMetadata]:
         if since_ms is None or until_ms is None:
-            raise HTTPException(400, "from and to are needed, in milliseconds")
+            raise HTTPException(400, "from and to are required, in milliseconds since 1970")
         if since_ms < 0 or until_ms < since_ms:
-            raise HTTPException(400, "from and to must be 0 <= from <= to")
+            raise HTTPException(400, "from and to must satisfy 0 <= from <= to")
         await caller_of(request)("getStreamConfiguration", pb.StreamInfo(scope=scope, stream=stream), pb.StreamConfig)
         return await scaling_events(services.core, scope, stream, since_ms, until_ms)
 
@@ -131,4 +131,4 @@ def _check_update(answer: pb.UpdateStreamStatus, scope: str, stream: str) -> Non
     if answer.status == status.STREAM_SEALED:
         raise HTTPException(500, f"stream {scope}/{stream} is sealed")
     if answer.status != status.SUCCESS:
-        raise HTTPException(500, f"stream {scope}/{stream} could not be changed now")
+        raise HTTPException(500, f"stream {scope}/{stream} is busy with another change; retry")

@@ -1,1 +1,1 @@
-"""Workflows of streams: idempotent steps behind persisted intents, and the driver that runs and resumes them."""
+"""Run the workflows: idempotent steps for persisted intents, and the drivers that run and resume them."""

@@ -1,4 +1,4 @@
-"""Update, truncation and sealing of a stream (controller §4)."""
+"""Update, truncate and seal a stream (controller §4)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def update(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
-    """Bring tags and segments in line with the configuration; go on as a scale when it asks for other segments."""
+    """Apply the configuration to tags and segments; continue as a scale when it needs other segments."""
     await listing.add(context, key, root)
     epoch = await context.store.active_epoch(key, root)
     await context.segments.update_policy(segment_names(key, epoch.segments), root.config)
@@ -38,7 +38,7 @@ async def update(context: WorkflowContext, key: StreamKey, root: StreamRecord) -
 
 
 async def truncate(context: WorkflowContext, key: StreamKey, root: StreamRecord, intent: TruncateIntent) -> None:
-    """Truncate the segments of the root's cut, and delete those wholly before it."""
+    """Truncate the segments of the root's cut, and delete the segments that lie wholly before it."""
     cut = without_future(root.truncation or {})
     first = 0 if intent.previous is None else epoch_span(intent.previous)[0]
     segments = segments_of(await context.store.epochs(key, root, first, epoch_span(cut)[1]))
@@ -49,7 +49,7 @@ async def truncate(context: WorkflowContext, key: StreamKey, root: StreamRecord,
 
 
 async def seal(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> bool:
-    """Seal the active segments; False while transactions are on their way to their end."""
+    """Seal the active segments; return False while transactions have not completed."""
     if root.has_transactions:
         return False
     epoch = await context.store.active_epoch(key, root)

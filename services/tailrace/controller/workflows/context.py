@@ -1,4 +1,4 @@
-"""What every workflow step works with."""
+"""The stores, ports and settings that workflow steps use."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class ControllerConfig:
     transaction_lease_max_ms: int = limits.TRANSACTION_LEASE_MAX_MS
     """Longest lease that a transaction may ask for."""
     blocking_deadline_s: float = limits.RPC_BLOCKING_DEADLINE_S
-    """How long a call waits for its workflow; the workflow goes on after that."""
+    """How long a call waits for its workflow, which continues afterwards."""
     idle_s: float = limits.WORKFLOW_IDLE_S
-    """How long a stream's task outlives its last work."""
+    """How long a stream's task stays after its last work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowContext:
-    """Stores, segments, time and randomness for the steps."""
+    """Stores, segments, time and randomness for steps."""
 
     store: StreamStore
     scopes: ScopeStore
@@ -45,15 +45,15 @@ class WorkflowContext:
     config: ControllerConfig
 
     def new_id(self) -> bytes:
-        """A random id for an intent or record, so that equal bytes mean the same one."""
+        """Return a random id for an intent or record: records with equal bytes are the same record."""
         return self.entropy.token(INTENT_ID_BYTES)
 
 
 def segment_names(key: StreamKey, segments: Iterable[StreamSegment]) -> list[str]:
-    """Full names of the segments."""
+    """Return the full names of the segments."""
     return [segment_name(key, segment.identifier) for segment in segments]
 
 
 def segment_name(key: StreamKey, identifier: int) -> str:
-    """Full name of the stream's segment of that id."""
+    """Return the full name of a segment of the stream."""
     return names.qualified_segment_name(key.scope, key.stream, identifier)

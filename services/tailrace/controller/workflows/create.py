@@ -1,4 +1,4 @@
-"""Creation of a stream: its scope's entry, its segments, its mark stream, then ACTIVE (controller §4, naming §1)."""
+"""Create a stream: its scope entry, segments and mark stream, then ACTIVE (controller §4, naming §1)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ MARK_CONFIG = StreamConfig()
 
 
 def mark_of(key: StreamKey) -> StreamKey | None:
-    """The mark stream that belongs to a stream; a mark stream has none itself."""
+    """Return the mark stream of a stream; None for a mark stream."""
     if key.stream.startswith(names.MARK_PREFIX):
         return None
     return StreamKey(key.scope, names.MARK_PREFIX + key.stream)
 
 
 async def create(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
-    """Bring a stream in CREATING to ACTIVE; or back to nothing when its scope went away before it was listed."""
+    """Bring a stream from CREATING to ACTIVE; remove it when its scope was deleted before it was listed."""
     try:
         await listing.add(context, key, root)
     except NoSuchScopeError:
@@ -37,7 +37,9 @@ async def create(context: WorkflowContext, key: StreamKey, root: StreamRecord) -
     epoch = await context.store.epoch(key, root, 0)
     await context.segments.create(segment_names(key, epoch.segments), root.config)
     if await listing.is_gone(context, key, root):
-        await context.segments.delete(segment_names(key, epoch.segments))  # made too late: nobody will know of them
+        await context.segments.delete(
+            segment_names(key, epoch.segments)
+        )  # the stream is deleted, so no record names these segments
         return
     mark = mark_of(key)
     if mark is not None:
@@ -46,7 +48,7 @@ async def create(context: WorkflowContext, key: StreamKey, root: StreamRecord) -
 
 
 async def _create_mark(context: WorkflowContext, key: StreamKey, root: StreamRecord, mark: StreamKey) -> None:
-    """The mark stream is created and deleted by its stream's workflow, with the same steps."""
+    """Create the mark stream within its stream's workflow, with the same steps."""
     before = await context.store.load(mark)
     await listing.require_current(context, key, root)
     if before is None or before.state is StreamState.DELETED:
@@ -64,7 +66,7 @@ async def _begin_mark(context: WorkflowContext, mark: StreamKey, before: StreamR
         if root is not None and root.state is not StreamState.DELETED:
             return Change(None)
         if before != root:
-            raise WriteConflictError(f"stream {mark} was created and deleted meanwhile")
+            raise WriteConflictError(f"stream {mark} was created and deleted by another controller")
         return Change(None, new_stream(mark, root, MARK_CONFIG, context.clock.now_ms(), intent_id))
 
     await context.store.change(mark, (), decide)

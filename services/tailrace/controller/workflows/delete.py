@@ -1,4 +1,4 @@
-"""Deletion of a sealed stream with its mark stream; its counters stay (controller §4, naming §1)."""
+"""Delete a sealed stream with its mark stream, and keep its counters (controller §4, naming §1)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 async def delete(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
-    """Bring a stream in DELETING to its tombstone."""
+    """Bring a stream from DELETING to its tombstone."""
     await _delete_segments(context, key, root)
     mark = mark_of(key)
     if mark is not None:
@@ -39,7 +39,7 @@ async def delete(context: WorkflowContext, key: StreamKey, root: StreamRecord) -
 
 
 async def _delete_segments(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
-    """Every segment that the stream ever had; one that is gone already, or whose epoch record is, needs nothing."""
+    """Delete every segment that the stream ever had. Missing segments and epoch records count as deleted."""
     for first in range(0, root.active_epoch + 1, limits.EPOCHS_PER_READ_MAX):
         last = min(first + limits.EPOCHS_PER_READ_MAX - 1, root.active_epoch)
         items = [key.epoch(root.incarnation, number) for number in range(first, last + 1)]
@@ -49,7 +49,7 @@ async def _delete_segments(context: WorkflowContext, key: StreamKey, root: Strea
 
 
 async def delete_mark(context: WorkflowContext, mark: StreamKey, before: StreamRecord | None) -> None:
-    """Delete a mark stream, sealed or not, if it is the one of `before`; it has no life of its own."""
+    """Delete a mark stream, sealed or not, if it is the stream of `before`."""
     intent_id = context.new_id()
 
     def decide(current: StreamRecord | None, _: Snapshot) -> Change[StreamRecord | None]:
@@ -68,7 +68,7 @@ async def delete_mark(context: WorkflowContext, mark: StreamKey, before: StreamR
 
 
 async def _remove_records(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
-    """Everything but the root. The root names all of it, so a run that was cut short is repeated in full."""
+    """Remove all records but the root. The root names them all, so an interrupted run is repeated in full."""
     epochs = range(root.active_epoch + 2)
     await _remove_shared(context, key, root)
     gone = [key.sealed(root.incarnation, epoch) for epoch in epochs]
@@ -83,7 +83,7 @@ async def _remove_records(context: WorkflowContext, key: StreamKey, root: Stream
 
 
 async def _remove_shared(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
-    """Records whose keys a stream of the same name has, too: only as they are while this one is being deleted."""
+    """Remove records whose keys a later stream of the same name uses too, under the versions read before."""
     shared = [key.subscribers, *(key.writer(writer) for writer in root.writers)]
     for start in range(0, len(shared), limits.EPOCHS_PER_READ_MAX):
         part = shared[start : start + limits.EPOCHS_PER_READ_MAX]
@@ -97,6 +97,6 @@ async def _remove_shared(context: WorkflowContext, key: StreamKey, root: StreamR
 
 
 def completed_chunks(root: StreamRecord) -> range:
-    """Numbers of the chunks that hold completed transactions."""
+    """Return the numbers of the chunks that hold completed transactions."""
     size = limits.COMPLETED_TRANSACTIONS_PER_CHUNK
     return range(root.completed_first // size, -(-root.completed_next // size))

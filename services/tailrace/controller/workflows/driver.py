@@ -1,8 +1,8 @@
-"""Runs every stream's work: one task a stream, a bounded number of steps at a time (design §10).
+"""Run the workflows of streams: one task per stream, a bounded number of steps at a time (design §10).
 
-Before anything is left to do for a stream its name is in the table of pending streams, so a controller that starts
-finds every stream whose workflow, transactions or leases another one left behind. A task ends, and the name goes, once
-nothing was left to do for a while.
+A stream is listed in the table of pending streams before its work begins. A controller that starts therefore finds
+every stream with an unfinished workflow, transaction or lease. A task ends, and unlists its stream, after a time
+without work.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _STREAM = "stream"
 
 @dataclass(slots=True)
 class _Worker:
-    """One stream's task and what it knows beyond the stored records."""
+    """One stream's task and its state beyond the stored records."""
 
     key: StreamKey
     wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -50,7 +50,7 @@ class _Worker:
 
 
 class StreamDriver:
-    """The tasks of all streams that have something to do."""
+    """Run the tasks of all streams that have work."""
 
     def __init__(self, context: WorkflowContext) -> None:
         self._context = context
@@ -60,11 +60,11 @@ class StreamDriver:
 
     @property
     def active_streams(self) -> int:
-        """Streams with a task."""
+        """Return the number of streams with a task."""
         return len(self._workers)
 
     async def start(self) -> None:
-        """Take up what was left behind."""
+        """Resume unfinished work."""
         metadata = self._context.store.metadata
         pending: list[_Worker] = []
         token = b""
@@ -79,12 +79,12 @@ class StreamDriver:
         await gather_bounded(pending, self._take_over)
 
     async def _take_over(self, worker: _Worker) -> None:
-        """Mark the stream as pending for this controller: who marked it before may still be there, and unmark it."""
+        """Mark the stream as pending for this controller: another controller may remove its own mark."""
         async with worker.enlisting:
             await self._enlist(worker)
 
     async def close(self) -> None:
-        """Stop every task; what they were doing is taken up by the next controller."""
+        """Stop every task; the next controller resumes their work."""
         self._closed = True
         tasks = [worker.task for worker in self._workers.values() if worker.task is not None]
         for task in tasks:
@@ -93,14 +93,14 @@ class StreamDriver:
         for worker in self._workers.values():
             for _, waiter in worker.waiters:
                 if not waiter.done():
-                    waiter.set_exception(DeadlineError("the controller stops; the workflow goes on elsewhere"))
+                    waiter.set_exception(DeadlineError("the controller stops; another controller resumes the workflow"))
         self._workers.clear()
 
     @contextlib.asynccontextmanager
     async def enlisted(self, key: StreamKey) -> AsyncIterator[None]:
-        """Around a change that leaves something to do: the stream is pending before, and its task wakes after."""
+        """Wrap a change that creates work: list the stream as pending before it, and wake its task after it."""
         if self._closed:
-            raise OverloadedError("the controller stops")
+            raise OverloadedError("the controller stops; call another one")
         worker = self._worker(key)
         worker.holds += 1
         try:
@@ -113,10 +113,10 @@ class StreamDriver:
             worker.wake.set()
 
     async def wait(self, key: StreamKey, intent_id: bytes) -> None:
-        """Until the stream is no longer busy with that intent.
+        """Wait until the workflow of an intent has ended.
 
         Raises:
-            DeadlineError: it took too long; the workflow goes on.
+            DeadlineError: the deadline passed; the workflow continues.
         """
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         worker = self._worker(key)
@@ -126,12 +126,14 @@ class StreamDriver:
             async with asyncio.timeout(self._context.config.blocking_deadline_s):
                 await waiter
         except TimeoutError as error:
-            raise DeadlineError(f"stream {key} is still busy; the workflow goes on") from error
+            raise DeadlineError(
+                f"stream {key} is busy after {self._context.config.blocking_deadline_s:g} s; its workflow continues"
+            ) from error
         finally:
             worker.waiters = [item for item in worker.waiters if item[1] is not waiter]
 
     def lease(self, key: StreamKey, transaction_id: bytes, lease_ms: int) -> None:
-        """A transaction's lease ends in `lease_ms` from now."""
+        """Set a transaction's lease to end `lease_ms` from now."""
         worker = self._worker(key)
         worker.deadlines_s[transaction_id] = asyncio.get_running_loop().time() + lease_ms / 1000
         worker.wake.set()
@@ -142,7 +144,9 @@ class StreamDriver:
         worker = self._workers.get(key)
         if worker is None:
             if len(self._workers) >= limits.WORKFLOW_STREAMS_MAX:
-                raise OverloadedError(f"{limits.WORKFLOW_STREAMS_MAX} streams have something to do already")
+                raise OverloadedError(
+                    f"{limits.WORKFLOW_STREAMS_MAX} streams have running workflows, which is the maximum; retry"
+                )
             worker = self._workers[key] = _Worker(key)
             worker.task = asyncio.get_running_loop().create_task(self._run(worker), name=f"stream {key}")
         return worker
@@ -155,7 +159,7 @@ class StreamDriver:
         worker.pending_s = now_s
 
     def _is_old(self, worker: _Worker) -> bool:
-        """Whether another controller may have taken the mark over, and removed it after a while without work."""
+        """Return whether another controller may have taken over the pending mark and removed it when idle."""
         return asyncio.get_running_loop().time() > worker.pending_s + self._context.config.idle_s / 2
 
     async def _run(self, worker: _Worker) -> None:
@@ -163,7 +167,7 @@ class StreamDriver:
             worker.wake.clear()
             try:
                 pause_s = await self._attempt(worker)
-            except Exception as error:  # whatever it is: the stream must not be left alone with its work
+            except Exception as error:  # any error is retried: the stream's work must be finished
                 pause_s = self._after_failure(worker, error)
             if pause_s == 0:
                 continue
@@ -176,9 +180,9 @@ class StreamDriver:
                     return
 
     async def _attempt(self, worker: _Worker) -> float | None:
-        """One step; seconds until the next one (0: at once), None when only a call can bring more to do."""
+        """Run one step; return the seconds until the next one (0: at once), None when only a call can bring work."""
         async with self._pool, asyncio.timeout(limits.WORKFLOW_STEP_DEADLINE_S):
-            waiters = list(worker.waiters)  # who comes while the root is read has changed it after that
+            waiters = list(worker.waiters)  # a waiter that is added later changed the root after this read
             root = await self._context.store.load(worker.key)
             _tell(waiters, root)
             pause_s: float | None = None
@@ -198,7 +202,7 @@ class StreamDriver:
         return max(0.001, min(worker.deadlines_s.values()) - asyncio.get_running_loop().time())
 
     async def _arm_leases(self, worker: _Worker, root: StreamRecord) -> None:
-        """Know when each open transaction's lease ends; forget the others."""
+        """Load the lease deadline of each open transaction; drop the deadlines of others."""
         known = worker.deadlines_s
         worker.deadlines_s = {item: known[item] for item in root.open_transactions if item in known}
         missing = [item for item in root.open_transactions if item not in known]
@@ -235,17 +239,17 @@ class StreamDriver:
         return pause_s
 
     async def _is_still_idle(self, worker: _Worker) -> bool:
-        """Whether nothing is left to do, whoever may have brought something meanwhile."""
+        """Return whether the stream has no work, also none that another controller added."""
         try:
             async with asyncio.timeout(limits.WORKFLOW_STEP_DEADLINE_S):
                 root = await self._context.store.load(worker.key)
         except (TailraceError, TimeoutError) as error:
-            _LOG.warning("idle stream could not be looked at", stream=str(worker.key), error=str(error))
+            _LOG.warning("idle stream could not be read", stream=str(worker.key), error=str(error))
             return False
         return root is None or root.is_idle
 
     async def _retire(self, worker: _Worker) -> bool:
-        """End an idle task. Whoever enlists meanwhile keeps it, and another controller's mark stays."""
+        """End an idle task, unless a call enlists the stream again. Another controller's pending mark stays."""
         if worker.holds or worker.waiters or worker.wake.is_set():
             return False
         if worker.pending_version is not None:
@@ -254,7 +258,7 @@ class StreamDriver:
                 await self._context.store.metadata.remove(PENDING_TABLE, [(_pending_key(worker.key), version)])
             except WriteConflictError:
                 _LOG.debug("stream is pending for another controller", stream=str(worker.key))
-            except UnavailableError as error:  # a name too many: the next start finds nothing to do for it
+            except UnavailableError as error:  # harmless: the next start finds no work for the stream
                 _LOG.warning("idle stream stays pending", stream=str(worker.key), error=str(error))
         if worker.holds or worker.waiters or worker.wake.is_set():
             return False

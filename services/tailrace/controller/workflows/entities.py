@@ -1,7 +1,7 @@
-"""Runs the workflows of reader groups, key-value tables and scopes: like streams, one at a time for each (design §10).
+"""Run the workflows of reader groups, key-value tables and scopes, one at a time for each (design §10).
 
-What is going on is pending in the metadata before it begins; a step is idempotent and repeated until it succeeds, also
-by the next controller.
+A workflow is listed as pending in the metadata before it begins. A step is idempotent and repeated until it succeeds,
+also by the next controller.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Step = Callable[[str, str], Awaitable[None]]
 
 
 class Entity(NamedTuple):
-    """Something with a workflow of its own; ``name`` is unique for its kind in the scope."""
+    """A reader group, table or scope; ``name`` is unique for its kind in the scope."""
 
     kind: str
     scope: str
@@ -40,12 +40,12 @@ class Entity(NamedTuple):
 
     @property
     def pending_key(self) -> bytes:
-        """Key in the table of pending work."""
+        """Return the key in the table of pending work."""
         return f"{self.kind}/{self.scope}/{self.name}".encode()
 
 
 class EntityDriver:
-    """The running workflows of everything but streams."""
+    """Run the workflows of reader groups, tables and scopes."""
 
     def __init__(self, context: WorkflowContext) -> None:
         self._context = context
@@ -54,11 +54,11 @@ class EntityDriver:
         self._closed = False
 
     def register(self, kind: str, step: Step) -> None:
-        """``step(scope, name)`` brings a thing of that kind to where its record says it should be."""
+        """Register ``step(scope, name)``, which brings an entity of that kind to the state that its record demands."""
         self._steps[kind] = step
 
     async def start(self) -> None:
-        """Take up what was left behind."""
+        """Resume unfinished workflows."""
         token = b""
         while True:
             entries, token = await self._context.store.metadata.entries(
@@ -72,7 +72,7 @@ class EntityDriver:
                     self._launch(Entity(record.what, record.scope, record.name), _nothing)
 
     async def close(self) -> None:
-        """Stop; what was going on is taken up by the next controller."""
+        """Stop; the next controller resumes the workflows."""
         self._closed = True
         tasks = list(self._running.values())
         for task in tasks:
@@ -80,10 +80,10 @@ class EntityDriver:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def perform(self, entity: Entity, persist: Callable[[], Awaitable[T]]) -> T:
-        """Once nothing else goes on for the entity: `persist` what is to be done, then do it; the result of `persist`.
+        """Wait for the entity's other workflows, `persist` the intent, run its workflow; return the result of `persist`.
 
         Raises:
-            DeadlineError: it took too long; the workflow goes on. Whatever `persist` raises, with nothing done.
+            DeadlineError: the deadline passed; the workflow continues. Errors of `persist`, with nothing done.
         """
         try:
             async with asyncio.timeout(self._context.config.blocking_deadline_s):
@@ -92,16 +92,18 @@ class EntityDriver:
                 task = self._launch(entity, persist)
                 await asyncio.wait([task])
         except TimeoutError as error:
-            raise DeadlineError(f"{entity.kind} {entity.scope}/{entity.name} is still busy") from error
+            raise DeadlineError(
+                f"{entity.kind} {entity.scope}/{entity.name} is still busy; its workflow continues"
+            ) from error
         if task.cancelled():
-            raise DeadlineError("the controller stops; the workflow goes on elsewhere")
+            raise DeadlineError("the controller stops; another controller resumes the workflow")
         return task.result()
 
     def _launch(self, entity: Entity, persist: Callable[[], Awaitable[T]]) -> asyncio.Task[T]:
         if self._closed:
-            raise OverloadedError("the controller stops")
+            raise OverloadedError("the controller stops; call another one")
         if len(self._running) >= limits.WORKFLOW_STREAMS_MAX:
-            raise OverloadedError(f"{limits.WORKFLOW_STREAMS_MAX} workflows are going on already")
+            raise OverloadedError(f"{limits.WORKFLOW_STREAMS_MAX} workflows are running, which is the maximum; retry")
         task = asyncio.get_running_loop().create_task(
             self._perform(entity, persist), name=f"{entity.kind} {entity.scope}/{entity.name}"
         )
@@ -123,7 +125,7 @@ class EntityDriver:
         try:
             result = await persist()
         except UnavailableError:
-            raise  # whether anything is to be done is unknown: it stays pending
+            raise  # unknown whether the intent was persisted: it stays pending
         except TailraceError:
             await self._settle(entity, version)
             raise
@@ -139,7 +141,7 @@ class EntityDriver:
                 async with asyncio.timeout(limits.WORKFLOW_STEP_DEADLINE_S):
                     await step(entity.scope, entity.name)
                 return
-            except Exception as error:  # whatever it is: the work must not be left alone
+            except Exception as error:  # any error is retried: the work must be finished
                 failures += 1
                 longest_s = min(
                     limits.WORKFLOW_BACKOFF_INITIAL_S * 2.0 ** min(failures, 16), limits.WORKFLOW_BACKOFF_MAX_S
@@ -156,14 +158,14 @@ class EntityDriver:
                 await asyncio.sleep(pause_s)
 
     async def _settle(self, entity: Entity, version: int) -> None:
-        """Nothing is left to do, unless another controller has marked the entity again."""
+        """Remove the pending mark, unless another controller has marked the entity again."""
         try:
             await self._context.store.metadata.remove(PENDING_TABLE, [(entity.pending_key, version)])
         except WriteConflictError:
             _LOG.debug("pending for another controller", kind=entity.kind, name=entity.name)
-        except UnavailableError as error:  # a name too many: the next start finds nothing to do for it
+        except UnavailableError as error:  # harmless: the next start finds no work for the entity
             _LOG.warning("finished workflow stays pending", name=entity.name, error=str(error))
 
 
 async def _nothing() -> None:
-    """A workflow that is taken up again has persisted what it is to do."""
+    """Persist nothing: a resumed workflow has a persisted intent."""

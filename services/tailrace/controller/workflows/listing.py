@@ -1,9 +1,9 @@
-"""A stream's entry in the list of its scope, kept right by whichever controllers run its workflows (design §10).
+"""Add and remove a stream's entry in the list of its scope (design §10).
 
-The entry is in another table than the stream's root, so no write can depend on both. A controller that stood still may
-go on with a workflow that others have finished long ago, on a name that may have been created again since. Therefore
-entries tell the incarnation that they belong to, they are written and removed under the version read, and between that
-read and the write the workflow is looked for again in the stream's root.
+The entry is in another table than the stream's root, so no write can depend on both. A controller that was paused may
+continue a workflow that another one has finished, under a name that exists again since. Therefore an entry holds the
+incarnation of its stream, it is written and removed under the version read, and between that read and the write the
+workflow is checked again in the stream's root.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ async def require_current(context: WorkflowContext, key: StreamKey, root: Stream
     """Raise WriteConflictError unless the stream is still in the workflow that `root` was read in."""
     now = await context.store.load(key)
     if now is None or now.incarnation != root.incarnation or now.intent != root.intent:
-        raise WriteConflictError(f"stream {key}: another controller has finished what this one was doing")
+        raise WriteConflictError(f"stream {key}: another controller has finished this workflow")
 
 
 async def is_gone(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> bool:
-    """Whether the stream of that root is being deleted or was, whatever bears its name now."""
+    """Return whether the stream of that root is deleted or being deleted. Another stream may have its name."""
     now = await context.store.load(key)
     if now is None or now.incarnation != root.incarnation:
         return True
@@ -37,10 +37,10 @@ async def is_gone(context: WorkflowContext, key: StreamKey, root: StreamRecord) 
 
 
 async def add(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
-    """List a stream that is being created, or bring the tags of its entry up to date.
+    """List a stream that is being created, or update the tags of its entry.
 
     Raises:
-        NoSuchScopeError: there is no such scope, or it is being deleted and the stream is not listed yet.
+        NoSuchScopeError: the scope does not exist, or is being deleted and does not list the stream yet.
         WriteConflictError: the stream is not in that workflow any more.
     """
     scopes, name = context.scopes, STREAMS + key.stream
@@ -63,18 +63,18 @@ async def add(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> N
 
 
 async def _look_again(context: WorkflowContext, key: StreamKey, root: StreamRecord, nonce: bytes, version: int) -> None:
-    """Take a new entry back when scope or stream went away before it was there: then nobody else will."""
+    """Remove a new entry when the scope or stream was deleted before it was written: no other step removes it."""
     now = await context.scopes.load(key.scope)
     if now is None or now.nonce != nonce:
         await context.scopes.remove_entry(key.scope, nonce, STREAMS + key.stream, version)
         raise NoSuchScopeError(f"scope {key.scope} is being deleted")
     if await is_gone(context, key, root):
         await context.scopes.remove_entry(key.scope, nonce, STREAMS + key.stream, version)
-        raise WriteConflictError(f"stream {key}: another controller has finished what this one was doing")
+        raise WriteConflictError(f"stream {key}: another controller has finished this workflow")
 
 
 async def remove(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
-    """Take a stream that is being deleted off the list. Raises WriteConflictError: it is not in that workflow."""
+    """Unlist a stream that is being deleted. Raises WriteConflictError when it is not in that workflow."""
     scopes, name = context.scopes, STREAMS + key.stream
     for _ in range(limits.METADATA_CONFLICTS_MAX):
         try:

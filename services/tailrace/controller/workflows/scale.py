@@ -1,4 +1,4 @@
-"""Scaling: new segments first, then the epoch that shows them, then the old ones are sealed (server §1, "workflow")."""
+"""Scale a stream: create segments, make their epoch active, seal the old segments (server §1, "workflow")."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def scale(context: WorkflowContext, key: StreamKey, root: StreamRecord, intent: ScaleIntent) -> bool:
-    """One step of a scale; False while transactions of the epoch hold it (issue part 6: leases bound the wait)."""
+    """Run one step of a scale; return False while transactions of the epoch are open. Leases bound that wait."""
     if root.active_epoch != intent.old_epoch:
         await _seal_replaced(context, key, root, intent)
         return True
@@ -49,7 +49,7 @@ async def _seal_replaced(context: WorkflowContext, key: StreamKey, root: StreamR
 
 
 async def seal_segments(context: WorkflowContext, key: StreamKey, identifiers: tuple[int, ...]) -> dict[int, int]:
-    """Seal; returns the final lengths by id."""
+    """Seal segments; return their final lengths by id."""
     lengths = await context.segments.seal([segment_name(key, identifier) for identifier in identifiers])
     return dict(sorted(zip(identifiers, lengths, strict=True)))
 
@@ -57,7 +57,7 @@ async def seal_segments(context: WorkflowContext, key: StreamKey, identifiers: t
 async def record_sealed(
     context: WorkflowContext, key: StreamKey, root: StreamRecord, epoch: int, sizes: dict[int, int], state: StreamState
 ) -> None:
-    """Persist sealed sizes and the bytes sealed until now, and end the workflow (design §10)."""
+    """Persist the sealed sizes and the sum of all sealed bytes, and end the workflow (design §10)."""
 
     def decide(now: StreamRecord | None, _: Snapshot) -> Change[None]:
         if now is None or now.intent != root.intent:

@@ -1,4 +1,4 @@
-"""Segment operations that may be repeated: the form in which workflows use them (design §10)."""
+"""Segment operations that workflows can repeat (design §10)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ U = TypeVar("U")
 
 
 async def gather_bounded(items: Iterable[T], call: Callable[[T], Awaitable[U]]) -> list[U]:
-    """Results of the calls in the order of the items, a bounded number at a time.
+    """Run a bounded number of calls at a time; return their results in the order of the items.
 
-    A failure cancels the rest; the first one in the order of the items is raised.
+    A failure cancels the other calls. The first failure in the order of the items is raised.
     """
     gate = asyncio.Semaphore(limits.SEGMENT_CALLS_CONCURRENT_MAX)
 
@@ -30,7 +30,7 @@ async def gather_bounded(items: Iterable[T], call: Callable[[T], Awaitable[U]]) 
         async with gate:
             return await call(item)
 
-    # not a TaskGroup: Python 3.11's leaves its caller marked as cancelled after a failure, and forgets a cancellation
+    # not a TaskGroup: in Python 3.11 it marks its caller as cancelled after a failure, and drops a cancellation
     tasks = [asyncio.ensure_future(guarded(item)) for item in items]
     if not tasks:
         return []
@@ -47,13 +47,13 @@ async def gather_bounded(items: Iterable[T], call: Callable[[T], Awaitable[U]]) 
 
 
 class SegmentOperations:
-    """Idempotent operations on many segments: done already counts as done."""
+    """Idempotent operations on many segments: an operation that was done before succeeds."""
 
     def __init__(self, port: SegmentStorePort) -> None:
         self.port = port
 
     async def create(self, names: Sequence[str], config: StreamConfig) -> None:
-        """Create segments that count what the scaling policy asks for."""
+        """Create segments that measure the rate of the scaling policy."""
 
         async def one(name: str) -> None:
             try:
@@ -80,7 +80,7 @@ class SegmentOperations:
         await gather_bounded(names, one)
 
     async def update_policy(self, names: Sequence[str], config: StreamConfig) -> None:
-        """Tell segments what to count."""
+        """Change the rate that segments measure."""
 
         async def one(name: str) -> None:
             await self.port.update_policy(name, int(config.scaling.kind), config.scaling.target_rate)
@@ -88,7 +88,7 @@ class SegmentOperations:
         await gather_bounded(names, one)
 
     async def seal(self, names: Sequence[str]) -> list[int]:
-        """Seal; returns the final lengths."""
+        """Seal segments; return their final lengths."""
 
         async def one(name: str) -> int:
             with contextlib.suppress(SegmentSealedError):  # by an earlier run of the same step
@@ -98,7 +98,7 @@ class SegmentOperations:
         return await gather_bounded(names, one)
 
     async def truncate(self, offsets: Sequence[tuple[str, int]]) -> None:
-        """Set start offsets; a segment that starts later already stays as it is."""
+        """Set start offsets. A segment with a later start offset keeps it."""
 
         async def one(item: tuple[str, int]) -> None:
             try:
@@ -110,7 +110,7 @@ class SegmentOperations:
         await gather_bounded(offsets, one)
 
     async def delete(self, names: Sequence[str]) -> None:
-        """Delete."""
+        """Delete segments."""
 
         async def one(name: str) -> None:
             try:
@@ -121,7 +121,7 @@ class SegmentOperations:
         await gather_bounded(names, one)
 
     async def delete_tables(self, names: Sequence[str]) -> None:
-        """Delete table segments with what they hold."""
+        """Delete table segments and their contents."""
 
         async def one(name: str) -> None:
             try:
@@ -132,9 +132,9 @@ class SegmentOperations:
         await gather_bounded(names, one)
 
     async def merge(self, targets: Sequence[tuple[str, Sequence[str]]]) -> list[int]:
-        """Merge each target's sources in order; returns the targets' lengths.
+        """Merge each target's sources in order; return the targets' lengths.
 
-        Only for transactions whose commit is decided: a source that is gone counts as merged.
+        Only for transactions whose commit is decided: a missing source counts as merged.
         """
 
         async def one(item: tuple[str, Sequence[str]]) -> int:
@@ -144,7 +144,7 @@ class SegmentOperations:
         return await gather_bounded(targets, one)
 
     async def lengths(self, names: Sequence[str]) -> list[int]:
-        """Lengths, counted from offset 0."""
+        """Return lengths, counted from offset 0."""
 
         async def one(name: str) -> int:
             return (await self.port.segment_info(name)).length
@@ -152,7 +152,7 @@ class SegmentOperations:
         return await gather_bounded(names, one)
 
     async def start_offsets(self, names: Sequence[str]) -> list[int]:
-        """Start offsets; 0 for a segment that is gone."""
+        """Return start offsets; 0 for a missing segment."""
 
         async def one(name: str) -> int:
             try:

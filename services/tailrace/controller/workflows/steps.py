@@ -1,4 +1,4 @@
-"""What to do next for a stream, decided by its root alone."""
+"""Choose a stream's next step by its root."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 async def advance(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> bool:
-    """Do the next thing; False when only time or a call can bring more to do.
+    """Run the next step; return False when only time or a call can bring work.
 
-    Transactions on their way to their end come first: no commit is ever held by a workflow that waits (issue part 6).
+    Decided transactions come first, so that a waiting workflow never delays a commit.
     """
     if root.abort_queue:
         await abort_pass(context, key, root)
@@ -66,9 +66,9 @@ async def _advance_intent(context: WorkflowContext, key: StreamKey, root: Stream
 
 
 async def leases_left(context: WorkflowContext, key: StreamKey, transactions: Sequence[bytes]) -> dict[bytes, int]:
-    """Milliseconds left of each open transaction's lease by the persisted wall clock, never above the longest lease.
+    """Return the milliseconds left of each open transaction's lease, at most the longest lease.
 
-    What a wall clock that jumps could add or take is bounded by one lease.
+    The persisted wall-clock time decides; a clock that jumps changes a lease by at most one lease.
     """
     items = [key.transaction(transaction_id) for transaction_id in transactions]
     snapshot = await context.store.read(key, items)

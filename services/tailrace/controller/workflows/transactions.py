@@ -1,7 +1,7 @@
-"""Commit and abort passes, and the end of leases (server §3, design §10).
+"""Run commit and abort passes, and expire leases (server §3, design §10).
 
-One pass of a stream runs at a time, so no two transactions are ordered differently in two segments. The batch of a
-pass is persisted in order before its first merge; whoever resumes does exactly that batch.
+One pass of a stream runs at a time, so all segments merge transactions in the same order. The batch of a pass is
+persisted in order before its first merge; a controller that resumes the pass merges exactly that batch.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def transaction_segment_names(key: StreamKey, epoch: Epoch, transaction_id: bytes) -> list[tuple[str, str]]:
-    """(real segment, transaction's segment) in order of number; the transaction's epoch is in its name (naming §1)."""
+    """Return pairs of stream segment and transaction segment, by number. The name holds its epoch (naming §1)."""
     identity = uuid.UUID(bytes=transaction_id)
     return [
         (
@@ -52,24 +52,24 @@ def transaction_segment_names(key: StreamKey, epoch: Epoch, transaction_id: byte
 
 
 def transaction_epoch(transaction_id: bytes) -> int:
-    """Upper 32 bits of the id: the epoch that the transaction was opened in."""
+    """Return the epoch that the transaction began in: the upper 32 bits of its id."""
     return int.from_bytes(transaction_id[:4], "big")
 
 
 def make_transaction_id(epoch: int, counter: int) -> bytes:
-    """Id of a transaction: epoch, then a counter that never repeats in a stream (server §3)."""
+    """Return a transaction id: the epoch, then a counter that never repeats in a stream (server §3)."""
     return epoch.to_bytes(4, "big") + counter.to_bytes(12, "big")
 
 
 async def commit_pass(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
-    """Take a batch if none is taken, merge it, and remember it as committed."""
+    """Take a batch unless one is taken, merge it, and record its transactions as committed."""
     if not root.commit_batch:
         await _take_batch(context, key, root)
         return
     batch = root.commit_batch
     epoch = await context.store.active_epoch(key, root)
     if any(transaction_epoch(item) != epoch.reference for item in batch):
-        raise IllegalStateError(f"stream {key} has transactions of another epoch than {epoch.epoch} to commit")
+        raise IllegalStateError(f"stream {key} has transactions to commit that do not belong to epoch {epoch.epoch}")
     sources: dict[str, list[str]] = {}
     for transaction_id in batch:
         for target, source in transaction_segment_names(key, epoch, transaction_id):
@@ -114,7 +114,7 @@ async def _finish_batch(
 
 
 async def _marking_writers(context: WorkflowContext, key: StreamKey, items: Sequence[bytes]) -> dict[str, int]:
-    """Writers whose commits carried a time, with their last one (server §4, "per writer")."""
+    """Return the last time of each writer whose commits carried a time (server §4, "per writer")."""
     snapshot = await context.store.read(key, items)
     marked: dict[str, int] = {}
     for item in items:
@@ -125,14 +125,14 @@ async def _marking_writers(context: WorkflowContext, key: StreamKey, items: Sequ
 
 
 def with_writer(root: StreamRecord, writer: str) -> StreamRecord:
-    """The root that lists the writer among those with a mark."""
+    """Return the root with the writer in its list of marked writers."""
     if writer in root.writers:
         return root
     return msgspec.structs.replace(root, writers=(*root.writers, writer))
 
 
 async def abort_pass(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
-    """Delete the segments of some transactions that are to be aborted, and remember them as aborted."""
+    """Delete the segments of a batch of transactions to abort, and record them as aborted."""
     batch = root.abort_queue[: limits.TRANSACTION_ABORT_BATCH_MAX]
     for transaction_id in batch:
         epoch = await context.store.epoch(key, root, transaction_epoch(transaction_id))
@@ -152,7 +152,7 @@ async def abort_pass(context: WorkflowContext, key: StreamKey, root: StreamRecor
 
 
 def _chunk_keys(key: StreamKey, root: StreamRecord | None, count: int) -> list[bytes]:
-    """Keys of the chunks that `count` more completed transactions fall into."""
+    """Return the keys of the chunks for the next `count` completed transactions."""
     if root is None:
         return []
     size = limits.COMPLETED_TRANSACTIONS_PER_CHUNK
@@ -164,7 +164,7 @@ def _chunk_keys(key: StreamKey, root: StreamRecord | None, count: int) -> list[b
 def completed_puts(
     key: StreamKey, root: StreamRecord, snapshot: Snapshot, done: Sequence[CompletedTransaction]
 ) -> dict[bytes, Record]:
-    """Writes that remember completed transactions: one by one for questions, in chunks for lists."""
+    """Return the writes that record completed transactions: one record each for lookups, and chunks for lists."""
     size = limits.COMPLETED_TRANSACTIONS_PER_CHUNK
     puts: dict[bytes, Record] = {key.transaction(item.transaction_id): item for item in done}
     following = root.completed_next
@@ -183,7 +183,7 @@ def completed_puts(
 
 
 async def forget_completed(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> bool:
-    """Drop the oldest full chunk when all of it completed long enough ago; whether one was dropped."""
+    """Drop the oldest full chunk when all its transactions are old enough; return whether one was dropped."""
     chunks = completed_chunks(root)
     if len(chunks) < 2:
         return False
@@ -207,9 +207,9 @@ async def forget_completed(context: WorkflowContext, key: StreamKey, root: Strea
 
 
 async def expire(context: WorkflowContext, key: StreamKey, transaction_id: bytes) -> int | None:
-    """Abort an open transaction whose lease is over; milliseconds left when it is not, None when nothing is left to do.
+    """Abort an open transaction whose lease has ended; return the milliseconds left, None when there is no lease.
 
-    The record is written too, so that a ping that comes at the same time is seen.
+    The write also covers the transaction's record, so that it conflicts with a concurrent ping.
     """
     item = key.transaction(transaction_id)
 
