@@ -256,7 +256,7 @@ async def test_a_cluster_gets_its_children_its_map_and_its_status(operators: Ope
     assert await operators.health() == (200, "ok")
     assert store.secret_key not in (operators.folder / "log-0").read_text()
     told = await operators.until_condition("ContainersPlaced", "False", "ContainersWithoutWorker")
-    assert told == "4 of 4 containers wait for a worker: workers that take containers: 0; gone: main-store-0-0."
+    assert told == "4 of 4 containers have no worker: workers that take containers: 0; gone: main-store-0-0."
 
 
 async def test_why_pods_are_not_ready_is_told_in_kubernetes_words(operators: Operators, store: Store) -> None:
@@ -281,7 +281,7 @@ async def test_why_pods_are_not_ready_is_told_in_kubernetes_words(operators: Ope
     assert told == "1 of 2 controller pods are ready."
     server.edit(PODS, "main-store-1", {"metadata": {"finalizers": ["other.io/slow"]}})
     server.remove(PODS, "main-store-1")
-    ending = "1 of 2 segment store pods are ready: waits for pods that end: main-store-1."
+    ending = "1 of 2 segment store pods are ready: waiting for terminating pods: main-store-1."
     await until(lambda: operators.condition("SegmentStoreReady")[2] == ending)
     server.forbidden.add(f"/api/v1/namespaces/{NAMESPACE}/pods")  # a role that is older than the operator
     await until(lambda: operators.condition("SegmentStoreReady")[2] == "1 of 2 segment store pods are ready.")
@@ -404,7 +404,7 @@ async def test_names_that_others_have_are_left_to_them(operators: Operators, sto
     server.make(STREAM_CLUSTERS, stream_cluster(store))
     message = await operators.until_condition("Accepted", "False", "NameTaken")
     assert operators.condition("Ready")[:2] == ("False", "NameTaken")
-    for named in ("ServiceAccount main-store", "Role main-controller", "ConfigMap main", "another name", "remove"):
+    for named in ("ServiceAccount main-store", "Role main-controller", "ConfigMap main", "another name", "delete these"):
         assert named in message, message
     looks = server.requests.count(workload := f"GET /apis/apps/v1/namespaces/{NAMESPACE}/statefulsets/main-store")
     await until(lambda: server.requests.count(workload) >= looks + 3)

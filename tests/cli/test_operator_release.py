@@ -156,7 +156,7 @@ async def test_what_cannot_be_done_is_told_in_one_line(pods: Pods) -> None:
     pods.server.refuse.clear()
     pods.server.down = True
     assert await pods.release("--deadline", "3") == 1
-    assert "not done within 3 s: looking for other operators" in str(pods.log(1)[-1]["reason"])
+    assert "not completed within 3 s: listing other operators" in str(pods.log(1)[-1]["reason"])
 
 
 async def test_it_ends_at_once_when_it_is_told_to(pods: Pods) -> None:

@@ -1,1 +1,1 @@
-"""StreamCluster: its children, its checks, its status (design §11, ADR 0013)."""
+"""StreamCluster: its checks, its children, its status, its placer (design §11, ADR 0013)."""

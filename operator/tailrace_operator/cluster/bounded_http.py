@@ -1,7 +1,7 @@
-"""HTTP to endpoints that users name, for one question: bounded as a whole, in time and in size.
+"""Send HTTP requests to endpoints that users name, with a bound on the total time and on the size of responses.
 
-Deadlines of urllib3 are of single waits: whoever sends a byte now and then keeps a thread for ever. Here a timer shuts
-the connection, whatever it is waiting for. Answers are taken whole, up to a bound.
+The timeouts of urllib3 apply to single reads, so a server that sends a byte now and then would occupy a thread for
+ever. Here a timer closes the connection. Responses are read completely, up to the bound.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class _WatchedHttps(HTTPSConnection):
 
 
 class BoundedHttp(urllib3.PoolManager):
-    """Connections that end `deadline_s` after this was made; answers of at most `answer_max_bytes`."""
+    """Connections that are closed `deadline_s` after creation; responses of at most `answer_max_bytes`."""
 
     def __init__(self, deadline_s: float, answer_max_bytes: int) -> None:
         super().__init__(
             timeout=urllib3.Timeout(total=deadline_s),
-            retries=False,  # whoever asks does so again anyway; and no answer leads elsewhere
+            retries=False,  # the caller retries; redirects are not followed
             maxsize=1,
             cert_reqs="CERT_REQUIRED",
         )
@@ -62,36 +62,36 @@ class BoundedHttp(urllib3.PoolManager):
         self._timer.start()
 
     def connection_from_host(self, *arguments: Any, **options: Any) -> Any:
-        """See PoolManager: the pool makes connections that are watched."""
+        """See PoolManager: the timer closes the connections of the pool."""
         pool = super().connection_from_host(*arguments, **options)
         kind = _WatchedHttps if pool.scheme == "https" else _WatchedHttp
         pool.ConnectionCls = functools.partial(kind, watch=self._watch)  # type: ignore[assignment]
         return pool
 
     def urlopen(self, method: str, url: str, redirect: bool = True, **options: Any) -> urllib3.HTTPResponse:  # type: ignore[override]
-        """See PoolManager. Raises OSError: the answer is too long, or was not there in time."""
+        """See PoolManager. Raises OSError: the response is too long or too late."""
         preload = options.pop("preload_content", True)
         answer = super().urlopen(method, url, redirect=False, preload_content=False, **options)
         try:
             body = answer.read(self._answer_max_bytes + 1, decode_content=False)
         finally:
             answer.close()
-        if self._is_over:  # what was cut off may look like a whole answer
-            raise OSError(f"no whole answer within {self._deadline_s:g} s")
+        if self._is_over:  # a truncated response may look complete
+            raise OSError(f"no complete response within {self._deadline_s:g} s")
         if len(body) > self._answer_max_bytes:
-            raise OSError(f"it answers with more than {self._answer_max_bytes} bytes")
+            raise OSError(f"the response has more than {self._answer_max_bytes} bytes")
         return urllib3.HTTPResponse(
             io.BytesIO(body), answer.headers, answer.status, preload_content=preload, decode_content=False
         )
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close all connections."""
         self._timer.cancel()
         self._end()
         self.clear()
 
     def _watch(self, made: socket.socket) -> None:
-        # A second number for the connection: under TLS the first one becomes another object's.
+        # A duplicate of the descriptor, because TLS moves the first one to another socket object.
         with self._lock:
             self._open.append(made.dup())
             is_over = self._is_over
@@ -103,5 +103,5 @@ class BoundedHttp(urllib3.PoolManager):
             self._is_over = True
             ended, self._open = self._open, []
         for connection in ended:
-            with contextlib.closing(connection), contextlib.suppress(OSError):  # it may have ended already
+            with contextlib.closing(connection), contextlib.suppress(OSError):  # it may be closed already
                 connection.shutdown(socket.SHUT_RDWR)

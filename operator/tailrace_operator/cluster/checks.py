@@ -1,6 +1,6 @@
-"""What must hold before pods of a StreamCluster are made or changed; pure but for the questions to Tier 2 and Secret.
+"""Checks that a StreamCluster passes before its pods are created or changed. Pure.
 
-Each check names the field and the fix. None of them touches data.
+Each problem names the field and the fix. No check changes data.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SCRYPT: Final[Mapping[str, Any]] = {"n": 2**12, "r": 8, "p": 1, "dklen": 16}
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """``reason``: CamelCase; ``message``: names the field and the fix. ``passing``: waiting is a fix, too."""
+    """``reason``: in CamelCase. ``message``: names the field and the fix. ``transient``: waiting may fix it, too."""
 
     reason: str
     message: str
@@ -36,17 +36,17 @@ class Problem:
 
 
 def memory_problem(spec: StreamClusterSpec) -> Problem | None:
-    """Budgets that do not fit the memory figure of a segment store pod."""
+    """Check that the budgets fit into the memory of a segment store pod."""
     store = spec.segment_store
     try:
         pod_budgets(store.memory_bytes, store.workers, spec.containers)
     except StartError as error:
-        return Problem("MemoryTooSmall", f"spec.segmentStore.memory: {error}: raise it, or take fewer workers")
+        return Problem("MemoryTooSmall", f"spec.segmentStore.memory: {error}: raise it, or use fewer workers")
     return None
 
 
 def containers_problem(spec: StreamClusterSpec, running: Manifest | None) -> Problem | None:
-    """A number of containers that is not the one that the cluster's pods were made with."""
+    """Check that the number of containers is the one that the cluster's pods run with."""
     before = containers_of(running)
     if before is None or before == spec.containers:
         return None
@@ -54,7 +54,7 @@ def containers_problem(spec: StreamClusterSpec, running: Manifest | None) -> Pro
 
 
 def containers_of(stateful_set: Manifest | None) -> int | None:
-    """How many containers the pods of a StatefulSet were told of."""
+    """Return the number of containers in the arguments of a StatefulSet's pods."""
     try:
         arguments = (stateful_set or {})["spec"]["template"]["spec"]["containers"][0]["args"]
         return int(arguments[arguments.index("--containers") + 1])
@@ -63,15 +63,15 @@ def containers_of(stateful_set: Manifest | None) -> int | None:
 
 
 def mark_problem(spec: StreamClusterSpec, cluster_id: str, mark: ClusterIdentity | None) -> Problem | None:
-    """A bucket and prefix that belong to another cluster, or to this one with another number of containers."""
+    """Check that bucket and prefix belong to this cluster, with the same number of containers."""
     if mark is None:
         return None
     url = spec.tier2.url
     if mark.cluster_id != cluster_id:
         return Problem(
             "BucketOfAnotherCluster",
-            f"spec.tier2: {url} belongs to cluster {mark.cluster_id}, not to {cluster_id}: give another bucket or "
-            f"prefix, or, to take its data over, set spec.adoptClusterId to {mark.cluster_id}",
+            f"spec.tier2: {url} belongs to cluster {mark.cluster_id}, not to {cluster_id}: set another bucket or "
+            f"prefix, or, to adopt its data, set spec.adoptClusterId to {mark.cluster_id}",
         )
     if mark.containers != spec.containers:
         return _containers_changed(mark.containers, f"the data in {url}")
@@ -79,10 +79,11 @@ def mark_problem(spec: StreamClusterSpec, cluster_id: str, mark: ClusterIdentity
 
 
 def rival_problem(manifest: Manifest, spec: StreamClusterSpec, others: Iterable[Manifest]) -> Problem | None:
-    """Another StreamCluster over the same place, over one that contains this one or lies in it, or of the same id.
+    """Check that no other StreamCluster has the same id, or a bucket and prefix that overlap with this one's.
 
-    Of two the one stays whose containers are placed, else the older one. One id is one cluster: an endpoint can be
-    written in several ways, and the object store's mark tells two resources of one id nothing.
+    Of two such StreamClusters, the one whose containers are placed keeps running, otherwise the older one. Ids are
+    compared, too, because an endpoint can be written in several ways, and because `cluster.json` in the object store
+    cannot distinguish two resources of one id.
     """
     cluster_id = spec.cluster_id(manifest["metadata"]["uid"])
     for other in others:
@@ -93,24 +94,24 @@ def rival_problem(manifest: Manifest, spec: StreamClusterSpec, others: Iterable[
         if theirs.cluster_id(metadata["uid"]) == cluster_id:
             return Problem(
                 "ClusterIdShared",
-                f"spec.adoptClusterId: {cluster_id} is {whose}, which is still there: delete that one first",
+                f"spec.adoptClusterId: {cluster_id} is the id of {whose}, which still exists: delete it first",
             )
         if _overlap(spec.tier2, theirs.tier2):
             return Problem(
                 "BucketShared",
-                f"spec.tier2.prefix: {spec.tier2.url} overlaps with {theirs.tier2.url} of {whose}: give another "
+                f"spec.tier2.prefix: {spec.tier2.url} overlaps with {theirs.tier2.url} of {whose}: set another "
                 "bucket or prefix",
             )
     return None
 
 
 def credentials_of(tier2: Tier2Spec, secret: Manifest | None) -> Credentials:
-    """What a Secret holds. Raises Tier2Error: it is missing, or something in it is."""
+    """Return the credentials in a Secret. Raises Tier2Error: the Secret or one of its keys is missing."""
     name = tier2.credentials_secret
     if secret is None:
         raise Tier2Error(
             "SecretMissing",
-            f"spec.tier2.credentialsSecret: there is no Secret {name} in this namespace: make it, with the keys "
+            f"spec.tier2.credentialsSecret: Secret {name} does not exist in this namespace: create it with the keys "
             f"{ACCESS_KEY} and {SECRET_KEY}",
         )
     found = [_decoded(secret, key) for key in (ACCESS_KEY, SECRET_KEY)]
@@ -123,17 +124,17 @@ def credentials_of(tier2: Tier2Spec, secret: Manifest | None) -> Credentials:
 
 
 def secret_forbidden(tier2: Tier2Spec) -> Tier2Error:
-    """The operator may not read the Secret; whether there is one nobody tells it."""
+    """Return the error for a Secret that the operator may not read, so it cannot know whether it exists."""
     return Tier2Error(
         "SecretForbidden",
-        f"spec.tier2.credentialsSecret: the operator may not read Secret {tier2.credentials_secret}: name another one, "
-        "or let it (values operator.credentialsSecrets or operator.allSecrets of the chart)",
+        f"spec.tier2.credentialsSecret: the operator may not read Secret {tier2.credentials_secret}: name another "
+        "Secret, or allow it with the chart's values operator.credentialsSecrets or operator.allSecrets",
         transient=True,
     )
 
 
 def fingerprint(secret: Manifest, credentials: Credentials) -> str:
-    """Changes when the credentials do, and only then; costly to guess them from (it is shown in the StatefulSet)."""
+    """Return a text that changes only with the credentials. It is public, so scrypt makes guessing them costly."""
     salt = str(secret["metadata"]["uid"]).encode()
     text = f"{len(credentials.access_key)}:{credentials.access_key}{credentials.secret_key}"
     return hashlib.scrypt(text.encode(), salt=salt, **_SCRYPT).hex()
@@ -142,7 +143,7 @@ def fingerprint(secret: Manifest, credentials: Credentials) -> str:
 def _containers_changed(before: int, whose: str) -> Problem:
     return Problem(
         "ContainersChanged",
-        f"spec.containers: {whose} has {before} containers, and their number cannot change: set it to {before}",
+        f"spec.containers: {whose} has {before} containers, and this number cannot change: set it to {before}",
     )
 
 
@@ -154,7 +155,7 @@ def _decoded(secret: Manifest, key: str) -> str:
 
 
 def _spec_of(manifest: Manifest) -> StreamClusterSpec | None:
-    """None: it is not a StreamCluster that anybody could run."""
+    """Return the specification; None: it is invalid."""
     try:
         return StreamClusterSpec.parse(manifest)
     except InvalidSpecError:
@@ -162,14 +163,14 @@ def _spec_of(manifest: Manifest) -> StreamClusterSpec | None:
 
 
 def _rank(manifest: Manifest) -> tuple[bool, str, str]:
-    """Who of two over one place stays: the lesser one."""
+    """Return the rank of a StreamCluster: of two in conflict, the lower one keeps running."""
     metadata, status = manifest["metadata"], manifest.get("status")
     is_placed = isinstance(status, dict) and bool(status.get("containers"))
     return not is_placed, str(metadata.get("creationTimestamp", "")), str(metadata["uid"])
 
 
 def _overlap(one: Tier2Spec, other: Tier2Spec) -> bool:
-    """Whether objects of one are below the prefix of the other: orphans are looked for there."""
+    """Return whether objects of one are below the prefix of the other, whose orphan sweep could delete them."""
     if (one.endpoint, one.bucket) != (other.endpoint, other.bucket):
         return False
     first, second = (f"{tier2.prefix}/" if tier2.prefix else "" for tier2 in (one, other))

@@ -1,7 +1,7 @@
-"""Whose an object is that has the name of a child; pure (ADR 0017).
+"""Find objects that have the name of a child but belong to another owner; pure (ADR 0017).
 
-Who may write StreamClusters chooses the names of their children, and the operator writes those with rights of its own.
-So it looks first, and writes to nothing that is somebody else's.
+A user who may create StreamClusters chooses the names of their children, and the operator writes these with its own
+rights. So the operator reads existing objects first, and writes only to those that belong to the StreamCluster.
 """
 
 from __future__ import annotations
@@ -21,32 +21,35 @@ if TYPE_CHECKING:
 
 
 def name_conflict(name: str, uid: str, found: Iterable[tuple[Kind, Manifest]]) -> Problem | None:
-    """Objects in the way of a StreamCluster's children: neither its own nor left of one before.
+    """Return a problem when children's names are in use by objects that are not the StreamCluster's.
 
-    `found`: what is there now under the names of the children.
+    `found`: the existing objects with the names of the children. Children that a deleted StreamCluster left behind
+    (`kubectl delete --cascade=orphan`) are adopted.
     """
-    strange = [(kind, item) for kind, item in found if not (is_owned(item, uid) or _is_left(item))]
-    if not strange:
+    foreign = [(kind, item) for kind, item in found if not (is_owned(item, uid) or _is_orphaned(item))]
+    if not foreign:
         return None
-    listed = ", ".join(f"{kind.kind} {item['metadata']['name']}" for kind, item in strange)
-    if all(_goes(item, name) for _, item in strange):
-        return Problem("NameTaken", f"metadata.name: it waits for what is being deleted: {listed}", transient=True)
+    listed = ", ".join(f"{kind.kind} {item['metadata']['name']}" for kind, item in foreign)
+    if all(_will_be_deleted(item, name) for _, item in foreign):
+        return Problem(
+            "NameTaken", f"metadata.name: waiting for objects that are being deleted: {listed}", transient=True
+        )
     return Problem(
         "NameTaken",
-        f"metadata.name: there is already, and not of this StreamCluster: {listed}: give the StreamCluster another "
-        "name, or remove what is in its way",
+        f"metadata.name: objects with the names of its children already exist: {listed}: give the StreamCluster "
+        "another name, or delete these objects",
     )
 
 
 def is_owned(manifest: Manifest, uid: str) -> bool:
-    """Whether an object belongs to the one with that uid."""
+    """Return whether an object is owned by the one with that uid."""
     return any(owner.get("uid") == uid for owner in _owners(manifest))
 
 
-def _is_left(manifest: Manifest) -> bool:
-    """Whether the operator made the object, for a StreamCluster that was deleted without its children.
+def _is_orphaned(manifest: Manifest) -> bool:
+    """Return whether the operator created the object for a StreamCluster that was deleted without its children.
 
-    Labels do not tell: everybody copies them. Which manager applied what the API server writes itself.
+    Labels prove nothing, because users copy them. The API server itself records which manager applied which fields.
     """
     if _owners(manifest):
         return False
@@ -54,7 +57,7 @@ def _is_left(manifest: Manifest) -> bool:
 
 
 def _is_of_a_child(entry: Mapping[str, object]) -> bool:
-    """Whether fields are those of a child; an operator that is uninstalled applies to its own Deployment, too."""
+    """Return whether the fields are those of a child. Uninstalling applies to the operator's Deployment, too."""
     if (entry.get("manager"), entry.get("operation")) != (FIELD_MANAGER, "Apply") or entry.get("subresource"):
         return False
     fields: object = entry.get("fieldsV1")
@@ -63,8 +66,8 @@ def _is_of_a_child(entry: Mapping[str, object]) -> bool:
     return fields is not None
 
 
-def _goes(manifest: Manifest, name: str) -> bool:
-    """Whether an object goes by itself: it is being deleted, or belongs to the StreamCluster of that name before."""
+def _will_be_deleted(manifest: Manifest, name: str) -> bool:
+    """Return whether an object will be deleted: it is being deleted, or is owned by an earlier StreamCluster."""
     before = (STREAM_CLUSTERS.api_version, STREAM_CLUSTERS.kind, name)
     owners = {(owner.get("apiVersion"), owner.get("kind"), owner.get("name")) for owner in _owners(manifest)}
     return is_deleted(manifest) or owners == {before}

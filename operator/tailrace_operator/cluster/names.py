@@ -1,4 +1,4 @@
-"""Names, labels and ports of what belongs to a StreamCluster; pure (ADR 0013)."""
+"""Names, labels and ports of a StreamCluster's children; pure (ADR 0013)."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ MANAGED: Final = {NAME_LABEL: "tailrace", MANAGED_BY_LABEL: "tailrace-operator"}
 
 
 def store(cluster: str) -> str:
-    """The StatefulSet, its headless Service, PodDisruptionBudget, ServiceAccount and Role."""
+    """Return the name of the StatefulSet, its headless Service, PodDisruptionBudget, ServiceAccount and Role."""
     return f"{cluster}-store"
 
 
 def store_pod(cluster: str, ordinal: int) -> str:
-    """A pod of the StatefulSet, and the Service that is its address."""
+    """Return the name of a pod of the StatefulSet and of its own Service."""
     return f"{cluster}-store-{ordinal}"
 
 
 def controller(cluster: str) -> str:
-    """The Deployment, its Service, PodDisruptionBudget, ServiceAccount and Role."""
+    """Return the name of the Deployment, its Service, PodDisruptionBudget, ServiceAccount and Role."""
     return f"{cluster}-controller"
 
 
 def controller_host(cluster: str, namespace: str) -> str:
-    """Where the controllers are reached inside the Kubernetes cluster."""
+    """Return the host name of the controllers inside the Kubernetes cluster."""
     return f"{controller(cluster)}.{namespace}.svc"
 
 
 def controller_uri(cluster: str, namespace: str) -> str:
-    """What clients connect to."""
+    """Return the URI that clients connect to."""
     return f"tcp://{controller_host(cluster, namespace)}:{GRPC_PORT}"
 
 
 def rest_uri(cluster: str, namespace: str) -> str:
-    """Where the controllers' REST interface is."""
+    """Return the URI of the controllers' REST interface."""
     return f"http://{controller_host(cluster, namespace)}:{REST_PORT}"
 
 
 def selector(cluster: str, component: str) -> dict[str, str]:
-    """What the pods of a component are found by; never changes."""
+    """Return the label selector of a component's pods, which never changes."""
     return {NAME_LABEL: "tailrace", INSTANCE_LABEL: cluster, COMPONENT_LABEL: component}
 
 
 def labels(cluster: str, component: str | None = None) -> dict[str, str]:
-    """Labels of a child."""
+    """Return the labels of a child."""
     found = {**MANAGED, INSTANCE_LABEL: cluster}
     return {**found, COMPONENT_LABEL: component} if component else found

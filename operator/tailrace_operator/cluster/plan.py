@@ -1,4 +1,4 @@
-"""What the children of a StreamCluster are rendered from. Pure."""
+"""The input from which a StreamCluster's children are rendered. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a StreamCluster's children are made of.
+    """The input of `children`.
 
-    ``image``: when the specification names none. ``credentials``: changes when the credentials do, so that pods take
-    new ones; says nothing about them.
+    ``image``: the image when the specification names none. ``credentials``: the fingerprint of the credentials, so that
+    pods restart with new ones; it does not reveal them.
     """
 
     name: str
@@ -26,5 +26,5 @@ class Plan:
 
     @property
     def cluster_id(self) -> str:
-        """What the bucket is marked with."""
+        """Return the id in the object store's `cluster.json`."""
         return self.spec.cluster_id(self.uid)

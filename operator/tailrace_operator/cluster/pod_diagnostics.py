@@ -1,6 +1,6 @@
-"""Why pods are not ready, by what Kubernetes says of them itself; pure (design §11).
+"""Explain from the status of pods why they are not ready; pure (design §11).
 
-What a process that runs waits for it tells on its own ``/readyz``; here is what keeps it from running.
+A running process reports on its own ``/readyz`` what it waits for. This module finds what keeps a process from running.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 _TEXT_MAX_LENGTH: Final = 200
 _NAMES_MAX: Final = 5
-_PASSING: Final = frozenset({"ContainerCreating", "PodInitializing"})
+_STARTING: Final = frozenset({"ContainerCreating", "PodInitializing"})
 _BACK_OFF: Final = "CrashLoopBackOff"
 
 
 def pod_problem(pods: Iterable[Manifest]) -> str:
-    """What keeps the first of the pods that have a trouble from being ready, and how many more have one; or empty."""
+    """Return why the first pod with a problem is not ready, and how many more have one; empty: none has."""
     found = {}
     for pod in pods:
         metadata = pod["metadata"]
@@ -33,13 +33,13 @@ def pod_problem(pods: Iterable[Manifest]) -> str:
 
 
 def terminating_pods(pods: Iterable[Manifest], wanted: Collection[str]) -> str:
-    """That pods of wanted names still end, whoever made them, and no others can be made until then; or empty."""
+    """Return which pods of wanted names still terminate, so that no new ones can be created; empty: none."""
     names = [str(pod["metadata"]["name"]) for pod in pods if pod["metadata"].get("deletionTimestamp") is not None]
     ending = sorted({*names} & {*wanted}, key=lambda name: (len(name), name))
     if not ending:
         return ""
     more = f", and {len(ending) - _NAMES_MAX} more" if len(ending) > _NAMES_MAX else ""
-    return f"waits for pods that end: {', '.join(ending[:_NAMES_MAX])}{more}"
+    return f"waiting for terminating pods: {', '.join(ending[:_NAMES_MAX])}{more}"
 
 
 def _is_ready(pod: Manifest) -> bool:
@@ -58,18 +58,18 @@ def _why_not(pod: Manifest) -> str:
 
 
 def _why_container(container: Mapping[str, Any]) -> str:
-    """What a container waits for, or ended with; empty: it runs and was not started again, or it begins."""
+    """Return what a container waits for or exited with; empty: it runs without restarts, or is starting."""
     state, last = _mapping(container, "state"), _mapping(_mapping(container, "lastState"), "terminated")
     waiting, ended = _mapping(state, "waiting"), _mapping(state, "terminated")
     reason = waiting.get("reason")
-    if reason == _BACK_OFF:  # its message tells of nothing but pauses
+    if reason == _BACK_OFF:  # its message only gives the pause
         return f"{_BACK_OFF} after {_end(last)}" if last else _BACK_OFF
-    if reason and reason not in _PASSING:
+    if reason and reason not in _STARTING:
         return _with_message(reason, waiting.get("message"))
     if ended and ended.get("exitCode"):
         return _end(ended)
     if last and not container.get("ready"):
-        return f"it was started again after {_end(last)}"
+        return f"restarted after {_end(last)}"
     return ""
 
 
@@ -82,7 +82,7 @@ def _with_message(reason: object, message: object) -> str:
 
 
 def _line(text: object) -> str:
-    """One line of what somebody else wrote, not too long, without an end of a sentence."""
+    """Return a foreign text as one line, shortened, without a final full stop."""
     line = " ".join(str(text).split()).rstrip(".")
     return line if len(line) <= _TEXT_MAX_LENGTH else f"{line[: _TEXT_MAX_LENGTH - 3]}..."
 

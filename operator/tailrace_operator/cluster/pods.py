@@ -1,4 +1,4 @@
-"""Pods of a StreamCluster: command lines, probes, resources, security; pure (ADR 0013)."""
+"""Render the pods of a StreamCluster: command lines, probes, resources, security; pure (ADR 0013)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ USER_ID: Final = 65532
 ACCESS_KEY: Final = "accessKey"
 SECRET_KEY: Final = "secretKey"
 
-_GRACE_S: Final = 30  # above the drain, for what comes before and after it
+_GRACE_S: Final = 30  # more than the drain takes, for what comes before and after it
 _CPU_REQUEST_MILLIS: Final = 100
 _TEMPORARY: Final = "64Mi"
 
 
 def store_pod(plan: Plan) -> dict[str, Any]:
-    """The specification of a segment store pod."""
+    """Return the specification of a segment store pod."""
     spec = plan.spec.segment_store
     workers = [
         {"name": f"worker-{number}", "containerPort": names.FIRST_WORKER_PORT + number, "protocol": "TCP"}
@@ -41,7 +41,7 @@ def store_pod(plan: Plan) -> dict[str, Any]:
 
 
 def controller_pod(plan: Plan) -> dict[str, Any]:
-    """The specification of a controller pod."""
+    """Return the specification of a controller pod."""
     spec = plan.spec.controller
     container = {
         "name": names.CONTROLLER,
@@ -113,7 +113,7 @@ def _credentials(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _resources(memory_bytes: int, cpu_millis: int | None) -> dict[str, Any]:
-    """Memory is what was asked for, no more and no less: budgets are made for it."""
+    """Return requests and limits. The memory request equals the limit, because the budgets are computed from it."""
     memory = {"memory": str(memory_bytes)}
     if cpu_millis is None:
         return {"requests": {**memory, "cpu": f"{_CPU_REQUEST_MILLIS}m"}, "limits": memory}
@@ -122,7 +122,7 @@ def _resources(memory_bytes: int, cpu_millis: int | None) -> dict[str, Any]:
 
 
 def _probes(port: str, startup_s: int) -> dict[str, Any]:
-    """A start may take long, life is given up late (load is not death), traffic is taken away early."""
+    """Return probes that allow a slow start, restart a pod late (load is no failure) and stop traffic early."""
 
     def probe(path: str, period_s: int, failures: int) -> dict[str, Any]:
         request = {"path": path, "port": port, "scheme": "HTTP"}

@@ -1,8 +1,8 @@
-"""StreamCluster: its checks, its children, its status (design §11, ADR 0013).
+"""Reconcile a StreamCluster: its checks, its children, its status (design §11, ADR 0013).
 
-While a check fails no pod is made or changed: a new cluster has no pods, and pods that run are left alone. All other
-children of a cluster that runs are kept as they are to be. Deletion needs nothing done: children go by their owner
-references, and the data stays.
+While a check fails, no pods are created or changed: a new cluster has none, and running pods keep running. The other
+children of a running cluster are still applied. Deletion needs no work: Kubernetes deletes the children by their owner
+references, and the data is kept.
 """
 
 from __future__ import annotations
@@ -48,24 +48,37 @@ if TYPE_CHECKING:
     from tailrace_operator.kube.objects import Objects
 
 _WORKLOADS: Final = (STATEFUL_SETS, DEPLOYMENTS)
-_PASSING_RETRY_S: Final = 5.0
+_TRANSIENT_RETRY_S: Final = 5.0
 
-_There: TypeAlias = "dict[tuple[str, str], tuple[Kind, Manifest]]"
-"""Objects by plural of their kind and name."""
+_Existing: TypeAlias = "dict[tuple[str, str], tuple[Kind, Manifest]]"
+"""Objects by the plural of their kind and their name."""
 
 _logger = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class _Workloads:
-    """The cluster's pods as they are asked for now; None: nobody has yet."""
+    """StatefulSet and Deployment of the cluster; None: not created yet."""
 
     store: Manifest | None
     controller: Manifest | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Component:
+    """Pods of one kind: their condition, their label, and their noun in messages."""
+
+    condition: str
+    label: str
+    noun: str
+
+
+_STORE: Final = _Component(STORE_READY, names.STORE, "segment store")
+_CONTROLLER: Final = _Component(CONTROLLER_READY, names.CONTROLLER, "controller")
+
+
 class StreamClusterReconciler:
-    """Implements Reconciler. ``image``: of pods whose resource names none. ``namespace`` None: all are served."""
+    """Implements Reconciler. ``image``: of pods whose resource names none. ``namespace`` None: serves all."""
 
     def __init__(
         self,
@@ -84,7 +97,7 @@ class StreamClusterReconciler:
         self._namespace = namespace
         self._period_s = period_s
         self._fingerprints: dict[tuple[str, str], str] = {}
-        """Of credentials, by uid of the StreamCluster and version of the Secret: they are costly to make."""
+        """Fingerprints of credentials by uid of the StreamCluster and version of the Secret; costly to compute."""
 
     @property
     def kind(self) -> Kind:
@@ -103,12 +116,12 @@ class StreamClusterReconciler:
     async def reconcile(self, manifest: Manifest) -> Outcome:
         """See Reconciler.reconcile."""
         if is_deleted(manifest):
-            return Outcome()  # whoever deletes waits for its children; they are not to come back
+            return Outcome()  # a deletion may wait for the children: do not create them again
         metadata = manifest["metadata"]
         namespace, name = str(metadata["namespace"]), str(metadata["name"])
         workloads = await self._workloads(manifest)
         if workloads.store is not None:
-            self._placements.ensure(namespace, name)  # whatever is wrong with its specification now
+            self._placements.ensure(namespace, name)  # also while its specification is invalid
         try:
             spec = StreamClusterSpec.parse(manifest)
         except InvalidSpecError as error:
@@ -116,25 +129,25 @@ class StreamClusterReconciler:
         problem = await self._problem(manifest, spec, workloads)
         if problem is not None:
             return await self._refused(manifest, spec, workloads, problem)
-        there = await self._there(self._plan(manifest, spec, ""))
-        problem = name_conflict(name, metadata["uid"], there.values())
+        existing = await self._existing(self._plan(manifest, spec, ""))
+        problem = name_conflict(name, metadata["uid"], existing.values())
         if problem is not None:
             return await self._refused(manifest, spec, workloads, problem)
         accepted = Condition(ACCEPTED, Status.TRUE, "Accepted", "The specification can be carried out.")
         try:
-            credentials = await self._look(manifest, spec)
+            credentials = await self._check_tier2(manifest, spec)
         except Tier2Error as error:
             refused = _false(TIER2_READY, error.reason, str(error))
             if workloads.store is not None:
-                await self._apply(self._plan(manifest, spec, ""), there, pods=False)
-            retry_s = _PASSING_RETRY_S if error.transient else None
+                await self._apply(self._plan(manifest, spec, ""), existing, pods=False)
+            retry_s = _TRANSIENT_RETRY_S if error.transient else None
             return await self._outcome(manifest, spec, workloads, [accepted, refused], retry_s)
-        message = f"{spec.tier2.url} at {spec.tier2.endpoint} answers and is this cluster's."
+        message = f"{spec.tier2.url} at {spec.tier2.endpoint} responds and belongs to this cluster."
         usable = Condition(TIER2_READY, Status.TRUE, "Usable", message)
         try:
-            workloads = await self._apply(self._plan(manifest, spec, credentials), there, pods=True)
+            workloads = await self._apply(self._plan(manifest, spec, credentials), existing, pods=True)
         except BadRequestError as error:
-            refused = _false(ACCEPTED, "ChildRefused", f"The Kubernetes API does not take what this makes: {error}")
+            refused = _false(ACCEPTED, "ChildRefused", f"The Kubernetes API refuses a child of this resource: {error}")
             return await self._outcome(manifest, spec, workloads, [refused, usable])
         self._placements.ensure(namespace, name)
         await self._prune(manifest, spec, workloads)
@@ -142,22 +155,29 @@ class StreamClusterReconciler:
 
     def _plan(self, manifest: Manifest, spec: StreamClusterSpec, credentials: str) -> Plan:
         metadata = manifest["metadata"]
-        return Plan(metadata["name"], metadata["namespace"], metadata["uid"], spec, self._image, credentials)
+        return Plan(
+            name=metadata["name"],
+            namespace=metadata["namespace"],
+            uid=metadata["uid"],
+            spec=spec,
+            image=self._image,
+            credentials=credentials,
+        )
 
     # -- checks
 
     async def _problem(
         self, manifest: Manifest, spec: StreamClusterSpec, workloads: _Workloads
     ) -> checks.Problem | None:
-        """What can be told without asking the object store."""
+        """Return the first problem that can be found without the object store."""
         problem = checks.memory_problem(spec) or checks.containers_problem(spec, workloads.store)
         if problem is not None:
             return problem
         others = await self._objects.list(STREAM_CLUSTERS, self._namespace)
         return checks.rival_problem(manifest, spec, others)
 
-    async def _look(self, manifest: Manifest, spec: StreamClusterSpec) -> str:
-        """The fingerprint of credentials that work. Raises Tier2Error."""
+    async def _check_tier2(self, manifest: Manifest, spec: StreamClusterSpec) -> str:
+        """Check the object store, and return the fingerprint of the credentials. Raises Tier2Error."""
         metadata = manifest["metadata"]
         try:
             secret = await self._objects.get(SECRETS, metadata["namespace"], spec.tier2.credentials_secret)
@@ -186,7 +206,7 @@ class StreamClusterReconciler:
         return _Workloads(store, await self._own(DEPLOYMENTS, manifest, names.controller(name)))
 
     async def _own(self, kind: Kind, manifest: Manifest, name: str) -> Manifest | None:
-        """The child of that name, if there is one and it is this resource's."""
+        """Return the child of that name; None: there is none, or it is not owned by this resource."""
         metadata = manifest["metadata"]
         try:
             found = await self._objects.get(kind, metadata["namespace"], name)
@@ -194,39 +214,40 @@ class StreamClusterReconciler:
             return None
         return found if is_owned(found, metadata["uid"]) else None
 
-    async def _there(self, plan: Plan) -> _There:
-        """What has the names of the children now."""
-        there: _There = {}
+    async def _existing(self, plan: Plan) -> _Existing:
+        """Return the existing objects that have the names of the children."""
+        existing: _Existing = {}
         for child in children(plan):
             try:
                 found = await self._objects.get(child.kind, plan.namespace, child.name)
             except NotFoundError:
                 continue
-            there[child.kind.plural, child.name] = child.kind, found
-        return there
+            existing[child.kind.plural, child.name] = child.kind, found
+        return existing
 
-    async def _apply(self, plan: Plan, there: _There, *, pods: bool) -> _Workloads:
-        """Let the children be as they are to be; without the pods, perhaps. `there`: those that were looked at.
+    async def _apply(self, plan: Plan, existing: _Existing, *, pods: bool) -> _Workloads:
+        """Apply the children, with or without the pods. `existing`: the objects that were checked.
 
         Raises:
-            BadRequestError: the API server does not take one. WriteConflictError: another object has its name since.
+            BadRequestError: the API server refuses a child.
+            WriteConflictError: an object with a child's name was created or replaced since the check.
         """
         applied: dict[str, Manifest] = {}
         for child in children(plan):
             if pods or child.kind not in _WORKLOADS:
-                seen = there.get((child.kind.plural, child.name))
+                seen = existing.get((child.kind.plural, child.name))
                 applied[child.kind.plural] = await self._apply_one(plan, child, seen[1] if seen else None)
         return _Workloads(applied.get(STATEFUL_SETS.plural), applied.get(DEPLOYMENTS.plural))
 
     async def _apply_one(self, plan: Plan, child: Child, seen: Manifest | None) -> Manifest:
-        """Change the object that was seen and no other, or make one where none was."""
+        """Change exactly the object that was checked, or create it if there was none."""
         if seen is None:
             return await self._objects.apply(child.kind, plan.namespace, child.manifest, only_new=True)
         metadata = {**child.manifest["metadata"], "uid": seen["metadata"]["uid"]}
         return await self._objects.apply(child.kind, plan.namespace, {**child.manifest, "metadata": metadata})
 
     async def _prune(self, manifest: Manifest, spec: StreamClusterSpec, workloads: _Workloads) -> None:
-        """Delete the addresses of pods that are not there any more and shall not come back."""
+        """Delete the Services of pods that were removed by scaling down."""
         metadata = manifest["metadata"]
         left = int(((workloads.store or {}).get("status") or {}).get("replicas") or 0)
         wanted = {names.store_pod(metadata["name"], ordinal) for ordinal in range(spec.segment_store.replicas)}
@@ -238,9 +259,11 @@ class StreamClusterReconciler:
                 continue
             try:
                 await self._objects.delete(SERVICES, metadata["namespace"], name, service["metadata"]["uid"])
-                _logger.info("service_deleted", namespace=metadata["namespace"], name=name, reason="its pod has gone")
+                _logger.info(
+                    "service_deleted", namespace=metadata["namespace"], name=name, reason="its pod was removed"
+                )
             except (NotFoundError, WriteConflictError):
-                continue  # somebody else did, or made another one
+                continue  # deleted or replaced by another client
 
     # -- status
 
@@ -249,7 +272,7 @@ class StreamClusterReconciler:
     ) -> Outcome:
         warn_on = None if problem.transient else Status.FALSE
         refused = Condition(ACCEPTED, Status.FALSE, problem.reason, problem.message, warn_on=warn_on)
-        retry_s = _PASSING_RETRY_S if problem.transient else None
+        retry_s = _TRANSIENT_RETRY_S if problem.transient else None
         return await self._outcome(manifest, spec, workloads, [refused], retry_s)
 
     async def _outcome(
@@ -264,15 +287,13 @@ class StreamClusterReconciler:
         namespace, name = metadata["namespace"], metadata["name"]
         conditions = list(found)
         if not any(condition.type == TIER2_READY for condition in found):
-            reason = "The object store is not asked while the specification cannot be carried out."
+            reason = "The object store is not checked while the specification is not accepted."
             conditions.append(Condition(TIER2_READY, Status.UNKNOWN, "NotChecked", reason))
         store_pods = _replicas(workloads.store, spec.segment_store.replicas if spec else 0)
         controller_pods = _replicas(workloads.controller, spec.controller.replicas if spec else 0)
         conditions += [
-            await self._pods(manifest, STORE_READY, names.STORE, "segment store", workloads.store, store_pods),
-            await self._pods(
-                manifest, CONTROLLER_READY, names.CONTROLLER, "controller", workloads.controller, controller_pods
-            ),
+            await self._pods(manifest, _STORE, workloads.store, store_pods),
+            await self._pods(manifest, _CONTROLLER, workloads.controller, controller_pods),
             placed_condition(
                 manifest,
                 self._placements.reason(namespace, name),
@@ -291,23 +312,25 @@ class StreamClusterReconciler:
         return Outcome((*conditions, summary), status, retry_after_s=retry_after_s)
 
     async def _pods(
-        self, manifest: Manifest, condition: str, component: str, what: str, workload: Manifest | None, wanted: int
+        self, manifest: Manifest, component: _Component, workload: Manifest | None, wanted: int
     ) -> Condition:
-        """Whether a component's pods are ready; they are asked for why not only when they are not."""
-        found = pods_condition(condition, what, workload, wanted)
+        """Return the condition of a component's pods; list the pods only when they are not ready."""
+        found = pods_condition(component.condition, component.noun, workload, wanted)
         if workload is None or found.is_true:
             return found
         metadata = manifest["metadata"]
         try:
-            pods = await self._objects.list(PODS, metadata["namespace"], names.selector(metadata["name"], component))
-        except UnavailableError as error:  # it may not, perhaps: then the number alone is told
+            pods = await self._objects.list(
+                PODS, metadata["namespace"], names.selector(metadata["name"], component.label)
+            )
+        except UnavailableError as error:  # perhaps forbidden: report the number only
             _logger.info("pods_not_listed", namespace=metadata["namespace"], name=metadata["name"], reason=str(error))
             return found
-        # A Deployment's pods have names of their own: they wait for none to end.
+        # New pods of a Deployment have new names, so they need not wait for terminating pods.
         own_names = [names.store_pod(metadata["name"], ordinal) for ordinal in range(wanted)]
-        ending = terminating_pods(pods, own_names if component == names.STORE else ())
-        trouble = "; ".join(filter(None, (ending, pod_problem(pods))))
-        return pods_condition(condition, what, workload, wanted, trouble)
+        terminating = terminating_pods(pods, own_names if component is _STORE else ())
+        problem = "; ".join(filter(None, (terminating, pod_problem(pods))))
+        return pods_condition(component.condition, component.noun, workload, wanted, problem)
 
 
 def _false(condition_type: str, reason: str, message: str) -> Condition:
@@ -315,6 +338,6 @@ def _false(condition_type: str, reason: str, message: str) -> Condition:
 
 
 def _replicas(workload: Manifest | None, otherwise: int) -> int:
-    """How many pods a workload is asked for."""
+    """Return the desired number of pods of a workload."""
     found = ((workload or {}).get("spec") or {}).get("replicas")
     return found if type(found) is int else otherwise

@@ -1,8 +1,8 @@
-"""All children of a StreamCluster, from its specification alone; pure (ADR 0013).
+"""Render all children of a StreamCluster from its specification; pure (ADR 0013).
 
-What is named here is applied and kept so; what is not named (annotations of others, defaults of the API server) is left
-alone. Fields that Kubernetes does not let anybody change (selectors, the StatefulSet's service) depend on the
-resource's name only.
+Fields that are named here are applied and kept. Other fields, such as annotations of users and defaults of the API
+server, are left unchanged. Fields that Kubernetes does not allow to change (selectors, the StatefulSet's Service)
+depend on the resource's name only.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ _MAP: Final = {"apiGroups": ["tailrace.io"], "resources": ["streamclusters"], "v
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """An object that belongs to a StreamCluster."""
+    """An object that a StreamCluster owns."""
 
     kind: Kind
     manifest: Manifest
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Return its name."""
         return str(self.manifest["metadata"]["name"])
 
 
 def children(plan: Plan) -> tuple[Child, ...]:
-    """All of them, in the order in which they are applied: what pods need comes before the pods."""
+    """Return all children in the order in which they are applied: what pods need comes before the pods."""
     store, controller = names.store(plan.name), names.controller(plan.name)
     return (
         *_identity(plan, store, names.STORE, [_LEASES, _MAP]),
@@ -96,7 +96,7 @@ def _identity(plan: Plan, name: str, component: str, rules: list[dict[str, Any]]
 
 
 def _config_map(plan: Plan) -> Child:
-    """What clients need to know."""
+    """Return the ConfigMap with what clients need to know."""
     data = {
         "controllerUri": names.controller_uri(plan.name, plan.namespace),
         "restUri": names.rest_uri(plan.name, plan.namespace),
@@ -110,7 +110,7 @@ def _services(plan: Plan) -> tuple[Child, ...]:
         _port(f"worker-{number}", names.FIRST_WORKER_PORT + number) for number in range(plan.spec.segment_store.workers)
     ]
     store = names.selector(plan.name, names.STORE)
-    # Addresses that are not ready are published: a worker that starts or leaves still answers, and says who has moved.
+    # Also addresses that are not ready: a worker that starts or drains still redirects clients to the new owners.
     headless = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
@@ -152,7 +152,7 @@ def _stateful_set(plan: Plan) -> Child:
     spec = {
         "replicas": plan.spec.segment_store.replicas,
         "serviceName": names.store(plan.name),
-        "podManagementPolicy": "Parallel",  # pods know nothing of each other; a start or an end waits for nobody
+        "podManagementPolicy": "Parallel",  # pods are independent: none waits for another to start or stop
         "updateStrategy": {"type": "RollingUpdate"},
         "selector": {"matchLabels": names.selector(plan.name, names.STORE)},
         "template": _template(plan, names.STORE, pods.store_pod(plan)),

@@ -1,4 +1,4 @@
-"""What a StreamCluster's children say about it, as conditions; pure (design §11, ADR 0013)."""
+"""Derive the conditions of a StreamCluster from its children; pure (design §11, ADR 0013)."""
 
 from __future__ import annotations
 
@@ -21,26 +21,28 @@ CONTAINERS_PLACED = "ContainersPlaced"
 
 
 def ready_pods(workload: Manifest | None) -> int:
-    """How many pods of a StatefulSet or Deployment are ready."""
+    """Return how many pods of a StatefulSet or Deployment are ready."""
     return _count(_status(workload), "readyReplicas")
 
 
 def pods_condition(
-    condition_type: str, what: str, workload: Manifest | None, wanted: int, trouble: str = ""
+    condition_type: str, what: str, workload: Manifest | None, wanted: int, problem: str = ""
 ) -> Condition:
-    """Whether as many pods as asked for are ready, all of them as the specification says now.
+    """Return whether all wanted pods are ready and up to date.
 
-    `trouble`: what keeps one from being ready, as Kubernetes tells it.
+    `problem`: why pods are not ready, from their status.
     """
     if workload is None:
-        return Condition(condition_type, Status.FALSE, "NotCreated", f"There are no {what} pods yet.", warn_on=None)
+        return Condition(
+            condition_type, Status.FALSE, "NotCreated", f"No {what} pods have been created yet.", warn_on=None
+        )
     status = _status(workload)
     ready, updated = ready_pods(workload), _count(status, "updatedReplicas")
-    why = f": {trouble}" if trouble else ""
+    why = f": {problem}" if problem else ""
     rolling = _count(status, "observedGeneration") < int(workload["metadata"].get("generation") or 0)
     if updated < wanted or rolling:
-        # While the change is not taken note of, the number of changed pods is that of the change before.
-        changed = "the change begins" if rolling else f"{updated} are as the specification says"
+        # Until the change is observed, the number of updated pods is that of the previous change.
+        changed = "the update is starting" if rolling else f"{updated} are up to date"
         message = f"{ready} of {wanted} {what} pods are ready, {changed}{why}."
         return Condition(condition_type, Status.FALSE, "PodsChanging", message, warn_on=None)
     if ready < wanted:
@@ -50,10 +52,10 @@ def pods_condition(
 
 
 def placed_condition(manifest: Manifest, reason: str, failure: str | None, homes: Homes | None) -> Condition:
-    """Whether the map names a known worker for every container, and none of these is gone.
+    """Return whether the map assigns every container to a known worker that has not failed.
 
-    `reason`: what the placer did last; `failure`: why it ended; `homes`: what it knows of the workers. As long as it is
-    not known whether some live, nothing has changed: an operator that has just begun to lead has heard of none.
+    `reason`: of the placer's last decision. `failure`: why the placer failed. `homes`: what it knows of the workers.
+    While it is unknown whether some workers live, as it is just after an operator starts to lead, the status is kept.
     """
     if failure is not None:
         return Condition(CONTAINERS_PLACED, Status.UNKNOWN, "PlacerFailed", failure, warn_on=Status.UNKNOWN)
@@ -64,15 +66,13 @@ def placed_condition(manifest: Manifest, reason: str, failure: str | None, homes
     count = cluster_map.container_count
     named = {number for number, found in cluster_map.assignments.items() if found.worker in cluster_map.workers}
     placed = named - homes.lost if homes else named
-    warn_on = Status.FALSE if named else None  # none has one before the first pods are there
+    warn_on = Status.FALSE if named else None  # before the first pods run, no container has a worker
     if len(placed) < count:
-        message = f"{count - len(placed)} of {count} containers wait for a worker: {reason}."
+        message = f"{count - len(placed)} of {count} containers have no worker: {reason}."
         return Condition(CONTAINERS_PLACED, Status.FALSE, "ContainersWithoutWorker", message, warn_on=warn_on)
     doubtful, before = placed & homes.doubtful if homes else placed, _placed_before(manifest)
     if doubtful and before != Status.TRUE:
-        message = (
-            f"{len(doubtful)} of {count} containers have a worker of which it is not known whether it lives: {reason}."
-        )
+        message = f"{len(doubtful)} of {count} containers have a worker that is not confirmed alive: {reason}."
         if before == Status.FALSE:
             return Condition(CONTAINERS_PLACED, Status.FALSE, "ContainersWithoutWorker", message, warn_on=warn_on)
         return Condition(CONTAINERS_PLACED, Status.UNKNOWN, "WorkersNotHeard", message, warn_on=None)
@@ -82,13 +82,13 @@ def placed_condition(manifest: Manifest, reason: str, failure: str | None, homes
 
 
 def _placed_before(manifest: Manifest) -> object:
-    """The condition's status as it was told last, whatever was asked for then."""
+    """Return the condition's status as last written, for any generation."""
     conditions = [one for one in _status(manifest).get("conditions") or [] if isinstance(one, dict)]
     return next((one.get("status") for one in conditions if one.get("type") == CONTAINERS_PLACED), None)
 
 
 def watched_fields(manifest: Manifest) -> Any:
-    """What of a StreamCluster's status is worth a look when it changes: the map, which the placer writes."""
+    """Return the fields of the status whose change requeues a StreamCluster: the map, which the placer writes."""
     status = manifest.get("status") or {}
     return (
         [(item.get("id"), item.get("worker")) for item in status.get("containers") or [] if isinstance(item, dict)],
@@ -97,7 +97,7 @@ def watched_fields(manifest: Manifest) -> Any:
 
 
 def fields_for_dependents(manifest: Manifest) -> Any:
-    """What of a StreamCluster its Streams and ReaderGroups are to hear of: which one it is, and whether it serves."""
+    """Return the fields whose change requeues its Streams and ReaderGroups: uid, deletion, condition Ready."""
     metadata = manifest["metadata"]
     conditions = [one for one in _status(manifest).get("conditions") or [] if isinstance(one, dict)]
     found = [one.get("status") for one in conditions if one.get("type") == READY]

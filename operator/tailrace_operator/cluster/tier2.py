@@ -1,7 +1,7 @@
-"""The object store of a StreamCluster as the operator looks at it, with `minio` (design §5, §11).
+"""Check the object store of a StreamCluster, with `minio` (design §5, §11).
 
-Nothing is written but a missing bucket. One question tells most: reading ``cluster.json`` shows whether the endpoint
-answers, whether the credentials are right, whether the bucket is there, and whose it is.
+The check reads ``cluster.json``. This shows whether the endpoint answers, whether the credentials are right, whether
+the bucket exists, and which cluster it belongs to. It writes nothing, except that it creates a missing bucket.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WRONG_CREDENTIALS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Of the object store; never shown."""
+    """Credentials of the object store; never shown."""
 
     access_key: str
     secret_key: str
@@ -47,9 +47,9 @@ class Credentials:
 
 
 class Tier2Error(TailraceError):
-    """Tier 2 cannot be used as it is asked for. ``reason``: CamelCase; the message names the field and the fix.
+    """Tier 2 cannot be used as specified. ``reason``: in CamelCase; the message names the field and the fix.
 
-    ``passing``: it may well be over by itself.
+    ``transient``: waiting may fix it, too.
     """
 
     def __init__(self, reason: str, message: str, *, transient: bool = False) -> None:
@@ -59,35 +59,35 @@ class Tier2Error(TailraceError):
 
 
 class Tier2Probe(Protocol):
-    """Looks at object stores."""
+    """Checks object stores."""
 
     async def look(self, tier2: Tier2Spec, credentials: Credentials) -> ClusterIdentity | None:
-        """Whose bucket and prefix it is, None: nobody's yet. A bucket that is missing is made.
+        """Return which cluster bucket and prefix belong to; None: to no cluster yet. Create a missing bucket.
 
         Raises:
-            Tier2Error: it cannot be used, for whichever reason.
+            Tier2Error: the object store cannot be used.
         """
         ...
 
 
 class MinioProbe:
-    """Implements Tier2Probe. The client blocks, so it runs in a few threads; every question has a deadline."""
+    """Implements Tier2Probe. The client blocks, so it runs in a few threads; every check has a deadline."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(limits.TIER2_CHECK_THREADS, thread_name_prefix="tailrace-tier2")
 
     def close(self) -> None:
-        """Look no more; questions under way end by themselves."""
+        """Stop the threads; checks in progress end at their deadlines."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def look(self, tier2: Tier2Spec, credentials: Credentials) -> ClusterIdentity | None:
         """See Tier2Probe.look."""
         try:
-            # The thread's deadlines are of single waits; this one is of the whole, waiting for a thread included.
+            # This deadline includes the wait for a thread.
             async with asyncio.timeout(2 * limits.TIER2_CHECK_DEADLINE_S):
                 return await asyncio.get_running_loop().run_in_executor(self._threads, _look, tier2, credentials)
         except TimeoutError as error:
-            raise _unreachable(tier2, f"no answer within {2 * limits.TIER2_CHECK_DEADLINE_S:g} s") from error
+            raise _unreachable(tier2, f"no response within {2 * limits.TIER2_CHECK_DEADLINE_S:g} s") from error
 
 
 def _look(tier2: Tier2Spec, credentials: Credentials) -> ClusterIdentity | None:
@@ -96,15 +96,15 @@ def _look(tier2: Tier2Spec, credentials: Credentials) -> ClusterIdentity | None:
         return _ask(_client(tier2, credentials, pool), tier2)
     except Tier2Error:
         raise
-    except StartError as error:  # the mark is damaged, or of a newer version
-        raise Tier2Error("Unreadable", f"spec.tier2: {error}: give another bucket or prefix") from error
+    except StartError as error:  # cluster.json is damaged, or of a newer version
+        raise Tier2Error("Unreadable", f"spec.tier2: {error}: set another bucket or prefix") from error
     except S3Error as error:
         raise _refused(tier2, error) from error
     except (ServerError, InvalidResponseError, ElementTree.ParseError, UnicodeDecodeError) as error:
-        # Never what it answered: the operator may reach more than whoever made the resource.
+        # Never show the response: the operator may reach endpoints that the user who made the resource may not.
         raise Tier2Error(
             "StoreFails",
-            f"spec.tier2.endpoint: {tier2.endpoint} answers, but not as an object store{_status_of(error)}",
+            f"spec.tier2.endpoint: {tier2.endpoint} does not respond as an object store{_status_of(error)}",
             transient=True,
         ) from error
     except (urllib3.exceptions.HTTPError, OSError) as error:
@@ -116,15 +116,15 @@ def _look(tier2: Tier2Spec, credentials: Credentials) -> ClusterIdentity | None:
 
 
 def _reason_of(error: BaseException) -> str:
-    """What the operating system or TLS says, without names of classes and files, nor what was answered."""
+    """Return the error of the operating system or TLS, without class names, file names or the response."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, OSError):
         found = found.__cause__ or found.__context__
     if found is None:
         if isinstance(error, urllib3.exceptions.ProtocolError):
-            return "its answer is not HTTP, or breaks off"
+            return "its response is not HTTP, or is incomplete"
         return re.sub(r"^(?:\w+\([^()]*\): )+", "", str(error))
-    return re.sub(r" \(_ssl\.c:\d+\)$", "", found.strerror or str(found)) or "no answer"
+    return re.sub(r" \(_ssl\.c:\d+\)$", "", found.strerror or str(found)) or "no response"
 
 
 def _status_of(error: Exception) -> str:
@@ -133,9 +133,9 @@ def _status_of(error: Exception) -> str:
 
 
 def _code(error: S3Error) -> str:
-    """What the object store calls its error, if that is a word."""
+    """Return the object store's error code, if it is a single word."""
     code = error.code or ""
-    return code if re.fullmatch(r"[A-Za-z0-9.]{1,64}", code) else "an error without a name"
+    return code if re.fullmatch(r"[A-Za-z0-9.]{1,64}", code) else "an error without a code"
 
 
 def _client(tier2: Tier2Spec, credentials: Credentials, pool: BoundedHttp) -> minio.Minio:
@@ -145,7 +145,7 @@ def _client(tier2: Tier2Spec, credentials: Credentials, pool: BoundedHttp) -> mi
         credentials.access_key,
         credentials.secret_key,
         secure=url.scheme == "https",
-        region=tier2.region or "us-east-1",  # as the segment stores sign, and without a question about it
+        region=tier2.region or "us-east-1",  # the region that segment stores sign with; it saves a request
         http_client=pool,
     )
 
@@ -172,12 +172,12 @@ def _make(client: minio.Minio, tier2: Tier2Spec) -> None:
     try:
         client.make_bucket(tier2.bucket)
     except S3Error as error:
-        if error.code == "BucketAlreadyOwnedByYou":  # somebody was faster
+        if error.code == "BucketAlreadyOwnedByYou":  # another client created it at the same time
             return
         raise Tier2Error(
             "BucketMissing",
-            f"spec.tier2.bucket: bucket {tier2.bucket} does not exist and cannot be made with the credentials of "
-            f"Secret {tier2.credentials_secret} ({_code(error)}): make it, or let them make it",
+            f"spec.tier2.bucket: bucket {tier2.bucket} does not exist, and the credentials of Secret "
+            f"{tier2.credentials_secret} may not create it ({_code(error)}): create it, or allow them to",
         ) from error
 
 
@@ -186,20 +186,20 @@ def _refused(tier2: Tier2Spec, error: S3Error) -> Tier2Error:
     if error.code in _WRONG_CREDENTIALS:
         return Tier2Error(
             "CredentialsWrong",
-            f"spec.tier2.credentialsSecret: {tier2.endpoint} does not take the credentials of Secret {secret} "
+            f"spec.tier2.credentialsSecret: {tier2.endpoint} rejects the credentials of Secret {secret} "
             f"({_code(error)}): correct its accessKey and secretKey",
         )
     if error.code in ("AccessDenied", "AllAccessDisabled"):
         return Tier2Error(
             "AccessDenied",
-            f"spec.tier2.credentialsSecret: the credentials of Secret {secret} may not read {tier2.url}: let them "
-            "read, write, list and delete there",
+            f"spec.tier2.credentialsSecret: the credentials of Secret {secret} may not read {tier2.url}: allow them "
+            "to read, write, list and delete there",
         )
     if error.code in ("NoSuchBucket", "InvalidBucketName"):
         return Tier2Error("BucketMissing", f"spec.tier2.bucket: bucket {tier2.bucket} cannot be used: {_code(error)}")
     return Tier2Error(
         "StoreFails",
-        f"spec.tier2.endpoint: {tier2.endpoint} answers {_code(error)}: see to the object store",
+        f"spec.tier2.endpoint: {tier2.endpoint} responds with {_code(error)}: check the object store",
         transient=True,
     )
 
@@ -207,7 +207,6 @@ def _refused(tier2: Tier2Spec, error: S3Error) -> Tier2Error:
 def _unreachable(tier2: Tier2Spec, why: str) -> Tier2Error:
     return Tier2Error(
         "EndpointUnreachable",
-        f"spec.tier2.endpoint: {tier2.endpoint} cannot be reached: correct it, or see to the object store "
-        f"({why[:200]})",
+        f"spec.tier2.endpoint: {tier2.endpoint} cannot be reached: correct it, or check the object store ({why[:200]})",
         transient=True,
     )

@@ -1,7 +1,7 @@
-"""Lag of all reader groups: one measurement of a cluster for all its groups, each takes its own from it (design §11).
+"""Track the lag of all reader groups: one measurement of a cluster serves all its groups (design §11).
 
-Whoever asks first after a period has passed starts the measurement; others wait for it or take what the last one found.
-A group that was not measured yet is measured by itself, once.
+The first request after a period starts the measurement. Other requests wait for it, or return the last result. A group
+that has not been measured yet is measured alone, once.
 """
 
 from __future__ import annotations
@@ -23,14 +23,22 @@ if TYPE_CHECKING:
     from tailrace_operator.connections.controllers import ClusterName, Controllers
 
 
-@dataclass(slots=True)
-class _Group:
-    """A group that is measured. ``handle`` follows the state of a group of the Java flavour."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackedGroup:
+    """A group to measure, and the resource that asks for it. ``publishes``: it publishes stream cuts."""
 
+    resource: str
     scope: str
     name: str
     is_rust: bool
     publishes: bool
+
+
+@dataclass(slots=True)
+class _Group:
+    """A tracked group. ``handle`` follows the state of a group of the Java flavour."""
+
+    group: TrackedGroup
     handle: ReaderGroup | None = None
     seen: dict[str, Seen] = field(default_factory=dict)
     found: Sample | TailraceError | None = None
@@ -38,7 +46,7 @@ class _Group:
 
 @dataclass(slots=True)
 class _Cluster:
-    """Groups by the resource that asks, and when they were measured together last, on the loop's clock."""
+    """Groups by their resource, and when they were last measured together, on the loop's clock."""
 
     groups: dict[str, _Group] = field(default_factory=dict)
     histories: Histories = field(default_factory=Histories)
@@ -47,29 +55,29 @@ class _Cluster:
 
 
 class LagTracker:
-    """Samples of all groups that are asked for."""
+    """Keeps the newest sample of every requested group."""
 
     def __init__(self, controllers: Controllers) -> None:
         self._controllers = controllers
         self._clusters: dict[ClusterName, _Cluster] = {}
         self.measurements = 0
 
-    async def sample(
-        self, cluster: ClusterName, resource: str, scope: str, name: str, *, is_rust: bool, publishes: bool
-    ) -> Sample:
-        """The newest sample of a group; `resource` asks for it from now on.
+    async def sample(self, cluster: ClusterName, wanted: TrackedGroup) -> Sample:
+        """Return the newest sample of a group, and track the group from now on.
 
         Raises:
-            NoSuchReaderGroupError: it does not exist, or has no state yet. CorruptionError, FormatVersionError,
+            NoSuchReaderGroupError: the group does not exist, or has no state yet. CorruptionError, FormatVersionError,
             IllegalStateError: its state cannot be read. UnavailableError. OverloadedError: too many groups.
         """
         known = self._clusters.setdefault(cluster, _Cluster())
-        group = known.groups.get(resource)
-        if group is None or (group.scope, group.name, group.is_rust) != (scope, name, is_rust):
+        group = known.groups.get(wanted.resource)
+        if group is None or _identity(group.group) != _identity(wanted):
             if sum(len(one.groups) for one in self._clusters.values()) >= limits.OPERATOR_LAG_GROUPS_MAX:
-                raise OverloadedError(f"{limits.OPERATOR_LAG_GROUPS_MAX} reader groups are measured already")
-            group = known.groups[resource] = _Group(scope, name, is_rust, publishes)
-        group.publishes = publishes
+                raise OverloadedError(
+                    f"{limits.OPERATOR_LAG_GROUPS_MAX} reader groups are measured, which is the limit"
+                )
+            group = known.groups[wanted.resource] = _Group(wanted)
+        group.group = wanted
         async with known.measuring:
             if known.measured_s is None or self._now_s() - known.measured_s >= limits.OPERATOR_LAG_PERIOD_S:
                 known.measured_s = self._now_s()
@@ -82,13 +90,13 @@ class LagTracker:
         return group.found
 
     def invalidate(self, cluster: ClusterName) -> None:
-        """The cluster's resource changed: its groups are measured again when the next sample is asked for."""
+        """Discard the samples of a changed cluster: the next request measures its groups again."""
         known = self._clusters.get(cluster)
         if known is not None:
             known.measured_s = None
 
     def forget(self, cluster: ClusterName, resource: str) -> None:
-        """Nobody asks for that resource's group any more."""
+        """Stop tracking the group of a resource."""
         known = self._clusters.get(cluster)
         if known is not None:
             known.groups.pop(resource, None)
@@ -96,7 +104,7 @@ class LagTracker:
                 del self._clusters[cluster]
 
     def forget_everywhere(self, resource: str) -> None:
-        """The same, whichever cluster it was of."""
+        """Stop tracking the group of a resource in every cluster."""
         for cluster in list(self._clusters):
             self.forget(cluster, resource)
 
@@ -104,7 +112,7 @@ class LagTracker:
         return asyncio.get_running_loop().time()
 
     async def _measure(self, cluster: ClusterName, known: _Cluster, groups: list[_Group]) -> None:
-        """Measure groups, some at a time; what one group fails with is its own."""
+        """Measure groups, a few at a time; the failure of one group does not affect others."""
         self.measurements += 1
         look = SegmentLook(known.histories)
         for start in range(0, len(groups), limits.OPERATOR_LAG_CONCURRENT_MAX):
@@ -120,16 +128,26 @@ class LagTracker:
         try:
             positions = await self._positions(client, group)
             group.found = await measure(
-                client, f"{group.scope}/{group.name}", positions, look, group.seen, publishes=group.publishes
+                client,
+                f"{group.group.scope}/{group.group.name}",
+                positions,
+                look,
+                group.seen,
+                publishes=group.group.publishes,
             )
         except TailraceError as error:
             group.found, group.handle = error, None
 
     async def _positions(self, client: Client, group: _Group) -> GroupPositions:
-        if group.is_rust:
-            return await rust.read_positions(client, group.scope, group.name)
+        scope, name = group.group.scope, group.group.name
+        if group.group.is_rust:
+            return await rust.read_positions(client, scope, name)
         if group.handle is not None:
-            with contextlib.suppress(NotFoundError):  # the group was made anew: its state is in another segment
+            with contextlib.suppress(NotFoundError):  # the group was created again: its state is in another segment
                 return positions_of(await group.handle.state())
-        group.handle = await client.reader_groups(group.scope).open(group.name)
+        group.handle = await client.reader_groups(scope).open(name)
         return positions_of(await group.handle.state())
+
+
+def _identity(group: TrackedGroup) -> tuple[str, str, bool]:
+    return group.scope, group.name, group.is_rust

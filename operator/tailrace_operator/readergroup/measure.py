@@ -106,7 +106,12 @@ async def measure(
         if publishes and (last := await _published(client, stream, group)) is not None:
             published[scoped] = last
     return Sample(
-        positions.online_readers, positions.unassigned_segments, total, oldest(ages), published, positions.group_id
+        online_readers=positions.online_readers,
+        unassigned_segments=positions.unassigned_segments,
+        lag_bytes=total,
+        age=oldest(ages),
+        published=published,
+        group_id=positions.group_id,
     )
 
 

@@ -26,7 +26,7 @@ from tailrace_operator.kube.manifests import Notice, has_finalizer, is_deleted
 from tailrace_operator.kube.objects import READER_GROUPS
 from tailrace_operator.readergroup import conditions
 from tailrace_operator.readergroup.deletion import delete_group
-from tailrace_operator.readergroup.lag_tracker import LagTracker
+from tailrace_operator.readergroup.lag_tracker import LagTracker, TrackedGroup
 from tailrace_operator.readergroup.ownership import belongs_to
 from tailrace_operator.readergroup.plan import differences, is_edited, publishes, wanted_config
 from tailrace_operator.reconcile.outcome import Condition, Outcome
@@ -163,18 +163,21 @@ class ReaderGroupReconciler:
         return conditions.measured(sample, spec.lag_threshold, ready, uid)
 
     async def _sample(self, cluster: ClusterName, spec: ReaderGroupSpec, manifest: Manifest) -> Sample:
-        resource = _resource(manifest["metadata"]["namespace"], manifest["metadata"]["name"])
-        is_rust = spec.flavour == "Rust"
+        group = TrackedGroup(
+            resource=_resource(manifest["metadata"]["namespace"], manifest["metadata"]["name"]),
+            scope=spec.scope,
+            name=spec.group_name,
+            is_rust=spec.flavour == "Rust",
+            publishes=publishes(spec),
+        )
 
         async def sample() -> Sample:
-            return await self._lag.sample(
-                cluster, resource, spec.scope, spec.group_name, is_rust=is_rust, publishes=publishes(spec)
-            )
+            return await self._lag.sample(cluster, group)
 
         try:
             return await sample()
         except NoSuchReaderGroupError:
-            if is_rust:
+            if group.is_rust:
                 raise
         async with self._controllers.use(cluster) as client:
             await _initialize(client, spec)

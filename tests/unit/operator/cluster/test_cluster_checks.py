@@ -51,7 +51,7 @@ def test_a_changed_number_of_containers() -> None:
     problem = checks.containers_problem(StreamClusterSpec(TIER2, 8), running)
     assert problem is not None
     assert problem.message == (
-        "spec.containers: the cluster has 16 containers, and their number cannot change: set it to 16"
+        "spec.containers: the cluster has 16 containers, and this number cannot change: set it to 16"
     )
 
 
@@ -155,9 +155,9 @@ def test_pods(found: dict[str, Any] | None, status: Status, reason: str, is_warn
 
 def test_pods_before_the_change_is_taken_note_of_do_not_count_as_changed() -> None:
     message = pods_condition("SegmentStoreReady", "segment store", workload(2, readyReplicas=2, updatedReplicas=2), 2)
-    assert message.message == "2 of 2 segment store pods are ready, the change begins."
+    assert message.message == "2 of 2 segment store pods are ready, the update is starting."
     later = pods_condition("SegmentStoreReady", "segment store", workload(readyReplicas=2, updatedReplicas=1), 2)
-    assert later.message == "2 of 2 segment store pods are ready, 1 are as the specification says."
+    assert later.message == "2 of 2 segment store pods are ready, 1 are up to date."
 
 
 def placed_on_a(status: str | None = None) -> dict[str, Any]:
@@ -176,7 +176,7 @@ def test_containers_placed() -> None:
     del manifest["status"]["containers"][1]
     partly = placed_condition(manifest, "workers that take containers: 1", None, Homes())
     assert (partly.reason, partly.is_warning) == ("ContainersWithoutWorker", True)
-    assert partly.message == "1 of 2 containers wait for a worker: workers that take containers: 1."
+    assert partly.message == "1 of 2 containers have no worker: workers that take containers: 1."
     none = placed_condition({"spec": {"containers": 2}}, "nothing yet", None, None)
     assert (none.reason, none.is_warning) == ("ContainersWithoutWorker", False)
     seen = watched_fields(manifest)
@@ -194,9 +194,9 @@ def test_containers_of_workers_that_are_gone_wait_for_one() -> None:
     reason = "workers that take containers: 0; gone: a"
     found = placed_condition(placed_on_a("True"), reason, None, Homes(lost=frozenset({0, 1})))
     assert (found.status, found.reason, found.is_warning) == (Status.FALSE, "ContainersWithoutWorker", True)
-    assert found.message == "2 of 2 containers wait for a worker: workers that take containers: 0; gone: a."
+    assert found.message == "2 of 2 containers have no worker: workers that take containers: 0; gone: a."
     one = placed_condition(placed_on_a("True"), reason, None, Homes(lost=frozenset({1})))
-    assert one.message.startswith("1 of 2 containers wait for a worker: ")
+    assert one.message.startswith("1 of 2 containers have no worker: ")
 
 
 @pytest.mark.parametrize("homes", [None, Homes(doubtful=frozenset({0, 1})), Homes(doubtful=frozenset({1}))])
@@ -218,7 +218,7 @@ def test_who_has_not_heard_of_the_workers_yet_leaves_it_as_it_was(
     if status is not Status.TRUE:
         doubtful = len(homes.doubtful) if homes else 2
         assert found.message == (
-            f"{doubtful} of 2 containers have a worker of which it is not known whether it lives: "
+            f"{doubtful} of 2 containers have a worker that is not confirmed alive: "
             "the placer has just started."
         )
 
@@ -232,7 +232,7 @@ def test_one_id_is_one_cluster_however_its_place_is_written() -> None:
     problem = checks.rival_problem(younger, StreamClusterSpec.parse(younger), [younger, older])
     assert problem is not None
     assert problem.reason == "ClusterIdShared"
-    assert problem.message.startswith("spec.adoptClusterId: 99999999-2222-4333-8444-555555555555 is StreamCluster ")
+    assert problem.message.startswith("spec.adoptClusterId: 99999999-2222-4333-8444-555555555555 is the id of StreamCluster ")
     assert checks.rival_problem(older, StreamClusterSpec.parse(older), [younger, older]) is None
 
 

@@ -78,8 +78,8 @@ def test_what_is_somebody_else_s_is_told_with_the_fix(found: dict[str, Any]) -> 
     assert problem is not None
     assert (problem.reason, problem.transient) == ("NameTaken", False)
     assert problem.message == (
-        "metadata.name: there is already, and not of this StreamCluster: ServiceAccount main-store: give the "
-        "StreamCluster another name, or remove what is in its way"
+        "metadata.name: objects with the names of its children already exist: ServiceAccount main-store: give the "
+        "StreamCluster another name, or delete these objects"
     )
 
 
@@ -99,4 +99,4 @@ def test_what_goes_by_itself_is_waited_for(found: dict[str, Any]) -> None:
     problem = name_conflict("main", UID, [(SERVICE_ACCOUNTS, found)])
     assert problem is not None
     assert (problem.reason, problem.transient) == ("NameTaken", True)
-    assert problem.message == "metadata.name: it waits for what is being deleted: ServiceAccount main-store"
+    assert problem.message == "metadata.name: waiting for objects that are being deleted: ServiceAccount main-store"

@@ -60,7 +60,7 @@ UNSCHEDULABLE = {
         (pod(**container(waiting("CrashLoopBackOff"))), "CrashLoopBackOff"),
         (pod(**container(KILLED)), "OOMKilled (exit code 137)"),
         (pod(**container({"terminated": {"exitCode": 1}})), "Error (exit code 1)"),
-        (pod(**container({"running": {}}, KILLED)), "it was started again after OOMKilled (exit code 137)"),
+        (pod(**container({"running": {}}, KILLED)), "restarted after OOMKilled (exit code 137)"),
         (pod(phase="Failed", reason="Evicted", message="The node was low on\nresource: memory. "),
          "Evicted (The node was low on resource: memory)"),
         (pod(initContainerStatuses=[{"name": "i", "state": waiting("ErrImagePull")}]), "ErrImagePull"),
@@ -92,10 +92,10 @@ def test_pods_that_end_and_whose_names_are_wanted_are_waited_for() -> None:
     pods = [leaving(f"main-store-{number}") for number in (1, 0, 2)]
     assert (
         terminating_pods(pods, ["main-store-0", "main-store-1"])
-        == "waits for pods that end: main-store-0, main-store-1"
+        == "waiting for terminating pods: main-store-0, main-store-1"
     )
     assert terminating_pods([*pods[:1], pod("main-store-0")], ["main-store-0", "main-store-1"]) == (
-        "waits for pods that end: main-store-1"
+        "waiting for terminating pods: main-store-1"
     )
     assert terminating_pods([pod("main-store-0")], ["main-store-0"]) == ""
     assert terminating_pods(pods, []) == "", "nobody is to come in their place"
@@ -115,7 +115,7 @@ def test_the_condition_tells_it_in_its_sentence() -> None:
     begun = pods_condition("SegmentStoreReady", "segment store", workload, 3, "pod p: ErrImagePull")
     assert begun.reason == "PodsChanging"
     assert begun.message == (
-        "1 of 3 segment store pods are ready, 2 are as the specification says: pod p: ErrImagePull."
+        "1 of 3 segment store pods are ready, 2 are up to date: pod p: ErrImagePull."
     )
 
 

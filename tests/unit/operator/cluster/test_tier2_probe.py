@@ -161,7 +161,7 @@ async def test_why_an_endpoint_is_not_reached_is_told_without_names_of_the_progr
         writer.write(b"SSH-2.0-hidden\r\n")
 
     async with serving(greet) as tier2:
-        assert await reason(tier2.endpoint) == "its answer is not HTTP, or breaks off"
+        assert await reason(tier2.endpoint) == "its response is not HTTP, or is incomplete"
     unresolved = await reason("http://nowhere.invalid:9000")
     assert "Http" not in unresolved
     assert "nowhere.invalid" not in unresolved, "the endpoint is named before"
