@@ -26,7 +26,7 @@ from tailrace.common.errors import StartError, TailraceError
 from tailrace.common.http import listen, serve_app
 from tailrace.common.logs import configure_logs
 from tailrace.common.real_ports import SystemClock, SystemEntropy
-from tailrace.common.task_groups import all_of, beside
+from tailrace.common.task_groups import run_all, running
 from tailrace_operator.cluster.names import MANAGED
 from tailrace_operator.cluster.placement import Placements
 from tailrace_operator.cluster.reconcile import StreamClusterReconciler
@@ -160,7 +160,7 @@ class Operator:
         self._health.trouble = self._rounds.trouble
         self._health.figures = self._figures
         try:
-            await all_of(watching.run(), self._rounds.run())
+            await run_all(watching.run(), self._rounds.run())
         finally:
             await self._placements.close()
 
@@ -248,7 +248,7 @@ async def _stand_by(settings: Settings, leadership: Leadership, known: dict[tupl
     objects = HttpObjects(settings.configuration(), settings.identity)
     standby = Standby(objects, settings.served)
     try:
-        async with beside(standby.run()):
+        async with running(standby.run()):
             await leadership.acquire()
         known.update(standby.detectors)
     finally:
@@ -273,7 +273,7 @@ async def _lead(
 ) -> None:
     operator = Operator(settings, health, known)
     try:
-        await _unless_stopped(all_of(leadership.keep(), operator.run()), stop)
+        await _unless_stopped(run_all(leadership.keep(), operator.run()), stop)
     finally:
         await operator.close()
 

@@ -15,7 +15,7 @@ import structlog
 
 from tailrace.common import limits
 from tailrace.common.errors import DeadlineError, NotFoundError, UnavailableError, WriteConflictError
-from tailrace.common.task_groups import first_of
+from tailrace.common.task_groups import run_until_first
 from tailrace_operator.kube.leader_election import LEASE_NAME, Leadership, LeadershipLostError
 from tailrace_operator.kube.objects import DEPLOYMENTS, READER_GROUPS, STREAM_CLUSTERS, STREAMS
 from tailrace_operator.uninstall.finalizer_release import Releasing
@@ -145,7 +145,7 @@ class Uninstalling:
         self._doing = f"Lease {LEASE_NAME} is held by an operator that still runs, this one or another"
         await leadership.acquire()
         try:
-            count: int = await first_of(releasing.until_clean(), leadership.keep())
+            count: int = await run_until_first(releasing.until_clean(), leadership.keep())
             return count
         finally:
             self._doing = releasing.state

@@ -85,7 +85,7 @@ async def test_a_worker_that_stands_still_acknowledges_nothing_afterwards(pods: 
             gap_s = writers.longest_gap_s(stopped_at_s)
             print(f"SIGSTOP of a worker: {gap_s:.2f} s without an acknowledgement")
             assert gap_s < pace.bound_s(CRASH_GAP_MAX_S + LAPSE_S)
-            assert "stands still" in pod.log_events("worker_killed")[0]["reason"]
+            assert "no heartbeat" in pod.log_events("worker_killed")[0]["reason"]
             await pod.wait_ready()
             await pods.settle()
         await writers.check(client)
