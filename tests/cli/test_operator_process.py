@@ -404,7 +404,8 @@ async def test_names_that_others_have_are_left_to_them(operators: Operators, sto
     server.make(STREAM_CLUSTERS, stream_cluster(store))
     message = await operators.until_condition("Accepted", "False", "NameTaken")
     assert operators.condition("Ready")[:2] == ("False", "NameTaken")
-    for named in ("ServiceAccount main-store", "Role main-controller", "ConfigMap main", "another name", "delete these"):
+    objects = ("ServiceAccount main-store", "Role main-controller", "ConfigMap main")
+    for named in (*objects, "another name", "delete these"):
         assert named in message, message
     looks = server.requests.count(workload := f"GET /apis/apps/v1/namespaces/{NAMESPACE}/statefulsets/main-store")
     await until(lambda: server.requests.count(workload) >= looks + 3)

@@ -161,7 +161,8 @@ async def test_killed_while_full(server: Server, disk: SmallDisk) -> None:
         await course.stalled()
         await course.abandon()
     await server.kill()
-    with pytest.raises(StartFailedError, match=r"^exit code 1: tailrace: Tier 2 .* does not work: .* No space left on"):
+    refusal = r"^exit code 1: tailrace: Tier 2 .* is not available: .* No space left on"
+    with pytest.raises(StartFailedError, match=refusal):
         await server.start()
     disk.make_room()
     await server.start()

@@ -183,7 +183,7 @@ async def test_wrong_settings_are_named_at_start(minio: MinioProcess, server: Se
     """One line with the bucket, the endpoint and what is wrong with them."""
     bucket, endpoint = bucket_of(server), minio.endpoint
     nowhere = f"http://127.0.0.1:{free_ports(1)[0]}"
-    place = f"Tier 2 s3://{bucket}/p at {endpoint} does not work: "
+    place = f"Tier 2 s3://{bucket}/p at {endpoint} is not available: "
     cases = [
         (f"s3://{bucket}/p", endpoint, {"AWS_SECRET_ACCESS_KEY": "wrong"}, place, "SignatureDoesNotMatch"),
         (f"s3://{bucket}/p", endpoint, {"AWS_ACCESS_KEY_ID": "nobody"}, place, "InvalidAccessKeyId"),
@@ -192,7 +192,7 @@ async def test_wrong_settings_are_named_at_start(minio: MinioProcess, server: Se
             f"s3://{bucket}/p",
             nowhere,
             {},
-            f"Tier 2 s3://{bucket}/p at {nowhere} does not work: ",
+            f"Tier 2 s3://{bucket}/p at {nowhere} is not available: ",
             "error sending request",
         ),
         ("ftp://somewhere", endpoint, {}, "Tier 2 'ftp://somewhere' is neither file:///folder nor s3://", ""),

@@ -9,7 +9,8 @@ import pytest
 
 from sim import SimWorld
 from sim.owners import CLUSTER, OwnerFleet
-from tailrace.cluster.endpoint_follower import follow_endpoints
+from tailrace.cluster.endpoint_follower import EndpointFollower
+from tailrace.cluster.endpoints import EndpointMap
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS
 from tailrace.cluster.leases import container_lease_name
 
@@ -275,7 +276,8 @@ def test_another_placer_takes_over_and_nothing_moves() -> None:
 def test_controllers_send_clients_to_the_owners() -> None:
     async def scenario(fleet: OwnerFleet) -> None:
         process = fleet.world.process("controller")
-        follower = await follow_endpoints(fleet.world.kubernetes.attach(process), CLUSTER)
+        api = fleet.world.kubernetes.attach(process)
+        follower = EndpointFollower(api, CLUSTER, EndpointMap(fleet.containers))
         process.spawn(follower.run())
         fleet.world.kubernetes.dead_watch_chance = 1.0
         for name in ("w0", "w1"):

@@ -379,7 +379,7 @@ class ModelContainer:
             self._segment(segment)
         data = bytes(model.data[offset : min(offset + max_length, model.length)])
         at_tail = offset + len(data) >= model.length
-        return ReadResult(offset, [data] if data else [], len(data), at_tail, at_tail and model.sealed, lambda: None)
+        return ReadResult(offset, [data] if data else [], len(data), at_tail, at_tail and model.sealed)
 
     async def read_exact(self, segment: str, offset: int, length: int) -> bytes:
         model = self._segment(segment)

@@ -26,7 +26,7 @@ from tailrace.common.errors import StartError, TailraceError
 from tailrace.common.http import listen, serve_app
 from tailrace.common.logs import configure_logs
 from tailrace.common.real_ports import SystemClock, SystemEntropy
-from tailrace.common.task_groups import all_of, beside
+from tailrace.common.task_groups import run_all, running
 from tailrace_operator.cluster.names import MANAGED
 from tailrace_operator.cluster.placement import Placements
 from tailrace_operator.cluster.reconcile import StreamClusterReconciler
@@ -160,7 +160,7 @@ class Operator:
         self._health.liveness_problem = self._loop.liveness_problem
         self._health.metric_values = self._metric_values
         try:
-            await all_of(watching.run(), self._loop.run())
+            await run_all(watching.run(), self._loop.run())
         finally:
             await self._placements.close()
 
@@ -250,7 +250,7 @@ async def _run_as_standby(
     objects = HttpObjects(settings.configuration(), settings.identity)
     standby = Standby(objects, settings.served)
     try:
-        async with beside(standby.run()):
+        async with running(standby.run()):
             await leadership.acquire()
         detectors.update(standby.detectors)
     finally:
@@ -275,7 +275,7 @@ async def _run_as_leader(
 ) -> None:
     operator = Operator(settings, health, detectors)
     try:
-        await _unless_stopped(all_of(leadership.keep(), operator.run()), stop)
+        await _unless_stopped(run_all(leadership.keep(), operator.run()), stop)
     finally:
         await operator.close()
 

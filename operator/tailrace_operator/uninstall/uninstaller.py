@@ -15,7 +15,7 @@ import structlog
 
 from tailrace.common import limits
 from tailrace.common.errors import DeadlineError, NotFoundError, UnavailableError, WriteConflictError
-from tailrace.common.task_groups import first_of
+from tailrace.common.task_groups import run_until_first
 from tailrace_operator.kube.leader_election import LEASE_NAME, LeaderElection, LeadershipLostError
 from tailrace_operator.kube.objects import DEPLOYMENTS, READER_GROUPS, STREAM_CLUSTERS, STREAMS
 from tailrace_operator.uninstall.finalizer_release import FinalizerRelease
@@ -148,7 +148,7 @@ class Uninstaller:
         self._doing = f"waiting for Lease {LEASE_NAME}, which a running operator holds"
         await leadership.acquire()
         try:
-            count: int = await first_of(release.run_until_done(), leadership.keep())
+            count: int = await run_until_first(release.run_until_done(), leadership.keep())
             return count
         finally:
             self._doing = release.state

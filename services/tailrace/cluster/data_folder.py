@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from tailrace.common import limits
+from tailrace.common.durable_folder import sync_folder
 from tailrace.common.errors import OverloadedError, StartError
 from tailrace.common.ports import Entropy, new_uuid
 
@@ -85,7 +86,7 @@ def _epochs_locked(data: Path, container_id: int) -> Iterator[None]:
     try:
         if not file.parent.exists():
             file.parent.mkdir(exist_ok=True)
-            _sync_folder(data)
+            sync_folder(data)
         lock = os.open(file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise StartError(f"epoch file {file} cannot be written: {error.strerror}") from error
@@ -218,7 +219,7 @@ def _manifest(path: Path, containers: int, tier2: str, log: LogKind | None, entr
 def write_manifest(path: Path, manifest: Manifest) -> None:
     """Make a folder a data folder, durably. Raises StartError: it cannot be written."""
     # The folder itself may be new: its own entry must survive a power cut too.
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
     try:
         _write_synced(path / _MANIFEST, _encode_manifest(manifest))
     except OSError as error:
@@ -264,12 +265,4 @@ def _write_synced(file: Path, text: str) -> None:
         stream.flush()
         os.fsync(stream.fileno())
     temporary.replace(file)
-    _sync_folder(file.parent)
-
-
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(file.parent)

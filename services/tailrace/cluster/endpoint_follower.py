@@ -6,30 +6,16 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from tailrace.cluster.cluster_map import read_map
-from tailrace.cluster.endpoints import EndpointMap
-from tailrace.cluster.kubernetes import STREAM_CLUSTERS, KubernetesApi
 from tailrace.cluster.map_reader import MapReader
 
 if TYPE_CHECKING:
     from typing import NoReturn
 
     from tailrace.cluster.cluster_map import ClusterMap
+    from tailrace.cluster.endpoints import EndpointMap
+    from tailrace.cluster.kubernetes import KubernetesApi
 
 _logger = structlog.get_logger()
-
-
-async def follow_endpoints(api: KubernetesApi, cluster: str) -> EndpointFollower:
-    """The endpoints as the map has them now.
-
-    Raises:
-        NotFoundError: there is no such cluster. BadRequestError: it does not say how many containers it has.
-        UnavailableError.
-    """
-    cluster_map = read_map(await api.get(STREAM_CLUSTERS, cluster))
-    follower = EndpointFollower(api, cluster, EndpointMap(cluster_map.container_count))
-    follower.follow(cluster_map)
-    return follower
 
 
 class EndpointFollower:

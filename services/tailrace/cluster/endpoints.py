@@ -67,10 +67,6 @@ class EndpointMap:
             raise ValueError(f"container {container_id} of {self._container_count}")
         self._endpoints[container_id] = endpoints
 
-    def withdraw(self, container_id: int) -> None:
-        """Forget where a container was reached."""
-        self._endpoints.pop(container_id, None)
-
     def endpoint_of(self, segment_name: str, kind: ListenerKind = ListenerKind.INTERNAL) -> tuple[str, int]:
         """(host, port) of the worker that owns the segment's container.
 
@@ -83,9 +79,3 @@ class EndpointMap:
             raise UnavailableError(f"container {container_id} of segment {segment_name} has no owner now")
         endpoint = endpoints.of_kind(kind)
         return endpoint.host, endpoint.port
-
-
-def single_endpoint_map(container_count: int, endpoint: Endpoint, external: Endpoint | None = None) -> EndpointMap:
-    """The map of a process that serves every container at one address (standalone)."""
-    both = ContainerEndpoints(endpoint, external)
-    return EndpointMap(container_count, dict.fromkeys(range(container_count), both))

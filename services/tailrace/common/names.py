@@ -97,11 +97,6 @@ def is_transient_segment(name: str) -> bool:
     return "#transient." in name
 
 
-def is_transaction_segment(name: str) -> bool:
-    """Whether the name is one that `transaction_segment_name` makes."""
-    return "#transaction." in name
-
-
 @dataclass(frozen=True, slots=True)
 class SegmentName:
     """A parsed segment name."""

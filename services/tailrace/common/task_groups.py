@@ -1,7 +1,7 @@
-"""Several pieces of work at a time, all of which end when one fails or when the caller is cancelled.
+"""Groups of tasks that all end when one fails or when the caller is cancelled.
 
-Not a TaskGroup: Python 3.11's leaves its caller marked as cancelled after a failure, and forgets a cancellation that
-comes while it waits for its tasks; a command that was interrupted would go on.
+Not asyncio.TaskGroup: in Python 3.11 it leaves its caller marked as cancelled after a failure, and loses a cancellation
+that comes while it waits for its tasks, so that an interrupted command would continue.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 
-async def all_of(*work: Coroutine[Any, Any, Any]) -> list[Any]:
-    """Results of all, in order. The first failure cancels the others and is raised when they have ended, too."""
+async def run_all(*work: Coroutine[Any, Any, Any]) -> list[Any]:
+    """Return the results of all, in order. The first failure cancels the others and is raised after they have ended."""
     tasks = [asyncio.ensure_future(one) for one in work]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -26,8 +26,8 @@ async def all_of(*work: Coroutine[Any, Any, Any]) -> list[Any]:
     return [task.result() for task in tasks]
 
 
-async def first_of(*work: Coroutine[Any, Any, Any]) -> Any:
-    """The result of the first that ends, or its failure; the others are cancelled, and have ended then."""
+async def run_until_first(*work: Coroutine[Any, Any, Any]) -> Any:
+    """Return the result of the first that ends, or raise its failure. The others are cancelled and have ended then."""
     tasks = [asyncio.ensure_future(one) for one in work]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -38,8 +38,8 @@ async def first_of(*work: Coroutine[Any, Any, Any]) -> Any:
 
 
 @asynccontextmanager
-async def beside(work: Coroutine[Any, Any, Any]) -> AsyncIterator[None]:
-    """Something that goes on while the block runs, and is cancelled at its end; raises what it failed with."""
+async def running(work: Coroutine[Any, Any, Any]) -> AsyncIterator[None]:
+    """Run work in the background while the block runs, then cancel it. Raises the failure of the work."""
     task = asyncio.ensure_future(work)
     try:
         yield
@@ -50,7 +50,7 @@ async def beside(work: Coroutine[Any, Any, Any]) -> AsyncIterator[None]:
 
 
 async def _end(tasks: Sequence[asyncio.Future[Any]]) -> None:
-    """Cancel what still runs and wait for it; what fails meanwhile is not what the caller has to hear of."""
+    """Cancel what still runs and wait for it. Failures during the cancellation are dropped."""
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)

@@ -61,5 +61,5 @@ class SequencedLog:
 
     @property
     def unsynced_bytes(self) -> int:
-        """Payload bytes that were appended and are not durable yet; the caller keeps them bounded."""
+        """Return the payload bytes that are appended and not durable yet. The simulator checks their bound."""
         return self._unsynced_bytes

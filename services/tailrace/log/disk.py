@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol, TypeAlias, TypeVar
 
 from tailrace.common import limits
+from tailrace.common.durable_folder import sync_folder
 from tailrace.common.errors import DiskFullError, StartError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -172,7 +173,7 @@ class RealDisk:
         for path in reversed(missing):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(path, 0o750)
-            _sync_directory(os.path.dirname(path))
+            sync_folder(os.path.dirname(path))
 
     def rename(self, source: str, target: str) -> None:
         """See Disk.rename."""
@@ -184,7 +185,7 @@ class RealDisk:
 
     async def sync_directory(self, directory: str) -> None:
         """See Disk.sync_directory."""
-        await self.timed_sync(lambda: _sync_directory(directory))
+        await self.timed_sync(lambda: sync_folder(directory))
 
     def lock(self, directory: str) -> RealLock:
         """See Disk.lock."""
@@ -311,11 +312,3 @@ class RealFile:
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
-
-
-def _sync_directory(directory: str) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,16 +1,11 @@
-"""``tailrace controller``: one of several controllers of a cluster on Kubernetes (design §1, §10, ADR 0013)."""
+"""``tailrace controller``: one controller of a cluster on Kubernetes (design §1, §10, ADR 0013)."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 from dataclasses import dataclass
 from typing import Any
-
-import structlog
-from fastapi import FastAPI
-from fastapi.responses import JSONResponse
 
 from tailrace.client.connections.pool import ConnectionPool
 from tailrace.client.connections.segments import SegmentClient
@@ -26,8 +21,7 @@ from tailrace.controller.app import Controller
 from tailrace.controller.grpc.server import ControllerServer
 from tailrace.controller.metadata.metadata_store import TableMetadataStore
 from tailrace.controller.rest.app import create_app
-
-_logger = structlog.get_logger()
+from tailrace.processes.pod import Readiness, add_health, run_pod, start_or_close
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +39,7 @@ class ControllerPodOptions:
 
 
 class ControllerPod:
-    """A running controller; it serves as soon as it listens, and is ready once its tables can be reached."""
+    """A running controller. It serves as soon as it listens, and is ready once it reaches its tables."""
 
     def __init__(self, options: ControllerPodOptions) -> None:
         self.options = options
@@ -58,14 +52,10 @@ class ControllerPod:
 
     async def start(self) -> None:
         """Listen, follow the map, and begin to look for the tables. Raises StartError."""
-        try:
-            await self._start()
-        except BaseException:
-            await self.close()
-            raise
+        await start_or_close(self._start, self._stack)
 
     async def _start(self) -> None:
-        # Here, not above: other commands need no client of Kubernetes.
+        # Imported here: other commands do not need the Kubernetes client.
         from tailrace.cluster.kubernetes_api import from_kubeconfig, in_cluster
 
         options = self.options
@@ -96,35 +86,33 @@ class ControllerPod:
         self._stack.push_async_callback(server.close)
         await server.start()
         app = create_app(self._controller)
-        self._add_health(app)
+        add_health(app, self._readiness)
         listener = listen("rest", options.bind, options.rest_port)
         self._stack.callback(listener.close)
         await self._stack.enter_async_context(serve_app(app, listener, allowed.http))
         self._controller.start_when_possible()
 
-    def _add_health(self, app: FastAPI) -> None:
-        @app.get("/healthz")
-        async def live() -> dict[str, Any]:
-            return {"live": True}
+    def _readiness(self) -> Readiness:
+        ready = self._controller.ready and not self._leaving
+        return Readiness(ready, [] if ready else [self._why_not_ready()], {})
 
-        @app.get("/readyz")
-        async def ready() -> JSONResponse:
-            is_ready = self._controller.ready and not self._leaving
-            reasons = [] if is_ready else [self._why_not()]
-            return JSONResponse({"ready": is_ready, "reasons": reasons}, status_code=200 if is_ready else 503)
-
-    def _why_not(self) -> str:
+    def _why_not_ready(self) -> str:
         if self._leaving:
-            return "the controller ends"
-        return self._follower.trouble or self._controller.trouble or "the controller's tables are looked for"
+            return "the controller is shutting down"
+        return self._follower.trouble or self._controller.trouble or "the controller has not reached its tables yet"
+
+    async def wait_ended(self) -> str:
+        """Never return: a controller retries all that fails."""
+        await asyncio.Event().wait()
+        return ""
 
     async def leave(self) -> None:
-        """Be ready no more, and answer until nobody is sent here."""
+        """Become not ready, and answer until Kubernetes sends no more clients here."""
         self._leaving = True
         await asyncio.sleep(limits.CONTROLLER_LINGER_S)
 
     async def close(self) -> None:
-        """Stop serving; workflows under way are taken up by other controllers."""
+        """Stop serving. Other controllers continue the workflows."""
         await self._stack.aclose()
 
 
@@ -135,15 +123,5 @@ async def _cancel(task: asyncio.Task[Any]) -> None:
 
 async def run(options: ControllerPodOptions) -> None:
     """Serve until SIGINT or SIGTERM. Raises StartError."""
-    pod = ControllerPod(options)
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await pod.start()
-    try:
-        _logger.info("serving", cluster=options.cluster, advertise=options.advertise)
-        await stop.wait()
-        _logger.info("leaving")
-        await pod.leave()
-    finally:
-        await pod.close()
+    name = f"controller {options.advertise}"
+    await run_pod(ControllerPod(options), name, {"cluster": options.cluster, "advertise": options.advertise})

@@ -1,8 +1,7 @@
 """``tailrace segmentstore``: the main process of a segment store pod (design §1, ADR 0013).
 
-It binds a port per worker and runs a process for each, answers for those that are away, and tells Kubernetes how it
-goes. It holds no data and talks neither to Kubernetes nor to the object store: what a worker cannot do is the worker's
-to say, and is shown on ``/readyz``.
+It binds a port per worker, runs a process for each, and replies WrongHost for workers that do not run. It holds no
+data and talks neither to Kubernetes nor to the object store. ``/readyz`` shows what the workers report.
 """
 
 from __future__ import annotations
@@ -11,13 +10,12 @@ import asyncio
 import contextlib
 import ipaddress
 import os
-import signal
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
-from fastapi import Request  # not for type checkers alone: FastAPI reads annotations
+from fastapi import Request  # at run time: FastAPI reads annotations
 from fastapi.responses import JSONResponse, Response
 
 from tailrace.common import limits
@@ -26,6 +24,7 @@ from tailrace.common.errors import StartError
 from tailrace.common.http import listen, serve_app
 from tailrace.common.open_files import connection_limits, raise_open_files
 from tailrace.common.real_ports import SystemClock, SystemEntropy
+from tailrace.processes.pod import Readiness, add_health, run_pod, start_or_close
 from tailrace.processes.standalone import check_s3_endpoint
 from tailrace.processes.workers import WorkerPlace, WorkerProcess, WorkerProcesses
 from tailrace.processes.workers_admin import Workers, create_app, describe
@@ -63,11 +62,11 @@ class StorePodOptions:
 
     @property
     def names(self) -> list[str]:
-        """The workers' names."""
+        """Return the workers' names."""
         return [f"{self.pod}-{number}" for number in range(self.workers)]
 
     def specs(self, budgets: PodBudgets) -> list[ClusterStoreSpec]:
-        """What each worker is told."""
+        """Return the specification of each worker."""
         names = self.names
         return [
             ClusterStoreSpec(
@@ -91,7 +90,7 @@ class StorePodOptions:
 
 
 class StorePod:
-    """A running pod: `start`, then `wait` until it is to end, `leave` to hand everything over, `close`."""
+    """A running segment store pod; `run_pod` drives it."""
 
     def __init__(self, options: StorePodOptions) -> None:
         self.options = options
@@ -101,12 +100,8 @@ class StorePod:
         self._leaving = False
 
     async def start(self) -> None:
-        """Listen, and begin to run the workers; whether they come up is told by ``/readyz``. Raises StartError."""
-        try:
-            await self._start()
-        except BaseException:
-            await self.close()
-            raise
+        """Listen, and begin to run the workers; ``/readyz`` shows whether they come up. Raises StartError."""
+        await start_or_close(self._start, self._stack)
 
     async def _start(self) -> None:
         options = self.options
@@ -122,8 +117,8 @@ class StorePod:
         self._stack.push_async_callback(self._workers.close)
         asked = Workers(self._workers.workers)
         app = create_app(asked, options.containers, asked.owner_of)
-        refuse_orders_from_elsewhere(app)
-        self._add_health(app)
+        refuse_remote_writes(app)
+        add_health(app, self._readiness)
         await self._stack.enter_async_context(serve_app(app, admin, allowed.http))
         self._workers.begin()
 
@@ -132,25 +127,16 @@ class StorePod:
         self._stack.callback(listener.close)
         return listener
 
-    def _add_health(self, app: FastAPI) -> None:
-        @app.get("/healthz")
-        async def live() -> dict[str, Any]:
-            return {"live": True}
+    def _readiness(self) -> Readiness:
+        workers = self._workers.workers
+        return Readiness(
+            ready=not self._leaving and all(worker.state == "following" for worker in workers),
+            reasons=[reason for worker in workers if (reason := trouble_of(worker, self.options.names))],
+            details={"leaving": self._leaving, "workers": [describe(worker) for worker in workers]},
+        )
 
-        @app.get("/readyz")
-        async def ready() -> JSONResponse:
-            workers = self._workers.workers
-            is_ready = not self._leaving and all(worker.state == "following" for worker in workers)
-            content = {
-                "ready": is_ready,
-                "leaving": self._leaving,
-                "reasons": [reason for worker in workers if (reason := trouble_of(worker, self.options.names))],
-                "workers": [describe(worker) for worker in workers],
-            }
-            return JSONResponse(content, status_code=200 if is_ready else 503)
-
-    async def wait_superseded(self) -> str:
-        """Return when another process has the name of one of the workers; says which."""
+    async def wait_ended(self) -> str:
+        """Return the reason when a worker does not restart, because another process has its name."""
         over = [asyncio.ensure_future(worker.over.wait()) for worker in self._workers.workers]
         try:
             await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
@@ -171,20 +157,20 @@ class StorePod:
 
 
 def trouble_of(worker: WorkerProcess, names: Sequence[str]) -> str:
-    """Why a worker does not follow the map, or which containers of one that does are not open; empty: all is well."""
+    """Return why a worker does not follow the map, or which of its containers are not open; empty when all is well."""
     if worker.state == "following" and not worker.reason:
         return ""
-    return f"{names[worker.number]}: {worker.reason or 'it does not follow the container map yet'}"
+    return f"{names[worker.number]}: {worker.reason or 'does not follow the container map yet'}"
 
 
-def refuse_orders_from_elsewhere(app: FastAPI) -> None:
-    """Let only who is in the pod (``kubectl port-forward`` is) do more than look: the port asks nobody who they are."""
+def refuse_remote_writes(app: FastAPI) -> None:
+    """Reject writes from outside the pod, because the port is unauthenticated. ``kubectl port-forward`` is inside."""
 
     @app.middleware("http")
-    async def check(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
+    async def check(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
         if request.method not in ("GET", "HEAD") and not _is_here(request):
-            return JSONResponse({"error": "orders are taken from within the pod only"}, status_code=403)
-        return await go_on(request)
+            return JSONResponse({"error": "writes are accepted from within the pod only"}, status_code=403)
+        return await proceed(request)
 
 
 def _is_here(request: Request) -> bool:
@@ -195,7 +181,7 @@ def _is_here(request: Request) -> bool:
 
 
 def checked_budgets(options: StorePodOptions) -> PodBudgets:
-    """The pod's budgets, after everything that can be seen from here was checked. Raises StartError."""
+    """Check the options and return the pod's budgets. Raises StartError."""
     try:
         uuid.UUID(options.cluster_id)
     except ValueError as error:
@@ -211,29 +197,6 @@ def checked_budgets(options: StorePodOptions) -> PodBudgets:
 async def run(options: StorePodOptions) -> None:
     """Serve until SIGINT or SIGTERM, then hand over. Raises StartError: it cannot start, or was superseded."""
     pod = StorePod(options)
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
     _logger.info("budgets", **{name.replace(",", "").replace(" ", "_"): size for name, size in pod.budgets.lines()})
-    await pod.start()
-    try:
-        _logger.info("serving", pod=options.pod, workers=options.names, advertise=options.advertise)
-        stopping = loop.create_task(_wait(stop))
-        superseded = loop.create_task(pod.wait_superseded())
-        await asyncio.wait((stopping, superseded), return_when=asyncio.FIRST_COMPLETED)
-        was_superseded = superseded.done()
-        for task in (stopping, superseded):
-            task.cancel()
-        await asyncio.wait((stopping, superseded))
-        if was_superseded:
-            raise StartError(f"pod {options.pod} ends: {superseded.result()}")
-        _logger.info("leaving", pod=options.pod)
-        await pod.leave()
-        _logger.info("left", pod=options.pod)
-    finally:
-        await pod.close()
-
-
-async def _wait(event: asyncio.Event) -> None:
-    await event.wait()
+    serving = {"pod": options.pod, "workers": options.names, "advertise": options.advertise}
+    await run_pod(pod, f"pod {options.pod}", serving)

@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
-import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -29,6 +28,7 @@ from tailrace.controller.app import Controller
 from tailrace.controller.grpc.server import ControllerServer
 from tailrace.controller.metadata.metadata_store import TableMetadataStore
 from tailrace.controller.rest.app import create_app as create_rest_app
+from tailrace.processes.pod import start_or_close, stop_on_signals
 from tailrace.segmentstore.worker.admin import create_app as create_admin_app
 from tailrace.segmentstore.worker.folder_service import StoreService, StoreSpec
 
@@ -49,7 +49,7 @@ _S3_CREDENTIALS: Final = (
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
-"""Any of these tells the S3 client where its credentials are."""
+"""Any of these gives the S3 client its credentials."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +61,19 @@ class StandaloneOptions:
     """URL of Tier 2; empty: a folder in `data`."""
     s3_endpoint: str | None = None
     log: LogKind | None = None
-    """Where the logs are: files of the folder, or objects of Tier 2. None: as the folder has, files for a new one."""
+    """Where the logs are: files of the folder, or objects of Tier 2. None: what the folder has; files for a new one."""
     bind: str = "127.0.0.1"
     advertise: str = ""
-    """Host that clients are told to connect to; empty: `bind`."""
+    """Host that clients connect to; empty: `bind`."""
     controller_port: int = 9090
     rest_port: int = 9091
     store_port: int = 12345
     admin_port: int = 6061
     cache_bytes: int = limits.CACHE_DEFAULT_BYTES
     containers: int = 0
-    """0: as the folder has, or the default for a new one."""
+    """0: what the folder has; the default for a new one."""
     workers: int = 1
-    """More than one: worker processes, each with its own port (`store_port` and the following ones) and containers."""
+    """More than one: worker processes, each with a port of its own (from `store_port` on) and its own containers."""
     ready_file: Path | None = None
 
 
@@ -91,18 +91,14 @@ class Standalone:
         """Open the folder, recover, listen.
 
         Raises:
-            StartError: says in one line what is wrong.
+            StartError: its text says in one line what is wrong.
         """
-        try:
-            await self._start()
-        except BaseException:
-            await self._stack.aclose()
-            raise
+        await start_or_close(self._start, self._stack)
 
     async def _start(self) -> None:
         options = self.options
         if options.bind in ("0.0.0.0", "::") and not options.advertise:
-            raise StartError(f"--bind {options.bind} is every address: say which one clients use with --advertise HOST")
+            raise StartError(f"--bind {options.bind} is every address: set the one of clients with --advertise HOST")
         self._connections = connection_limits(raise_open_files())
         check_s3_endpoint(options.tier2, options.s3_endpoint, os.environ)
         entropy = SystemEntropy()
@@ -141,14 +137,14 @@ class Standalone:
         tier2 = options.tier2 or f"file://{(options.data / 'tier2').absolute()}"
         return [
             StoreSpec(
-                str(options.data.absolute()),
-                tier2,
-                options.s3_endpoint,
-                manifest.cluster_id,
-                manifest.containers,
-                tuple(range(number, manifest.containers, workers)),
-                options.cache_bytes // workers,
-                manifest.log,
+                data=str(options.data.absolute()),
+                tier2=tier2,
+                s3_endpoint=options.s3_endpoint,
+                cluster_id=manifest.cluster_id,
+                container_count=manifest.containers,
+                owned=tuple(range(number, manifest.containers, workers)),
+                cache_bytes=options.cache_bytes // workers,
+                log=manifest.log,
             )
             for number in range(workers)
         ]
@@ -159,7 +155,7 @@ class Standalone:
         return listener
 
     async def _listen_store(self, port: int, workers: int) -> socket.socket:
-        """A worker's port: a worker whose parent was killed has it for a moment yet, and then ends by itself."""
+        """Bind a worker's port. Wait for it: a worker whose parent was killed holds it until it ends by itself."""
         loop = asyncio.get_running_loop()
         ends_at_s = loop.time() + (limits.WORKER_PORT_TIMEOUT_S if workers > 1 else 0)
         while True:
@@ -171,7 +167,7 @@ class Standalone:
             await asyncio.sleep(limits.WORKER_PORT_POLL_S)
 
     async def _start_in_process(self, spec: StoreSpec, listener: socket.socket) -> list[int]:
-        """Returns the containers that could not be recovered."""
+        """Serve from this process; return the containers that could not be recovered."""
         service = StoreService(spec, SystemClock(), SystemEntropy(), self._connections.store)
         self._stack.push_async_callback(service.close)
         await service.start()
@@ -180,7 +176,7 @@ class Standalone:
         return [status.container_id for status in service.worker.status() if status.state != "running"]
 
     async def _start_processes(self, specs: list[StoreSpec], listeners: list[socket.socket]) -> list[int]:
-        """Returns the containers that could not be recovered."""
+        """Serve from worker processes; return the containers that could not be recovered."""
         from tailrace.processes.workers import WorkerPlace, WorkerProcesses
         from tailrace.processes.workers_admin import Workers, create_app
 
@@ -246,16 +242,16 @@ class Standalone:
         self.addresses[name] = f"http://{self._advertised}:{listener.getsockname()[1]}"
 
     async def close(self) -> None:
-        """Stop serving; what was acknowledged is on disk already."""
+        """Stop serving. All acknowledged data is on disk already."""
         await self._stack.aclose()
 
 
 def check_s3_endpoint(tier2: str, endpoint: str | None, environment: Mapping[str, str]) -> None:
-    """Raise StartError for an endpoint that could not work: the S3 client would look for credentials in odd places."""
+    """Raise StartError for an endpoint without credentials: the S3 client would search for them elsewhere."""
     if endpoint is None:
         return
     if not tier2 or tier2.startswith("file:"):
-        raise StartError("--s3-endpoint goes with --tier2 s3://BUCKET/PREFIX")
+        raise StartError("--s3-endpoint needs --tier2 s3://BUCKET/PREFIX")
     if not endpoint.startswith(("http://", "https://")):
         raise StartError(f"--s3-endpoint {endpoint!r} is not of the form http://HOST:PORT")
     if not any(environment.get(name) for name in _S3_CREDENTIALS):
@@ -263,24 +259,16 @@ def check_s3_endpoint(tier2: str, endpoint: str | None, environment: Mapping[str
 
 
 def write_ready_file(file: Path, addresses: dict[str, Any]) -> None:
-    """Tell whoever waits where the server listens; the file appears whole."""
+    """Write the server's addresses to a file, for programs that wait for them; the file appears whole."""
     temporary = file.with_name(file.name + ".part")
     temporary.write_text(json.dumps(addresses))
     temporary.replace(file)
 
 
-@dataclass(slots=True)
-class _Stop:
-    event: asyncio.Event = field(default_factory=asyncio.Event)
-
-
 async def run(options: StandaloneOptions) -> None:
     """Serve until SIGINT or SIGTERM. Raises StartError."""
     server = Standalone(options)
-    stop = _Stop()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.event.set)
+    stop = stop_on_signals()
     await server.start()
     try:
         assert server.budgets is not None
@@ -290,7 +278,7 @@ async def run(options: StandaloneOptions) -> None:
         if options.ready_file is not None:
             write_ready_file(options.ready_file, server.addresses)
         _logger.info("serving", **server.addresses)
-        await stop.event.wait()
+        await stop.wait()
         _logger.info("stopping")
     finally:
         await server.close()

@@ -1,8 +1,8 @@
-"""When a worker's process is given up although it has not ended; pure (design §9).
+"""Decides when to kill a worker process that has not ended; pure (design §9).
 
-A process that stands still, or whose loop hangs, keeps the connections of its clients, which wait for it for their
-whole patience although its containers have moved. Ending it closes them. Both rules are later than the lapse of its
-Lease, so nobody loses what the worker would have kept.
+A stopped process, or one with a blocked event loop, keeps the connections of its clients. They wait until their timeout
+although the containers have moved; killing the process closes the connections. Both rules apply later than the lapse of
+the worker's Lease, so the worker loses no container through them.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ from tailrace.common import limits
 
 
 class WorkerWatchdog:
-    """Watches one process by its beats; times are seconds of the watcher's own monotonic clock."""
+    """Watches one process by its heartbeats; times are seconds of the watching process's monotonic clock."""
 
     def __init__(self) -> None:
         self._beats = -1
-        self._heard_s: float | None = None
-        self._beaten_s = 0.0
-        self._looked_s: float | None = None
+        self._reported_s: float | None = None
+        self._beat_s = 0.0
+        self._checked_s: float | None = None
 
-    def heard(self, beats: int, now_s: float) -> None:
-        """A beat came, with the count of the loop's beats."""
-        self._heard_s = now_s
+    def reported(self, beats: int, now_s: float) -> None:
+        """Record a heartbeat report with the count of the event loop's heartbeats."""
+        self._reported_s = now_s
         if beats != self._beats:
-            self._beats, self._beaten_s = beats, now_s
+            self._beats, self._beat_s = beats, now_s
 
-    def look(self, now_s: float) -> str:
-        """Why the process is to be ended; empty: it is not. To be called every ``limits.WORKER_WATCHDOG_PERIOD_S``."""
-        late_s = 0.0 if self._looked_s is None else now_s - self._looked_s - limits.WORKER_WATCHDOG_PERIOD_S
-        self._looked_s = now_s
-        if self._heard_s is None:
-            return ""  # it has not begun to beat
+    def check(self, now_s: float) -> str:
+        """Return why to kill the process, empty to keep it. Call this every ``limits.WORKER_WATCHDOG_PERIOD_S``."""
+        late_s = 0.0 if self._checked_s is None else now_s - self._checked_s - limits.WORKER_WATCHDOG_PERIOD_S
+        self._checked_s = now_s
+        if self._reported_s is None:
+            return ""  # no report yet
         if late_s > limits.WORKER_WATCHDOG_PERIOD_S:
-            # The watcher stood still itself, and has not heard yet what was said meanwhile.
-            self._heard_s += late_s
-            self._beaten_s += late_s
-        if now_s - self._heard_s > limits.WORKER_SILENT_MAX_S:
-            return f"it stands still for {limits.WORKER_SILENT_MAX_S:g} s"
-        if now_s - self._beaten_s > limits.WORKER_BLOCKED_MAX_S:
-            return f"its loop hangs for {limits.WORKER_BLOCKED_MAX_S:g} s"
+            # The watching process was blocked itself, and has not read the reports of that time yet.
+            self._reported_s += late_s
+            self._beat_s += late_s
+        if now_s - self._reported_s > limits.WORKER_SILENT_MAX_S:
+            return f"no heartbeat for {limits.WORKER_SILENT_MAX_S:g} s"
+        if now_s - self._beat_s > limits.WORKER_BLOCKED_MAX_S:
+            return f"event loop blocked for {limits.WORKER_BLOCKED_MAX_S:g} s"
         return ""

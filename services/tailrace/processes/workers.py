@@ -1,4 +1,4 @@
-"""Worker processes of one parent: started, watched, started again; their ports stay bound (design §1, ADR 0007)."""
+"""Runs the worker processes of one parent, restarts them, and keeps their ports bound (design §1, ADR 0007)."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ _logger = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlace:
-    """One worker: what it serves and the sockets that the parent keeps for it.
+    """One worker: its specification, and the sockets that the parent keeps for it.
 
-    ``stand_in`` answers on the store's socket while the worker does not; without one connections wait for the worker.
+    ``responder`` answers on the store's socket while the worker does not; without one, connections wait for the worker.
     """
 
     spec: Spec
     store: socket.socket
     admin: socket.socket
-    stand_in: WrongHostResponder | None = None
+    responder: WrongHostResponder | None = None
 
     @property
     def admin_url(self) -> str:
-        """Where its admin interface is."""
+        """Return the address of its admin interface."""
         host, port = self.admin.getsockname()[:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class RestartPauses:
-    """How long to wait before a worker is started again; pure.
+    """The pause before a worker restarts; pure.
 
-    One that has served is started again at once, as its containers stay with it only if it is back soon. Whatever
-    fails again and again waits twice as long each time.
+    A worker that has served restarts at once, because it keeps its containers only if it returns soon. The pause of a
+    worker that fails repeatedly doubles each time.
     """
 
     def __init__(self) -> None:
         self._pause_s = 0.0
 
     def ended(self, served_s: float | None) -> float:
-        """The pause after a process that served so long; None: it never did."""
+        """Return the pause after a process that served for `served_s`; None: it never served."""
         if served_s is not None and (served_s >= limits.POD_WORKER_STEADY_S or not self._pause_s):
             self._pause_s = 0.0 if served_s >= limits.POD_WORKER_STEADY_S else limits.POD_RESTART_MIN_S
             return 0.0
@@ -69,42 +69,42 @@ class RestartPauses:
 
 
 class WorkerProcess:
-    """One worker, whichever process it is now."""
+    """One worker, across the restarts of its process."""
 
     def __init__(self, number: int, place: WorkerPlace) -> None:
         self.number = number
         self.place = place
         self.state: WorkerState = "starting"
         self.reason = ""
-        """Why it does not serve, or does not follow the map yet; of one that does: which containers are not open."""
+        """Why it does not serve or follow the map; when it follows: which containers are not open."""
         self.starts = 0
         self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the first process serves; StartError: it ended before, and why."""
+        """Done when the first process serves. StartError: why it ended before."""
         self.over = asyncio.Event()
-        """Set when it is not started again: it has left, or another process has its name."""
+        """Set when it does not restart: it has left, or another process has its name."""
         self._process: Process | None = None
         self._pauses = RestartPauses()
         self._served_at_s: float | None = None
-        self._keeping: asyncio.Task[None] | None = None
+        self._running: asyncio.Task[None] | None = None
         self._leaving = False
-        self._standing_down: asyncio.Task[None] | None = None
+        self._ending_responder: asyncio.Task[None] | None = None
 
     @property
     def serves(self) -> bool:
-        """Whether it answers on its port, and on its admin interface."""
+        """Return whether it answers on its port and on its admin interface."""
         return self.state in ("serving", "following")
 
     @property
     def pid(self) -> int | None:
-        """Number of its process, if there is one."""
+        """Return the id of its process, if it runs."""
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
-    def keep(self) -> None:
-        """Start it, and again whenever it ends."""
-        self._keeping = asyncio.get_running_loop().create_task(self._keep())
+    def begin(self) -> None:
+        """Start it, and restart it whenever it ends."""
+        self._running = asyncio.get_running_loop().create_task(self._run())
 
     async def leave(self, deadline_s: float) -> None:
-        """Let it hand over what it has, and end; its port is answered until `close`."""
+        """Let it hand over its containers and end. The responder answers on its port until `close`."""
         self._leaving = True
         process = self._process
         if self.serves and process is not None and process.stdin is not None:
@@ -114,46 +114,46 @@ class WorkerProcess:
             try:
                 await asyncio.wait_for(self.over.wait(), deadline_s)
             except TimeoutError:
-                _logger.error("worker_does_not_leave", worker=self.number, seconds=deadline_s)
+                _logger.error("worker_drain_timeout", worker=self.number, seconds=deadline_s)
 
     async def close(self) -> None:
-        """End it at once, and what answers for it."""
-        keeping, self._keeping = self._keeping, None
-        if keeping is not None:
-            keeping.cancel()
-            await asyncio.gather(keeping, return_exceptions=True)
+        """End it and its responder at once."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
         if self._process is not None:
             await _end(self._process)
-        if self.place.stand_in is not None:
-            await self.place.stand_in.end()
-        if self._standing_down is not None:
-            await self._standing_down
+        if self.place.responder is not None:
+            await self.place.responder.end()
+        if self._ending_responder is not None:
+            await self._ending_responder
         if not self.first.done():
             self.first.cancel()
 
-    async def _keep(self) -> None:
+    async def _run(self) -> None:
         try:
-            await self._keep_until_over()
+            await self._run_until_over()
         except Exception as error:
             self.state, self.reason = "down", repr(error)
-            _logger.exception("worker_not_kept", worker=self.number)
+            _logger.exception("worker_supervision_failed", worker=self.number)
             raise
         finally:
             self.over.set()
 
-    async def _keep_until_over(self) -> None:
+    async def _run_until_over(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                if self.place.stand_in is not None:
-                    await self.place.stand_in.begin()
+                if self.place.responder is not None:
+                    await self.place.responder.begin()
                 if self._leaving:
                     break
                 await self._run_once()
-            except OSError as error:  # no process, or no number for a socket, just now
-                self.state, self.reason = "down", f"it cannot be started: {error}"
+            except OSError as error:  # no process or file descriptor available at the moment
+                self.state, self.reason = "down", f"the worker process cannot be started: {error}"
                 _logger.error("worker_not_started", worker=self.number, reason=self.reason)
-                self._tell_first(self.reason)
+                self._fail_first(self.reason)
             if self.state == "superseded":
                 break
             served_s = None if self._served_at_s is None else loop.time() - self._served_at_s
@@ -164,15 +164,15 @@ class WorkerProcess:
             self.state = "left"
 
     async def _run_once(self) -> None:
-        """One process, from its start to its end."""
+        """Run one process from its start to its end."""
         self.state = "starting"
         self.starts += 1
         self._process = process = await _spawn(self.place)
         await _order(process, self.place)
-        vigil = WorkerWatchdog()
-        watching = asyncio.get_running_loop().create_task(self._watch(process, vigil))
+        watchdog = WorkerWatchdog()
+        watching = asyncio.get_running_loop().create_task(self._watch(process, watchdog))
         try:
-            last = await self._listen(process, vigil)
+            last = await self._listen(process, watchdog)
             code = await process.wait()
         finally:
             watching.cancel()
@@ -181,31 +181,31 @@ class WorkerProcess:
         self.reason = last or f"worker {process.pid} ended with code {code}"
         if not self._leaving:
             _logger.error("worker_ended", worker=self.number, code=code, reason=self.reason)
-        self._tell_first(last or f"worker {process.pid} ended before it was ready")
+        self._fail_first(last or f"worker {process.pid} ended before it was ready")
 
-    def _tell_first(self, reason: str) -> None:
+    def _fail_first(self, reason: str) -> None:
         if not self.first.done():
             self.first.set_exception(StartError(reason))
-            self.first.exception()  # not everybody asks
+            self.first.exception()  # mark as retrieved: some callers do not await it
 
-    async def _watch(self, process: Process, vigil: WorkerWatchdog) -> None:
-        """End a process that stands still, so that its clients hear of it."""
+    async def _watch(self, process: Process, watchdog: WorkerWatchdog) -> None:
+        """Kill a process that is stopped or blocked, so that its clients lose their connections and retry."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(limits.WORKER_WATCHDOG_PERIOD_S)
-            if (why := vigil.look(loop.time())) and not self._leaving:
+            if (why := watchdog.check(loop.time())) and not self._leaving:
                 _logger.error("worker_killed", worker=self.number, pid=process.pid, reason=why)
                 process.kill()
                 return
 
-    async def _listen(self, process: Process, vigil: WorkerWatchdog) -> str:
-        """Hear what it says until its end; returns the last of it that is no progress."""
+    async def _listen(self, process: Process, watchdog: WorkerWatchdog) -> str:
+        """Read its reports until it ends; return the last line that is not a report."""
         assert process.stdout is not None
         last = ""
         while line := await process.stdout.readline():
             said = line.decode(errors="replace").strip()
             if said.startswith(BEAT):
-                vigil.heard(int(said.removeprefix(BEAT)), asyncio.get_running_loop().time())
+                watchdog.reported(int(said.removeprefix(BEAT)), asyncio.get_running_loop().time())
             elif said == READY:
                 self._serves_now()
             elif said == FOLLOWING:
@@ -224,8 +224,8 @@ class WorkerProcess:
         _logger.info("worker_serves", worker=self.number, pid=self.pid, starts=self.starts)
         if isinstance(self.place.spec, ClusterStoreSpec):
             self.place = dataclasses.replace(self.place, spec=dataclasses.replace(self.place.spec, tried=True))
-        if self.place.stand_in is not None:  # beside: it waits a while for clients that take nothing
-            self._standing_down = asyncio.get_running_loop().create_task(self.place.stand_in.end())
+        if self.place.responder is not None:  # as a task: it waits for clients that do not read
+            self._ending_responder = asyncio.get_running_loop().create_task(self.place.responder.end())
 
 
 class WorkerProcesses:
@@ -235,12 +235,12 @@ class WorkerProcesses:
         self.workers = [WorkerProcess(number, place) for number, place in enumerate(places)]
 
     def begin(self) -> None:
-        """Start all workers, and again whenever they end."""
+        """Start all workers, and restart them whenever they end."""
         for worker in self.workers:
-            worker.keep()
+            worker.begin()
 
     async def start(self) -> None:
-        """`begin`, and wait until all serve. Raises StartError with the first one's reason."""
+        """Start all workers and wait until all serve. Raises StartError with the reason of the first that fails."""
         self.begin()
         try:
             async with asyncio.timeout(limits.WORKER_READY_DEADLINE_S):
@@ -253,23 +253,23 @@ class WorkerProcesses:
             raise
 
     async def stopped_containers(self) -> list[int]:
-        """Containers that do not run, by what the workers say. Raises StartError when one says nothing."""
+        """Return the containers that do not run. Raises StartError when a worker does not return its list."""
         async with httpx.AsyncClient(timeout=limits.REQUEST_DEADLINE_S, trust_env=False) as client:
             try:
                 answers = [
                     (await client.get(f"{worker.place.admin_url}/v1/containers")).json() for worker in self.workers
                 ]
             except (httpx.HTTPError, ValueError) as error:
-                raise StartError(f"a worker does not tell its containers: {error}") from error
+                raise StartError(f"a worker did not return its container list: {error}") from error
         return sorted(item["container_id"] for answer in answers for item in answer if item["state"] != "running")
 
     async def leave(self, deadline_s: float) -> None:
-        """Let all workers hand over what they have, at the same time, and end.
+        """Let all workers hand over their containers at the same time, and end.
 
         Their ports answer WrongHost for another ``limits.WORKER_LEFT_LINGER_S``: the Java client keeps an address whose
         connection was dropped until it gets WrongHost there, and an idle client has not received it yet.
         """
-        served = any(worker.serves and worker.place.stand_in is not None for worker in self.workers)
+        served = any(worker.serves and worker.place.responder is not None for worker in self.workers)
         await asyncio.gather(*(worker.leave(deadline_s) for worker in self.workers))
         if served:
             await asyncio.sleep(limits.WORKER_LEFT_LINGER_S)
@@ -292,9 +292,9 @@ async def _spawn(place: WorkerPlace) -> Process:
 
 
 async def _order(process: Process, place: WorkerPlace) -> None:
-    """Tell it what it is."""
+    """Write the worker's orders to its standard input."""
     assert process.stdin is not None
-    with contextlib.suppress(ConnectionError):  # it has ended already; its end tells
+    with contextlib.suppress(ConnectionError):  # it has ended already; its exit code says why
         process.stdin.write(encode_orders(Orders(place.spec, place.store.fileno(), place.admin.fileno())))
         await process.stdin.drain()
 

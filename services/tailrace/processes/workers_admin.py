@@ -1,4 +1,4 @@
-"""One admin interface for several workers: asks each and joins the answers (design §1, port 6061)."""
+"""The admin interface of several workers: queries each and joins the replies (design §1, port 6061)."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ if TYPE_CHECKING:
     from tailrace.processes.workers import WorkerProcess
 
 FindOwner: TypeAlias = Callable[[int], Awaitable[str | None]]
-"""The admin address of the worker that has a container; None: none has."""
+"""Returns the admin address of the worker that owns a container; None when none does."""
 METRICS: Final = "text/plain; version=0.0.4"
 
 
 class Workers:
-    """Asks the workers that serve."""
+    """Queries the workers that serve."""
 
     def __init__(self, workers: Sequence[WorkerProcess]) -> None:
         self.all = workers
 
     @property
     def serving(self) -> list[WorkerProcess]:
-        """Those that can be asked."""
+        """Return the workers that serve."""
         return [worker for worker in self.all if worker.serves]
 
     async def ask(self, url: str, method: str, path: str, params: dict[str, str]) -> httpx.Response:
-        """One worker's answer. Raises httpx.HTTPError."""
+        """Return one worker's reply. Raises httpx.HTTPError."""
         async with httpx.AsyncClient(timeout=limits.REQUEST_DEADLINE_S, trust_env=False) as client:
             return await client.request(method, url + path, params=params)
 
     async def ask_all(self, path: str, params: dict[str, str] | None = None) -> dict[int, httpx.Response]:
-        """The answers of all, by number. Raises httpx.HTTPError."""
+        """Return the replies of all serving workers, by number. Raises httpx.HTTPError."""
         serving = self.serving
         asked = (self.ask(worker.place.admin_url, "GET", path, params or {}) for worker in serving)
         answers = await asyncio.gather(*asked)
         return {worker.number: answer for worker, answer in zip(serving, answers, strict=True)}
 
     async def owner_of(self, container_id: int) -> str | None:
-        """Who has a container now, by what the workers say (a `FindOwner`)."""
+        """Return the admin address of the worker that owns a container (a `FindOwner`)."""
         for number, answer in (await self.ask_all("/v1/containers")).items():
             if any(item["container_id"] == container_id for item in answer.json()):
                 return self.all[number].place.admin_url
@@ -53,7 +53,7 @@ class Workers:
 
 
 def create_app(workers: Workers, container_count: int, find_owner: FindOwner) -> FastAPI:
-    """The admin interface of several workers; of those that do not serve nothing is shown but that they do not."""
+    """Return the admin application of several workers. Workers that do not serve appear by their state only."""
     app = FastAPI(title="Tailrace segment stores", docs_url=None, redoc_url=None)
 
     def passed_on(answer: httpx.Response) -> Response:
@@ -61,7 +61,7 @@ def create_app(workers: Workers, container_count: int, find_owner: FindOwner) ->
 
     async def ask_owner(container_id: int, request: Request) -> Response:
         if not 0 <= container_id < container_count:
-            return JSONResponse({"error": f"there is no container {container_id}"}, status_code=404)
+            return JSONResponse({"error": f"container {container_id} does not exist"}, status_code=404)
         url = await find_owner(container_id)
         if url is None:
             return JSONResponse({"error": f"container {container_id} does not run here"}, status_code=503)
@@ -124,7 +124,7 @@ def create_app(workers: Workers, container_count: int, find_owner: FindOwner) ->
 
 
 def describe(worker: WorkerProcess) -> dict[str, Any]:
-    """What is told of a worker."""
+    """Return the state of a worker as the admin interface shows it."""
     return {
         "worker": worker.number,
         "state": worker.state,
@@ -135,16 +135,16 @@ def describe(worker: WorkerProcess) -> dict[str, Any]:
 
 
 def own_metrics(workers: Sequence[WorkerProcess]) -> str:
-    """What the parent knows of its workers."""
+    """Return the parent's metrics of its workers."""
     lines = ["# HELP tailrace_worker_serves Whether the worker serves", "# TYPE tailrace_worker_serves gauge"]
     lines += [f'tailrace_worker_serves{{worker="{worker.number}"}} {float(worker.serves)}' for worker in workers]
-    lines += ["# HELP tailrace_worker_starts_total Starts of it", "# TYPE tailrace_worker_starts_total counter"]
+    lines += ["# HELP tailrace_worker_starts_total Starts of the worker", "# TYPE tailrace_worker_starts_total counter"]
     lines += [f'tailrace_worker_starts_total{{worker="{worker.number}"}} {float(worker.starts)}' for worker in workers]
     return "\n".join(lines) + "\n"
 
 
 def joined_metrics(texts: dict[int, str]) -> str:
-    """Metrics of several workers as one text: each sample gets its worker's number."""
+    """Join the metrics of several workers; each sample gets its worker's number as a label."""
     lines: dict[str, list[str]] = {}
     for number, text in texts.items():
         family = ""

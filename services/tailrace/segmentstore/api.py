@@ -94,8 +94,8 @@ class SegmentProperties:
 class ReadResult:
     """Bytes of a segment.
 
-    ``data`` may be shorter than asked. Its buffers are views of the cache: copy them before the next await, then call
-    `release`. ``at_tail``: the read ran into the tail. ``end_of_segment``: sealed, and this reply reaches the end.
+    ``data`` may be shorter than requested. ``at_tail``: the read reached the tail. ``end_of_segment``: the segment is
+    sealed, and this result reaches its end.
     """
 
     offset: int
@@ -103,7 +103,6 @@ class ReadResult:
     length: int
     at_tail: bool
     end_of_segment: bool
-    release: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)

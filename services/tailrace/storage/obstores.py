@@ -20,6 +20,7 @@ from obstore.exceptions import PermissionDeniedError as ObjectPermissionError
 from obstore.store import LocalStore, MemoryStore, S3Store
 
 from tailrace.common import limits
+from tailrace.common.durable_folder import sync_folder
 from tailrace.common.errors import (
     AlreadyExistsError,
     CorruptionError,
@@ -181,13 +182,13 @@ class FolderObjects(ObstoreObjects):
                 temporary.unlink()
         else:
             temporary.replace(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
         self._sync_entry_of(path.parent)
 
     def _sync_entry_of(self, folder: Path) -> None:
         """Make the way to a folder durable: whoever created it may not have come to that yet."""
         while folder != self._folder and folder not in self._durable_folders:
-            _sync_folder(folder.parent)
+            sync_folder(folder.parent)
             self._durable_folders.add(folder)
             folder = folder.parent
 
@@ -200,14 +201,6 @@ def _remove_unlocked(path: Path) -> None:
         except OSError:
             return  # it is in use, or the file system cannot tell
         path.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _first_line(error: BaseException) -> str:
@@ -276,4 +269,4 @@ async def probe(store: ObjectStore, nonce: str, place: str = "Tier 2") -> None:
             raise StartError(f"{place} returned other bytes than were written")
         await store.delete([key])
     except (UnavailableError, AlreadyExistsError, NotFoundError, ObjectPermissionError) as error:
-        raise StartError(f"{place} does not work: {error}") from error
+        raise StartError(f"{place} is not available: {error}") from error

@@ -52,7 +52,7 @@ class BufferPool:
 
     @property
     def idle_bytes(self) -> int:
-        """Bytes in buffers that nobody uses."""
+        """Return the bytes of unused buffers. The tests check that they are bounded."""
         return self._idle_bytes
 
     def take(self, length_bytes: int) -> memoryview:

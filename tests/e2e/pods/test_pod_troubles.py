@@ -48,7 +48,7 @@ async def test_without_right_to_leases_then_without_cluster_then_without_store(p
     pod = pods.store(0)
     await minio.stop()
     await pod.start()
-    await told(pod, f"Tier 2 s3://{pods.bucket}/a/prefix at {minio.endpoint} does not work: ")
+    await told(pod, f"Tier 2 s3://{pods.bucket}/a/prefix at {minio.endpoint} is not available: ")
     await minio.start()
     found = await told(pod, "leases: the Kubernetes API answers 403 Forbidden")
     assert found["reasons"][0].startswith(f"{pod.name}-0: ")
@@ -140,7 +140,7 @@ async def test_a_container_that_cannot_be_opened_is_told_of_by_a_pod_that_is_rea
     async def says_so() -> bool:
         answer = await pod.get("/readyz")
         reasons = answer.json()["reasons"]
-        words = f": container {number} is not open for "
+        words = f": container {number} has not been open for "
         return answer.status_code == 200 and len(reasons) == 1 and words in reasons[0]
 
     await until("the pod is ready and tells of the container", says_so, 60.0)

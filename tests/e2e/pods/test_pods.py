@@ -87,7 +87,7 @@ async def test_a_worker_that_stands_still_acknowledges_nothing_afterwards(pods: 
                 os.kill(await pod.worker_pid(0), signal.SIGSTOP)
                 await writers.progress()
                 attempt.note("gap", writers.longest_gap_s(stopped_at_s))
-                assert "stands still" in pod.log_events("worker_killed")[attempt.number - 1]["reason"]
+                assert "no heartbeat" in pod.log_events("worker_killed")[attempt.number - 1]["reason"]
                 await pod.wait_ready()
                 await pods.settle()
         await writers.check(client)

@@ -139,8 +139,8 @@ def test_a_cache_that_is_too_small_for_all_workers(tmp_path: Path, capsys: pytes
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--s3-endpoint", "http://x"], "tailrace: --s3-endpoint goes with --tier2 s3://BUCKET/PREFIX"),
-        (["--s3-endpoint", "http://x", "--tier2", "file:///x"], "tailrace: --s3-endpoint goes with --tier2 s3://"),
+        (["--s3-endpoint", "http://x"], "tailrace: --s3-endpoint needs --tier2 s3://BUCKET/PREFIX"),
+        (["--s3-endpoint", "http://x", "--tier2", "file:///x"], "tailrace: --s3-endpoint needs --tier2 s3://"),
         (["--s3-endpoint", "x:9000", "--tier2", "s3://b/p"], "tailrace: --s3-endpoint 'x:9000' is not of the form"),
         (["--s3-endpoint", "http://x", "--tier2", "s3://b/p"], "needs AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
         (["--cache", "100000GiB"], "tailrace: memory budgets add up to"),

@@ -14,7 +14,7 @@ from tailrace.common import limits
 from tailrace.processes.segment_store_pod import (
     StorePodOptions,
     checked_budgets,
-    refuse_orders_from_elsewhere,
+    refuse_remote_writes,
     trouble_of,
 )
 from tailrace.processes.worker_watchdog import WorkerWatchdog
@@ -135,7 +135,7 @@ def test_metrics_of_workers_keep_their_numbers() -> None:
 async def test_orders_are_taken_from_within_the_pod_only(client: str, allowed: bool) -> None:
     """The admin port asks nobody who they are, and every pod of the namespace may reach it."""
     app = create_app(Workers([]), 16, nobody)
-    refuse_orders_from_elsewhere(app)
+    refuse_remote_writes(app)
     transport = httpx.ASGITransport(app, client=(client, 4711))
     async with httpx.AsyncClient(transport=transport, base_url="http://store:6061") as asking:
         flush = await asking.post("/v1/containers/3/flush")
@@ -147,10 +147,10 @@ async def test_what_a_worker_that_follows_cannot_open_is_a_reason_beside_ready()
     """It is no reason to send its siblings' clients away; it ends when the worker says that it goes on."""
     with socket.socket() as store, socket.socket() as admin:
         worker = WorkerProcess(1, WorkerPlace(OPTIONS.specs(checked_budgets(OPTIONS))[1], store, admin))
-        assert trouble_of(worker, OPTIONS.names) == "orange-store-0-1: it does not follow the container map yet"
+        assert trouble_of(worker, OPTIONS.names) == "orange-store-0-1: does not follow the container map yet"
         for lines, reason in (
             ("ready\nfollowing\n", ""),
-            ("waiting: container 0 is not open for 12 s: why\n", "container 0 is not open for 12 s: why"),
+            ("waiting: container 0 has not been open for 12 s: why\n", "container 0 has not been open for 12 s: why"),
             ("following\n", ""),
         ):
             process = await asyncio.create_subprocess_exec("printf", lines, stdout=asyncio.subprocess.PIPE)

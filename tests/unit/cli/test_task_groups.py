@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tailrace.common.task_groups import all_of, beside, first_of
+from tailrace.common.task_groups import run_all, run_until_first, running
 
 
 class Work:
@@ -36,13 +36,13 @@ async def fail(after: Work) -> None:
 
 
 async def test_results_are_in_order() -> None:
-    assert await all_of(give(1), give(2), give(3)) == [1, 2, 3]
+    assert await run_all(give(1), give(2), give(3)) == [1, 2, 3]
 
 
 async def test_a_failure_ends_the_others_and_leaves_the_caller_alive() -> None:
     work = Work()
     with pytest.raises(ValueError, match="first"):
-        await all_of(work.run(), fail(work), give(1))
+        await run_all(work.run(), fail(work), give(1))
     assert work.ended
     task = asyncio.current_task()
     assert task is not None
@@ -60,7 +60,7 @@ async def test_a_failure_while_ending_does_not_hide_the_first_one() -> None:
             raise OSError("later")
 
     with pytest.raises(ValueError, match="first"):
-        await all_of(fails_when_cancelled(), fail(work))
+        await run_all(fails_when_cancelled(), fail(work))
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -72,7 +72,7 @@ async def test_a_cancelled_caller_is_cancelled_although_something_fails_at_the_s
         if fails:
             raise ValueError("at the same time")
 
-    caller = asyncio.ensure_future(all_of(work.run(), other()))
+    caller = asyncio.ensure_future(run_all(work.run(), other()))
     await work.begun.wait()
     go.set()
     caller.cancel()
@@ -83,13 +83,13 @@ async def test_a_cancelled_caller_is_cancelled_although_something_fails_at_the_s
 
 async def test_what_goes_on_beside_ends_with_the_block() -> None:
     work = Work()
-    async with beside(work.run()):
+    async with running(work.run()):
         await work.begun.wait()
     assert work.ended
 
 
 async def block(work: Work, other: Work) -> None:
-    async with beside(work.run()):
+    async with running(work.run()):
         await work.begun.wait()
         await fail(other)
 
@@ -103,7 +103,7 @@ async def test_what_goes_on_beside_ends_with_a_block_that_fails() -> None:
 
 
 async def some_turns(failing: Work) -> None:
-    async with beside(fail(failing)):
+    async with running(fail(failing)):
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
@@ -117,9 +117,9 @@ async def test_what_failed_beside_is_told() -> None:
 
 async def test_the_first_that_ends_counts_whatever_it_ends_with() -> None:
     work = Work()
-    assert await first_of(work.run(), give(2)) == 2
+    assert await run_until_first(work.run(), give(2)) == 2
     assert work.ended or not work.begun.is_set()
     work = Work()
     with pytest.raises(ValueError, match="first"):
-        await first_of(work.run(), fail(work))
+        await run_until_first(work.run(), fail(work))
     assert work.ended

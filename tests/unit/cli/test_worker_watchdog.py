@@ -1,4 +1,4 @@
-"""A process that stands still is ended, one that is late, or whose watcher was, is not (design §9)."""
+"""A stopped process is killed; one that is late, or whose watching process was late, is not (design §9)."""
 
 from __future__ import annotations
 
@@ -11,52 +11,52 @@ from tailrace.processes.workers import RestartPauses
 TICK_S = limits.WORKER_WATCHDOG_PERIOD_S
 
 
-def looks(vigil: WorkerWatchdog, from_s: float, to_s: float) -> tuple[float, str]:
-    """When the vigil gives up first, and why; (0, "") when it does not."""
+def checks(watchdog: WorkerWatchdog, from_s: float, to_s: float) -> tuple[float, str]:
+    """When the watchdog gives up first, and why; (0, "") when it does not."""
     for tick in range(int(from_s / TICK_S), int(to_s / TICK_S) + 1):
-        if why := vigil.look(tick * TICK_S):
+        if why := watchdog.check(tick * TICK_S):
             return tick * TICK_S, why
     return 0.0, ""
 
 
 def test_a_process_that_never_beat_is_left_alone() -> None:
-    assert looks(WorkerWatchdog(), 0, 1000) == (0.0, "")
+    assert checks(WorkerWatchdog(), 0, 1000) == (0.0, "")
 
 
 def test_a_silent_process_is_given_up_after_its_lease_has_lapsed() -> None:
-    vigil = WorkerWatchdog()
-    vigil.heard(1, 10.0)
-    at_s, why = looks(vigil, 10, 100)
-    assert why == "it stands still for 7 s"
+    watchdog = WorkerWatchdog()
+    watchdog.reported(1, 10.0)
+    at_s, why = checks(watchdog, 10, 100)
+    assert why == "no heartbeat for 7 s"
     assert limits.WORKER_LEASE_LAPSE_S < at_s - 10.0 <= limits.WORKER_SILENT_MAX_S + 2 * TICK_S
 
 
 def test_a_process_whose_loop_hangs_is_given_up() -> None:
-    vigil = WorkerWatchdog()
+    watchdog = WorkerWatchdog()
     at_s, why = 0.0, ""
     for second in range(60):
-        vigil.heard(5, second)
-        at_s, why = looks(vigil, second, second + 1)
+        watchdog.reported(5, second)
+        at_s, why = checks(watchdog, second, second + 1)
         if why:
             break
-    assert why == "its loop hangs for 20 s"
+    assert why == "event loop blocked for 20 s"
     assert at_s > limits.HEARTBEAT_FRESH_S + limits.WORKER_LEASE_LAPSE_S - 1
 
 
 def test_a_loop_that_beats_now_and_then_is_under_load() -> None:
-    vigil = WorkerWatchdog()
+    watchdog = WorkerWatchdog()
     for second in range(300):
-        vigil.heard(second // 10, second)
-        assert looks(vigil, second, second + 1) == (0.0, "")
+        watchdog.reported(second // 10, second)
+        assert checks(watchdog, second, second + 1) == (0.0, "")
 
 
 def test_a_watcher_that_stood_still_itself_gives_nobody_up() -> None:
-    vigil = WorkerWatchdog()
-    vigil.heard(1, 10.0)
-    assert looks(vigil, 10, 12) == (0.0, "")
-    assert vigil.look(100.0) == ""
-    vigil.heard(2, 100.1)
-    assert looks(vigil, 100.5, 106) == (0.0, "")
+    watchdog = WorkerWatchdog()
+    watchdog.reported(1, 10.0)
+    assert checks(watchdog, 10, 12) == (0.0, "")
+    assert watchdog.check(100.0) == ""
+    watchdog.reported(2, 100.1)
+    assert checks(watchdog, 100.5, 106) == (0.0, "")
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import structlog
 
 from harness.localkubernetes import LocalKubernetes
 from tailrace.cluster.cluster_map import Assignment, ClusterMap, read_map, write_map
-from tailrace.cluster.endpoint_follower import follow_endpoints
-from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint
+from tailrace.cluster.endpoint_follower import EndpointFollower
+from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint, EndpointMap
 from tailrace.cluster.follower import Follower
 from tailrace.cluster.heartbeat import Heart
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, ForbiddenError, Kind
@@ -25,9 +25,7 @@ from tailrace.cluster.renewal_thread import RenewalThread
 from tailrace.cluster.segment_mapping import container_of
 from tailrace.common import limits
 from tailrace.common.errors import (
-    BadRequestError,
     CorruptionError,
-    NotFoundError,
     NotOwnerError,
     UnavailableError,
 )
@@ -660,20 +658,18 @@ async def test_why_the_map_cannot_be_read_is_told(api: LocalKubernetes, follower
 
 async def test_endpoints_follow_the_map_and_stay_without_one(api: LocalKubernetes) -> None:
     assign(api, "aab-")
-    follower = await follow_endpoints(api, "c")
+    follower = EndpointFollower(api, "c", EndpointMap(COUNT))
     running = asyncio.ensure_future(follower.run())
 
     def hosts() -> dict[int, str]:
         found = {}
         for number in range(60):
             name = f"scope/stream/{number}"
-            try:
+            with contextlib.suppress(UnavailableError):
                 found[container_of(name, COUNT)] = follower.endpoints.endpoint_of(name)[0]
-            except UnavailableError:
-                assert container_of(name, COUNT) == 3
         return found
 
-    assert hosts() == {0: "host-a", 1: "host-a", 2: "host-b"}
+    await until(lambda: hosts() == {0: "host-a", 1: "host-a", 2: "host-b"})
     assign(api, "bbbb")
     await until(lambda: hosts() == dict.fromkeys(range(4), "host-b"))
     assign(api, "x---")
@@ -686,9 +682,11 @@ async def test_endpoints_follow_the_map_and_stay_without_one(api: LocalKubernete
 
 
 async def test_endpoints_of_no_cluster(api: LocalKubernetes) -> None:
-    with pytest.raises(NotFoundError):
-        await follow_endpoints(api, "other")
     api.core.replace(STREAM_CLUSTERS, {**api.core.get(STREAM_CLUSTERS, "c"), "spec": {}})
-    with pytest.raises(BadRequestError):
-        await follow_endpoints(api, "c")
+    for cluster, trouble in (("other", "other"), ("c", "spec.containers is None")):
+        follower = EndpointFollower(api, cluster, EndpointMap(COUNT))
+        running = asyncio.ensure_future(follower.run())
+        await until(lambda reader=follower, words=trouble: words in reader.trouble)
+        running.cancel()
+        await asyncio.wait([running])
     assert read_map({"spec": {"containers": 1}}).assignments == {}

@@ -11,7 +11,6 @@ from tailrace.cluster.endpoints import (
     Endpoint,
     EndpointMap,
     ListenerKind,
-    single_endpoint_map,
 )
 from tailrace.cluster.segment_mapping import container_of, jump_hash
 from tailrace.common.errors import BadRequestError, UnavailableError
@@ -65,21 +64,20 @@ def test_no_container_is_refused() -> None:
 
 def test_clients_get_the_kind_of_endpoint_that_they_came_in_on() -> None:
     inside, outside = Endpoint("10.0.0.1", 1), Endpoint("store.example", 2)
-    both = single_endpoint_map(4, inside, outside)
+    both = EndpointMap(4, dict.fromkeys(range(4), ContainerEndpoints(inside, outside)))
     assert both.endpoint_of("a/b/0") == ("10.0.0.1", 1)
     assert both.endpoint_of("a/b/0", ListenerKind.EXTERNAL) == ("store.example", 2)
-    only = single_endpoint_map(4, inside)
+    only = EndpointMap(4, dict.fromkeys(range(4), ContainerEndpoints(inside)))
     assert only.endpoint_of("a/b/0", ListenerKind.EXTERNAL) == ("10.0.0.1", 1)
 
 
-def test_containers_come_and_go() -> None:
+def test_containers_come_and_move() -> None:
     endpoints = EndpointMap(1)
     with pytest.raises(UnavailableError, match="container 0"):
         endpoints.endpoint_of("a/b/0")
     endpoints.publish(0, ContainerEndpoints(Endpoint("h", 1)))
     assert endpoints.endpoint_of("a/b/0") == ("h", 1)
-    endpoints.withdraw(0)
-    with pytest.raises(UnavailableError):
-        endpoints.endpoint_of("a/b/0")
+    endpoints.publish(0, ContainerEndpoints(Endpoint("other", 2)))
+    assert endpoints.endpoint_of("a/b/0") == ("other", 2)
     with pytest.raises(ValueError, match="container 1 of 1"):
         endpoints.publish(1, ContainerEndpoints(Endpoint("h", 1)))

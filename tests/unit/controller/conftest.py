@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tailrace.cluster.endpoints import Endpoint, EndpointMap, single_endpoint_map
+from harness.endpoints import single_endpoint_map
+from tailrace.cluster.endpoints import Endpoint, EndpointMap
 from tailrace.common.auth import Account, Authorize, account_nothing, allow_all
 from tailrace.common.errors import (
     ConnectionLostError,

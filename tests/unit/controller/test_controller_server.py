@@ -8,7 +8,8 @@ from typing import Any
 import grpc
 import pytest
 
-from tailrace.cluster.endpoints import Endpoint, ListenerKind, single_endpoint_map
+from harness.endpoints import single_endpoint_map
+from tailrace.cluster.endpoints import Endpoint, ListenerKind
 from tailrace.common.auth import AccessLevel, Principal
 from tailrace.common.errors import PermissionDeniedError, StartError
 from tailrace.controller.calls.access import RULES

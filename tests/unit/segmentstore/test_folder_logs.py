@@ -105,7 +105,7 @@ async def test_a_lost_folder_is_refused_by_its_cluster(data: Path) -> None:
 
 async def test_lost_epochs_and_another_kind_of_log_are_refused(data: Path) -> None:
     shutil.rmtree(data / "epochs")
-    with pytest.raises(StartError, match="has the log of container 0: its logs are object logs"):
+    with pytest.raises(StartError, match="holds the log of container 0: use object logs"):
         async with served(data, "file"):
             pass
 

@@ -24,8 +24,8 @@ from tailrace.log.memory import MemoryLog, MemoryLogStore
 from tailrace.log.object import ObjectLog
 from tailrace.segmentstore.container.background_tasks import BackgroundTasks
 from tailrace.segmentstore.container.recovery import Recovery
-from tailrace.segmentstore.worker.cluster_service import FOLLOWING, WAITING, tell_what_is_not_open
-from tailrace.segmentstore.worker.container_supervisor import NotOpen, told
+from tailrace.segmentstore.worker.cluster_service import FOLLOWING, WAITING, report_not_open
+from tailrace.segmentstore.worker.container_supervisor import NotOpen, summarise_not_open
 from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
 from tailrace.storage.obstores import open_object_store
 from tailrace.storage.port import ObjectStore
@@ -57,7 +57,7 @@ class Cluster:
                 raise NotOwnerError(f"container {container_id} is not of {name}")
             if self.unavailable:
                 self.unavailable -= 1
-                raise UnavailableError("nobody tells")
+                raise UnavailableError("no answer")
             self.epochs[container_id] = max(self.epochs[container_id], floor) + 1
             return self.epochs[container_id]
 
@@ -112,18 +112,18 @@ async def test_who_asks_for_a_container_that_is_to_be_opened_can_wait_for_it(clu
     worker = cluster.worker("one")
     name = segment_in(1)
     async with running(worker):
-        assert not worker.is_arriving(name)
+        assert not worker.is_pending(name)
         worker.expect_container(1)
-        assert worker.is_arriving(name)
-        assert not worker.is_arriving(segment_in(0))
-        worker.is_arriving("\udcff\n" + name)  # names are not checked yet: whatever they are, it raises nothing
-        waiting = asyncio.ensure_future(worker.wait_arrived(name))
+        assert worker.is_pending(name)
+        assert not worker.is_pending(segment_in(0))
+        worker.is_pending("\udcff\n" + name)  # names are not checked yet: whatever they are, it raises nothing
+        waiting = asyncio.ensure_future(worker.wait_opened(name))
         await worker.open_container(1)
         assert not waiting.done()
         worker.unexpect_container(1)
         await waiting
-        assert not worker.is_arriving(name)
-        await worker.wait_arrived(name)
+        assert not worker.is_pending(name)
+        await worker.wait_opened(name)
         assert worker.container_for(name).container_id == 1
 
 
@@ -252,7 +252,7 @@ async def test_a_container_that_cannot_be_opened_at_once_is_opened_later(
         assert cluster.unavailable == 0
 
 
-async def test_a_container_that_stays_unopened_is_told_of_with_its_reason_until_it_is_open(
+async def test_a_container_that_stays_unopened_is_reported_with_its_reason_until_it_is_open(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`container_opened` is logged when it is open, not when it was taken; an ordinary opening is nothing to tell."""
@@ -263,14 +263,14 @@ async def test_a_container_that_stays_unopened_is_told_of_with_its_reason_until_
     with structlog.testing.capture_logs() as logs:
         async with running(worker):
             cluster.unavailable = 10**6
-            telling = asyncio.ensure_future(tell_what_is_not_open(worker, said.append))
+            telling = asyncio.ensure_future(report_not_open(worker, said.append))
             await worker.open_container(0)
             assert worker.owned() == (0, 1)
             assert worker.not_open() == []
             monkeypatch.setattr(limits, "CONTAINER_NOT_OPEN_REPORT_S", 0.0)
             (trouble,) = worker.not_open()
-            assert (trouble.container_id, trouble.reason) == (0, "nobody tells")
-            await eventually(lambda: said == [f"{WAITING}container 0 is not open for 0 s: nobody tells"])
+            assert (trouble.container_id, trouble.reason) == (0, "no answer")
+            await eventually(lambda: said == [f"{WAITING}container 0 has not been open for 0 s: no answer"])
             assert [entry["container"] for entry in logs if entry["event"] == "container_opened"] == [1]
             cluster.unavailable = 0
             await eventually(lambda: said[1:] == [FOLLOWING])
@@ -327,7 +327,7 @@ async def test_an_epoch_beyond_the_log_is_given_back_and_the_container_opens(clu
         assert third.owned() == (0,)
 
 
-async def test_containers_that_stopped_or_have_no_proved_data_are_told_of(
+async def test_containers_that_stopped_or_have_no_proved_data_are_reported(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "CONTAINER_NOT_OPEN_REPORT_S", 0.0)
@@ -348,14 +348,14 @@ async def test_containers_that_stopped_or_have_no_proved_data_are_told_of(
             assert "being opened" not in two.not_open()[0].reason
 
 
-def test_what_is_told_of_many_containers_has_a_bound() -> None:
+def test_the_report_of_many_containers_has_a_bound() -> None:
     many = [NotOpen(number, 10.0 + number, "x" * 5000) for number in range(200)]
-    text = told(many)
-    assert text.startswith("container 199 is not open for 209 s: xxx")
-    assert "; container 198 is not open for 208 s: " in text
-    assert text.endswith("; nor are 197 more")
+    text = summarise_not_open(many)
+    assert text.startswith("container 199 has not been open for 209 s: xxx")
+    assert "; container 198 has not been open for 208 s: " in text
+    assert text.endswith("; 197 more containers are not open")
     assert len(WAITING + text) <= limits.WORKER_REASON_MAX_CHARACTERS
-    assert told([]) == ""
+    assert summarise_not_open([]) == ""
 
 
 async def test_a_container_comes_and_goes_at_once(cluster: Cluster) -> None:

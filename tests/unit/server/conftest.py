@@ -57,16 +57,16 @@ class ModelRegistry:
     def __init__(self, container: Any) -> None:
         self.container = container
         self.tables = TableService(container)
-        self.arrivals = PendingContainers()
+        self.pending = PendingContainers()
 
-    def is_arriving(self, segment_name: str) -> bool:
-        return self.arrivals.expects(0)
+    def is_pending(self, segment_name: str) -> bool:
+        return self.pending.expects(0)
 
-    async def wait_arrived(self, segment_name: str) -> None:
-        await self.arrivals.wait(0)
+    async def wait_opened(self, segment_name: str) -> None:
+        await self.pending.wait(0)
 
     def container_for(self, segment_name: str) -> SegmentContainer:
-        if self.arrivals.expects(0):
+        if self.pending.expects(0):
             raise WrongHostError("container 0 does not run here")
         if segment_name.startswith("elsewhere/"):
             raise WrongHostError("container 7 does not run here")
@@ -161,7 +161,13 @@ class Setting:
         self.unsent: UnsentReplies
         self.receiving: ReceiveRoom
         self.server = SegmentStoreServer(
-            registry, self.in_flight, SystemClock(), SystemEntropy(), self._authorize, self._account, **bounds
+            registry,
+            self.in_flight,
+            SystemClock(),
+            SystemEntropy(),
+            authorize=self._authorize,
+            account=self._account,
+            **bounds,
         )
         self.clients: list[Client] = []
 

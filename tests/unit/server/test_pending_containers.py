@@ -29,15 +29,15 @@ async def test_writers_and_readers_wait_until_it_is_open(
     model: Any, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "PENDING_CONTAINER_TIMEOUT_S", LONG_S)
-    arrivals = model.registry.arrivals
-    arrivals.begin(0)
+    pending = model.registry.pending
+    pending.begin(0)
     client.send(
         c.SetupAppend(1, W, SEGMENT, ""),
         c.GetStreamSegmentInfo(2, SEGMENT, ""),
         c.ReadSegment(SEGMENT, 0, 100, "", 3),
     )
     await client.expect_silence()
-    arrivals.end(0)
+    pending.end(0)
     found = [await client.receive() for _ in range(3)]
     assert c.AppendSetup(1, SEGMENT, W, 1) in found
     assert {type(reply) for reply in found} == {c.AppendSetup, c.StreamSegmentInfo, c.SegmentRead}
@@ -48,9 +48,9 @@ async def test_writers_and_readers_wait_until_it_is_open(
 async def test_changes_do_not_wait(model: Any, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """They would be made after whoever asked for them may have given up."""
     monkeypatch.setattr(limits, "PENDING_CONTAINER_TIMEOUT_S", LONG_S)
-    model.registry.arrivals.begin(0)
+    model.registry.pending.begin(0)
     assert await client.call(c.SealSegment(1, SEGMENT, "")) == c.WrongHost(1, SEGMENT, "", "")
-    model.registry.arrivals.end(0)
+    model.registry.pending.end(0)
     assert await client.call(c.SealSegment(2, SEGMENT, "")) == c.SegmentSealed(2, SEGMENT)
 
 
@@ -58,7 +58,7 @@ async def test_they_wait_no_longer_than_they_have_patience(
     model: Any, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "PENDING_CONTAINER_TIMEOUT_S", SHORT_S)
-    model.registry.arrivals.begin(0)
+    model.registry.pending.begin(0)
     assert await client.call(c.SetupAppend(1, W, SEGMENT, "")) == c.WrongHost(1, SEGMENT, "", "")
     assert await client.call(c.GetStreamSegmentInfo(2, SEGMENT, "")) == c.WrongHost(2, SEGMENT, "", "")
 
@@ -68,20 +68,20 @@ async def test_only_so_many_wait_and_none_that_is_large(
 ) -> None:
     monkeypatch.setattr(limits, "PENDING_CONTAINER_TIMEOUT_S", LONG_S)
     monkeypatch.setattr(limits, "PENDING_CONTAINER_REQUESTS_MAX", 1)
-    model.registry.arrivals.begin(0)
+    model.registry.pending.begin(0)
     client.send(c.SetupAppend(1, W, SEGMENT, ""))
     assert await client.call(c.GetStreamSegmentInfo(2, SEGMENT, "")) == c.WrongHost(2, SEGMENT, "", "")
     monkeypatch.setattr(limits, "PENDING_CONTAINER_REQUESTS_MAX", 2)
     monkeypatch.setattr(limits, "PENDING_CONTAINER_REQUEST_MAX_BYTES", 8)
     assert await client.call(c.GetStreamSegmentInfo(3, SEGMENT, "")) == c.WrongHost(3, SEGMENT, "", "")
-    model.registry.arrivals.end(0)
+    model.registry.pending.end(0)
     assert await client.receive() == c.AppendSetup(1, SEGMENT, W, 1)
 
 
 async def test_who_waited_and_is_gone_leaves_nothing(model: Any, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "PENDING_CONTAINER_TIMEOUT_S", LONG_S)
     monkeypatch.setattr(limits, "PENDING_CONTAINER_REQUESTS_MAX", 1)
-    model.registry.arrivals.begin(0)
+    model.registry.pending.begin(0)
     client.send(c.SetupAppend(1, W, SEGMENT, ""))
     await client.expect_silence()
     client.close()
@@ -89,5 +89,5 @@ async def test_who_waited_and_is_gone_leaves_nothing(model: Any, client: Any, mo
     other = await model.connect()
     other.send(c.GetStreamSegmentInfo(2, SEGMENT, ""))
     await other.expect_silence()
-    model.registry.arrivals.end(0)
+    model.registry.pending.end(0)
     await other.expect(c.StreamSegmentInfo)

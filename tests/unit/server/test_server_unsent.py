@@ -177,4 +177,4 @@ async def test_many_connections_together_are_bounded(tight: Any, capsys: pytest.
         assert len((await good.call(c.ReadSegment(SEGMENT, 0, 2 * MIB, "", number))).data) == 2 * MIB
     lines = [line for line in capsys.readouterr().out.splitlines() if "connection closed" in line]
     assert lines
-    assert all("while others wait" in line for line in lines)
+    assert all("while other connections wait" in line for line in lines)

@@ -19,7 +19,7 @@ from tailrace.client.model import StreamName
 from tailrace.client.reader.event_reader import EventReader
 from tailrace.client.writer.event_writer import EventWriter
 from tailrace.common.errors import DataLossError, DeadlineError
-from tailrace.common.task_groups import all_of
+from tailrace.common.task_groups import run_all
 
 if TYPE_CHECKING:
     from tailrace.cli.bench.target import Target
@@ -113,7 +113,7 @@ async def _tail(
         await reader.read_batch(1, 200)  # joins and takes the segment, so that the first events wait for nothing
         cpu = CpuMeter(target)
         started_s = loop.time()
-        writing_s, _ = await all_of(
+        writing_s, _ = await run_all(
             _write_paced(context, stream, Pace(started_s, rate_per_s), total), _read_tail(reader, tail, total)
         )
         elapsed_s = loop.time() - started_s

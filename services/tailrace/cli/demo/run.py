@@ -24,7 +24,7 @@ from tailrace.client.model import StreamName
 from tailrace.client.reader.event_reader import EventReader
 from tailrace.client.writer.event_writer import EventWriter
 from tailrace.common.stream_policies import ScalingPolicy, StreamConfig
-from tailrace.common.task_groups import all_of, beside
+from tailrace.common.task_groups import run_all, running
 
 SCOPE: Final = "demo"
 SEGMENTS: Final = 4
@@ -113,8 +113,8 @@ async def run_demo(events: Sequence[Flight], server: ServerProcess, data: Path, 
         readers = await _prepare(context, stream)
         display.stage(f"streaming through {stream}")
         started_s = loop.time()
-        async with beside(_watch(progress, display)):
-            outage, written_s, *_ = await all_of(
+        async with running(_watch(progress, display)):
+            outage, written_s, *_ = await run_all(
                 _kill_midway(server, progress, display),
                 _write(context, stream, events, progress),
                 *(_read(reader, number, progress) for number, reader in enumerate(readers)),

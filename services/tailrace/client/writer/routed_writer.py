@@ -106,7 +106,7 @@ class RoutedWriter:
         total = packed_size(events)
         if self._buffered_bytes + total > limits.WRITER_BUFFERED_MAX_BYTES + limits.WRITER_EVENT_MAX_BYTES:
             raise OverloadedError(
-                f"a batch of {total} bytes is too large for the writer's buffer of {limits.WRITER_BUFFERED_MAX_BYTES} bytes"
+                f"a batch of {total} bytes does not fit the writer's buffer of {limits.WRITER_BUFFERED_MAX_BYTES} bytes"
             )
         futures: list[asyncio.Future[None]] = []
         start = size = 0

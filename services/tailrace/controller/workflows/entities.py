@@ -80,7 +80,7 @@ class EntityDriver:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def perform(self, entity: Entity, persist: Callable[[], Awaitable[T]]) -> T:
-        """Wait for the entity's other workflows, `persist` the intent, run its workflow; return the result of `persist`.
+        """Wait for the entity's other workflows, `persist` the intent, run its workflow; return `persist`'s result.
 
         Raises:
             DeadlineError: the deadline passed; the workflow continues. Errors of `persist`, with nothing done.

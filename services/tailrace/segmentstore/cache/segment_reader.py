@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 _logger = structlog.get_logger()
 
 
-def _nothing() -> None:
-    """The data of a reply is a copy: nothing is pinned."""
-
-
 class SegmentReader:
     """Reads of one container. ``spawn`` runs background tasks that the container waits for when it stops."""
 
@@ -101,7 +97,7 @@ class SegmentReader:
     def _result(segment: Segment, offset: int, data: bytes | bytearray) -> ReadResult:
         end = offset + len(data)
         at_end = end >= segment.length
-        return ReadResult(offset, [data], len(data), at_end, at_end and segment.sealed, _nothing)
+        return ReadResult(offset, [data], len(data), at_end, at_end and segment.sealed)
 
     async def _from_log(self, segment: Segment, entry: Entry, offset: int, limit: int) -> ReadResult:
         skip = offset - entry.offset

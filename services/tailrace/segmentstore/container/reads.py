@@ -85,9 +85,9 @@ class ReadPath:
             if target.sealed:
                 if offset > target.length:
                     raise BadRequestError(f"offset {offset} is beyond the end {target.length} of sealed {segment}")
-                return ReadResult(offset, (), 0, True, True, _nothing)
+                return ReadResult(offset, (), 0, True, True)
             if not wait:
-                return ReadResult(offset, (), 0, True, False, _nothing)
+                return ReadResult(offset, (), 0, True, False)
             core.ownership.waiting_reads += 1
             try:
                 await target.changed()
@@ -107,7 +107,3 @@ class ReadPath:
         return [
             ChunkListing(ref.object_key, ref.segment_offset, ref.length, await self._tier2.exists(ref)) for ref in refs
         ]
-
-
-def _nothing() -> None:
-    """Release nothing: a reply without data pins no cache block."""

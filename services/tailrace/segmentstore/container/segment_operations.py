@@ -60,7 +60,8 @@ class SegmentOperations:
             raise SegmentExistsError(segment)
         if len(self._state.staged_by_name) >= limits.ACTIVE_SEGMENTS_PER_CONTAINER_MAX:
             raise OverloadedError(
-                f"container {self._core.container_id} has {len(self._state.staged_by_name)} segments, the limit of a container"
+                f"container {self._core.container_id} has {len(self._state.staged_by_name)} segments, "
+                "the limit of a container"
             )
         now = self._clock.now_ms()
         identifier = self._core.processor.next_sequence

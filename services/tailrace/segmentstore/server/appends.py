@@ -1,6 +1,6 @@
 """The append path of a connection: one operation per append block, cumulative acknowledgements (wire §5, design §3).
 
-Nothing here looks into events, and nothing is done once per event.
+The cost is per block: this path neither parses events nor loops over them.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _ACCUMULATE: Final = AttributeUpdateType.ACCUMULATE
 
 
 class AppendProcessor:
-    """Writers of one connection.
+    """Processes the appends of one connection's writers.
 
-    `fail` closes the connection for a reason, after what was queued has been sent.
+    `fail` sends what is queued, then closes the connection with a reason.
     """
 
     def __init__(
@@ -55,12 +55,12 @@ class AppendProcessor:
         self._writers: dict[bytes, WriterState] = {}
         self._kept: WriterAppend | None = None
         self._closed = False
-        # Bound once: a bound method made per append is garbage per append.
+        # Bound once: making a bound method per append would allocate per append.
         self._on_completed: Callable[[AppendRequest], None] = self._completed
         self._on_failed: Callable[[AppendRequest, Exception], None] = self._failed
 
     def begin_setup(self, command: c.SetupAppend) -> WriterState:
-        """A writer announces itself: from now on its blocks go to this segment (wire §5, "State per ...").
+        """Begin a writer's setup: its blocks go to this segment from now on (wire §5, "State per ...").
 
         Its appends are refused until `finish_setup`.
         """
@@ -72,27 +72,27 @@ class AppendProcessor:
         return writer
 
     def finish_setup(self, writer: WriterState, container: SegmentContainer, last_event_number: int) -> None:
-        """The container answered the barrier: everything of the writer that was staged is committed."""
+        """Complete a setup after the container's barrier: all staged operations of the writer are committed."""
         writer.set_up(container, last_event_number)
 
     def abandon_setup(self, writer: WriterState) -> None:
-        """The setup failed: the writer's appends stay refused."""
+        """Drop a failed setup: the writer's appends stay refused."""
         if self._writers.get(writer.writer_id) is writer:
             del self._writers[writer.writer_id]
 
     def check_writer(self, writer_id: bytes) -> None:
-        """Raise ProtocolError if the writer was not set up: a block is refused before all of it has arrived."""
+        """Raise ProtocolError if the writer was not set up; called before the whole block is received."""
         writer = self._writers.get(writer_id)
         if writer is None or writer.container is None:
             raise ProtocolError(f"append of writer {writer_id.hex()} before its setup")
 
     def append(self, append: WireAppend) -> asyncio.Future[None] | None:
-        """Hand an append to the container.
+        """Submit an append to the container.
 
-        Returns a future when the container has no room: wait for it, then call `resubmit`; the data must stay in place.
+        Returns a future when the container has no room: wait for it, then call `resubmit`. The data must stay in place.
 
         Raises:
-            ProtocolError: no setup, or the event number goes back.
+            ProtocolError: no setup, or the event number is below the last one.
         """
         writer = self._writers.get(append.writer_id)
         if writer is None or writer.container is None:
@@ -111,7 +111,7 @@ class AppendProcessor:
         return self._submit(request, writer.container)
 
     def resubmit(self) -> asyncio.Future[None] | None:
-        """Hand the append that found no room to the container again; as `append`."""
+        """Submit the append that found no room again; as `append`."""
         request = self._kept
         assert request is not None
         assert request.writer is not None
@@ -120,7 +120,7 @@ class AppendProcessor:
         return self._submit(request, request.writer.container)
 
     def close(self) -> None:
-        """The connection is gone: what is in flight completes without acknowledgement."""
+        """End after the connection closed: appends in flight complete without acknowledgement."""
         self._closed = True
         self._writers.clear()
         if self._kept is not None:
@@ -149,17 +149,17 @@ class AppendProcessor:
     def _submit(self, request: WriterAppend, container: SegmentContainer) -> asyncio.Future[None] | None:
         waiter = container.submit_append(request)
         if waiter is None:
-            request.data = ()  # the views end here: the buffer is about to be reused
+            request.data = ()  # drop the views: the buffer is reused
         else:
             self._kept = request
         return waiter
 
     def _repeated(self, writer: WriterState, append: WireAppend) -> None:
-        """The number of the last append again, which must not be stored twice; only committed state is acknowledged."""
+        """Handle an event number that was stored before. Do not store it twice; acknowledge it if it is committed."""
         number = append.last_event_number
         if number < writer.last_stored:
             raise ProtocolError(
-                f"event number {number} of writer {writer.writer_id.hex()} goes back behind {writer.last_stored}"
+                f"event number {number} of writer {writer.writer_id.hex()} is below its last one, {writer.last_stored}"
             )
         if number == writer.last_acked:
             length = writer.ack_length
@@ -211,8 +211,8 @@ class AppendProcessor:
         while (failure := writer.next_failure()) is not None:
             request, error = failure
             if not isinstance(error, UnavailableError) and not _may_refuse(writer):
-                # Whatever it is, another owner may see it otherwise. The next setup waits until it can be told.
-                error = WrongHostError(f"it cannot be told now whether {writer.segment} is here")
+                # Another owner may have another outcome. The writer's next setup waits until ownership is confirmed.
+                error = WrongHostError(f"ownership of {writer.segment} cannot be confirmed")
             if isinstance(error, BadOffsetError):
                 self._condition_failed(writer, request)
             elif not writer.broken:
@@ -233,7 +233,7 @@ class AppendProcessor:
             self._fail(f"event number {number} does not follow the stored one: {error}")
             return
         if isinstance(error, OutcomeUnknownError):
-            # The answer to its next setup tells the writer what was stored.
+            # The reply to the writer's next setup carries what was stored.
             error = WrongHostError(str(error))
         reply = None
         if isinstance(error, TailraceError):
@@ -241,12 +241,12 @@ class AppendProcessor:
             offset = request.event_number if error.wire_code == c.SegmentIsSealed.CODE else -1
             reply = failure_reply(Failure(error, request.request_id, writer.segment, "append", offset))
         if reply is None:
-            told = isinstance(error, DiskFullError)  # by the container, once for all that it refuses
-            self._fail(f"append to {writer.segment} failed: {type(error).__name__}: {error}", told=told)
+            logged = isinstance(error, DiskFullError)  # the container logs it once for all refused appends
+            self._fail(f"append to {writer.segment} failed: {type(error).__name__}: {error}", logged=logged)
         else:
             self._outbox.reply(reply)
 
 
 def _may_refuse(writer: WriterState) -> bool:
-    """Whether what the container knows is no older than an owner's answers may be (design §9)."""
+    """Return whether the container's state is recent enough for an owner's reply (design §9)."""
     return writer.container is None or writer.container.may_answer()

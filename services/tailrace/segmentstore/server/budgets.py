@@ -1,8 +1,8 @@
-"""Bytes in flight: how much of what was received may wait for its commit (design §3.2).
+"""Bounds the bytes in flight: received bytes that wait for their commit (design §3.2).
 
-A connection above its share, or one of many when all together are above the total, is not read. A connection with less
-than `limits.CONNECTION_IN_FLIGHT_FREE_BYTES` outstanding is read all the same, so that none is starved by the others;
-but not above twice the total, which thousands of small shares come to.
+The server does not read a connection above its share, nor any connection while all together are above the total. An
+exception keeps small connections from starving: one with less than `limits.CONNECTION_IN_FLIGHT_FREE_BYTES` outstanding
+is read until all together reach twice the total.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class InFlightBudget:
 
     @property
     def has_room(self) -> bool:
-        """Whether all together are within the total."""
+        """Return whether all connections together are within the total."""
         return self.outstanding_bytes <= self.max_bytes
 
     @property
     def serves_small_shares(self) -> bool:
-        """Whether a connection with little outstanding is read."""
+        """Return whether a connection with little outstanding is read."""
         return self.outstanding_bytes <= 2 * self.max_bytes
 
     def connection(self, on_room: Callable[[], None]) -> ConnectionBudget:
-        """The share of a new connection; `on_room` is called once for each `must_wait` that was true."""
+        """Return the share of a new connection; `on_room` is called once for each `must_wait` that returned True."""
         return ConnectionBudget(self, on_room)
 
     def wait(self, budget: ConnectionBudget) -> None:
@@ -44,17 +44,17 @@ class InFlightBudget:
         self._waiting[budget] = None
 
     def forget(self, budget: ConnectionBudget) -> None:
-        """The connection does not wait any more."""
+        """Remove a connection from the waiting ones."""
         self._waiting.pop(budget, None)
 
     def released(self, budget: ConnectionBudget, length_bytes: int) -> None:
-        """Bytes of `budget` were released: wake who may go on."""
+        """Wake the connections that may be read again after `budget` released bytes."""
         if self.on_room is not None and self.has_room:
             self.on_room()
         if not self._waiting:
             return
-        # Below the total everybody is looked at, and when small shares are served again; else only the one whose own
-        # share has changed.
+        # Check all connections when the total allows it, or when small shares are served again. Otherwise check only
+        # the one whose own share has changed.
         again = self.serves_small_shares and self.outstanding_bytes + length_bytes > 2 * self.max_bytes
         candidates = list(self._waiting) if again or self.has_room else [budget]
         for each in candidates:
@@ -79,7 +79,7 @@ class ConnectionBudget:
         self._shared.outstanding_bytes += length_bytes
 
     def must_wait(self) -> bool:
-        """Whether the connection must not be read for now; `on_room` is called when it may be again."""
+        """Return whether the connection must not be read for now; `on_room` is called when it may be read again."""
         shared = self._shared
         if self.outstanding_bytes <= limits.CONNECTION_IN_FLIGHT_FREE_BYTES and shared.serves_small_shares:
             return False
@@ -89,18 +89,18 @@ class ConnectionBudget:
         return True
 
     def release(self, length_bytes: int) -> None:
-        """Count bytes out, which may let this and other connections go on."""
+        """Count bytes out; this and other connections may be read again."""
         self.outstanding_bytes -= length_bytes
         self._shared.outstanding_bytes -= length_bytes
         self._shared.released(self, length_bytes)
 
     def close(self) -> None:
-        """The connection is gone; what it has in flight is released as it completes."""
+        """End the share of a closed connection; its bytes in flight are released as they complete."""
         self._shared.forget(self)
 
     @property
     def may_resume(self) -> bool:
-        """Whether reading may go on; a quarter below the limit, so that it does not stop at every append."""
+        """Return whether reading may resume: a quarter below the limit, so that it does not stop at every append."""
         if self.outstanding_bytes < limits.CONNECTION_IN_FLIGHT_FREE_BYTES and self._shared.serves_small_shares:
             return True
         return self.outstanding_bytes <= limits.CONNECTION_IN_FLIGHT_MAX_BYTES * 3 // 4 and self._shared.has_room

@@ -1,4 +1,4 @@
-"""One request being served: what a handler gets, and how handlers are listed."""
+"""What a request handler receives, and how handlers are declared."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Call:
-    """What a handler works with: the segment's container and what the connection holds.
+    """What a handler receives: the segment's container and the state of the connection.
 
-    ``transients`` are the transient segments that were created on the connection and still exist.
+    ``transients`` are the existing transient segments that the connection created.
     """
 
     context: ServerContext
@@ -30,7 +30,7 @@ class Call:
 
     @property
     def tables(self) -> TableOperations:
-        """Table segments of the container."""
+        """Return the table segments of the container."""
         return self.context.registry.table_service(self.container)
 
 
@@ -42,11 +42,12 @@ HandlerFunction: TypeAlias = Callable[[Call, Any], Awaitable[Reply]]
 class Handler:
     """How a request is served.
 
-    ``segment_field`` names the request's field that decides the container and is authorized at ``level``; empty for
-    the commands that name a container. ``waits`` marks a request without a deadline, which may wait for as long as its
-    connection lasts and is cancelled with it. ``reply_bytes`` says how large the reply to a command may become, for
-    those whose reply is large. ``copies`` is how often what the request holds is in memory while it is served.
-    ``changes`` marks a request whose success is a change that is in the log.
+    - ``segment_field``: the request's field that decides the container and is authorized at ``level``. Empty for
+      commands that name a container.
+    - ``waits``: the request has no deadline; it may wait until its connection ends, which cancels it.
+    - ``reply_bytes``: returns how large the reply may become, for commands with large replies.
+    - ``copies``: how many copies of the request's data are in memory while it is served.
+    - ``changes``: success means that the change is in the log.
     """
 
     function: HandlerFunction

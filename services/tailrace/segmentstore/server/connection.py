@@ -1,4 +1,4 @@
-"""One connection of the segment store protocol: bytes in, frames to their processors (design §3.1, wire §1, §2)."""
+"""One connection of the segment store protocol: passes frames to their processors (design §3.1, wire §1, §2)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.server.context import ServerContext
 
 WIRE_VERSION: Final = 16
-"""Version that the server announces; 17 would make newer clients ask for what it does not offer (wire §2)."""
+"""The version that the server announces; 17 would make newer clients use features that it lacks (wire §2)."""
 
 OLDEST_WIRE_VERSION: Final = 5
 
@@ -39,15 +39,15 @@ _KEEP_ALIVE: Final = c.KeepAlive.CODE
 _PADDING: Final = c.Padding.CODE
 
 
-# Why a connection is not read for now; plain numbers, since they are tested once per frame.
+# Why a connection is not read for now; plain numbers, because the code tests them once per frame.
 _STOP_CONTAINER: Final = 1  # an append waits for room in its container
 _STOP_BUDGET: Final = 2  # too many bytes in flight
 _STOP_SENDING: Final = 4  # the peer does not take its replies
-_STOP_RECEIVING: Final = 8  # there is no room for the whole of the frame that is under way
+_STOP_RECEIVING: Final = 8  # the receive buffers have no room for the rest of the frame
 
 
 def _keep_alive(transport: asyncio.Transport) -> None:
-    """Let the kernel find out when the peer is gone without a word: tail reads wait for ever otherwise."""
+    """Turn on TCP keep-alive, so that tail reads of a peer that vanished do not wait for ever."""
     peer = transport.get_extra_info("socket")
     if peer is not None:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -56,10 +56,10 @@ def _keep_alive(transport: asyncio.Transport) -> None:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The protocol object of one client. `made` is called when the connection stands, `gone` when it has ended.
+    """The protocol object of one client. Calls `made` when the connection is open, `gone` when it has ended.
 
-    While any reason to stop is set nothing is read and nothing received is decoded; frames that were not handled are
-    found again.
+    While any reason to stop is set, the connection neither reads nor decodes. It handles the remaining frames when the
+    last reason ends.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Connection(asyncio.BufferedProtocol):
         self._cut_off: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start serving."""
+        """Begin to serve."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         peer = transport.get_extra_info("peername")
@@ -90,7 +90,7 @@ class Connection(asyncio.BufferedProtocol):
         self._made(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End everything that only this connection waits for."""
+        """End what only this connection needs."""
         self._closing = True
         if self._cut_off is not None:
             self._cut_off.cancel()
@@ -103,58 +103,58 @@ class Connection(asyncio.BufferedProtocol):
         self._gone(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the transport receives next."""
+        """Return the buffer for the next received bytes."""
         return self._receiver.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes were received."""
+        """Handle the frames of newly received bytes."""
         self._receiver.received(nbytes)
         if not self._stops:
             self._drain()
 
     def eof_received(self) -> bool:
-        """The peer sends no more; the transport closes after what is queued."""
+        """Let the transport close after what is queued: the peer sends no more."""
         return False
 
     @property
     def is_read(self) -> bool:
-        """Whether nothing but the peer decides how fast its bytes come."""
+        """Return whether the server reads this connection, so that only the peer can delay a frame."""
         return not self._stops
 
     def room_to_receive(self) -> bool:
-        """Go on receiving if there is room now; returns whether there was."""
+        """Resume receiving if there is room; return whether there was."""
         if self._closing or not self._receiver.may_receive():
             return self._closing
-        self._go_on(_STOP_RECEIVING)
+        self._resume(_STOP_RECEIVING)
         return True
 
     def pause_writing(self) -> None:
-        """The peer does not take what is sent: stop answering and reading."""
+        """Stop replying and reading while the peer does not take replies."""
         self._outbox.transport_full()
         self._stop(_STOP_SENDING)
 
     def resume_writing(self) -> None:
-        """The peer takes it again."""
+        """Resume when the peer takes replies again."""
         self._outbox.transport_drained()
-        self._go_on(_STOP_SENDING)
+        self._resume(_STOP_SENDING)
 
-    def fail(self, reason: str, error: Exception | None = None, *, told: bool = False) -> None:
-        """Close the connection after what is queued was sent; one line says why (issue, "Bad input") unless `told`."""
+    def fail(self, reason: str, error: Exception | None = None, *, logged: bool = False) -> None:
+        """Send what is queued and close the connection. Log the reason in one line unless it is `logged` already."""
         if self._closing:
             return
-        if not told:
+        if not logged:
             self._context.log.warning("connection closed", peer=self.principal.address, reason=reason, exc_info=error)
         self.end()
 
     def cut_off(self, reason: str) -> None:
-        """Close the connection at once: what is queued for the peer is dropped; one line says why."""
+        """Close the connection at once and drop what is queued. Log the reason in one line."""
         if not self._closing:
             self._context.log.warning("connection closed", peer=self.principal.address, reason=reason)
             self._closing = True
         self._transport.abort()
 
     def end(self) -> None:
-        """Close after what is queued was sent, but do not wait for a peer that does not take it."""
+        """Send what is queued and close, at most ``limits.CLOSE_FLUSH_DEADLINE_S`` later."""
         self._closing = True
         self._outbox.flush()
         self._transport.close()
@@ -164,7 +164,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- frames -------------------------------------------------------------------------------------------------------
 
     def _drain(self) -> None:
-        """Handle the frames that were received, until a stop."""
+        """Handle the received frames until a reason to stop is set."""
         receiver = self._receiver
         try:
             while self._stops == 0 and not self._closing and (frames := receiver.frames()):
@@ -185,7 +185,7 @@ class Connection(asyncio.BufferedProtocol):
             self.fail(f"{type(error).__name__}: {error}", error)
 
     def _stopped_after(self, start: int, length: int) -> None:
-        """Leave the frames behind this one for later; this one too when its append waits for room."""
+        """Leave the frames behind this one for later; also this one when its append waits for room."""
         if self._stops & _STOP_CONTAINER:
             self._receiver.rewind(start)
             self._waiting_frame_end = start + length
@@ -237,18 +237,18 @@ class Connection(asyncio.BufferedProtocol):
         if command.low_version > WIRE_VERSION or command.high_version < OLDEST_WIRE_VERSION:
             self.fail(f"the peer speaks versions {command.low_version} to {command.high_version}")
 
-    # -- stopping and going on ----------------------------------------------------------------------------------------
+    # -- stop and resume ----------------------------------------------------------------------------------------------
 
     def _stop(self, why: int) -> None:
         if not self._stops and not self._closing:
             self._transport.pause_reading()
         self._stops |= why
 
-    def _go_on(self, why: int) -> None:
+    def _resume(self, why: int) -> None:
         self._stops &= ~why
         if not self._stops and not self._closing:
             self._transport.resume_reading()
-            # Not at once: this may be called while a container commits.
+            # Deferred: this may be called while a container commits.
             self._loop.call_soon(self._drain_rest)
 
     def _drain_rest(self) -> None:
@@ -256,10 +256,10 @@ class Connection(asyncio.BufferedProtocol):
             self._drain()
 
     def _has_room(self) -> None:
-        self._go_on(_STOP_BUDGET)
+        self._resume(_STOP_BUDGET)
 
     def _try_again(self, waiter: asyncio.Future[None]) -> None:
-        """The container may have room now for the append that waits."""
+        """Submit the waiting append again: the container may have room now."""
         if self._closing:
             return
         if not waiter.cancelled() and (error := waiter.exception()) is not None:
@@ -273,4 +273,4 @@ class Connection(asyncio.BufferedProtocol):
         self._append(again)
         if again is None:
             self._receiver.resume_at(self._waiting_frame_end)
-            self._go_on(_STOP_CONTAINER)
+            self._resume(_STOP_CONTAINER)

@@ -1,4 +1,4 @@
-"""What all connections of a server share."""
+"""The ports and resources that all connections of a server share."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Unanswered:
-    """Requests of all connections that have no answer yet, waiting reads included.
+    """Counts requests of all connections without a reply, waiting reads included.
 
-    ``arriving`` are those of them that wait for their container to be opened here.
+    ``pending`` counts those that wait until their container opens here.
     """
 
     requests: int = 0
-    arriving: int = 0
+    pending: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerContext:
-    """Ports, seams and shared resources of one server.
+    """Ports, hooks and shared resources of one server.
 
     ``background`` runs a coroutine that outlives its connection; the server cancels it when it closes.
     """
@@ -48,9 +48,9 @@ class ServerContext:
     log: FilteringBoundLogger
     background: Callable[[Coroutine[None, None, None]], None]
     oldest_version: int
-    """Announced in the answer to Hello."""
+    """Announced in the reply to Hello."""
 
 
 def scope_of(segment: str) -> str:
-    """The scope that a segment's use is counted for."""
+    """Return the scope to which a segment's use is accounted."""
     return segment.partition("/")[0]

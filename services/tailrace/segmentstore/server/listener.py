@@ -1,4 +1,4 @@
-"""The server: listens, and owns the connections and what outlives them."""
+"""The server: listens, owns the connections, and runs the tasks that outlive them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 
 class SegmentStoreServer:
-    """Serves the segment store protocol for the containers of a registry (design §1)."""
+    """Serves the segment store protocol for the containers of a registry (design §1).
+
+    ``authorize`` and ``account`` are hooks; by default all is allowed and nothing is accounted.
+    """
 
     def __init__(
         self,
@@ -34,6 +37,7 @@ class SegmentStoreServer:
         budgets: InFlightBudget,
         clock: Clock,
         entropy: Entropy,
+        *,
         authorize: Authorize = allow_all,
         account: Account = account_nothing,
         unsent: UnsentReplies | None = None,
@@ -46,7 +50,7 @@ class SegmentStoreServer:
         self._connections: dict[Connection, None] = {}
         self._connections_max = connections_max
         self._refused = 0
-        self._refusals_told: asyncio.TimerHandle | None = None
+        self._next_refusal_report: asyncio.TimerHandle | None = None
         self._closing = False
         self._all_gone = asyncio.Event()
         self._server: asyncio.Server | None = None
@@ -54,49 +58,49 @@ class SegmentStoreServer:
         receiving = receiving or ReceiveRoom(loop)
         receiving.bound_by(budgets)
         self._context = ServerContext(
-            registry,
-            budgets,
-            unsent or UnsentReplies(loop),
-            Unanswered(),
-            clock,
-            entropy,
-            authorize,
-            account,
-            receiving,
-            self._log,
-            self._background,
-            oldest_version,
+            registry=registry,
+            in_flight=budgets,
+            unsent=unsent or UnsentReplies(loop),
+            unanswered=Unanswered(),
+            clock=clock,
+            entropy=entropy,
+            authorize=authorize,
+            account=account,
+            receiving=receiving,
+            log=self._log,
+            background=self._background,
+            oldest_version=oldest_version,
         )
 
     async def start(self, host: str, port: int, ssl: ssl_module.SSLContext | None = None) -> tuple[str, int]:
-        """Listen on `host` and `port` (0 for an ephemeral one); returns the address. Raises OSError."""
+        """Listen on `host` and `port` (0 for an ephemeral one); return the address. Raises OSError."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._connection, host, port, ssl=ssl)
         address = self._server.sockets[0].getsockname()
         return address[0], address[1]
 
     async def start_on(self, listener: socket.socket, ssl: ssl_module.SSLContext | None = None) -> None:
-        """Listen on a bound socket that somebody else holds too, so that the port outlives this process."""
+        """Listen on a bound socket that the parent process holds too, so that the port outlives this process."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._connection, sock=listener, ssl=ssl)
 
     @property
     def unanswered(self) -> int:
-        """Number of requests without an answer."""
+        """Return the number of requests without a reply."""
         return self._context.unanswered.requests
 
     @property
     def connections(self) -> int:
-        """Number of open connections."""
+        """Return the number of open connections."""
         return len(self._connections)
 
     async def close(self) -> None:
-        """Stop listening, end all connections, and wait for what they leave behind."""
+        """Stop listening, end all connections, and wait for their background tasks."""
         self._closing = True
         if self._server is not None:
             self._server.close()
-        if self._refusals_told is not None:
-            self._refusals_told.cancel()
+        if self._next_refusal_report is not None:
+            self._next_refusal_report.cancel()
         for connection in list(self._connections):
             connection.end()
         if self._connections:
@@ -122,19 +126,19 @@ class SegmentStoreServer:
             self._refuse(connection)
 
     def _refuse(self, connection: Connection) -> None:
-        """One connection too many: closed at once; of a flood of them one line is logged now and then."""
+        """Close a connection above the limit at once; a flood is logged ``limits.REFUSALS_LOGGED_EVERY_S`` apart."""
         connection.end()
         self._refused += 1
-        if self._refusals_told is None:
-            self._tell_refusals()
+        if self._next_refusal_report is None:
+            self._report_refusals()
 
-    def _tell_refusals(self) -> None:
-        self._refusals_told = None
+    def _report_refusals(self) -> None:
+        self._next_refusal_report = None
         if self._refused:
             self._log.warning("connections refused", refused=self._refused, connections_max=self._connections_max)
             self._refused = 0
             loop = asyncio.get_running_loop()
-            self._refusals_told = loop.call_later(limits.REFUSALS_LOGGED_EVERY_S, self._tell_refusals)
+            self._next_refusal_report = loop.call_later(limits.REFUSALS_LOGGED_EVERY_S, self._report_refusals)
 
     def _gone(self, connection: Connection) -> None:
         del self._connections[connection]
@@ -149,4 +153,4 @@ class SegmentStoreServer:
     def _background_done(self, task: asyncio.Task[None]) -> None:
         del self._tasks[task]
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._log.error("work after a connection failed", reason=str(error), exc_info=error)
+            self._log.error("background task failed", reason=str(error), exc_info=error)

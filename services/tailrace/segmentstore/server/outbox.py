@@ -1,4 +1,4 @@
-"""What a connection sends: replies and acknowledgements, in one write per turn of the loop (performance §6 rule 2)."""
+"""Sends the replies and acknowledgements of a connection, one write per turn of the loop (performance §6 rule 2)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ if TYPE_CHECKING:
 class Outbox:
     """The send side of one connection, bounded by `limits.SEND_BUFFER_HIGH_BYTES` and one reply.
 
-    ``unsent`` bounds all connections together; `cut_off` ends the connection at once for a reason.
+    ``unsent`` bounds all connections together; `cut_off` ends the connection at once with a reason.
 
-    Acknowledgements are cumulative: however many appends of a writer commit in a turn, one ``DataAppended`` goes out.
-    They are made when something else is sent or at the end of the turn, so that they keep their place before later
-    replies.
+    Acknowledgements are cumulative: all appends of a writer that commit in one turn get one ``DataAppended``. It is
+    encoded at the end of the turn, or earlier when another frame is sent, so that it stays before later replies.
     """
 
     __slots__ = (
@@ -56,7 +55,7 @@ class Outbox:
         self._frames: list[bytes] = []
         self._queued_bytes = 0
         self._handed_bytes = 0
-        self._held_bytes = 0  # by the transport, as far as is known
+        self._held_bytes = 0  # unsent bytes of the transport, when last asked
         self._reserved_bytes = 0
         self._acks: list[WriterState] = []
         self._flush_scheduled = False
@@ -66,7 +65,7 @@ class Outbox:
         transport.set_write_buffer_limits(high=limits.SEND_BUFFER_HIGH_BYTES)
 
     def is_full(self, reply_bytes: int = limits.FRAME_MAX_BYTES) -> bool:
-        """Whether the peer, or all peers together, do not take what is sent: no reply of that size should be added."""
+        """Return whether unsent bytes, of this peer or of all, are too many to add a reply of that size."""
         if self._transport_full:
             return True
         if reply_bytes <= limits.SEND_GATHER_BYTES:
@@ -74,7 +73,7 @@ class Outbox:
         return not self._shared.has_room(holds_nothing=not (self._held_bytes or self._reserved_bytes))
 
     def reply(self, command: Command) -> None:
-        """Send a command. Raises BadRequestError when it does not fit into a frame; nothing is sent then."""
+        """Send a command. Raises BadRequestError, and sends nothing, when it does not fit into a frame."""
         self.send(encode(command))
 
     def send(self, frame: bytes) -> None:
@@ -100,7 +99,7 @@ class Outbox:
                 self._loop.call_soon(self._flush_turn)
 
     def settle_acks(self) -> None:
-        """Make the acknowledgements that wait: later appends of those writers get their own."""
+        """Encode the pending acknowledgements: later appends of those writers get their own."""
         if not self._acks:
             return
         acks, self._acks = self._acks, []
@@ -121,17 +120,17 @@ class Outbox:
             frames, self._frames = self._frames, []
             self._handed_bytes += self._queued_bytes
             self._queued_bytes = 0
-            if not transport.is_closing():  # else asyncio drops the bytes, and complains
+            if not transport.is_closing():  # asyncio would drop the bytes and log a warning
                 transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
                 self._held_bytes = transport.get_write_buffer_size()
                 self._shared.holds(self, self._held_bytes)
 
     def transport_full(self) -> None:
-        """The transport is above its high-water mark."""
+        """Record that the transport is above its high-water mark."""
         self._transport_full = True
 
     def transport_drained(self) -> None:
-        """The transport is below its low-water mark again."""
+        """Record that the transport is below its low-water mark again."""
         self._transport_full = False
         if self._transport is not None:
             self._held_bytes = self._transport.get_write_buffer_size()
@@ -139,7 +138,7 @@ class Outbox:
         self.room_again()
 
     async def room(self, reply_bytes: int = 0) -> None:
-        """Wait until a reply of that size may be sent, or the connection is closed."""
+        """Wait until a reply of that size may be sent, or the connection closes."""
         while self._transport is not None and self.is_full(reply_bytes):
             if not self._transport_full:
                 self._shared.wait(self)
@@ -149,7 +148,7 @@ class Outbox:
 
     @contextlib.contextmanager
     def reserved(self, length_bytes: int) -> Iterator[None]:
-        """Count a reply of at most that size as unsent while it is being made."""
+        """Count a reply of at most that size as unsent while the handler makes it."""
         self._reserved_bytes += length_bytes
         self._shared.reserve(length_bytes)
         try:
@@ -164,7 +163,7 @@ class Outbox:
         return (0 if transport is None else transport.get_write_buffer_size()), self._handed_bytes
 
     def room_again(self) -> None:
-        """Let those who wait in `room` look again."""
+        """Wake the waiters of `room`."""
         if self._room is not None:
             self._room.set_result(None)
             self._room = None

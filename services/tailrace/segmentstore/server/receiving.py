@@ -1,7 +1,7 @@
-"""Connections that wait for room to receive a large frame: one bound for all of a server (design §8).
+"""Bounds the memory for large frames that a server receives, all connections together (design §8).
 
-The pool promises room for whole frames. While some wait for that, connections that have been promised room and send
-next to nothing are cut off: a frame that was begun must be gone on with.
+The pool promises room for whole frames. While connections wait for room, a started frame must make progress: a
+connection that was promised room and sends almost nothing is cut off.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 class Receiving(Protocol):
-    """A connection, as far as the bound looks at it; the owner of its `Receiver`."""
+    """A connection as the bound uses it; the owner of its `Receiver`."""
 
     @property
     def is_read(self) -> bool:
-        """Whether the server reads it: else it is not the peer that is slow."""
+        """Return whether the server reads it; otherwise the peer is not to blame for a slow frame."""
         ...
 
     def room_to_receive(self) -> bool:
-        """Go on if there is room now; returns whether there was."""
+        """Resume if there is room; return whether there was."""
         ...
 
     def cut_off(self, reason: str) -> None:
@@ -35,7 +35,7 @@ class Receiving(Protocol):
 
 
 class ReceiveRoom:
-    """The buffers of a server; ``look_s`` is the time in which a connection must send something while others wait."""
+    """The receive buffers of a server. While others wait, a connection must make progress every ``look_s``."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class ReceiveRoom:
         self._waking = False
 
     def bound_by(self, in_flight: InFlightBudget) -> None:
-        """Let no large frame begin while too much of what was received before is in flight."""
+        """Let no large frame begin while too many received bytes are in flight."""
         self.pool.is_open = lambda: in_flight.has_room
         in_flight.on_room = self._wake_soon
 
@@ -66,7 +66,7 @@ class ReceiveRoom:
             self._look = self._loop.call_later(self._look_s, self._look_for_slow_ones)
 
     def forget(self, connection: Receiving) -> None:
-        """The connection is gone."""
+        """Remove a closed connection."""
         self._waiting.pop(connection, None)
         self._stop_looking()
 
@@ -76,8 +76,9 @@ class ReceiveRoom:
             self._loop.call_soon(self._wake)
 
     def _wake(self) -> None:
-        """Serve the oldest and the newest in turn: who came first is not forgotten, and many that do nothing with
-        their room do not delay for long who comes after them.
+        """Serve the oldest and the newest waiter in turn.
+
+        The oldest is not starved, and many connections that leave their room unused do not delay newer ones for long.
         """
         self._waking = False
         refused = False
@@ -100,29 +101,29 @@ class ReceiveRoom:
             self._seen = {}
 
     def _look_for_slow_ones(self) -> None:
-        """Cut off who sent next to nothing since the last look; when all wait for each other, who waited longest."""
-        slow, going_on = [], False
+        """Cut off connections without progress since the last check; in a deadlock, the one that waited longest."""
+        slow, progressing = [], False
         for receiver in self.pool.promised:
             if not receiver.owner.is_read:
                 continue
             if self._is_slow(receiver):
                 slow.append(receiver.owner)
             else:
-                going_on = True
-        if not slow and not going_on:
+                progressing = True
+        if not slow and not progressing:
             slow = [connection for connection in self._waiting if self._holds(connection)][:1]
         self._seen = self._received()
         self._look = self._loop.call_later(self._look_s, self._look_for_slow_ones)
         if not self.pool.is_open():
-            return  # they wait for the server, not for each other
+            return  # the connections wait for the server, not for each other
         for connection in slow:
-            connection.cut_off("it does not finish a large frame while others wait for room to receive")
+            connection.cut_off("a large frame made no progress while other connections wait for receive buffers")
 
     def _received(self) -> dict[Receiver, tuple[int, int]]:
         return {receiver: (receiver.received_bytes, receiver.received_frames) for receiver in self.pool.promised}
 
     def _is_slow(self, receiver: Receiver) -> bool:
-        """Whether it was promised room at the last look, and the same frame has hardly come on since."""
+        """Return whether the frame that had room at the last check has made almost no progress since."""
         seen = self._seen.get(receiver)
         if seen is None or receiver.received_frames != seen[1]:
             return False

@@ -1,4 +1,4 @@
-"""How the server finds the containers that run here."""
+"""The port through which the server finds the containers of its process."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ class ContainerRegistry(Protocol):
     """The containers of this process (design §9)."""
 
     def container_for(self, segment_name: str) -> SegmentContainer:
-        """The running container that owns the segment's name. Raises WrongHostError when it does not run here."""
+        """Return the running container of a segment. Raises WrongHostError when it does not run here."""
         ...
 
     def container_by_id(self, container_id: int) -> SegmentContainer:
-        """The running container with that number. Raises WrongHostError when it does not run here."""
+        """Return the running container with that number. Raises WrongHostError when it does not run here."""
         ...
 
-    def is_arriving(self, segment_name: str) -> bool:
-        """Whether the container of the segment is to be opened here and is not yet."""
+    def is_pending(self, segment_name: str) -> bool:
+        """Return whether the segment's container is about to open here."""
         ...
 
-    async def wait_arrived(self, segment_name: str) -> None:
-        """Return when `is_arriving` may have ended, and within ``limits.PENDING_CONTAINER_TIMEOUT_S``."""
+    async def wait_opened(self, segment_name: str) -> None:
+        """Wait until the container is not pending, at most ``limits.PENDING_CONTAINER_TIMEOUT_S``."""
         ...
 
     def table_service(self, container: SegmentContainer) -> TableOperations:
-        """The table segments of a container."""
+        """Return the table segments of a container."""
         ...

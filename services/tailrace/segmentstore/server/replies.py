@@ -1,4 +1,4 @@
-"""Which reply carries which error (wire §3.6, §4); pure."""
+"""Maps errors to replies of the protocol (wire §3.6, §4); pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TOKEN_CHECK_FAILED: Final = 0
 
 
 class Failure:
-    """A request that failed: what its reply echoes.
+    """A failed request, with the fields that its reply echoes.
 
     ``offset`` is the requested offset of a read and -1 otherwise, ``operation`` the request's name.
     """
@@ -25,21 +25,21 @@ class Failure:
     def __init__(self, error: TailraceError, request_id: int, segment: str, operation: str, offset: int = -1) -> None:
         self.error = error
         self.request_id = request_id
-        # The error names the segment at fault, which need not be the first one of the request (a merge's source).
+        # The error names the segment at fault, which may be another one than the request's first: a merge's source.
         self.segment = getattr(error, "segment", segment) or segment
         self.operation = operation
         self.offset = offset
 
 
 def failure_reply(failure: Failure) -> c.Command | None:
-    """The reply for a failed request; None when the connection is to be closed without one."""
+    """Return the reply to a failed request; None when the connection must close without a reply."""
     code = failure.error.wire_code
     make = _REPLIES.get(code) if code is not None else None
     return make(failure) if make is not None else None
 
 
 def _truncated(failure: Failure) -> c.Command | None:
-    # A table offset that does not match is answered with the segment's length as its start (wire §3.6, 56).
+    # For a table offset that does not match, the reply carries the segment's length as its start (wire §3.6, 56).
     error = failure.error
     if isinstance(error, SegmentTruncatedError):
         start_offset = error.start_offset

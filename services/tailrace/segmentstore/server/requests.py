@@ -1,4 +1,4 @@
-"""Requests other than appends: each is a task that ends in one reply, or in the connection's end (wire §4)."""
+"""Serves requests other than appends: each is a task that sends one reply or closes the connection (wire §4)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HANDLERS: Final[dict[type[Command], Handler]] = {**segments.HANDLERS, **tables.H
 
 
 class RequestProcessor:
-    """Requests of one connection. `fail` closes the connection for a reason."""
+    """Serves the requests of one connection. `fail` closes the connection with a reason."""
 
     def __init__(
         self,
@@ -57,29 +57,29 @@ class RequestProcessor:
         """Serve a request of `length_bytes` on the wire.
 
         Raises:
-            ProtocolError: the command is no request, or there are too many unanswered ones.
+            ProtocolError: the command is not a request, or too many requests have no reply.
         """
         handler = HANDLERS.get(type(command))
         if handler is None:
-            raise ProtocolError(f"{type(command).__name__} is no request")
+            raise ProtocolError(f"{type(command).__name__} is not a request")
         length_bytes *= handler.copies
         if handler.changes or not handler.segment_field:
             self._run(self._serve(command, handler), length_bytes, cancel_with_connection=handler.waits)
             return
-        # Of a read nothing is left undone when nobody waits for its reply any more.
+        # A read leaves nothing undone when its connection closes.
         is_read = handler.waits or handler.reply_bytes is not None
         segment: str = getattr(command, handler.segment_field)
-        work = self._when_arrived(segment, length_bytes, lambda: self._answer_to(command, handler))
+        work = self._when_opened(segment, length_bytes, lambda: self._answer_to(command, handler))
         self._run(work, length_bytes, cancel_with_connection=is_read)
 
     def start_setup(self, command: c.SetupAppend, appends: AppendProcessor, length_bytes: int) -> None:
-        """Serve a SetupAppend; otherwise as `start`."""
+        """Serve a SetupAppend; as `start`."""
         writer = appends.begin_setup(command)
-        work = self._when_arrived(command.segment, length_bytes, lambda: self._setup(command, writer, appends))
+        work = self._when_opened(command.segment, length_bytes, lambda: self._setup(command, writer, appends))
         self._run(work, length_bytes, cancel_with_connection=True)
 
     def close(self) -> None:
-        """The connection is gone: waiting reads end, other requests complete unanswered, transient segments go."""
+        """End after the connection closed: cancel reads, complete other requests, delete transient segments."""
         for task, cancel_with_connection in self._tasks.items():
             if cancel_with_connection:
                 task.cancel()
@@ -105,22 +105,22 @@ class RequestProcessor:
         task.add_done_callback(done)
         self._budget.charge(length_bytes)
 
-    def _when_arrived(
+    def _when_opened(
         self, segment: str, length_bytes: int, begin: Callable[[], Coroutine[Any, Any, None]]
     ) -> Coroutine[Any, Any, None]:
-        """What `begin` begins, once the segment's container was opened here if that is to happen soon."""
-        if length_bytes <= limits.PENDING_CONTAINER_REQUEST_MAX_BYTES and self._context.registry.is_arriving(segment):
-            return self._after_arrival(segment, begin)
+        """Return the work of `begin`, preceded by a wait if the segment's container is about to open here."""
+        if length_bytes <= limits.PENDING_CONTAINER_REQUEST_MAX_BYTES and self._context.registry.is_pending(segment):
+            return self._after_opening(segment, begin)
         return begin()
 
-    async def _after_arrival(self, segment: str, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _after_opening(self, segment: str, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
         unanswered = self._context.unanswered
-        if unanswered.arriving < limits.PENDING_CONTAINER_REQUESTS_MAX:
-            unanswered.arriving += 1
+        if unanswered.pending < limits.PENDING_CONTAINER_REQUESTS_MAX:
+            unanswered.pending += 1
             try:
-                await self._context.registry.wait_arrived(segment)
+                await self._context.registry.wait_opened(segment)
             finally:
-                unanswered.arriving -= 1
+                unanswered.pending -= 1
         await begin()
 
     def _answer_to(self, command: Command, handler: Handler) -> Coroutine[Any, Any, None]:
@@ -129,7 +129,7 @@ class RequestProcessor:
         return self._serve_in_turn(command, handler, handler.reply_bytes(command))
 
     async def _serve_in_turn(self, command: Any, handler: Handler, reply_bytes: int) -> None:
-        """Serve a request with a large reply: few of a connection at a time, in the order in which they came."""
+        """Serve a request with a large reply: a few per connection at a time, in order of receipt."""
         async with self._large_turn:
             while self._large_bytes and self._large_bytes + reply_bytes > limits.LARGE_REPLIES_PER_CONNECTION_MAX_BYTES:
                 self._large_done.clear()
@@ -157,14 +157,14 @@ class RequestProcessor:
             offset = command.offset if isinstance(command, c.ReadSegment) else -1
             self._refuse(Failure(error, command.request_id, segment, type(command).__name__, offset))
         except TimeoutError:
-            self._fail(f"{type(command).__name__} of {segment} took longer than {limits.REQUEST_DEADLINE_S} s")
+            self._fail(f"{type(command).__name__} of {segment} took longer than {limits.REQUEST_DEADLINE_S:g} s")
         except Exception as error:
             self._fail(f"{type(command).__name__} of {segment} failed: {type(error).__name__}: {error}", error)
 
     async def _answer(self, call: Call, command: Any, handler: Handler) -> Reply:
-        """The handler's reply. Nothing is answered, nor refused, by an owner that may be stale (design §9)."""
+        """Return the handler's reply, once ownership is confirmed: a stale owner must not reply (design §9)."""
         if (handler.waits or handler.reply_bytes is not None) and not call.container.may_answer():
-            await call.container.wait_owner()  # before it holds what it read
+            await call.container.wait_owner()  # before the reply takes memory
         if not handler.changes:
             return await _as_owner(call.container, handler.function(call, command))
         try:
@@ -176,10 +176,10 @@ class RequestProcessor:
             raise
         if isinstance(reply, c.SegmentAttributeUpdated) and not reply.success:
             await _confirmed(call.container)
-        return reply  # of a change: the look that acknowledged it is enough
+        return reply  # a change was acknowledged by the log, which confirms ownership
 
     def _call(self, command: Any, segment: str, handler: Handler) -> Call:
-        """Authorize, account, and find the container. Raises what they raise."""
+        """Authorize and account the request, and find its container. Raises their errors."""
         context = self._context
         if handler.segment_field:
             names.check_segment_name(segment)
@@ -208,7 +208,7 @@ class RequestProcessor:
             appends.abandon_setup(writer)
             self._refuse(Failure(error, command.request_id, segment, "SetupAppend"))
         except TimeoutError:
-            self._fail(f"SetupAppend of {segment} took longer than {limits.REQUEST_DEADLINE_S} s")
+            self._fail(f"SetupAppend of {segment} took longer than {limits.REQUEST_DEADLINE_S:g} s")
         except Exception as error:
             self._fail(f"SetupAppend of {segment} failed: {type(error).__name__}: {error}", error)
 
@@ -216,13 +216,14 @@ class RequestProcessor:
         reply = failure_reply(failure)
         if reply is None:
             error = failure.error
-            told = isinstance(error, DiskFullError)  # by the container, once for all that it refuses
-            self._fail(f"{failure.operation} of {failure.segment} failed: {type(error).__name__}: {error}", told=told)
+            logged = isinstance(error, DiskFullError)  # the container logs it once for all refused requests
+            reason = f"{failure.operation} of {failure.segment} failed: {type(error).__name__}: {error}"
+            self._fail(reason, logged=logged)
         else:
             self._outbox.reply(reply)
 
     async def _delete_transients(self, tasks: list[asyncio.Task[None]]) -> None:
-        # Requests under way may still create or merge such segments: only what is left after them is deleted.
+        # Requests in progress may still create or merge such segments: delete only what remains after them.
         try:
             if tasks:
                 await asyncio.wait(tasks, timeout=limits.REQUEST_DEADLINE_S)
@@ -238,7 +239,7 @@ class RequestProcessor:
             except NoSuchSegmentError:
                 continue
             except (TailraceError, TimeoutError) as error:
-                # The container removes idle transient segments itself, so this one is only late.
+                # The container deletes idle transient segments itself, later.
                 self._context.log.warning("transient segment not deleted", segment=name, reason=str(error))
 
 
@@ -248,7 +249,7 @@ async def _writer_state(container: SegmentContainer, segment: str, writer_id: by
 
 
 async def _as_owner(container: SegmentContainer, work: Awaitable[_T]) -> _T:
-    """What a container answers or refuses, once it is sure that it has no other owner."""
+    """Return or raise the outcome of `work`, once the container has confirmed its ownership."""
     try:
         outcome = await work
     except TailraceError:

@@ -1,4 +1,4 @@
-"""Requests on segments: one small handler per command (wire §3.2, §3.3, §3.5, §4)."""
+"""Handlers of requests on segments, one per command (wire §3.2, §3.3, §3.5, §4)."""
 
 from __future__ import annotations
 
@@ -44,42 +44,39 @@ _CONDITION_KINDS: Final = (AttributeUpdateType.REPLACE, AttributeUpdateType.REPL
 
 
 async def read_segment(call: Call, command: c.ReadSegment) -> bytes:
-    """Read; at the tail the answer waits for data without a limit (wire §6)."""
+    """Read; at the tail the reply waits for data without a deadline (wire §6)."""
     if command.offset < 0:
         raise BadRequestError(f"offset {command.offset} is negative")
     length = min(limits.READ_REPLY_MAX_BYTES, max(_READ_MIN_BYTES, command.suggested_length))
-    expected_bytes = 0  # most reads wait for a little at the tail
+    expected_bytes = 0  # most reads wait at the tail for little data
     while True:
         await call.outbox.room(expected_bytes)
-        # While the read waits, the peer may stop taking replies: then it is read again when it takes them.
+        # The peer may stop taking replies while the read waits: then read again when it takes them.
         reply, expected_bytes = await _read_once(call, command, length)
         if reply is not None:
             return reply
 
 
 async def _read_once(call: Call, command: c.ReadSegment, length: int) -> tuple[bytes | None, int]:
-    """The reply, or None when there is no room for its data any more; and the length of the data."""
+    """Return the reply, or None when its data has no room any more; and the length of the data."""
     result = await call.container.read(command.segment, command.offset, length, wait=True)
-    try:
-        if call.outbox.is_full(result.length):
-            return None, result.length
-        call.context.account(scope_of(command.segment), result.length, 0)
-        reply = encode_segment_read(
-            command.segment,
-            command.offset,
-            result.data,
-            result.length,
-            at_tail=result.at_tail,
-            end_of_segment=result.end_of_segment,
-            request_id=command.request_id,
-        )
-        return reply, result.length
-    finally:
-        result.release()
+    if call.outbox.is_full(result.length):
+        return None, result.length
+    call.context.account(scope_of(command.segment), result.length, 0)
+    reply = encode_segment_read(
+        command.segment,
+        command.offset,
+        result.data,
+        result.length,
+        at_tail=result.at_tail,
+        end_of_segment=result.end_of_segment,
+        request_id=command.request_id,
+    )
+    return reply, result.length
 
 
 async def get_info(call: Call, command: c.GetStreamSegmentInfo) -> Command:
-    """Properties of a segment."""
+    """Return the properties of a segment."""
     info = await call.container.info(command.segment)
     return c.StreamSegmentInfo(
         command.request_id,
@@ -94,7 +91,7 @@ async def get_info(call: Call, command: c.GetStreamSegmentInfo) -> Command:
 
 
 async def get_attribute(call: Call, command: c.GetSegmentAttribute) -> Command:
-    """The stored value of any attribute, NULL_ATTRIBUTE when it is not set (wire §7)."""
+    """Return the stored value of any attribute, NULL_ATTRIBUTE when it is not set (wire §7)."""
     values = await call.container.get_attributes(command.segment, (command.attribute_id,))
     return c.SegmentAttribute(command.request_id, values.get(command.attribute_id, NULL_ATTRIBUTE))
 
@@ -102,24 +99,24 @@ async def get_attribute(call: Call, command: c.GetSegmentAttribute) -> Command:
 async def refuse_table(container: SegmentContainer, segment: str) -> None:
     """Raise UnsupportedError for a table segment: its bytes and attributes are its entries and their index.
 
-    That the segment does not exist is for the operation itself to say.
+    For a missing segment the operation itself raises the error.
     """
     try:
         info = await container.info(segment)
     except NoSuchSegmentError:
         return
     if info.kind & SegmentKind.TABLE:
-        raise UnsupportedError(f"{segment} is a table segment: it is changed by table commands only")
+        raise UnsupportedError(f"{segment} is a table segment: only table commands change it")
 
 
 def refuse_core_attribute(attribute_id: bytes) -> None:
-    """Raise BadRequestError for an attribute that the server keeps for itself."""
+    """Raise BadRequestError for an attribute that only the server sets."""
     if is_core_attribute(attribute_id):
-        raise BadRequestError(f"attribute {attribute_id.hex()} is the server's own, clients cannot set it")
+        raise BadRequestError(f"attribute {attribute_id.hex()} belongs to the server; clients cannot set it")
 
 
 async def update_attribute(call: Call, command: c.UpdateSegmentAttribute) -> Command:
-    """Compare and set; a mismatch is an answer, not an error (wire §4)."""
+    """Compare and set an attribute; a mismatch is a reply, not an error (wire §4)."""
     refuse_core_attribute(command.attribute_id)
     await refuse_table(call.container, command.segment)
     update = AttributeUpdate(
@@ -148,7 +145,7 @@ async def create_segment(call: Call, command: c.CreateSegment) -> Command:
 
 def _check_policy(scale_type: int, target_rate: int) -> None:
     if scale_type not in _SCALE_TYPES:
-        raise BadRequestError(f"scaleType {scale_type} is none of {_SCALE_TYPES}")
+        raise BadRequestError(f"scaleType {scale_type} is not one of {_SCALE_TYPES}")
     if target_rate < 0:
         raise BadRequestError(f"targetRate {target_rate} is negative")
 
@@ -172,7 +169,7 @@ async def create_transient(call: Call, command: c.CreateTransientSegment) -> Com
         command.parent_segment, uuid.UUID(bytes=command.writer_id), new_uuid(call.context.entropy)
     )
     names.check_segment_name(name)
-    # Noted before it exists: should the connection close meanwhile, it is deleted all the same.
+    # Recorded before it exists, so that it is deleted even if the connection closes meanwhile.
     call.transients[name] = call.container
     attributes = ((CREATION_TIME, call.context.clock.now_ms()),)
     await call.container.create_segment(name, kind=SegmentKind.TRANSIENT, attributes=attributes)
@@ -243,7 +240,7 @@ async def _merge(call: Call, target: str, source: str, updates: Sequence[Attribu
 
 
 async def _event_count(call: Call, source: str) -> int:
-    """Events that a merge adds: a transient segment holds one large event, whatever it was written in (wire §5)."""
+    """Return how many events a merge adds. A transient segment holds one large event, in any number of writes."""
     if names.is_transient_segment(source):
         return 1
     try:
@@ -254,13 +251,13 @@ async def _event_count(call: Call, source: str) -> int:
 
 
 async def flush_to_storage(call: Call, command: c.FlushToStorage) -> Command:
-    """Administration: move everything of the container to Tier 2."""
+    """Move everything of the container to Tier 2 (administration)."""
     await call.container.flush_to_storage()
     return c.StorageFlushed(command.request_id)
 
 
 async def list_chunks(call: Call, command: c.ListStorageChunks) -> Command:
-    """Administration: chunks of a segment."""
+    """List the chunks of a segment (administration)."""
     chunks = await call.container.list_chunks(command.segment)
     listed = [
         c.ChunkInfo(

@@ -1,4 +1,4 @@
-"""Requests on table segments: one small handler per command (wire §3.4, §4, §8)."""
+"""Handlers of requests on table segments, one per command (wire §3.4, §4, §8)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def delete_table(call: Call, command: c.DeleteTableSegment) -> Command:
 
 
 async def get_table_info(call: Call, command: c.GetTableSegmentInfo) -> Command:
-    """Properties of a table segment."""
+    """Return the properties of a table segment."""
     info = await call.tables.info(command.segment)
     return c.TableSegmentInfo(
         command.request_id, command.segment, info.start_offset, info.length, info.entry_count, info.key_length
@@ -54,7 +54,7 @@ async def remove_keys(call: Call, command: c.RemoveTableKeys) -> Command:
 
 
 async def read_table(call: Call, command: c.ReadTable) -> Command:
-    """Entries of some keys; a missing one comes back with version -1 and an empty value."""
+    """Read the entries of some keys; a missing one has version -1 and an empty value."""
     for key in command.keys:
         _check_key(key.key)
     found = await call.tables.get(command.segment, [key.key for key in command.keys])
@@ -66,7 +66,7 @@ async def read_table(call: Call, command: c.ReadTable) -> Command:
 
 
 async def read_keys(call: Call, command: c.ReadTableKeys) -> Command:
-    """Some keys and the token to go on with."""
+    """Return one page of keys and the token of the next page."""
     keys, token = await call.tables.iterate_keys(
         command.segment,
         _limit(command.suggested_key_count),
@@ -78,7 +78,7 @@ async def read_keys(call: Call, command: c.ReadTableKeys) -> Command:
 
 
 async def read_entries(call: Call, command: c.ReadTableEntries) -> Command:
-    """Some entries and the token to go on with."""
+    """Return one page of entries and the token of the next page."""
     entries, token = await call.tables.iterate_entries(
         command.segment,
         _limit(command.suggested_entry_count),
@@ -90,7 +90,7 @@ async def read_entries(call: Call, command: c.ReadTableEntries) -> Command:
 
 
 async def read_delta(call: Call, command: c.ReadTableEntriesDelta) -> Command:
-    """Entries written since a position."""
+    """Return the entries written since a position."""
     if command.from_position < 0:
         raise BadRequestError(f"fromPosition {command.from_position} is negative")
     delta = await call.tables.delta(command.segment, command.from_position, _limit(command.suggested_entry_count))

@@ -1,9 +1,9 @@
-"""Replies that their peers have not taken yet: one bound for all connections of a server (design §8).
+"""Bounds the unsent replies of a server, all connections together (design §8).
 
-Each connection has its own high-water mark, but a thousand of them that read nothing would still hold a thousand times
-that. So what is unsent, and what large replies under way will add, is counted together. The upper half of the bound is
-for connections that hold nothing yet; above it no large reply is begun at all. While some wait for room, connections
-that hold unsent replies and hardly take any are cut off: nobody is at the mercy of a peer that stopped reading.
+Each connection has its own high-water mark, but a thousand connections that read nothing would hold a thousand times
+that. So the bound counts unsent bytes of all connections, and the large replies that handlers make. Its upper half is
+for connections that hold nothing yet; above it no large reply begins. While connections wait for room, those that hold
+unsent replies and take almost none are cut off, so that a peer that stopped reading cannot block the others.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 
 class Sender(Protocol):
-    """The send side of a connection, as far as the bound looks at it."""
+    """The send side of a connection, as the bound uses it."""
 
     def unsent(self) -> tuple[int, int]:
-        """Bytes that the peer has not taken now, and all bytes that were ever handed to the transport."""
+        """Return the bytes that the peer has not taken, and all bytes ever passed to the transport."""
         ...
 
     def room_again(self) -> None:
-        """There may be room again: whoever waits looks again."""
+        """Wake the waiters: there may be room again."""
         ...
 
     def cut_off(self, reason: str) -> None:
-        """End the connection at once; what is unsent is dropped."""
+        """End the connection at once and drop what is unsent."""
         ...
 
 
 class _Held:
-    """What one connection holds, and how that was when the slow ones were looked for last."""
+    """What one connection holds, and how much it had taken at the last check for slow ones."""
 
     __slots__ = ("seen_taken", "unsent_bytes")
 
@@ -43,7 +43,7 @@ class _Held:
 
 
 class UnsentReplies:
-    """The bound of a server; ``look_s`` is the time in which a connection must take something while others wait."""
+    """The bound of a server. While others wait, a connection must take replies every ``look_s``."""
 
     def __init__(
         self,
@@ -61,20 +61,20 @@ class UnsentReplies:
         self.total_bytes = 0
 
     def has_room(self, *, holds_nothing: bool) -> bool:
-        """Whether a connection may begin another large reply."""
+        """Return whether a connection may begin another large reply."""
         return self.total_bytes < (self._max_bytes if holds_nothing else self._max_bytes // 2)
 
     def reserve(self, length_bytes: int) -> None:
-        """A reply of at most that size is being made."""
+        """Count a reply of at most that size that a handler makes."""
         self.total_bytes += length_bytes
 
     def release(self, length_bytes: int) -> None:
-        """It was handed over, or will not come."""
+        """End the reservation: the reply is queued, or failed."""
         self.total_bytes -= length_bytes
         self._wake()
 
     def holds(self, sender: Sender, unsent_bytes: int) -> None:
-        """The connection holds that much now."""
+        """Record how many unsent bytes the connection holds."""
         held = self._held.get(sender)
         if held is None:
             if not unsent_bytes:
@@ -98,13 +98,13 @@ class UnsentReplies:
             self._look = self._loop.call_later(self._look_s, self._look_for_slow_ones)
 
     def forget(self, sender: Sender) -> None:
-        """The connection is gone."""
+        """Remove a closed connection."""
         self._waiting.pop(sender, None)
         self.holds(sender, 0)
         self._stop_looking()
 
     def _wake(self) -> None:
-        # Well below the bound, so that the many that wait are not woken for a reply that fills it again.
+        # Wake well below the bound, so that many waiters are not woken for one reply that fills it again.
         if not self._waiting or self.total_bytes > self._enough_bytes:
             return
         waiting, self._waiting = self._waiting, {}
@@ -120,7 +120,7 @@ class UnsentReplies:
                 held.seen_taken = -1
 
     def _count_again(self) -> list[tuple[int, Sender]]:
-        """Count what is unsent now; small remainders left without a word. Returns who took next to nothing since."""
+        """Count the unsent bytes, because small remainders leave without an event. Return the slow connections."""
         slow = []
         for sender, held in list(self._held.items()):
             unsent_bytes, handed_bytes = sender.unsent()
@@ -134,12 +134,12 @@ class UnsentReplies:
         return slow
 
     def _look_for_slow_ones(self) -> None:
-        """Cut off who took next to nothing since the last look, those who hold most first, until there is room."""
+        """Cut off the connections that took almost nothing since the last check, largest first, until there is room."""
         self._look = None
         for unsent_bytes, sender in sorted(self._count_again(), key=lambda item: item[0], reverse=True):
             if not self._waiting:
                 return
-            sender.cut_off(f"it does not take {unsent_bytes} bytes of replies while others wait for room")
+            sender.cut_off(f"the peer does not take {unsent_bytes} bytes of replies while other connections wait")
             self.holds(sender, 0)
         if self._waiting and self._look is None:
             self._look = self._loop.call_later(self._look_s, self._look_for_slow_ones)

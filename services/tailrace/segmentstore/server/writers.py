@@ -1,4 +1,4 @@
-"""State of one writer on one connection, and its appends (wire §5)."""
+"""The state of one writer on one connection, and its appends (wire §5)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class WriterAppend(AppendRequest):
-    """An append on its way through the container, with what its acknowledgement needs."""
+    """An append that a container processes, with the fields of its acknowledgement."""
 
     writer: WriterState | None = None
     sequence: int = 0
@@ -24,9 +24,9 @@ class WriterAppend(AppendRequest):
 class WriterState:
     """A (segment, writer) pair that was set up on a connection.
 
-    ``last_stored`` is the event number of the latest append handed to the container, ``last_acked`` that of the latest
-    committed one, ``ack_sent`` the one last sent to the client. ``container`` is None until the setup was answered. A
-    ``broken`` writer had a failure: its later appends are dropped until it is set up again.
+    ``last_stored`` is the event number of the latest append passed to the container, ``last_acked`` that of the latest
+    committed one, ``ack_sent`` the last one sent to the client. ``container`` is None until the setup has its reply. A
+    ``broken`` writer had a failure: its later appends are dropped until the client sets it up again.
     """
 
     __slots__ = (
@@ -61,17 +61,17 @@ class WriterState:
         self.failures: list[tuple[WriterAppend, Exception]] = []
 
     def set_up(self, container: SegmentContainer, last_event_number: int) -> None:
-        """The setup was answered: appends may follow."""
+        """Record the setup's outcome: appends may follow."""
         self.container = container
         self.last_stored = self.last_acked = self.ack_sent = last_event_number
 
     def failed(self, append: WriterAppend, error: Exception) -> None:
-        """Remember a failure; appends that fail while they are submitted may do so before earlier ones complete."""
+        """Record a failure. An append that fails at submission may do so before earlier ones complete."""
         self.failures.append((append, error))
         self.failures.sort(key=lambda failure: failure[0].sequence)
 
     def next_failure(self) -> tuple[WriterAppend, Exception] | None:
-        """The earliest failure, once every append before it is settled (wire §5, "failure ordering")."""
+        """Return the earliest failure, once every append before it is settled (wire §5, "failure ordering")."""
         if not self.failures:
             return None
         oldest = next(iter(self.outstanding), None)

@@ -1,4 +1,4 @@
-"""The admin interface of a segment store: health, metrics and what `tailrace inspect` shows (design §1, port 6061)."""
+"""The admin interface of a segment store: health, metrics and the data of `tailrace inspect` (design §1, port 6061)."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ class Inspectable(Protocol):
 
     @property
     def cache(self) -> CacheManager:
-        """The worker's cache."""
+        """Return the worker's cache."""
         ...
 
     def containers(self) -> list[Container]:
-        """Running containers."""
+        """Return the running containers."""
         ...
 
     def container_by_id(self, container_id: int) -> Container:
-        """A running container by number."""
+        """Return a running container by number."""
         ...
 
     def container_for(self, segment: str) -> Container:
-        """The container of a segment."""
+        """Return the container of a segment."""
         ...
 
     def status(self) -> list[ContainerStatus]:
-        """Status of all owned containers."""
+        """Return the status of all owned containers."""
         ...
 
 
@@ -60,7 +60,7 @@ class _Metrics(Collector):
         self._worker = worker
 
     def collect(self) -> Any:
-        """Figures of this moment."""
+        """Return the current values."""
         snapshot = self._worker.cache.cache.snapshot()
         for name in ("max_bytes", "used_bytes", "stored_bytes", "reserved_blocks", "pinned_blocks", "entries"):
             yield GaugeMetricFamily(f"tailrace_cache_{name}", f"Cache: {name}", value=getattr(snapshot, name))
@@ -82,7 +82,7 @@ class _Metrics(Collector):
 
 
 def create_app(worker: Inspectable) -> FastAPI:
-    """The admin application over one worker."""
+    """Return the admin application of one worker."""
     app = FastAPI(title="Tailrace segment store", docs_url=None, redoc_url=None)
     registry = CollectorRegistry()
     registry.register(_Metrics(worker))

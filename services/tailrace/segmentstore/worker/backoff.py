@@ -7,7 +7,7 @@ from tailrace.common.errors import DiskFullError, FencedError, UnavailableError
 
 
 class Backoff:
-    """Pauses between two bounds, each twice as long as the one before."""
+    """Exponential backoff between two bounds: each pause is twice as long as the one before."""
 
     def __init__(self, min_s: float, max_s: float) -> None:
         self._min_s = min_s
@@ -21,7 +21,7 @@ class Backoff:
         return pause_s
 
     def ran(self, duration_s: float) -> None:
-        """What was started ran that long; longer than any pause, and the next pause is a short one again."""
+        """Reset the pause when what was started ran for longer than the longest pause."""
         if duration_s > self._max_s:
             self._due_s = self._min_s
 
@@ -29,9 +29,9 @@ class Backoff:
 class Pauses:
     """The pauses of one container, by the reason why it does not run.
 
-    What passes by itself (an epoch that was not told, a store that does not answer, another owner that fenced it) is
-    tried again soon: asking costs little. A container that fails, or opens and then stops again and again, makes its
-    worker read its log each time, and waits ever longer.
+    After a cause that passes by itself the next attempt comes soon, because it costs little. Such causes are an epoch
+    that was not returned, a store that does not answer, another owner that fenced the container. A container that fails
+    or stops repeatedly makes its worker read the log each time, so its pauses grow.
     """
 
     def __init__(self) -> None:
@@ -40,12 +40,12 @@ class Pauses:
         self._current = self._failing
 
     def not_opened(self, reason: Exception) -> None:
-        """An attempt to open it ended so."""
+        """Record why an attempt to open failed."""
         passes = isinstance(reason, UnavailableError) and not isinstance(reason, DiskFullError)
         self._current = self._passing if passes else self._failing
 
     def stopped(self, reason: Exception, ran_s: float) -> None:
-        """It ran that long and stopped by itself."""
+        """Record for how long the container ran, and why it stopped by itself."""
         self._passing.ran(ran_s)
         self._failing.ran(ran_s)
         self._current = self._passing if isinstance(reason, FencedError) else self._failing

@@ -1,7 +1,7 @@
-"""The segment store of one worker process on Kubernetes, put together from its parts (design §1, §9, ADR 0013).
+"""The segment store of one worker process on Kubernetes, composed of its parts (design §1, §9, ADR 0013).
 
 The same composition as the simulator's (`tests/simulation/sim/workloads/fleetnodes.py`): object logs, epochs in Leases,
-a Lease that a thread renews, and a follower that opens and releases containers as the map says.
+a Lease that a thread renews, and a follower that opens and releases containers according to the map.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tailrace.log.object_scan import scan_slots
 from tailrace.log.probe import probe_conditions
 from tailrace.segmentstore.server.budgets import InFlightBudget
 from tailrace.segmentstore.server.listener import SegmentStoreServer
-from tailrace.segmentstore.worker.container_supervisor import told
+from tailrace.segmentstore.worker.container_supervisor import summarise_not_open
 from tailrace.segmentstore.worker.folder_logs import epoch_of_objects
 from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
 from tailrace.storage.obstores import open_object_store
@@ -44,25 +44,25 @@ if TYPE_CHECKING:
     from tailrace.storage.port import ObjectStore
 
 FOLLOWING = "following"
-"""Told once the worker has its Lease and did what the map said for the first time."""
+"""Reported once the worker has its Lease and has applied the map for the first time."""
 BEAT = "beat: "
-"""Told once a second, with the count of the loop's beats, from another thread."""
+"""Reported once a second from another thread, with the count of the event loop's heartbeats."""
 WAITING = "waiting: "
-"""Told, with the reason behind it, while something that must answer before the worker can go on does not."""
+"""Reported with a reason while something that the worker needs does not answer."""
 
 _logger = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStoreSpec:
-    """One worker of a pod; plain values, so that it can be handed to another process."""
+    """One worker of a pod, as plain values that another process can receive."""
 
     namespace: str
     cluster: str
     cluster_id: str
     container_count: int
     worker: str
-    """Its name, the same for every process that is this worker."""
+    """The worker's name; it stays the same when its process restarts."""
     host: str
     port: int
     """Where clients reach it."""
@@ -74,20 +74,20 @@ class ClusterStoreSpec:
     kubeconfig: str | None = None
     """None: the pod's own service account."""
     siblings: tuple[str, ...] = ()
-    """The other workers of the pod, which leave when this one does."""
+    """The other workers of the pod; they drain together with this one."""
     tried: bool = False
-    """The store was tried out by an earlier process of this pod."""
+    """An earlier process of this pod has probed the store."""
 
     @property
     def budgets(self) -> Budgets:
-        """Budgets of the process. Raises StartError when the cache is too small."""
+        """Return the budgets of the process. Raises StartError when the cache is too small."""
         return worker_budgets(self.cache_bytes, self.index_page_bytes)
 
 
 class ClusterStoreService:
-    """One worker: `start` when Tier 2 answers, `listen_on` to be reached, `run` to own what the map says, `close`.
+    """One worker: `start` waits for Tier 2, `listen_on` serves, `run` follows the map, `close` ends it.
 
-    ``tell`` gets `WAITING` with a reason and `FOLLOWING` as they come.
+    ``report`` is called with `WAITING` plus a reason, and with `FOLLOWING`, when the state changes.
     """
 
     def __init__(
@@ -96,13 +96,13 @@ class ClusterStoreService:
         clock: Clock,
         entropy: Entropy,
         connections_max: int,
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         self._spec = spec
         self._clock = clock
         self._entropy = entropy
         self._connections_max = connections_max
-        self._tell = tell
+        self._report = report
         self._stack = contextlib.AsyncExitStack()
         self._incarnation = entropy.token(8).hex()
         self._opened: dict[int, int] = {}
@@ -119,31 +119,31 @@ class ClusterStoreService:
     # -- start ---------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Reach Tier 2, see that it is the cluster's, and make the worker; waits while something does not answer.
+        """Reach Tier 2, check that it belongs to the cluster, and start the worker. Waits for what does not answer.
 
         Raises:
-            StartError: Tier 2 is not the cluster's, or cannot hold its logs; or there is no way to Kubernetes.
+            StartError: Tier 2 belongs to another cluster or cannot hold logs, or Kubernetes is not configured.
         """
         spec = self._spec
         self._api = self._connect()
         self._stack.push_async_callback(self._api.close)
         self._store = open_object_store(spec.tier2, s3_endpoint=spec.s3_endpoint, s3_region=spec.s3_region)
         self._stack.push_async_callback(self._store.close)
-        if spec.tried:  # the name must be heard of again soon, or its containers go elsewhere
+        if spec.tried:  # renew the Lease soon, or the placer moves the containers to other workers
             self._register()
-        await self._patiently(self._bind)
+        await self._retry_until_answered(self._bind)
         self._epochs = LeaseEpochs(
             self._api, spec.cluster, spec.worker, self._incarnation, self._clock, spec.cluster_id
         )
         ports = WorkerPorts(
-            self._store,
-            self._open_log,
-            self._next_epoch,
-            self._clock,
-            self._entropy,
-            uuid.UUID(spec.cluster_id).bytes,
-            self._log_opened,
-            self._epochs.lower,
+            store=self._store,
+            open_log=self._open_log,
+            next_epoch=self._next_epoch,
+            clock=self._clock,
+            entropy=self._entropy,
+            cluster_id=uuid.UUID(spec.cluster_id).bytes,
+            log_opened=self._log_opened,
+            lower_epoch=self._epochs.lower,
         )
         budgets = spec.budgets
         self.worker = Worker(spec.container_count, (), budgets, ports)
@@ -160,10 +160,10 @@ class ClusterStoreService:
         try:
             await self._server.start_on(listener)
         except OSError as error:
-            raise StartError(f"the store cannot listen: {error.strerror}") from error
+            raise StartError(f"the store cannot listen on port {self._spec.port}: {error.strerror}") from error
 
     def _connect(self) -> HttpKubernetes:
-        # Here, not above: a server without Kubernetes needs no client of it.
+        # Imported here: a server without Kubernetes does not need its client.
         from tailrace.cluster.kubernetes_api import from_kubeconfig, in_cluster
 
         spec = self._spec
@@ -172,11 +172,11 @@ class ClusterStoreService:
         return from_kubeconfig(spec.namespace, spec.kubeconfig)
 
     def _register(self) -> None:
-        """Make the worker's Lease, and have it renewed from then on, until `close`."""
+        """Create the worker's Lease and renew it until `close`."""
         if self._registering is None:
             loop = asyncio.get_running_loop()
             tasks = [loop.create_task(self._heart.beat())]
-            self._registering = loop.create_task(self._patiently(self._renewals.start))
+            self._registering = loop.create_task(self._retry_until_answered(self._renewals.start))
             self._stack.push_async_callback(self._renewals.stop)
             self._stack.push_async_callback(_cancel, [*tasks, self._registering])
 
@@ -190,18 +190,18 @@ class ClusterStoreService:
         with _naming(place):
             await bind_tier2(self._store, place, spec.cluster_id, spec.container_count, bound=bound)
 
-    async def _patiently(self, call: Callable[[], Awaitable[None]]) -> None:
-        """Whatever does not answer may do so later; whoever looks is told the reason."""
-        told = ""
+    async def _retry_until_answered(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Retry a call until it is answered; report each new reason for waiting."""
+        reported = ""
         while True:
             try:
                 await call()
                 return
             except UnavailableError as error:
-                if (reason := str(error)) != told:
+                if (reason := str(error)) != reported:
                     _logger.warning("worker_waits", worker=self._spec.worker, reason=reason)
-                    self._tell(WAITING + reason)
-                    told = reason
+                    self._report(WAITING + reason)
+                    reported = reason
             await asyncio.sleep(limits.WORKER_WAIT_RETRY_S)
 
     # -- what the worker needs ------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class ClusterStoreService:
 
     async def _next_epoch(self, container_id: int, floor: int) -> int:
         epoch = await self._epochs.take(container_id, floor)
-        if container_id not in self._opened:  # the witness of a log that is gone: it would be taken for a new one
+        if container_id not in self._opened:  # shows whether a log existed: a lost log must not pass for a new one
             self._opened[container_id] = await epoch_of_objects(self._store, container_id)
         return epoch
 
@@ -222,17 +222,17 @@ class ClusterStoreService:
     # -- service -------------------------------------------------------------------------------------------------
 
     async def run(self, leave: asyncio.Event) -> None:
-        """Own what the map says until `leave` is set; then hand everything over, and return.
+        """Own the containers that the map assigns until `leave` is set; then hand them over, and return.
 
         Raises:
-            NotOwnerError: another process is this worker now.
+            NotOwnerError: another process runs under this worker's name.
         """
         self._register()
         assert self._registering is not None
         leaving = asyncio.get_running_loop().create_task(_set(leave))
         try:
             await asyncio.wait((self._registering, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if self._registering.done():  # else it has nothing to hand over
+            if self._registering.done():  # without a Lease it owns nothing to hand over
                 self._registering.result()
                 await self._follow(leaving)
         finally:
@@ -244,82 +244,82 @@ class ClusterStoreService:
         follower = Follower(self._api, spec.cluster, spec.worker, self.worker, self._epochs, self._renewals)
         superseded = loop.create_task(self._renewals.wait_superseded())
         following = loop.create_task(follower.run())
-        tasks = [superseded, following, loop.create_task(self._tell_progress(follower))]
+        tasks = [superseded, following, loop.create_task(self._report_progress(follower))]
         try:
             await asyncio.wait((superseded, following, leaving), return_when=asyncio.FIRST_COMPLETED)
             if leaving.done():
                 tasks.append(loop.create_task(follower.drain(together_with=spec.siblings)))
                 await asyncio.wait((superseded, following, tasks[-1]), return_when=asyncio.FIRST_COMPLETED)
             if superseded.done():
-                raise NotOwnerError(f"worker {spec.worker} was started again elsewhere, or cannot renew its Lease")
+                raise NotOwnerError(f"worker {spec.worker} started elsewhere, or cannot renew its Lease")
             for task in (following, tasks[-1]):
                 if task.done():
                     task.result()
         finally:
             await _cancel(tasks)
 
-    async def _tell_progress(self, follower: Follower) -> None:
-        """Tell what the map's first reading waits for, when it was followed, and which containers are not open then."""
-        told = ""
+    async def _report_progress(self, follower: Follower) -> None:
+        """Report why the map is not applied yet, then that it is, then which containers are not open."""
+        reported = ""
         while not follower.has_followed:
-            if follower.trouble not in ("", told):
-                told = follower.trouble
-                self._tell(WAITING + told)
+            if follower.trouble not in ("", reported):
+                reported = follower.trouble
+                self._report(WAITING + reported)
             await asyncio.sleep(limits.WORKER_PROGRESS_POLL_S)
-        self._tell(FOLLOWING)
-        await tell_what_is_not_open(self.worker, self._tell)
+        self._report(FOLLOWING)
+        await report_not_open(self.worker, self._report)
 
     @contextlib.asynccontextmanager
     async def _renewer(self) -> AsyncIterator[Renewer]:
-        """For the thread of the renewals, with connections of its own."""
+        """Make the renewer for the renewal thread, with connections of its own."""
         spec = self._spec
         api = self._connect()
-        beating = asyncio.get_running_loop().create_task(self._tell_beats())
+        beating = asyncio.get_running_loop().create_task(self._report_beats())
         try:
             endpoints = ContainerEndpoints(Endpoint(spec.host, spec.port))
             yield Renewer(
                 api,
                 spec.cluster,
-                spec.worker,
-                self._incarnation,
-                endpoints,
-                self._clock,
-                self._heart,
-                spec.cluster_id,
+                worker=spec.worker,
+                incarnation=self._incarnation,
+                endpoints=endpoints,
+                clock=self._clock,
+                heart=self._heart,
+                cluster_id=spec.cluster_id,
             )
         finally:
             await _cancel([beating])
             await api.close()
 
-    async def _tell_beats(self) -> None:
-        """Tell that the process runs, and the count of its loop's beats: a loop under load may be late, this is not."""
+    async def _report_beats(self) -> None:
+        """Report the count of the event loop's heartbeats. This thread reports in time even when the loop is busy."""
         while True:
-            self._tell(f"{BEAT}{self._heart.beats}")
+            self._report(f"{BEAT}{self._heart.beats}")
             await asyncio.sleep(limits.WORKER_LEASE_RENEW_S)
 
     async def close(self) -> None:
-        """Stop serving; what was acknowledged is stored already."""
+        """Stop serving. All acknowledged data is stored already."""
         await self._stack.aclose()
 
 
-async def tell_what_is_not_open(worker: Worker, tell: Callable[[str], None]) -> NoReturn:
-    """Tell for how long containers have not been open and why, until they are: a worker that follows goes on."""
+async def report_not_open(worker: Worker, report: Callable[[str], None]) -> NoReturn:
+    """Report for how long containers have not been open, and why. Runs until cancelled."""
     was = ""
     while True:
-        now = told(worker.not_open())
+        now = summarise_not_open(worker.not_open())
         if now != was:
-            tell(WAITING + now if now else FOLLOWING)
+            report(WAITING + now if now else FOLLOWING)
             was = now
         await asyncio.sleep(limits.CONTAINERS_NOT_OPEN_POLL_S)
 
 
 @contextlib.contextmanager
 def _naming(place: str) -> Iterator[None]:
-    """Errors of the store say which one it is."""
+    """Name the store in its errors."""
     try:
         yield
     except UnavailableError as error:
-        raise UnavailableError(f"{place} does not work: {error}") from error
+        raise UnavailableError(f"{place} is not available: {error}") from error
 
 
 async def _set(event: asyncio.Event) -> None:

@@ -1,7 +1,7 @@
-"""One container of a worker: opened, watched, opened again after a passing fault, given away (design §9).
+"""Keeps one container of a worker running: opens it, watches it, reopens it after a passing fault (design §9).
 
-A container that stops because of its data stays stopped, with its reason. One that lost its log is opened again only
-through another epoch, which whoever hands out epochs refuses when the container belongs to another worker by now.
+A container that stops because of its data stays stopped, with its reason. One that lost its log is opened again with
+another epoch only. The epoch store refuses that epoch when the container belongs to another worker by then.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ _logger = structlog.get_logger()
 
 
 def _nothing(container_id: int, epoch: int) -> None:
-    """For those whose logs cannot be lost apart from everything else."""
+    """No-op for servers that keep logs and data in one folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPorts:
-    """What a worker is made of.
+    """What a worker uses to open containers.
 
-    ``open_log(container id)`` makes the log of a container, not yet opened; ``next_epoch(container id, floor)`` takes
-    its next epoch (`cluster.ownership.Epochs.take`); ``log_opened(container id, epoch)`` remembers that its log is
-    there; ``lower_epoch(container id, last)`` gives an epoch back that is too far above the log's last one
-    (`cluster.leaseepochs.LeaseEpochs.lower`), where that can be.
+    ``open_log(container id)`` returns the log of a container, not yet opened. ``next_epoch(container id, floor)`` takes
+    its next epoch (`cluster.ownership.Epochs.take`). ``log_opened(container id, epoch)`` records that its log exists.
+    ``lower_epoch(container id, last)`` gives back an epoch that is too far above the log's last one, where the epoch
+    store can do that (`cluster.lease_epochs.LeaseEpochs.lower`).
     """
 
     store: ObjectStore
@@ -67,8 +67,8 @@ class WorkerPorts:
 class Shared:
     """What the containers of a worker share.
 
-    A few open at a time, as most of that is waiting for the store: ``openings``. They recover one after another
-    (design §8): ``turn``.
+    ``openings`` lets a few containers open at a time, because most of an opening is waiting for the store. ``turn``
+    lets them recover one after another (design §8).
     """
 
     ports: WorkerPorts
@@ -82,30 +82,31 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class NotOpen:
-    """A container that is owned and not open: for how long, and why it was not opened or stopped the last time."""
+    """An owned container that is not open: for how long, and why it stopped or did not open the last time."""
 
     container_id: int
     for_s: float
     reason: str
 
 
-def told(containers: Sequence[NotOpen]) -> str:
-    """One sentence of containers that are not open, those first that are it for the longest; empty: there is none."""
+def summarise_not_open(containers: Sequence[NotOpen]) -> str:
+    """Summarise the containers that are not open, longest first. Empty when all are open."""
     ordered = sorted(containers, key=lambda each: (-each.for_s, each.container_id))
     named = ordered[: limits.CONTAINERS_NOT_OPEN_REPORT_MAX]
     room = limits.WORKER_REASON_MAX_CHARACTERS // (limits.CONTAINERS_NOT_OPEN_REPORT_MAX + 1)
     sentences = [
-        f"container {each.container_id} is not open for {each.for_s:.0f} s: {each.reason}"[:room] for each in named
+        f"container {each.container_id} has not been open for {each.for_s:.0f} s: {each.reason}"[:room]
+        for each in named
     ]
     if more := len(ordered) - len(named):
-        sentences.append(f"nor are {more} more")
+        sentences.append(f"{more} more containers are not open")
     return "; ".join(sentences)
 
 
 class ContainerSupervisor:
     """Keeps one container running until it is released.
 
-    ``container`` and ``tables`` are None while it does not run; ``given_up(keeper)`` is called when the container
+    ``container`` and ``tables`` are None while it does not run. ``given_up(supervisor)`` is called when the container
     belongs to another worker.
     """
 
@@ -125,21 +126,21 @@ class ContainerSupervisor:
         self._opened: Container | None = None  # the last one, until it is closed
         self._released: asyncio.Task[None] | None = None
         self._closed_at_s: float | None = asyncio.get_running_loop().time()  # None: it is open
-        self._why_closed = "it is being opened for the first time"
+        self._why_closed = "its first opening has not ended"
 
     # -- running -------------------------------------------------------------------------------------------------
 
     async def open_first(self) -> None:
-        """Open the container, then keep it running; raises what prevents that, but not that its data is not proved."""
+        """Open the container, then keep it running. Raises what prevents the opening, except unproved data."""
         await self._open()
         self._tried.set()
         self._task = asyncio.get_running_loop().create_task(self._keep())
 
     async def begin(self) -> None:
-        """Keep the container running; returns when the first attempt to open it has ended, however it did.
+        """Keep the container running; return when the first attempt to open it has ended, with or without success.
 
         Raises:
-            NotOwnerError: it belongs to another worker, and is not kept.
+            NotOwnerError: it belongs to another worker; this supervisor has given it up.
         """
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._keep_from_the_start())
@@ -156,7 +157,7 @@ class ContainerSupervisor:
             await self._keep()
 
     async def _keep(self) -> None:
-        while self._provable:  # else never guess: a person must look at it
+        while self._provable:  # never reopen on unproved data: an operator must look at it
             if self.container is not None:
                 await self._watch(self.container)
                 continue
@@ -166,7 +167,7 @@ class ContainerSupervisor:
                 return
 
     async def _try_to_open(self) -> bool:
-        """One attempt; returns False when the container belongs to another worker."""
+        """Try to open once; return False when the container belongs to another worker."""
         try:
             await self._open()
         except NotOwnerError as error:
@@ -175,14 +176,14 @@ class ContainerSupervisor:
             self._given_up(self)
             return False
         except (TailraceError, OSError) as error:
-            # Whatever it is (a full disk, a log that cannot be read or locked just now), it may pass.
+            # Any of these may pass: a full disk, a log that cannot be read or locked at the moment.
             self._pauses.not_opened(error)
             self._why_closed = str(error) or repr(error)
             _logger.warning("container_not_opened", container=self.container_id, reason=str(error))
         return True
 
     async def _watch(self, container: Container) -> None:
-        """Returns when the container stopped by itself and everything of it is let go."""
+        """Return when the container has stopped by itself and is closed."""
         started_s = asyncio.get_running_loop().time()
         cause = await container.wait_stopped()
         self._pauses.stopped(cause, asyncio.get_running_loop().time() - started_s)
@@ -200,7 +201,7 @@ class ContainerSupervisor:
         """Recover the container with a new epoch.
 
         Raises:
-            NotOwnerError: it belongs to another worker. UnavailableError, OSError, StartError: perhaps later.
+            NotOwnerError: it belongs to another worker. UnavailableError, OSError, StartError: a retry may succeed.
         """
         ports = self._shared.ports
         loop = asyncio.get_running_loop()
@@ -231,7 +232,7 @@ class ContainerSupervisor:
                     await container.close()
                     return
                 except BaseException:
-                    await container.close()  # its log must not stay locked, nor its cache entries stay
+                    await container.close()  # unlocks its log and frees its cache entries
                     raise
             self.failed = None
             self.container = self._opened = container
@@ -241,7 +242,7 @@ class ContainerSupervisor:
             _logger.info("container_opened", container=self.container_id, epoch=epoch, epoch_ms=epoch_ms, all_ms=all_ms)
             return
         raise UnavailableError(
-            f"container {self.container_id} was taken by others, or its Lease written, {limits.EPOCH_RETRIES_MAX} times"
+            f"container {self.container_id} lost {limits.EPOCH_RETRIES_MAX} epochs to other owners or Lease writers"
         )
 
     def _ports_of_container(self) -> ContainerPorts:
@@ -258,12 +259,12 @@ class ContainerSupervisor:
             recovery_lock=shared.turn,
         )
 
-    # -- the end -------------------------------------------------------------------------------------------------
+    # -- release -------------------------------------------------------------------------------------------------
 
     async def release(self, *, flush: bool) -> None:
-        """Stop keeping the container, refuse its requests at once, flush it within a bound, and let its log go.
+        """Refuse the container's requests at once, flush it within a bound, and close its log.
 
-        Later calls, and the first one's end when its caller goes away meanwhile, wait for the same.
+        The release runs in a task of its own: it ends even if the caller is cancelled, and later calls wait for it.
         """
         if self._released is None:
             if self.container is not None:
@@ -283,21 +284,21 @@ class ContainerSupervisor:
 
     @property
     def leaving(self) -> bool:
-        """Whether `release` was called."""
+        """Return whether `release` was called."""
         return self._released is not None
 
     @property
     def released(self) -> bool:
-        """Whether that is over."""
+        """Return whether the release has ended."""
         return self._released is not None and self._released.done()
 
     def not_open(self) -> NotOpen | None:
-        """Since when the container is not open, and why; None: it is."""
+        """Return for how long the container has not been open, and why; None when it is open."""
         if self._closed_at_s is None:
             return None
         now_s = asyncio.get_running_loop().time()
         return NotOpen(self.container_id, now_s - self._closed_at_s, self._why_closed)
 
     def status(self) -> ContainerStatus | None:
-        """The container's status, or how it was when it stopped; None: it was never opened."""
+        """Return the container's status, or its status when it stopped; None when it was never opened."""
         return self.failed if self.container is None else self.container.status()

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 class FolderLogs(Protocol):
-    """What a worker needs of its logs; the arguments are those of `WorkerPorts`."""
+    """The logs and epochs of a worker; the arguments are those of `WorkerPorts`."""
 
     async def prepare(self, store: ObjectStore, place: str, nonce: str) -> None:
-        """See that logs can be opened; ``place`` is what errors call Tier 2. Raises StartError."""
+        """Check that logs can be opened; errors call Tier 2 ``place``. Raises StartError."""
         ...
 
     def open_log(self, container_id: int) -> DurableLog:
-        """The log of a container, not yet opened."""
+        """Return the log of a container, not yet opened."""
         ...
 
     async def next_epoch(self, container_id: int, floor: int) -> int:
@@ -43,16 +43,16 @@ class FolderLogs(Protocol):
         ...
 
     def log_opened(self, container_id: int, epoch: int) -> None:
-        """Remember that the log is there."""
+        """Record that the log exists."""
         ...
 
     def close(self) -> None:
-        """Let go of what is shared by the logs."""
+        """Close what the logs share."""
         ...
 
 
 def folder_logs(kind: LogKind, data: Path, containers: Sequence[int]) -> FolderLogs:
-    """The logs of those containers of a data folder."""
+    """Return the logs of these containers of a data folder."""
     return FileLogs(data, containers) if kind == "file" else ObjectLogs(data, containers)
 
 
@@ -71,7 +71,7 @@ class FileLogs:
             directory = self._directory(container_id)
             if not self._opened[container_id] and not any(directory.glob("[0-9]*.log")):
                 if await _any_below(store, LogKeys(container_id).folder):
-                    raise StartError(f"{place} has the log of container {container_id}: its logs are object logs")
+                    raise StartError(f"{place} holds the log of container {container_id}: use object logs")
                 self._opened[container_id] = await epoch_of_objects(store, container_id)
             if directory.exists():
                 await _wait_until_free(self._disk, str(directory))
@@ -99,7 +99,7 @@ class FileLogs:
 
 
 class ObjectLogs:
-    """Logs in the objects of Tier 2. The folder holds epochs only; when they are lost the claims take their place."""
+    """Logs in the objects of Tier 2. The folder holds epochs only; when they are lost the claims replace them."""
 
     def __init__(self, data: Path, containers: Sequence[int]) -> None:
         self._data = data
@@ -114,7 +114,7 @@ class ObjectLogs:
         try:
             await probe_conditions(store, nonce, place)
         except UnavailableError as error:
-            raise StartError(f"{place} does not work: {error}") from error
+            raise StartError(f"{place} is not available: {error}") from error
         for container_id in self._opened:
             if not self._opened[container_id]:
                 self._opened[container_id] = await epoch_of_objects(store, container_id)
@@ -129,13 +129,13 @@ class ObjectLogs:
         """See FolderLogs.next_epoch.
 
         Raises:
-            IllegalStateError: another server took the container from this one. Taking it back would go on for ever, and
-                whoever started that server wants it to serve.
+            IllegalStateError: another server took the container from this one. Taking it back would repeat for ever,
+                and the operator who started the other server wants that one to serve.
         """
         if container_id in self._served and floor > last_epoch(self._data, container_id):
             raise IllegalStateError(
-                f"container {container_id} was taken by another server over the same Tier 2 with epoch {floor};"
-                " it is taken back when this server is started again"
+                f"another server over the same Tier 2 took container {container_id} with epoch {floor};"
+                " restart this server to take it back"
             )
         return await self._epochs.take(container_id, floor)
 
@@ -150,9 +150,9 @@ class ObjectLogs:
 
 
 async def epoch_of_objects(store: ObjectStore, container_id: int) -> int:
-    """An epoch of the container that wrote to Tier 2, that of its newest snapshot if it has one; 0: none did.
+    """Return an epoch of the container that wrote to Tier 2, preferably of its newest snapshot; 0 when none did.
 
-    The second witness of a log that is gone, for folders whose epochs are gone too.
+    It shows that a log existed, for folders that have lost their epochs too.
     """
     names = [parse_key(info.key) async for info in store.list(folder(container_id))]
     if epochs := [name[1].epoch for name in names if name is not None]:
@@ -170,9 +170,9 @@ async def _any_below(store: ObjectStore, prefix: str) -> bool:
 
 
 async def _wait_until_free(disk: RealDisk, directory: str) -> None:
-    """Wait for a worker whose parent was killed: it ends by itself a moment later, and its log is locked until then.
+    """Wait until the log is unlocked: a worker whose parent was killed holds the lock until it ends.
 
-    When it takes too long, opening the log says that it is in use.
+    When that takes too long, opening the log raises that it is in use.
     """
     ends_at_s = asyncio.get_running_loop().time() + limits.LOG_LOCK_TIMEOUT_S
     while asyncio.get_running_loop().time() < ends_at_s:

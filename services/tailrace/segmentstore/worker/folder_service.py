@@ -1,4 +1,4 @@
-"""The segment store of one process put together from its parts: object store, logs, worker and server (design §1)."""
+"""The segment store of one process over a data folder: object store, logs, worker and server (design §1)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StoreSpec:
-    """Which containers of which folder a process serves; plain values, so that it can be handed to another process."""
+    """Which containers of which folder a process serves, as plain values that another process can receive."""
 
     data: str
     tier2: str
@@ -43,12 +43,12 @@ class StoreSpec:
 
     @property
     def budgets(self) -> Budgets:
-        """Budgets of the process. Raises StartError when the cache is too small."""
+        """Return the budgets of the process. Raises StartError when the cache is too small."""
         return budgets_for(self.cache_bytes, len(self.owned), object_logs=self.log == "object")
 
 
 class StoreService:
-    """A running segment store: `start` recovers, `listen` or `listen_on` serves, `close` ends it."""
+    """A running segment store: `start` recovers, `listen_on` serves, `close` ends it."""
 
     def __init__(
         self, spec: StoreSpec, clock: Clock, entropy: Entropy, connections_max: int = limits.CONNECTIONS_MAX
@@ -72,7 +72,13 @@ class StoreService:
         await logs.prepare(store, self._tier2_place, self._entropy.token(8).hex())
         cluster_id = uuid.UUID(spec.cluster_id).bytes
         ports = WorkerPorts(
-            store, logs.open_log, logs.next_epoch, self._clock, self._entropy, cluster_id, logs.log_opened
+            store=store,
+            open_log=logs.open_log,
+            next_epoch=logs.next_epoch,
+            clock=self._clock,
+            entropy=self._entropy,
+            cluster_id=cluster_id,
+            log_opened=logs.log_opened,
         )
         self.worker = Worker(spec.container_count, spec.owned, budgets, ports)
         self._stack.push_async_callback(self.worker.close)
@@ -84,7 +90,7 @@ class StoreService:
         self._stack.push_async_callback(self._server.close)
 
     async def _open_tier2(self, *, bound: bool) -> ObjectStore:
-        """Tier 2, which works and belongs to the cluster; `bound`: the cluster had it before. Raises StartError."""
+        """Open Tier 2 and bind it to the cluster; `bound`: it was bound before. Raises StartError."""
         spec = self._spec
         store = open_object_store(spec.tier2, s3_endpoint=spec.s3_endpoint, create=not bound)
         self._stack.push_async_callback(store.close)
@@ -106,9 +112,9 @@ class StoreService:
             raise StartError(f"the store cannot listen: {error.strerror}") from error
 
     async def run(self, leave: asyncio.Event) -> None:
-        """Serve until `leave` is set: nobody else can take the containers meanwhile."""
+        """Serve until `leave` is set: the containers of a folder do not move."""
         await leave.wait()
 
     async def close(self) -> None:
-        """Stop serving; what was acknowledged is on disk already."""
+        """Stop serving. All acknowledged data is on disk already."""
         await self._stack.aclose()

@@ -1,7 +1,7 @@
-"""Containers that are on their way to a worker, and the requests that wait for them (design §9).
+"""Containers that are about to open at a worker, and the requests that wait for them (design §9).
 
-Clients learn from the map where a container is to be before it is open there. Who is sent away then comes back after a
-pause that grows tenfold each time, with the Java client to seconds: it would come long after the container.
+Clients read the new owner from the map before the container is open there. A client that gets WrongHost retries after
+a pause that grows tenfold each time. The Java client's pause reaches seconds, long after the container has opened.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ from tailrace.common import limits
 
 
 class PendingContainers:
-    """From `begin` to `end` of a container requests may `wait` for it."""
+    """Lets requests `wait` for a container between its `begin` and its `end`."""
 
     def __init__(self) -> None:
         self._ended: dict[int, asyncio.Event] = {}
 
     def begin(self, container_id: int) -> None:
-        """The container is to be opened here."""
+        """Record that the container opens here."""
         self._ended.setdefault(container_id, asyncio.Event())
 
     def end(self, container_id: int) -> None:
-        """The container was opened, or is not to be opened any more; whoever waits looks which."""
+        """Wake the requests: the container is open, or does not open here any more. They look which it is."""
         ended = self._ended.pop(container_id, None)
         if ended is not None:
             ended.set()
 
     @property
     def expects_any(self) -> bool:
-        """Whether any container is on its way."""
+        """Return whether any container is pending."""
         return bool(self._ended)
 
     def expects(self, container_id: int) -> bool:
-        """Whether the container is on its way."""
+        """Return whether the container is pending."""
         return container_id in self._ended
 
     async def wait(self, container_id: int) -> None:
-        """Return when the container is not on its way, and after ``limits.PENDING_CONTAINER_TIMEOUT_S`` in any case."""
+        """Wait until the container is not pending, at most ``limits.PENDING_CONTAINER_TIMEOUT_S``."""
         ended = self._ended.get(container_id)
         if ended is None:
             return

@@ -1,10 +1,10 @@
 """A segment store worker in a process of its own (design §1): ``python -m tailrace.segmentstore.worker.process``.
 
-The parent holds the listening sockets, so a port stays bound while its worker is started again. It writes one line of
-JSON to standard input (`encode_orders`), may write `DRAIN` later, and ends the worker by closing standard input. On
-standard output come lines: `READY` when the worker answers on its port, for a worker on Kubernetes also ``waiting: …``
-and ``following`` (`clusterservice`; ``waiting`` after ``following`` tells which containers are not open), and as the
-last one what it failed with. `SUPERSEDED` is the exit code of one whose name another process has now.
+The parent holds the listening sockets, so a port stays bound while its worker restarts. It writes one line of JSON to
+standard input (`encode_orders`), may write `DRAIN` later, and ends the worker by closing standard input. The worker
+writes lines to standard output: `READY` when it answers on its port, and as the last line the error that ended it. On
+Kubernetes it also writes ``waiting: …`` and ``following`` (`cluster_service`). A ``waiting`` line after ``following``
+names the containers that are not open. `SUPERSEDED` is the exit code of a worker whose name another process has now.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SPECS: Final[dict[str, type[Any]]] = {"folder": StoreSpec, "cluster": ClusterSt
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What a worker process gets: its spec, and the numbers of two inherited, bound sockets."""
+    """What a worker process receives: its spec, and the descriptors of two inherited, bound sockets."""
 
     spec: Spec
     store_descriptor: int
@@ -52,20 +52,20 @@ class Orders:
 
 
 def encode_orders(orders: Orders) -> bytes:
-    """One line of JSON."""
+    """Encode as one line of JSON."""
     kind = next(name for name, spec in _SPECS.items() if type(orders.spec) is spec)
     return json.dumps({"kind": kind, **dataclasses.asdict(orders)}).encode() + b"\n"
 
 
 def decode_orders(line: bytes) -> Orders:
-    """What `encode_orders` made."""
+    """Decode a line that `encode_orders` returned."""
     content = json.loads(line)
     spec = {name: tuple(value) if type(value) is list else value for name, value in content["spec"].items()}
     return Orders(_SPECS[content["kind"]](**spec), content["store_descriptor"], content["admin_descriptor"])
 
 
-def _tell(line: str) -> None:
-    # One write for each line: they come from several threads.
+def _report(line: str) -> None:
+    # One write for each line: several threads report.
     os.write(sys.stdout.fileno(), (" ".join(line.split())[: limits.WORKER_REASON_MAX_CHARACTERS] + "\n").encode())
 
 
@@ -76,9 +76,9 @@ async def _serve(orders: Orders) -> None:
         loop.add_signal_handler(number, stop.set)
     reader = asyncio.StreamReader()
     transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    # The parent may go at any time, also while containers recover: their logs must be free for its successor then.
+    # The parent may end at any time, even while containers recover. Their logs must be unlocked for its successor.
     serving = loop.create_task(_run_service(orders, leave))
-    ended = loop.create_task(_hear(reader, leave))
+    ended = loop.create_task(_follow_parent(reader, leave))
     stopped = loop.create_task(stop.wait())
     await asyncio.wait((serving, ended, stopped), return_when=asyncio.FIRST_COMPLETED)
     for task in (serving, ended, stopped):
@@ -89,54 +89,54 @@ async def _serve(orders: Orders) -> None:
         raise results[0]
 
 
-async def _hear(reader: asyncio.StreamReader, leave: asyncio.Event) -> None:
-    """What the parent says; returns when it says no more."""
+async def _follow_parent(reader: asyncio.StreamReader, leave: asyncio.Event) -> None:
+    """Obey the parent's lines; return when it closes standard input."""
     while line := await reader.readline():
         if line.strip() == DRAIN.encode():
             leave.set()
 
 
-def _service(spec: Spec, connections_max: int, tell: Callable[[str], None]) -> StoreService | ClusterStoreService:
+def _service(spec: Spec, connections_max: int, report: Callable[[str], None]) -> StoreService | ClusterStoreService:
     if isinstance(spec, StoreSpec):
         return StoreService(spec, SystemClock(), SystemEntropy(), connections_max)
-    return ClusterStoreService(spec, SystemClock(), SystemEntropy(), connections_max, tell)
+    return ClusterStoreService(spec, SystemClock(), SystemEntropy(), connections_max, report)
 
 
 async def _run_service(orders: Orders, leave: asyncio.Event) -> None:
-    """Recover, say that the worker serves, and serve until it is to leave, or cancelled. Raises StartError."""
+    """Recover, report READY, and serve until `leave` is set or the task is cancelled. Raises StartError."""
     allowed = connection_limits(raise_open_files())
-    service = _service(orders.spec, allowed.store, _tell)
+    service = _service(orders.spec, allowed.store, _report)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(service.close)
         await service.start()
         await service.listen_on(socket.socket(fileno=orders.store_descriptor))
-        # Here, not above: it takes as long to load as all else, and a worker that is back soon keeps its containers.
+        # Imported here: loading it takes as long as all else, and a worker that returns soon keeps its containers.
         from tailrace.segmentstore.worker.admin import create_app
 
         admin = socket.socket(fileno=orders.admin_descriptor)
         await stack.enter_async_context(serve_app(create_app(service.worker), admin, allowed.http))
-        _tell(READY)
+        _report(READY)
         await service.run(leave)
 
 
 def main() -> int:
-    """Entry point; the exit code is 1 when the worker cannot start."""
+    """Run a worker; the exit code is 1 when it cannot start."""
     configure_logs()
     line = sys.stdin.buffer.readline()
     if not line.endswith(b"\n"):
-        return 0  # the parent was killed before it had told everything
+        return 0  # the parent was killed before it wrote the whole line
     orders = decode_orders(line)
     if isinstance(orders.spec, ClusterStoreSpec):
         structlog.contextvars.bind_contextvars(worker=orders.spec.worker)
     try:
         asyncio.run(_serve(orders))
     except BrokenPipeError:
-        return 0  # the parent was killed before it could hear that its worker serves
+        return 0  # the parent was killed before it could read READY
     except NotOwnerError as error:
-        _tell(str(error))
+        _report(str(error))
         return SUPERSEDED
     except TailraceError as error:
-        _tell(str(error))
+        _report(str(error))
         return 1
     return 0
 

@@ -1,6 +1,7 @@
-"""A segment store worker: one process's containers, their cache, and the server in front of them (design §1, §9).
+"""A segment store worker: the containers of one process, with their cache and table segments (design §1, §9).
 
-It shares nothing with its siblings. Containers come and go while it runs (`keeper` keeps each of them).
+It shares nothing with its siblings. The follower opens and releases containers while the worker runs; a
+`ContainerSupervisor` keeps each one running.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ _logger = structlog.get_logger()
 class Worker:
     """Runs containers; implements the server's `ContainerRegistry`.
 
-    ``owned`` are the containers that `start` opens; others come by `open_container`. The budgets must do for as many as
-    there will be at a time.
+    `start` opens the containers in ``owned``; `open_container` adds others. The budgets must suffice for the largest
+    number of containers that the worker owns at a time.
     """
 
     def __init__(self, container_count: int, owned: Sequence[int], budgets: Budgets, ports: WorkerPorts) -> None:
@@ -44,106 +45,108 @@ class Worker:
         self.budgets = budgets
         self._first = tuple(owned)
         self._shared = Shared(ports, CacheManager(BlockCache(budgets.cache_bytes)), PageRoom(budgets.index_page_bytes))
-        self._keepers: dict[int, ContainerSupervisor] = {}
-        self._arrivals = PendingContainers()
+        self._supervisors: dict[int, ContainerSupervisor] = {}
+        self._pending = PendingContainers()
         self._routes: dict[str, int] = {}
         self._compaction: asyncio.Task[None] | None = None
         self._closed = False
 
-    # -- life ----------------------------------------------------------------------------------------------------
+    # -- lifecycle -----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Recover the first containers, one after another, then keep them running.
 
-        A container that cannot prove its data stays stopped and is reported; the others go on. Whatever else prevents
-        one from being opened is raised.
+        A container whose data is not proved whole stays stopped and is reported; the others run. Any other error that
+        prevents an opening is raised.
         """
         self._compaction = asyncio.get_running_loop().create_task(self._compact_tables())
         for container_id in self._first:
-            await self._keeper(container_id).open_first()
+            await self._supervisor(container_id).open_first()
 
     def expect_container(self, container_id: int) -> None:
-        """The container is to be opened here soon: until `unexpect_container`, requests that may wait do."""
-        self._arrivals.begin(container_id)
+        """Let requests for the container wait: it opens here soon. `unexpect_container` ends this."""
+        self._pending.begin(container_id)
 
     def unexpect_container(self, container_id: int) -> None:
-        """It is open, or nobody opens it here for now."""
-        self._arrivals.end(container_id)
+        """End the waiting of requests: the container is open, or is not opened here for now."""
+        self._pending.end(container_id)
 
     async def open_container(self, container_id: int) -> None:
-        """Own the container from now on; returns when the first attempt to open it has ended.
+        """Own the container from now on; return when the first attempt to open it has ended.
 
-        When that failed, for a reason that may pass, it is repeated until it succeeds or the container is released;
-        `status` tells. Nothing happens when the container is owned already.
+        After a failure that may pass, the supervisor retries until the container is open or released; `status` returns
+        the reason. Does nothing when the worker owns the container already.
 
         Raises:
-            NotOwnerError: who hands out epochs says that it belongs to another worker; it is not owned.
+            NotOwnerError: the container belongs to another worker; this worker does not own it.
             BadRequestError: there is no such container. ContainerStoppedError: the worker is closed.
         """
         if not 0 <= container_id < self.container_count:
-            raise BadRequestError(f"container {container_id}: there are {self.container_count}")
-        while (leaving := self._keepers.get(container_id)) is not None and leaving.leaving:
+            raise BadRequestError(f"container {container_id} does not exist: there are {self.container_count}")
+        while (leaving := self._supervisors.get(container_id)) is not None and leaving.leaving:
             await self._let_go(leaving, flush=False)
         if self._closed:
             raise ContainerStoppedError("the worker is closed")
-        await self._keeper(container_id).begin()
+        await self._supervisor(container_id).begin()
 
     async def release_container(self, container_id: int, flush: bool = True) -> None:
-        """Give a container away: its requests are answered WrongHost from this moment on.
+        """Release a container: from now on its requests get WrongHost.
 
-        What is staged is committed and, with `flush`, moved to Tier 2 within ``limits.CONTAINER_LEAVE_DEADLINE_S``, so
-        that the next owner recovers quickly. Its log is closed when this returns. Nothing happens when it is not owned.
+        Staged operations are committed. With `flush` they are moved to Tier 2 within
+        ``limits.CONTAINER_LEAVE_DEADLINE_S``, so that the next owner recovers quickly. The log is closed when this
+        returns. Does nothing when the worker does not own the container.
         """
-        keeper = self._keepers.get(container_id)
-        if keeper is not None:
-            await self._let_go(keeper, flush=flush)
+        supervisor = self._supervisors.get(container_id)
+        if supervisor is not None:
+            await self._let_go(supervisor, flush=flush)
 
-    async def _let_go(self, keeper: ContainerSupervisor, *, flush: bool) -> None:
+    async def _let_go(self, supervisor: ContainerSupervisor, *, flush: bool) -> None:
         try:
-            await keeper.release(flush=flush)
+            await supervisor.release(flush=flush)
         finally:
-            if self._keepers.get(keeper.container_id) is keeper and keeper.released:
-                del self._keepers[keeper.container_id]
+            if self._supervisors.get(supervisor.container_id) is supervisor and supervisor.released:
+                del self._supervisors[supervisor.container_id]
 
     def owned(self) -> tuple[int, ...]:
-        """The containers that belong to this worker now, whether they run or not, by number."""
-        return tuple(sorted(number for number, keeper in self._keepers.items() if not keeper.leaving))
+        """Return the containers that this worker owns, running or not, by number."""
+        return tuple(sorted(number for number, supervisor in self._supervisors.items() if not supervisor.leaving))
 
     async def close(self, *, flush: bool = False) -> None:
-        """Stop all containers; with `flush`, everything is moved to Tier 2 first, as far as the deadline allows.
+        """Stop all containers; with `flush`, first move everything to Tier 2, as far as the deadline allows.
 
-        All are closed whatever fails; the first failure is raised then.
+        All are closed even if some fail; the first failure is raised afterwards.
         """
         self._closed = True
         if self._compaction is not None:
             self._compaction.cancel()
             await asyncio.wait([self._compaction])
-        keepers = list(self._keepers.values())
-        ends = await asyncio.gather(*(self._let_go(keeper, flush=flush) for keeper in keepers), return_exceptions=True)
+        closings = [self._let_go(supervisor, flush=flush) for supervisor in self._supervisors.values()]
+        ends = await asyncio.gather(*closings, return_exceptions=True)
         for error in ends:
             if error is not None:
                 raise error
 
-    def _keeper(self, container_id: int) -> ContainerSupervisor:
-        keeper = self._keepers.get(container_id)
-        if keeper is None:
-            keeper = self._keepers[container_id] = ContainerSupervisor(container_id, self._shared, self._given_up)
-        return keeper
+    def _supervisor(self, container_id: int) -> ContainerSupervisor:
+        supervisor = self._supervisors.get(container_id)
+        if supervisor is None:
+            supervisor = ContainerSupervisor(container_id, self._shared, self._given_up)
+            self._supervisors[container_id] = supervisor
+        return supervisor
 
-    def _given_up(self, keeper: ContainerSupervisor) -> None:
-        if self._keepers.get(keeper.container_id) is keeper:
-            del self._keepers[keeper.container_id]
+    def _given_up(self, supervisor: ContainerSupervisor) -> None:
+        if self._supervisors.get(supervisor.container_id) is supervisor:
+            del self._supervisors[supervisor.container_id]
 
     async def _compact_tables(self) -> None:
         while True:
             await asyncio.sleep(limits.TABLE_COMPACTION_INTERVAL_S)
-            for keeper in list(self._keepers.values()):
-                if keeper.tables is None or keeper.leaving:
+            for supervisor in list(self._supervisors.values()):
+                if supervisor.tables is None or supervisor.leaving:
                     continue
                 try:
-                    await keeper.tables.compact_due()
+                    await supervisor.tables.compact_due()
                 except (TailraceError, OSError) as error:
-                    _logger.warning("table_compaction_failed", container=keeper.container_id, reason=str(error))
+                    _logger.warning("table_compaction_failed", container=supervisor.container_id, reason=str(error))
 
     # -- routing -------------------------------------------------------------------------------------------------
 
@@ -157,57 +160,57 @@ class Worker:
         return container_id
 
     def container_for(self, segment: str) -> Container:
-        """The container of a segment.
+        """Return the container of a segment.
 
         Raises:
-            WrongHostError: it does not run here. ContainerStoppedError: it should, and stopped.
+            WrongHostError: the worker does not own it. ContainerStoppedError: it is not open.
         """
         return self.container_by_id(self._container_id(segment))
 
     def container_by_id(self, container_id: int) -> Container:
-        """A container by its number; errors as of `container_for`."""
-        keeper = self._keepers.get(container_id)
-        if keeper is None or keeper.leaving:
+        """Return a container by its number; errors as of `container_for`."""
+        supervisor = self._supervisors.get(container_id)
+        if supervisor is None or supervisor.leaving:
             raise WrongHostError(f"container {container_id} does not run here")
-        if keeper.container is None:
-            reason = f"stopped: {keeper.failed.reason}" if keeper.failed is not None else "is being opened"
+        if supervisor.container is None:
+            reason = f"stopped: {supervisor.failed.reason}" if supervisor.failed is not None else "is opening"
             raise ContainerStoppedError(f"container {container_id} {reason}")
-        return keeper.container
+        return supervisor.container
 
-    def is_arriving(self, segment: str) -> bool:
+    def is_pending(self, segment: str) -> bool:
         """See ContainerRegistry."""
-        # Not by the routes: the name is not checked yet, and would be kept there.
-        return self._arrivals.expects_any and self._arrivals.expects(container_of(segment, self.container_count))
+        # Do not cache segment names before validation.
+        return self._pending.expects_any and self._pending.expects(container_of(segment, self.container_count))
 
-    async def wait_arrived(self, segment: str) -> None:
+    async def wait_opened(self, segment: str) -> None:
         """See ContainerRegistry."""
-        await self._arrivals.wait(container_of(segment, self.container_count))
+        await self._pending.wait(container_of(segment, self.container_count))
 
     def table_service(self, container: SegmentContainer) -> TableService:
-        """The table segments of a container."""
-        keeper = self._keepers.get(container.container_id)
-        if keeper is None or keeper.tables is None or keeper.container is not container:
+        """Return the table segments of a container."""
+        supervisor = self._supervisors.get(container.container_id)
+        if supervisor is None or supervisor.tables is None or supervisor.container is not container:
             raise ContainerStoppedError(f"container {container.container_id} stopped")
-        return keeper.tables
+        return supervisor.tables
 
     # -- for the tools -------------------------------------------------------------------------------------------
 
     @property
     def cache(self) -> CacheManager:
-        """The worker's cache."""
+        """Return the worker's cache."""
         return self._shared.cache
 
     def containers(self) -> list[Container]:
-        """Running containers by number."""
-        keepers = [self._keepers[container_id] for container_id in self.owned()]
-        return [keeper.container for keeper in keepers if keeper.container is not None]
+        """Return the running containers by number."""
+        supervisors = [self._supervisors[container_id] for container_id in self.owned()]
+        return [supervisor.container for supervisor in supervisors if supervisor.container is not None]
 
     def not_open(self) -> list[NotOpen]:
-        """Owned containers that are not open for longer than an ordinary opening takes, and why."""
-        found = [self._keepers[container_id].not_open() for container_id in self.owned()]
+        """Return the owned containers that have not been open for longer than an ordinary opening takes, and why."""
+        found = [self._supervisors[container_id].not_open() for container_id in self.owned()]
         return [each for each in found if each is not None and each.for_s > limits.CONTAINER_NOT_OPEN_REPORT_S]
 
     def status(self) -> list[ContainerStatus]:
-        """Status of every owned container, stopped ones with their reason."""
-        found = [self._keepers[container_id].status() for container_id in self.owned()]
+        """Return the status of every owned container; stopped ones carry their reason."""
+        found = [self._supervisors[container_id].status() for container_id in self.owned()]
         return [status for status in found if status is not None]

@@ -1,9 +1,9 @@
-"""Answers on the port of a worker that is away: WrongHost to everything (design §1, wire §3.6).
+"""Replies WrongHost to every request on the port of a worker that does not run (design §1, wire §3.6).
 
-Clients keep an endpoint until they hear WrongHost; a port that nobody answers would hold them for their whole patience.
-So whoever keeps a worker's socket answers while the worker does not run, by the worker's own server over no containers:
-every request gets the reply that a worker gives for a container which is elsewhere. Whoever asks whether the worker is
-there (`cluster.prober`) tells the two apart by the oldest version in the answer to Hello.
+Clients keep an endpoint until they receive WrongHost; an unanswered port would hold them until their timeout. So the
+pod's main process, which keeps the worker's socket, answers while the worker does not run. It uses the worker's server
+without containers, so every reply is that of a worker which does not own the container. The prober
+(`cluster.prober`) recognises the responder by the oldest version in its reply to Hello.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ if TYPE_CHECKING:
 
 
 class NoContainers:
-    """Implements ContainerRegistry: nothing runs here."""
+    """A ContainerRegistry without containers."""
 
     def container_for(self, segment_name: str) -> NoReturn:
         """See ContainerRegistry."""
-        raise WrongHostError(f"the container of {segment_name} does not run here now")
+        raise WrongHostError(f"the container of {segment_name} does not run here")
 
     def container_by_id(self, container_id: int) -> NoReturn:
         """See ContainerRegistry."""
-        raise WrongHostError(f"container {container_id} does not run here now")
+        raise WrongHostError(f"container {container_id} does not run here")
 
-    def is_arriving(self, segment_name: str) -> bool:
+    def is_pending(self, segment_name: str) -> bool:
         """See ContainerRegistry."""
         return False
 
-    async def wait_arrived(self, segment_name: str) -> None:
+    async def wait_opened(self, segment_name: str) -> None:
         """See ContainerRegistry."""
 
     def table_service(self, container: SegmentContainer) -> TableOperations:
         """See ContainerRegistry."""
-        raise WrongHostError(f"container {container.container_id} does not run here now")
+        raise WrongHostError(f"container {container.container_id} does not run here")
 
 
 class WrongHostResponder:
-    """Answers on one listening socket, which somebody else keeps, from `begin` to `end`."""
+    """Answers on one listening socket from `begin` to `end`. The caller keeps the socket open."""
 
     def __init__(self, listener: socket.socket, clock: Clock, entropy: Entropy) -> None:
         self._listener = listener
@@ -61,7 +61,7 @@ class WrongHostResponder:
 
     @property
     def answers(self) -> bool:
-        """Whether it answers now."""
+        """Return whether it answers now."""
         return self._server is not None
 
     async def begin(self) -> None:
@@ -79,11 +79,11 @@ class WrongHostResponder:
             connections_max=limits.WRONG_HOST_CONNECTIONS_MAX,
             oldest_version=WRONG_HOST_OLDEST_VERSION,
         )
-        # A number of its own for the same socket: what is closed at the end is that number, not the socket.
+        # A duplicated descriptor: closing the server closes the duplicate, not the worker's socket.
         await self._server.start_on(self._listener.dup())
 
     async def end(self) -> None:
-        """Answer no more, and close the connections: their clients must meet the worker."""
+        """Stop answering and close the connections, so that their clients reach the worker."""
         server, self._server = self._server, None
         if server is not None:
             await server.close()

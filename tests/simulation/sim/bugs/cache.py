@@ -63,14 +63,9 @@ def _cache_block_reused_under_view(patch: pytest.MonkeyPatch) -> None:
             if len(piece):
                 parts.append(piece)
 
-        def release() -> None:
-            for part in parts:
-                part.release()
-            view.release()
-
         length = sum(map(len, parts))
         at_end = offset + length >= segment.length
-        return ReadResult(offset, parts, length, at_end, at_end and segment.sealed, release)
+        return ReadResult(offset, parts, length, at_end, at_end and segment.sealed)
 
     _cache_made_by(patch, Careless)
     patch.setattr(SegmentReader, "_from_cache", read)

@@ -21,8 +21,8 @@ from tailrace.client.connections.pool import ConnectionPool
 from tailrace.client.connections.segments import SegmentClient
 from tailrace.client.control.transport import error_of_status
 from tailrace.client.types import Endpoint
-from tailrace.cluster.endpoint_follower import follow_endpoints
-from tailrace.cluster.endpoints import ContainerEndpoints
+from tailrace.cluster.endpoint_follower import EndpointFollower
+from tailrace.cluster.endpoints import ContainerEndpoints, EndpointMap
 from tailrace.cluster.endpoints import Endpoint as ClusterEndpoint
 from tailrace.cluster.follower import Follower
 from tailrace.cluster.heartbeat import Heart
@@ -253,7 +253,7 @@ class ControllerNode:
     async def serve(self) -> None:
         """Answer calls, as soon as the tables can be reached."""
         clock, entropy = self._world.clock(self.name), self._world.entropy(self.process.name)
-        follower = await patiently(lambda: follow_endpoints(self._api, CLUSTER))
+        follower = EndpointFollower(self._api, CLUSTER, EndpointMap(CONTAINERS))
 
         async def locate(segment: str) -> Endpoint:
             return Endpoint(*follower.endpoints.endpoint_of(segment))

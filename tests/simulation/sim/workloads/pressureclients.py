@@ -59,7 +59,6 @@ class HoldingReader:
         require(len(got) == result.length and result.offset == offset, f"{name}: a read answered something else")
         await asyncio.sleep(rng.random() ** 2 * 0.5)
         require(b"".join(result.data) == got, f"{name}: bytes from {offset} changed under a reader that holds them")
-        result.release()
 
 
 class LargeEvents:

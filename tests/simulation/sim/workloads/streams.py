@@ -203,7 +203,6 @@ class SharedStream:
         while True:
             result = await container.read(self.name, position, self.random.randint(1, 20_000), wait=True)
             data = b"".join(result.data)
-            result.release()
             require(result.offset == position and len(data) == result.length, "a read answered something else")
             self._saw(position, data)
             position += len(data)

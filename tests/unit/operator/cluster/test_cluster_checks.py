@@ -232,7 +232,8 @@ def test_one_id_is_one_cluster_however_its_place_is_written() -> None:
     problem = checks.rival_problem(younger, StreamClusterSpec.parse(younger), [younger, older])
     assert problem is not None
     assert problem.reason == "ClusterIdShared"
-    assert problem.message.startswith("spec.adoptClusterId: 99999999-2222-4333-8444-555555555555 is the id of StreamCluster ")
+    beginning = "spec.adoptClusterId: 99999999-2222-4333-8444-555555555555 is the id of StreamCluster "
+    assert problem.message.startswith(beginning)
     assert checks.rival_problem(older, StreamClusterSpec.parse(older), [younger, older]) is None
 
 
