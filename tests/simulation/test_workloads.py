@@ -6,6 +6,7 @@ Every seed that ever failed stays in ``regressions.toml`` with the reason.
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -50,3 +51,26 @@ def test_processes_share_the_seeds() -> None:
     found = sorted((run.workload, run.seed, run.trace) for run in shared)
     assert found == sorted((run.workload, run.seed, run.trace) for run in alone)
     assert len(found) == 6
+
+
+def test_both_processes_work_and_no_seed_runs_twice() -> None:
+    runs: list[SeedRun] = []
+    run_many(["log", "objectlog"], 0, 40, None, runs.append, jobs=2)
+    assert sorted((run.workload, run.seed) for run in runs) == [
+        (name, seed) for name in ("log", "objectlog") for seed in range(40)
+    ]
+    by_process = Counter(run.pid for run in runs)
+    assert len(by_process) == 2
+    assert min(by_process.values()) >= 8, by_process
+
+
+def test_the_least_number_of_seeds_runs_over_time() -> None:
+    runs: list[SeedRun] = []
+    run_many(["log"], 3, None, 0.0, runs.append, least=2)
+    assert [run.seed for run in runs] == [3, 4]
+    runs.clear()
+    run_many(["log"], 3, 4, None, runs.append, least=2)
+    assert [run.seed for run in runs] == [3, 4, 5, 6]
+    runs.clear()
+    run_many(["log"], 3, 1, None, runs.append, least=2)
+    assert [run.seed for run in runs] == [3]

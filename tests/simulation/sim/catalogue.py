@@ -49,3 +49,6 @@ WORKLOADS: dict[str, Callable[[int], Workload]] = {
     "fleet": FleetWorkload,
     "ownership": OwnershipWorkload,
 }
+
+RARE_FAULTS: frozenset[tuple[str, str]] = frozenset()
+"""Workloads, and faults that they turn on with so small a chance that the seeds of a CI run may be without."""

@@ -12,7 +12,9 @@ import errno
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
+from sim.faults import FaultCounter
 from sim.loop import SimLoop
 from sim.process import ProcessKilledError, SimProcess
 from tailrace.common.errors import DiskFullError, StartError
@@ -109,10 +111,13 @@ class Directory:
         self.changes.clear()
 
 
-class SimDisk:
+class SimDisk(FaultCounter):
     """What survives: shared by the incarnations of a process. `attach` gives a process its Disk port."""
 
+    CHANCES = MappingProxyType({"sync_error_chance": "sync error", "slow_sync_chance": "slow disk"})
+
     def __init__(self, loop: SimLoop, seed: int, capacity_bytes: int = 1 << 40) -> None:
+        super().__init__()
         self.loop = loop
         self.random = random.Random(f"{seed}-disk")
         self.capacity_bytes = capacity_bytes
@@ -123,9 +128,9 @@ class SimDisk:
         self._full_until_s = 0.0
         self.operations = 0
         self.counts: dict[str, int] = {}
-        self.faults: dict[str, int] = {}
         self._locks: dict[str, SimProcess] = {}
         self._countdown: tuple[SimProcess, int, Callable[[SimProcess], None]] | None = None
+        self.forget_enabled()
 
     def attach(self, process: SimProcess) -> AttachedDisk:
         """The Disk port of a process."""
@@ -202,10 +207,6 @@ class SimDisk:
             if bit // 8 < len(image):
                 image[bit // 8] ^= 1 << (bit % 8)
         self.count("bit flip")
-
-    def count(self, fault: str) -> None:
-        """Count an injected fault."""
-        self.faults[fault] = self.faults.get(fault, 0) + 1
 
     def inode(self, path: str) -> Inode:
         """The file at a path. Raises FileNotFoundError."""

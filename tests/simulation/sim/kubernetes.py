@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
+from sim.faults import FaultCounter
 from sim.loop import SimLoop
 from sim.process import ProcessKilledError, SimProcess
 from tailrace.cluster.kubernetes import Kind, Listing, Manifest, WatchEvent
@@ -158,13 +160,31 @@ def carries(manifest: Manifest, labels: Mapping[str, str]) -> bool:
     return all(has.get(name) == value for name, value in labels.items())
 
 
-class SimKubernetes:
+class SimKubernetes(FaultCounter):
     """The API server in the simulated world: shared by all processes. `attach` gives a process its port.
 
     All chances are of one request or one watch.
     """
 
+    CHANCES = MappingProxyType(
+        {
+            "throttled_chance": "kubernetes 429",
+            "error_chance": "kubernetes 5xx",
+            "error_after_effect_chance": "kubernetes 5xx after effect",
+            "lost_reply_chance": "kubernetes reply lost",
+            "own_conflict_chance": "conflict after own success",
+            "late_chance": "late kubernetes effect",
+            "slow_chance": "slow kubernetes",
+            "stale_list_chance": "stale kubernetes list",
+            "dead_watch_chance": "watch silently dead",
+            "late_watch_chance": "watch late",
+            "closed_watch_chance": "watch closed",
+            "gone_watch_chance": "watch answered 410",
+        }
+    )
+
     def __init__(self, loop: SimLoop, seed: int) -> None:
+        super().__init__()
         self.loop = loop
         self.random = random.Random(f"{seed}-kubernetes")
         self.core = KubernetesCore()
@@ -186,19 +206,15 @@ class SimKubernetes:
         self.closed_watch_chance = 0.0
         self.gone_watch_chance = 0.0
         self.operations = 0
-        self.faults: dict[str, int] = {}
         self._down_until_s = 0.0
         self._cut_until_s: dict[SimProcess, float] = {}
         self._old: tuple[dict[tuple[str, str], Manifest], int] = ({}, self.core.version)
         self._countdowns: dict[SimProcess, tuple[int, Callable[[SimProcess], None]]] = {}
+        self.forget_enabled()
 
     def attach(self, process: SimProcess) -> AttachedKubernetes:
         """The KubernetesApi port of a process."""
         return AttachedKubernetes(self, process)
-
-    def count(self, fault: str) -> None:
-        """Count an injected fault."""
-        self.faults[fault] = self.faults.get(fault, 0) + 1
 
     # -- what a nemesis does
 
@@ -278,7 +294,11 @@ class SimKubernetes:
 
     def delay_s(self) -> float:
         """How long one way takes."""
-        return self.random.random() * (self.slow_max_s if self.random.random() < self.slow_chance else 0.01)
+        # The order of the draws decides the traces of all seeds: first the share of the time, then whether it is slow.
+        share, slow = self.random.random(), self.random.random() < self.slow_chance
+        if slow:
+            self.count("slow kubernetes")
+        return share * (self.slow_max_s if slow else 0.01)
 
     def listed(self, kind: Kind, labels: Mapping[str, str]) -> Listing:
         """What a list shows: the objects, or an old state of them."""

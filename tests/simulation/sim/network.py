@@ -10,8 +10,10 @@ import contextvars
 import itertools
 import random
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any
 
+from sim.faults import FaultCounter
 from sim.loop import ForbiddenError, SimLoop
 from sim.partitions import Partitions
 from sim.process import SimProcess, current_process
@@ -65,10 +67,19 @@ class SimServer(asyncio.AbstractServer):
         return self.network.loop
 
 
-class SimNetwork:
+class SimNetwork(FaultCounter):
     """Every process of the world hangs on it, at one address; ports tell them apart."""
 
+    CHANCES = MappingProxyType(
+        {
+            "slow_chance": "slow network",
+            "lost_answer_chance": "reset before the answer",
+            "half_open_chance": "half-open connection",
+        }
+    )
+
     def __init__(self, loop: SimLoop, seed: int) -> None:
+        super().__init__()
         self.loop = loop
         self.random = random.Random(f"{seed}-network")
         self.slow_chance = 0.02
@@ -78,14 +89,10 @@ class SimNetwork:
         self.half_open_chance = 0.0
         """Of each connection of a process that dies: nobody tells the other end."""
         self.partitions = Partitions()
-        self.faults: dict[str, int] = {}
         self._servers: dict[tuple[str, int], SimServer] = {}
         self._ports = itertools.count(40_000)
         self._transports: dict[SimTransport, None] = {}
-
-    def count(self, fault: str) -> None:
-        """Count an injected fault."""
-        self.faults[fault] = self.faults.get(fault, 0) + 1
+        self.forget_enabled()
 
     def loses_answer(self, sender: SimTransport) -> bool:
         """Whether the connection breaks after a request was carried out, before its answer arrives."""

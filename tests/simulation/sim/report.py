@@ -10,7 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from sim.bugs.registry import Hunted, PlantedBug
+from sim.bugs.registry import Measured, PlantedBug
+from sim.hunting import Hunted
 from sim.seeds import SeedRun, Totals
 
 WIDTH_WITHOUT_TERMINAL = 160
@@ -32,11 +33,12 @@ def seeds_tables(totals: dict[str, Totals]) -> list[Table]:
     for name, part in [*totals.items(), ("all", summed(totals))]:
         counts = (part.seeds, part.steps, part.turns, round(part.virtual_s))
         by_workload.add_row(name, *map(str, counts), f"{part.seconds:.1f}", str(len(part.violations)))
-    by_kind = _table("fault", "times", "in")
-    every = summed(totals).faults
-    for kind in sorted(every):
+    by_kind = _table("fault", "times", "on in seeds", "in")
+    every = summed(totals)
+    for kind in sorted(every.faults.keys() | every.enabled.keys()):
         where = [f"{name} {part.faults[kind]}" for name, part in totals.items() if part.faults[kind]]
-        by_kind.add_row(kind, str(every[kind]), ", ".join(where))
+        on = str(every.enabled[kind]) if every.enabled[kind] else ""
+        by_kind.add_row(kind, str(every.faults[kind]), on, ", ".join(where))
     return [by_workload, by_kind]
 
 
@@ -52,18 +54,33 @@ def violation_lines(run: SeedRun) -> list[str]:
 
 def bugs_table(hunts: Sequence[Hunted]) -> Table:
     """Which planted bugs were found, and how."""
-    table = _table("planted bug", "found", "seed", "seconds", "violation")
-    for hunt in hunts:
+    table = _table("planted bug", "found", "seed", "seconds", "plain seeds", "violation")
+    for hunt in sorted(hunts, key=lambda hunt: hunt.name):
         where = str(hunt.seed) if hunt.found else f"none of {hunt.seeds}"
-        table.add_row(hunt.name, "yes" if hunt.found else "NO", where, f"{hunt.seconds:.1f}", _short(hunt.said))
+        plain = f"{hunt.unmodified_found} of {hunt.unmodified_of}"
+        violation = f"{hunt.checker}: {_short(hunt.said)}" if hunt.found else "; ".join(hunt.others)
+        table.add_row(hunt.name, "yes" if hunt.found else "NO", where, f"{hunt.seconds:.1f}", plain, violation)
     return table
 
 
-def hunted_line(hunt: Hunted) -> str:
-    """How a hunt ended, in a line."""
+def hunted_lines(hunt: Hunted) -> list[str]:
+    """How a hunt ended; of one without success also what was seen instead."""
     if hunt.found:
-        return f"{hunt.name}: found at seed {hunt.seed} after {hunt.seconds:.1f} s: {_short(hunt.said)}"
-    return f"{hunt.name}: NOT FOUND by {hunt.seeds} seeds in {hunt.seconds:.1f} s {_short(hunt.said)}".rstrip()
+        lines = [
+            f"{hunt.name}: found at seed {hunt.seed} after {hunt.seconds:.1f} s by {hunt.checker}: {_short(hunt.said)}"
+        ]
+    else:
+        lines = [f"{hunt.name}: NOT FOUND by {hunt.seeds} seeds in {hunt.seconds:.1f} s {_short(hunt.said)}".rstrip()]
+    lines += [f"  does not count: {other}" for other in hunt.others]
+    if hunt.unmodified_of:
+        lines.append(f"  the unmodified workload finds it in {hunt.unmodified_found} of {hunt.unmodified_of} seeds")
+    return lines
+
+
+def measured_of(hunt: Hunted) -> Measured:
+    """What to keep of a hunt."""
+    seconds = round(hunt.seed_seconds, 1)
+    return Measured(hunt.seed, seconds, hunt.unmodified_found, hunt.unmodified_of)
 
 
 def seeds_json(totals: dict[str, Totals], traces: Sequence[SeedRun]) -> str:
@@ -89,7 +106,13 @@ def bugs_json(hunts: Sequence[Hunted]) -> str:
 
 def list_json(bugs: Mapping[str, PlantedBug]) -> str:
     """The same as the list."""
-    return _json({"bugs": [{"name": name, "summary": planted.summary} for name, planted in bugs.items()]})
+    return _json(
+        {
+            "bugs": [
+                {"name": name, "summary": planted.summary, "breaks": planted.breaks} for name, planted in bugs.items()
+            ]
+        }
+    )
 
 
 def summed(totals: dict[str, Totals]) -> Totals:
@@ -101,8 +124,10 @@ def summed(totals: dict[str, Totals]) -> Totals:
         every.turns += part.turns
         every.virtual_s += part.virtual_s
         every.seconds += part.seconds
+        every.cpu_s += part.cpu_s
         every.faults.update(part.faults)
         every.enabled.update(part.enabled)
+        every.pids |= part.pids
         every.violations += part.violations
     return every
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import os
 import signal
 import time
 import traceback
@@ -17,7 +18,6 @@ from multiprocessing import get_context
 from sim.catalogue import WORKLOADS
 from sim.knobs import silent_logs
 from sim.loop import STARTED_S
-from sim.swarm import Swarm
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,14 @@ class SeedRun:
     virtual_s: float
     seconds: float
     faults: dict[str, int]
+    enabled: frozenset[str]
+    """The faults that were turned on, by kind."""
     trace: str
     failure: str
-    enabled: tuple[str, ...] = ()
-    """The kinds of faults that its swarm chose; whether one occurred, `faults` says."""
+    cpu_s: float = 0.0
+    """Time on a processor."""
+    pid: int = 0
+    """The process that ran it."""
 
     @property
     def replay(self) -> str:
@@ -56,9 +60,11 @@ class Totals:
     turns: int = 0
     virtual_s: float = 0.0
     seconds: float = 0.0
+    cpu_s: float = 0.0
     faults: Counter[str] = field(default_factory=Counter)
     enabled: Counter[str] = field(default_factory=Counter)
-    """In how many seeds each kind of fault could occur."""
+    """In how many seeds each kind of fault was turned on."""
+    pids: set[int] = field(default_factory=set)
     violations: list[SeedRun] = field(default_factory=list)
 
     def add(self, run: SeedRun) -> None:
@@ -68,15 +74,17 @@ class Totals:
         self.turns += run.turns
         self.virtual_s += run.virtual_s
         self.seconds += run.seconds
+        self.cpu_s += run.cpu_s
         self.faults.update(run.faults)
         self.enabled.update(run.enabled)
+        self.pids.add(run.pid)
         if run.failure:
             self.violations.append(run)
 
 
 def run_seed(name: str, seed: int, verbose: bool = False) -> SeedRun:
     """Run one seed of one workload."""
-    began = time.monotonic()
+    began, cpu_began = time.monotonic(), time.process_time()
     workload = WORKLOADS[name](seed)
     failure = ""
     try:
@@ -88,21 +96,29 @@ def run_seed(name: str, seed: int, verbose: bool = False) -> SeedRun:
             traceback.print_exc()
     world = workload.world
     loop = world.loop
-    seconds = time.monotonic() - began
-    virtual_s = loop.time() - STARTED_S
-    swarm: Swarm | None = getattr(workload, "swarm", None)  # some workloads have their faults by plan
-    enabled = () if swarm is None else tuple(swarm.kinds)
     run = SeedRun(
-        name, seed, workload.steps, loop.turns, virtual_s, seconds, world.faults(), loop.trace_hash, failure, enabled
+        name,
+        seed,
+        workload.steps,
+        loop.turns,
+        virtual_s=loop.time() - STARTED_S,
+        seconds=time.monotonic() - began,
+        faults=world.faults(),
+        enabled=world.enabled_faults(),
+        trace=loop.trace_hash,
+        failure=failure,
+        cpu_s=time.process_time() - cpu_began,
+        pid=os.getpid(),
     )
     del workload, world, loop
     gc.collect()
     return run
 
 
-def _cases(names: Sequence[str], first: int, seeds: int | None) -> Iterator[tuple[str, int]]:
-    """Seeds round-robin over the workloads."""
-    for seed in itertools.count(first) if seeds is None else range(first, first + seeds):
+def _cases(names: Sequence[str], first: int, seeds: int | None, *, skipped: int = 0) -> Iterator[tuple[str, int]]:
+    """Return seeds round-robin over the workloads, without the first `skipped` ones."""
+    began = first + skipped
+    for seed in itertools.count(began) if seeds is None else range(began, first + seeds):
         for name in names:
             yield name, seed
 
@@ -120,24 +136,28 @@ def run_many(
     seconds: float | None,
     report: Callable[[SeedRun], None],
     jobs: int = 1,
+    *,
+    least: int = 0,
 ) -> None:
-    """Run seeds of every workload until there are enough, or the time is over; `report` is told of each.
+    """Run seeds of every workload until there are enough, or the time is over; pass each to `report`.
 
-    With more jobs than one, as many processes share the work.
+    Each workload runs `least` seeds even when the time is over. With more jobs than one, as many processes share the
+    work; each takes the next seed when it is done with one, so no seed runs twice.
     """
     deadline = time.monotonic() + (float("inf") if seconds is None else seconds)
-    cases = _cases(names, first, seeds)
+    least = least if seeds is None else min(least, seeds)
+    cases = itertools.chain(
+        _cases(names, first, least),
+        itertools.takewhile(lambda _: time.monotonic() <= deadline, _cases(names, first, seeds, skipped=least)),
+    )
     if jobs == 1:
         for name, seed in cases:
             report(run_seed(name, seed))
-            if time.monotonic() > deadline:
-                return
         return
     with processes(jobs) as pool:
         running: set[Future[SeedRun]] = set()
         while True:
-            if time.monotonic() < deadline:
-                running |= {pool.submit(run_seed, *case) for case in itertools.islice(cases, jobs + 1 - len(running))}
+            running |= {pool.submit(run_seed, *case) for case in itertools.islice(cases, jobs + 1 - len(running))}
             if not running:
                 return
             done, running = wait(running, return_when=FIRST_COMPLETED)

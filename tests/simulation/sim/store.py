@@ -10,8 +10,10 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
+from types import MappingProxyType
 from typing import Any
 
+from sim.faults import FaultCounter
 from sim.loop import SimLoop
 from sim.process import ProcessKilledError, SimProcess
 from tailrace.common.errors import (
@@ -27,10 +29,26 @@ NO_ANSWER_S = 30.0
 """When the client of the store gives up, as the real one does (``limits.STORAGE_CALL_DEADLINE_S``)."""
 
 
-class SimObjectStore:
+class SimObjectStore(FaultCounter):
     """The objects: shared by all processes. `attach` gives a process its ObjectStore port."""
 
+    CHANCES = MappingProxyType(
+        {
+            "failure_chance": "store error",
+            "lost_reply_chance": "store reply lost",
+            "timeout_chance": "store timeout without effect",
+            "partial_body_chance": "partial body",
+            "slow_chance": "slow store",
+            "late_chance": "late store effect",
+            "duplicate_chance": "store duplicate",
+            "stale_list_chance": "stale list",
+            "ignores_conditions": "condition ignored",
+            "remembers_misses_s": "stale miss",
+        }
+    )
+
     def __init__(self, loop: SimLoop, seed: int) -> None:
+        super().__init__()
         self.loop = loop
         self.random = random.Random(f"{seed}-store")
         self.objects: dict[str, bytes] = {}
@@ -54,20 +72,16 @@ class SimObjectStore:
         self.remembers_misses_s = 0.0
         """How long a read that found nothing is repeated from memory."""
         self.operations = 0
-        self.faults: dict[str, int] = {}
         self.overwritten: list[str] = []
         self.deleted: dict[str, bytes] = {}
         self._listed: dict[str, bytes] = {}
         self._missed: dict[str, float] = {}
         self._countdowns: dict[SimProcess, tuple[int, Callable[[SimProcess], None]]] = {}
+        self.forget_enabled()
 
     def attach(self, process: SimProcess) -> AttachedStore:
         """The ObjectStore port of a process."""
         return AttachedStore(self, process)
-
-    def count(self, fault: str) -> None:
-        """Count an injected fault."""
-        self.faults[fault] = self.faults.get(fault, 0) + 1
 
     def delay_s(self, slow_chance: float | None = None) -> float:
         """How long one way takes."""
@@ -108,6 +122,7 @@ class SimObjectStore:
         if not self.remembers_misses_s:
             return False
         if self._missed.get(key, 0.0) > now_s:
+            self.count("stale miss")
             return True
         if not there:
             self._missed[key] = now_s + self.remembers_misses_s

@@ -104,6 +104,7 @@ class Swarm:
         if self._on:
             return
         self._on = True
+        self.world.enabled_episodes.update(self._episodes)
         for owner, name, value in itertools.chain(*self._chances.values()):
             self._before.append((owner, name, getattr(owner, name)))
             setattr(owner, name, value)

@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from sim.disk import SimDisk
+from sim.faults import FaultCounter
 from sim.guards import real_world_forbidden
 from sim.kubernetes import SimKubernetes
 from sim.loop import SimLoop, SimTask
@@ -36,6 +37,8 @@ class SimWorld:
         self.crashes = 0
         self.pauses = 0
         self.clock_jumps = 0
+        self.enabled_episodes: set[str] = set()
+        """Faults that a swarm turned on as episodes; parts of the world know which of theirs by chance are on."""
         self._clocks: dict[str, SimClock] = {}
         self._paused_until_s: dict[SimProcess, float] = {}
         self._incarnations = 0
@@ -143,10 +146,17 @@ class SimWorld:
         """Injected faults by name."""
         own = {"crash": self.crashes, "pause": self.pauses, "clock jump": self.clock_jumps}
         total = {name: count for name, count in own.items() if count}
-        for source in (self.disk.faults, self.store.faults, self.network.faults, self.kubernetes.faults):
-            for name, count in source.items():
+        for part in self._parts():
+            for name, count in part.faults.items():
                 total[name] = total.get(name, 0) + count
         return total
+
+    def enabled_faults(self) -> frozenset[str]:
+        """Return the kinds of faults that this seed turned on, whether or not they happened."""
+        return frozenset(self.enabled_episodes.union(*(part.enabled for part in self._parts())))
+
+    def _parts(self) -> tuple[FaultCounter, ...]:
+        return self.disk, self.store, self.network, self.kubernetes
 
     def close(self) -> None:
         """End the world. Raises AssertionError when code failed without anybody noticing."""

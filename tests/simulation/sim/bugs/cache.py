@@ -38,9 +38,17 @@ def _cache_made_by(patch: pytest.MonkeyPatch, kind: Any) -> None:
     patch.setattr(CacheManager, "__init__", init)
 
 
-@bug("cache-block-reused-under-view", _small, words="changed under a reader")
+@bug(
+    "cache-block-reused-under-view",
+    _small,
+    checker="workloads/pressureclients.py",
+    words="changed under a reader that holds them",
+)
 def _cache_block_reused_under_view(patch: pytest.MonkeyPatch) -> None:
-    """A read answers with the memory of the cache, and a deletion frees blocks that a view still shows."""
+    """A read answers with views of cache memory, and a deletion frees blocks that a view still shows.
+
+    Breaks: the bytes of an answer never change after it was given.
+    """
 
     class Careless(_cache_py.BlockCache):
         def view(self, address: int) -> _cache_py.CacheView:
@@ -71,9 +79,17 @@ def _cache_block_reused_under_view(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SegmentReader, "_from_cache", read)
 
 
-@bug("cache-full-at-commit", _crowded)
+@bug(
+    "cache-full-at-commit",
+    _crowded,
+    checker="workloads/container.py",
+    words="(stopped without a fault|nothing fails any more): .*blocks needed",
+)
 def _cache_full_at_commit(patch: pytest.MonkeyPatch) -> None:
-    """An append reserves no blocks: a commit fails when the cache is full."""
+    """An append reserves no cache blocks, so its commit fails when the cache is full.
+
+    Breaks: a full cache slows writers and stops no container.
+    """
 
     class Unreserved(BlockCache):
         def insert(self, data: Any, reserved: bool = False) -> int:
@@ -86,15 +102,31 @@ def _cache_full_at_commit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CacheManager, "blocks_for", staticmethod(lambda length, pieces=1: 0))
 
 
-@bug("reservation-not-returned", PressureWorkload)
+@bug(
+    "reservation-not-returned",
+    PressureWorkload,
+    checker="checks/memory.py",
+    words="blocks stay reserved though nothing is under way",
+)
 def _reservation_not_returned(patch: pytest.MonkeyPatch) -> None:
-    """What an append reserved and did not need stays reserved."""
+    """The blocks that an append reserved and did not need stay reserved.
+
+    Breaks: all memory of a container comes back when nothing is under way.
+    """
     patch.setattr(CacheManager, "release", lambda self, blocks: None)
 
 
-@bug("cache-entries-left-by-deletion", PressureWorkload)
+@bug(
+    "cache-entries-left-by-deletion",
+    PressureWorkload,
+    checker="checks/memory.py",
+    words="blocks of the cache are used, read indexes know|a closed container leaves",
+)
 def _cache_entries_left_by_deletion(patch: pytest.MonkeyPatch) -> None:
-    """The cached bytes of a deleted segment are never freed."""
+    """The cached bytes of a deleted segment are never freed.
+
+    Breaks: every block of the cache is free or known to a read index.
+    """
 
     def drop_all(self: CacheManager, entries: ReadIndex) -> None:
         entries.clear()
@@ -102,9 +134,17 @@ def _cache_entries_left_by_deletion(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CacheManager, "drop_all", drop_all)
 
 
-@bug("evicted-before-tier2-has-all", _crowded)
+@bug(
+    "evicted-before-tier2-has-all",
+    _crowded,
+    checker="checks/undamaged.py",
+    words="a read of .* reports CorruptionError",
+)
 def _evicted_before_tier2_has_all(patch: pytest.MonkeyPatch) -> None:
-    """A cache entry may be evicted once Tier 2 holds some of its bytes."""
+    """A cache entry may be evicted as soon as Tier 2 holds some of its bytes.
+
+    Breaks: every acknowledged byte can be read from the cache, the log or Tier 2.
+    """
 
     def mark(segment: Segment | None, ref: ChunkRef, cache: CacheManager) -> None:
         if segment is not None:
@@ -115,9 +155,14 @@ def _evicted_before_tier2_has_all(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "mark_tiered", mark)
 
 
-@bug("appended-to-evictable-entry", _crowded)
+@bug(
+    "appended-to-evictable-entry", _crowded, checker="checks/undamaged.py", words="a read of .* reports CorruptionError"
+)
 def _appended_to_evictable_entry(patch: pytest.MonkeyPatch) -> None:
-    """An entry that Tier 2 holds grows by an append, and is evicted with bytes that only the cache has."""
+    """An entry that Tier 2 holds grows by an append, and its eviction drops bytes that only the cache has.
+
+    Breaks: every acknowledged byte can be read from the cache, the log or Tier 2.
+    """
     append = CacheManager.append_tail
 
     def append_tail(self: CacheManager, entries: ReadIndex, offset: int, data: Any, blocks: int) -> int:
@@ -133,9 +178,17 @@ def _appended_to_evictable_entry(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CacheManager, "append_tail", append_tail)
 
 
-@bug("budget-kept-by-gone-connections", ServerWorkload, words="stay in flight")
+@bug(
+    "budget-kept-by-gone-connections",
+    ServerWorkload,
+    checker="checks/serverwatch.py",
+    words="bytes stay in flight though nobody writes",
+)
 def _budget_kept_by_gone_connections(patch: pytest.MonkeyPatch) -> None:
-    """What a connection has in flight when it goes is never given back."""
+    """The bytes in flight of a connection that ends are never given back to the budget.
+
+    Breaks: memory of a server stays within its budgets, and all of it comes back.
+    """
     close, release = ConnectionBudget.close, ConnectionBudget.release
     gone: dict[int, ConnectionBudget] = {}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from sim.bugs.registry import bug
-from sim.violations import Violation
 from sim.workloads.cluster import ClusterWorkload
 from tailrace.client.group.membership import GroupMember
 from tailrace.client.group.state import records as r
@@ -27,9 +26,17 @@ def _scaling(seed: int) -> ClusterWorkload:
     return workload
 
 
-@bug("events-sent-again-under-new-numbers", ClusterWorkload, found_by=(Violation, TimeoutError))
+@bug(
+    "events-sent-again-under-new-numbers",
+    ClusterWorkload,
+    checker="workloads/clusterledger.py",
+    words="events were stored .* twice",
+)
 def _events_sent_again_under_new_numbers(patch: pytest.MonkeyPatch) -> None:
-    """A writer that connects again sends stored events under new numbers."""
+    """A writer that reconnects sends events that are stored already under new event numbers.
+
+    Breaks: a writer that reconnects neither loses nor repeats events.
+    """
     set_up = SegmentWriter._set_up
 
     async def forgetful(self: SegmentWriter) -> None:
@@ -46,9 +53,12 @@ def _events_sent_again_under_new_numbers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SegmentWriter, "_set_up", forgetful)
 
 
-@bug("rerouted-in-wrong-order", _scaling, found_by=(Violation, TimeoutError))
+@bug("rerouted-in-wrong-order", _scaling, checker="workloads/clusterledger.py", words="events of .* out of order")
 def _rerouted_in_wrong_order(patch: pytest.MonkeyPatch) -> None:
-    """Events of a sealed segment go to its successors last first."""
+    """Events of a sealed segment go to its successors in reverse order.
+
+    Breaks: order per routing key survives splits and merges of segments.
+    """
     take_back = SegmentWriter.take_back
 
     def reversed_order(self: SegmentWriter) -> list[tuple[Run, list[bytes]]]:
@@ -58,16 +68,32 @@ def _rerouted_in_wrong_order(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SegmentWriter, "take_back", reversed_order)
 
 
-@bug("position-of-leaving-reader-forgotten", ClusterWorkload, found_by=(Violation, TimeoutError))
+@bug(
+    "position-of-leaving-reader-forgotten",
+    ClusterWorkload,
+    checker="workloads/clusterledger.py",
+    words="events were read by the group .* twice",
+)
 def _position_of_leaving_reader_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """The position of a reader that left a group is lost."""
+    """A reader group loses the position of a reader that leaves.
+
+    Breaks: a reader group reads each event once.
+    """
     remove_reader = GroupState._remove_reader
     patch.setattr(GroupState, "_remove_reader", lambda self, reader, _: remove_reader(self, reader, {}))
 
 
-@bug("merged-segment-read-early", _scaling, found_by=(Violation, TimeoutError))
+@bug(
+    "merged-segment-read-early",
+    _scaling,
+    checker="workloads/clusterledger.py",
+    words="were read by the group .* out of order",
+)
 def _merged_segment_read_early(patch: pytest.MonkeyPatch) -> None:
-    """A segment is read as soon as one of its predecessors was."""
+    """A reader group reads a merged segment as soon as one of its predecessors was read.
+
+    Breaks: order per routing key survives splits and merges of segments.
+    """
     complete = GroupState._complete_segment
 
     def hasty(self: GroupState, update: r.SegmentCompleted) -> None:
@@ -81,9 +107,17 @@ def _merged_segment_read_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupState, "_complete_segment", hasty)
 
 
-@bug("segment-read-after-release", ClusterWorkload, found_by=(Violation, TimeoutError))
+@bug(
+    "segment-read-after-release",
+    ClusterWorkload,
+    checker="workloads/clusterledger.py",
+    words="events were read by the group .* twice",
+)
 def _segment_read_after_release(patch: pytest.MonkeyPatch) -> None:
-    """A reader goes on with a segment that it gave to another."""
+    """A reader continues to read a segment that it gave to another reader.
+
+    Breaks: a reader group reads each event once.
+    """
     drop = EventReader._drop
 
     async def greedy(self: EventReader, segment: str) -> None:

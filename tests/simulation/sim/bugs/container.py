@@ -37,9 +37,17 @@ def _merging(seed: int) -> ContainerWorkload:
     return workload
 
 
-@bug("log-truncated-too-far", ContainerWorkload)
+@bug(
+    "log-truncated-too-far",
+    ContainerWorkload,
+    checker="checks/undamaged.py",
+    words="a recovery.* reports DataLossError",
+)
 def _log_truncated_too_far(patch: pytest.MonkeyPatch) -> None:
-    """The log is truncated past appends that are not in Tier 2."""
+    """The container truncates its log past appends that are not in Tier 2.
+
+    Breaks: An acknowledged event is never lost.
+    """
     truncate = Checkpointer._truncate_log
 
     async def further(self: Checkpointer) -> None:
@@ -51,9 +59,17 @@ def _log_truncated_too_far(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Checkpointer, "_truncate_log", further)
 
 
-@bug("writer-answered-without-barrier", ContainerWorkload)
+@bug(
+    "writer-answered-without-barrier",
+    ContainerWorkload,
+    checker="workloads/streams.py",
+    words="was acknowledged, the container knows",
+)
 def _writer_answered_without_barrier(patch: pytest.MonkeyPatch) -> None:
-    """A writer that comes again is told that nothing of it is stored."""
+    """A writer that reconnects learns that none of its events are stored.
+
+    Breaks: a writer that reconnects neither loses nor repeats events.
+    """
 
     async def writer_state(self: Container, segment: str, writer_id: bytes) -> int:
         return 0
@@ -61,9 +77,17 @@ def _writer_answered_without_barrier(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Container, "writer_state", writer_state)
 
 
-@bug("merged-sources-forgotten-at-recovery", _merging)
+@bug(
+    "merged-sources-forgotten-at-recovery",
+    _merging,
+    checker="workloads/streams.py",
+    words="was merged or is there, and the container knows of neither",
+)
 def _merged_sources_forgotten_at_recovery(patch: pytest.MonkeyPatch) -> None:
-    """A recovery forgets which sources were merged into their targets."""
+    """A recovery forgets which source segments were merged into their targets.
+
+    Breaks: a merge that is asked for again gets the same answer.
+    """
     reset = ContainerState.reset_staged
 
     def forgetful(self: ContainerState) -> None:
@@ -73,15 +97,31 @@ def _merged_sources_forgotten_at_recovery(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ContainerState, "reset_staged", forgetful)
 
 
-@bug("appends-before-checkpoint-lost", ContainerWorkload)
+@bug(
+    "appends-before-checkpoint-lost",
+    ContainerWorkload,
+    checker="checks/undamaged.py",
+    words="a recovery.* reports DataLossError",
+)
 def _appends_before_checkpoint_lost(patch: pytest.MonkeyPatch) -> None:
-    """A recovery leaves out appends before the checkpoint that are not in Tier 2."""
+    """A recovery skips appends before the checkpoint that are not in Tier 2.
+
+    Breaks: An acknowledged event is never lost.
+    """
     patch.setattr(Recovery, "_early_operation", lambda self, operation, places: None)
 
 
-@bug("shared-object-deleted-with-first-user", _sharing)
+@bug(
+    "shared-object-deleted-with-first-user",
+    _sharing,
+    checker="workloads/container.py",
+    words="needs object .*, which is deleted or will be",
+)
 def _shared_object_deleted_with_first_user(patch: pytest.MonkeyPatch) -> None:
-    """An object of several segments is deleted with the first of them."""
+    """An object that holds bytes of several segments is deleted with the first of them.
+
+    Breaks: an object stays until no segment needs it.
+    """
     add = ContainerState._add_chunks
 
     def one_after_the_other(self: ContainerState, operation: ops.AddChunks) -> None:

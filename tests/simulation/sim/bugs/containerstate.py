@@ -47,9 +47,12 @@ def _thrifty(seed: int) -> PressureWorkload:
 # -- recovery
 
 
-@bug("torn-checkpoint-as-base", _small_frames)
+@bug("torn-checkpoint-as-base", _small_frames, checker="workloads/replay.py", words="replay came to other segments")
 def _torn_checkpoint_as_base(patch: pytest.MonkeyPatch) -> None:
-    """A checkpoint whose end never came into the log is taken as base, as far as it goes."""
+    """A recovery starts from a checkpoint whose end is missing in the log, as far as it goes.
+
+    Breaks: a recovery comes to the state that the commits came to.
+    """
     load_whole = Recovery._load_checkpoint
 
     async def load(self: Recovery) -> int:
@@ -71,9 +74,17 @@ def _torn_checkpoint_as_base(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Recovery, "_load_checkpoint", load)
 
 
-@bug("accumulate-replayed-twice", PressureWorkload)
+@bug(
+    "accumulate-replayed-twice",
+    PressureWorkload,
+    checker="workloads/replay.py",
+    words="core attributes .* after replay",
+)
 def _accumulate_replayed_twice(patch: pytest.MonkeyPatch) -> None:
-    """A recovery adds the final value of a counter to the counter."""
+    """A recovery adds the final value of a counter to the counter.
+
+    Breaks: the event count of a segment is exact.
+    """
     apply = Recovery._apply
 
     def twice(self: Recovery, placed: Placed, place: str) -> None:
@@ -89,9 +100,17 @@ def _accumulate_replayed_twice(patch: pytest.MonkeyPatch) -> None:
 # -- merges
 
 
-@bug("writer-attribute-dropped-on-merge", PressureWorkload)
+@bug(
+    "writer-attribute-dropped-on-merge",
+    PressureWorkload,
+    checker="workloads/pressureclients.py",
+    words="was acknowledged, the container knows|the condition of event .* failed",
+)
 def _writer_attribute_dropped_on_merge(patch: pytest.MonkeyPatch) -> None:
-    """A merge that carries a writer's number takes the bytes and forgets the number."""
+    """A merge that carries a writer's event number takes the bytes and drops the number.
+
+    Breaks: a large event is stored exactly once.
+    """
     stage = SegmentOperations._stage_merge
 
     async def forgetful(self: SegmentOperations, into: Segment, origin: Segment, values: Attributes) -> MergeResult:
@@ -100,9 +119,17 @@ def _writer_attribute_dropped_on_merge(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SegmentOperations, "_stage_merge", forgetful)
 
 
-@bug("flush-after-merge-unshifted", PressureWorkload)
+@bug(
+    "flush-after-merge-unshifted",
+    PressureWorkload,
+    checker="workloads/container.py",
+    words="no progress though nothing fails any more",
+)
 def _flush_after_merge_unshifted(patch: pytest.MonkeyPatch) -> None:
-    """A flush that completes after a merge puts the bytes where they lay in the source."""
+    """A flush that completes after a merge records the bytes at their offset in the source segment.
+
+    Breaks: Tier 2 receives every byte of a segment at its place.
+    """
     resolve = ContainerState.resolve
 
     def unshifted(self: ContainerState, segment_id: int) -> tuple[int, int]:
@@ -111,9 +138,17 @@ def _flush_after_merge_unshifted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ContainerState, "resolve", unshifted)
 
 
-@bug("merge-frees-moved-chunks", PressureWorkload)
+@bug(
+    "merge-frees-moved-chunks",
+    PressureWorkload,
+    checker="workloads/container.py",
+    words="needs object .*, which is deleted or will be",
+)
 def _merge_frees_moved_chunks(patch: pytest.MonkeyPatch) -> None:
-    """The objects of a merged segment are deleted with it, though its target needs them now."""
+    """The objects of a merged segment are deleted with it, though its target needs them.
+
+    Breaks: an object stays until no segment needs it.
+    """
     move = ContainerState._move_bytes
 
     def freeing(self: ContainerState, source: Segment, target: Segment, shift: int) -> None:
@@ -126,9 +161,12 @@ def _merge_frees_moved_chunks(patch: pytest.MonkeyPatch) -> None:
 # -- Tier 2
 
 
-@bug("chunk-names-reused", PressureWorkload)
+@bug("chunk-names-reused", PressureWorkload, checker="workloads/container.py", words="objects were overwritten")
 def _chunk_names_reused(patch: pytest.MonkeyPatch) -> None:
-    """The key of an object is the name of its segment and the range: the same again after delete and recreate."""
+    """The key of a chunk object is only its segment's name and range, so a segment that is created again reuses it.
+
+    Breaks: no object in Tier 2 is ever overwritten.
+    """
 
     def key(self: ChunkObjects, kind: str, section: Section, length: int) -> str:
         name = zlib.crc32(section.segment_name.encode())
@@ -141,9 +179,12 @@ def _chunk_names_reused(patch: pytest.MonkeyPatch) -> None:
 # -- attributes
 
 
-@bug("prefetch-over-newer-value", _thrifty, words="it can be")
+@bug("prefetch-over-newer-value", _thrifty, checker="workloads/attributeclient.py", words="it can be")
 def _prefetch_over_newer_value(patch: pytest.MonkeyPatch) -> None:
-    """An attribute that was fetched is applied though a newer value was evicted meanwhile."""
+    """An attribute value that was fetched replaces a newer value that was evicted during the fetch.
+
+    Breaks: a reader gets the newest value of an attribute.
+    """
 
     async def load(self: AttributeStore, segment: Segment, attribute_ids: Sequence[bytes]) -> None:
         wanted = sorted({key for key in attribute_ids if key not in segment.latest})
@@ -163,9 +204,17 @@ def _prefetch_over_newer_value(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AttributeStore, "load", load)
 
 
-@bug("attributes-evicted-before-root-committed", PressureWorkload)
+@bug(
+    "attributes-evicted-before-root-committed",
+    PressureWorkload,
+    checker="workloads/attributeclient.py",
+    words="it can be|a condition that holds failed",
+)
 def _attributes_evicted_before_root_committed(patch: pytest.MonkeyPatch) -> None:
-    """Attributes leave memory when their pages are written, before the root of those is committed."""
+    """Attributes leave memory when their index pages are written, before the new root is committed.
+
+    Breaks: a reader gets the newest value of an attribute.
+    """
 
     async def flush(self: StorageWriter, segment: Segment) -> None:
         update = await self._attributes.build_update(segment)
@@ -177,9 +226,17 @@ def _attributes_evicted_before_root_committed(patch: pytest.MonkeyPatch) -> None
     patch.setattr(StorageWriter, "_flush_attributes", flush)
 
 
-@bug("index-pages-cached-by-name", _short_lived)
+@bug(
+    "index-pages-cached-by-name",
+    _short_lived,
+    checker="workloads/attributeclient.py",
+    words="it can be|a condition that holds failed",
+)
 def _index_pages_cached_by_name(patch: pytest.MonkeyPatch) -> None:
-    """Index pages are kept by the name of their segment, which another one may have by now."""
+    """Index pages are cached by segment name, which another segment may have later.
+
+    Breaks: a segment that is created again shows nothing of the deleted one.
+    """
 
     async def read(self: _Pages, offset: int, length: int) -> Buffer:
         key = (zlib.crc32(self._segment.name.encode()), offset)
@@ -196,9 +253,17 @@ def _index_pages_cached_by_name(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Pages, "read", read)
 
 
-@bug("setup-answered-from-staged-state", PressureWorkload)
+@bug(
+    "setup-answered-from-staged-state",
+    PressureWorkload,
+    checker="workloads/pressureclients.py",
+    words="was acknowledged, the container knows",
+)
 def _setup_answered_from_staged_state(patch: pytest.MonkeyPatch) -> None:
-    """A writer that comes again is told the number of an event that is staged and may yet be lost."""
+    """A writer that reconnects learns the number of an event that is staged and may still be lost.
+
+    Breaks: An acknowledged event is never lost.
+    """
     answer = Container.writer_state
 
     async def hasty(self: Container, segment: str, writer_id: bytes) -> int:

@@ -38,9 +38,17 @@ def _many_commits(seed: int) -> ClusterWorkload:
     return workload
 
 
-@bug("commit-pass-reordered", _many_commits)
+@bug(
+    "commit-pass-reordered",
+    _many_commits,
+    checker="workloads/clusterledger.py",
+    words="committed after .*, was .* before it",
+)
 def _commit_pass_reordered(patch: pytest.MonkeyPatch) -> None:
-    """Who resumes a commit pass puts its transactions in an order of its own, that of their ids."""
+    """A controller that resumes a commit pass sorts its transactions by their ids.
+
+    Breaks: transactions appear in the order of their commits.
+    """
     taken: set[tuple[int, bytes]] = set()
     commit_pass = transactions.commit_pass
 
@@ -58,9 +66,17 @@ def _commit_pass_reordered(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(steps, "commit_pass", anew)
 
 
-@bug("transaction-committed-twice", _many_commits)
+@bug(
+    "transaction-committed-twice",
+    _many_commits,
+    checker="workloads/clusterledger.py",
+    words="events were stored .* twice",
+)
 def _transaction_committed_twice(patch: pytest.MonkeyPatch) -> None:
-    """Sources are deleted once the commit is complete: a commit that is resumed before that merges them again."""
+    """Transaction segments are deleted after the whole commit, so a commit that is resumed merges them again.
+
+    Breaks: a transaction is visible once, whole or not at all.
+    """
     commit_pass = transactions.commit_pass
 
     async def copy(call: Any, target: str, source: str, updates: Sequence[AttributeUpdate]) -> int:
@@ -86,9 +102,17 @@ def _transaction_committed_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(steps, "commit_pass", clean_up)
 
 
-@bug("missing-source-taken-as-merged", ClusterWorkload)
+@bug(
+    "missing-source-taken-as-merged",
+    ClusterWorkload,
+    checker="workloads/clusterclients.py",
+    words="the opposite was accepted later",
+)
 def _missing_source_taken_as_merged(patch: pytest.MonkeyPatch) -> None:
-    """A transaction that is being aborted can still be committed: what is missing of it counts as merged."""
+    """A transaction that is being aborted can still be committed: its missing segments count as merged.
+
+    Breaks: a decision about a transaction is final.
+    """
 
     async def commit(
         self: TransactionManager, key: StreamKey, transaction_id: bytes, writer: str, timestamp: int | None
@@ -112,9 +136,17 @@ def _missing_source_taken_as_merged(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TransactionManager, "commit", commit)
 
 
-@bug("abort-deletes-after-commit", ClusterWorkload)
+@bug(
+    "abort-deletes-after-commit",
+    ClusterWorkload,
+    checker="workloads/clusterledger.py",
+    words="ended with committed = True, and was (stored|read by the group)",
+)
 def _abort_deletes_after_commit(patch: pytest.MonkeyPatch) -> None:
-    """An abort deletes the transaction's segments first, and then learns that it is committed."""
+    """An abort deletes the transaction's segments before it learns that the transaction is committed.
+
+    Breaks: a committed transaction is visible whole.
+    """
     abort = TransactionManager.abort
 
     async def hasty(self: TransactionManager, key: StreamKey, transaction_id: bytes) -> bool:
@@ -139,9 +171,17 @@ def _many_scales(seed: int) -> ClusterWorkload:
     return workload
 
 
-@bug("scale-forgets-predecessor", _many_scales)
+@bug(
+    "scale-forgets-predecessor",
+    _many_scales,
+    checker="workloads/clusterledger.py",
+    words="events were read by the group .* (twice|out of order)",
+)
 def _scale_forgets_predecessor(patch: pytest.MonkeyPatch) -> None:
-    """A merged segment's predecessors are told as the one that was asked for alone."""
+    """The controller reports only one predecessor of a segment that was merged from several.
+
+    Breaks: order per routing key survives splits and merges of segments.
+    """
     successors = epochs.successors
 
     def short(segment: StreamSegment, before: Epoch, after: Epoch) -> list[tuple[StreamSegment, list[int]]]:
@@ -151,9 +191,17 @@ def _scale_forgets_predecessor(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(stream_cuts, "successors", short)
 
 
-@bug("segment-numbers-restart", ClusterWorkload)
+@bug(
+    "segment-numbers-restart",
+    ClusterWorkload,
+    checker="workloads/clusterlives.py",
+    words="of the deleted stream are given out again",
+)
 def _segment_numbers_restart(patch: pytest.MonkeyPatch) -> None:
-    """A stream that is created again counts its segments from 0."""
+    """A stream that is created again numbers its segments from 0.
+
+    Breaks: a new stream shows nothing of a deleted one of its name.
+    """
     created = transitions.created
 
     def from_zero(previous: StreamRecord | None, config: StreamConfig, now_ms: int, intent_id: bytes) -> StreamRecord:
@@ -183,9 +231,17 @@ class _TrustingMetadata:
             return
 
 
-@bug("unknown-metadata-write-taken-for-success", ClusterWorkload)
+@bug(
+    "unknown-metadata-write-taken-for-success",
+    ClusterWorkload,
+    checker="workloads/clusterlives.py",
+    words="sealed, and open",
+)
 def _unknown_outcome_taken_for_success(patch: pytest.MonkeyPatch) -> None:
-    """A write of metadata whose answer was lost counts as done."""
+    """A write of metadata whose answer was lost counts as done.
+
+    Breaks: every workflow of the controller finishes, whichever answers are lost.
+    """
     change_records = stream_store.change_records
 
     async def trusting(
@@ -198,9 +254,17 @@ def _unknown_outcome_taken_for_success(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(scope_store, "change_records", trusting)
 
 
-@bug("cut-published-before-all-passed", ClusterWorkload)
+@bug(
+    "cut-published-before-all-passed",
+    ClusterWorkload,
+    checker="workloads/clusterledger.py",
+    words="does not cover|were dropped that a reader had not read|read by the group",
+)
 def _cut_published_before_all_passed(patch: pytest.MonkeyPatch) -> None:
-    """A checkpoint counts as complete as soon as the first reader has passed it."""
+    """A checkpoint counts as complete as soon as the first reader has passed it.
+
+    Breaks: every cut of a reader group covers the key space and lies nowhere past what was read.
+    """
 
     def is_complete(self: GroupState, checkpoint: str) -> bool:
         """Does not wait for the others."""

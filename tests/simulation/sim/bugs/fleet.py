@@ -49,16 +49,27 @@ async def _never(self: OwnershipCheck) -> None:
     """Looks never."""
 
 
-@bug("stale-owner-reads", _zombies)
+@bug("stale-owner-reads", _zombies, checker="workloads/fleetledger.py", words="told .* were there .* s before")
 def _stale_owner_reads(patch: pytest.MonkeyPatch) -> None:
-    """An owner answers reads for as long as nobody tells it that there is another one."""
+    """An owner answers reads until it is notified that another owner exists.
+
+    Breaks: an owner that was replaced answers nothing older than 2 s.
+    """
     patch.setattr(OwnershipCheck, "may_answer", lambda self: True)
     patch.setattr(OwnershipCheck, "run", _never)
 
 
-@bug("acknowledge-after-the-claim", _zombies)
+@bug(
+    "acknowledge-after-the-claim",
+    _zombies,
+    checker="workloads/fleetledger.py",
+    words="acknowledged frame .* after Opening",
+)
 def _acknowledge_after_the_claim(patch: pytest.MonkeyPatch) -> None:
-    """A server acknowledges what is stored without a look whether there is a later owner."""
+    """A server acknowledges stored frames without checking for a later owner.
+
+    Breaks: only one owner of a log acknowledges.
+    """
 
     async def acknowledge_stored(self: ObjectLog) -> None:
         """Trusts that nobody came since it opened the log."""
@@ -84,9 +95,12 @@ def _late_writes(seed: int) -> FleetWorkload:
     return workload
 
 
-@bug("epoch-of-lease-reused", _late_writes, words="got epoch")
+@bug("epoch-of-lease-reused", _late_writes, checker="workloads/fleetledger.py", words="got epoch .* (after|which)")
 def _epoch_of_lease_reused(patch: pytest.MonkeyPatch) -> None:
-    """An epoch is written to the container's Lease whatever is there by now: the compare-and-swap is gone."""
+    """A worker writes its epoch to the container's Lease without compare-and-swap.
+
+    Breaks: two owners never get the same epoch.
+    """
 
     async def write(self: LeaseEpochs, lease: ContainerLease, found: Manifest | None) -> None:
         """Overwrites."""
@@ -107,16 +121,32 @@ def _epoch_of_lease_reused(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LeaseEpochs, "_write", write)
 
 
-@bug("floor-of-the-log-ignored", lambda seed: _short(seed, ["wipe", "crash"], 6), words="must be above")
+def _wiped(seed: int) -> FleetWorkload:
+    """Leases are lost again and again while workers take epochs."""
+    return _short(seed, ["wipe", "crash"], 6)
+
+
+@bug("floor-of-the-log-ignored", _wiped, checker="workloads/fleetledger.py", words="it must be above")
 def _floor_of_the_log_ignored(patch: pytest.MonkeyPatch) -> None:
-    """A container's Lease that was lost begins at 1 again, whatever the log says."""
+    """A container's Lease that was lost starts again at epoch 1, whatever the log says.
+
+    Breaks: two owners never get the same epoch.
+    """
     take = LeaseEpochs.take
     patch.setattr(LeaseEpochs, "take", lambda self, container_id, floor=0: take(self, container_id))
 
 
-@bug("fenced-owner-takes-back", _rivals, words="takes container")
+@bug(
+    "fenced-owner-takes-back",
+    _rivals,
+    checker="workloads/fleetledger.py",
+    words="takes container .*, which the map has given to others",
+)
 def _fenced_owner_takes_back(patch: pytest.MonkeyPatch) -> None:
-    """A fenced worker opens the container again without a look whether it is to have it."""
+    """A fenced worker opens the container again without checking the map.
+
+    Breaks: a worker opens only containers that the map assigns to it.
+    """
 
     async def check_named(self: LeaseEpochs, container_id: int) -> None:
         """Trusts the map of before."""
@@ -129,9 +159,12 @@ def _calm(seed: int) -> FleetWorkload:
     return _short(seed, ["workers_away_from_kubernetes"], 2, least_s=8.0)
 
 
-@bug("lapse-by-lease-timestamps", _calm, words="containers")
+@bug("lapse-by-lease-timestamps", _calm, checker="workloads/fleetplacement.py", words="without a cause")
 def _lapse_by_lease_timestamps(patch: pytest.MonkeyPatch) -> None:
-    """A worker is given up when the time in its Lease is old by the observer's clock."""
+    """The placer gives up a worker whose Lease timestamp is old by the placer's own clock.
+
+    Breaks: clock skew moves no container.
+    """
 
     async def look(self: Placer) -> dict[str, WorkerLease]:
         """Compares clocks of two machines."""
@@ -150,7 +183,10 @@ def _lapse_by_lease_timestamps(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Placer, "_look", look)
 
 
-@bug("lapsed-together-given-up", _calm, words="without a cause")
+@bug("lapsed-together-given-up", _calm, checker="workloads/fleetplacement.py", words="without a cause")
 def _lapsed_together_given_up(patch: pytest.MonkeyPatch) -> None:
-    """Workers that lapse are given up at once, also when most of them lapse together."""
+    """The placer gives up lapsed workers at once, even when most of them lapse together.
+
+    Breaks: an outage between most workers and the Kubernetes API moves no container.
+    """
     patch.setattr(FailureDetector, "_hold", lambda self, lapsed, now_s: None)

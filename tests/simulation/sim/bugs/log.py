@@ -19,9 +19,14 @@ def _failing_syncs(seed: int) -> LogWorkload:
     return workload
 
 
-@bug("acknowledge-before-fsync", LogWorkload)
+@bug(
+    "acknowledge-before-fsync", LogWorkload, checker="workloads/log.py", words="was acknowledged, recovered only below"
+)
 def _acknowledge_before_fsync(patch: pytest.MonkeyPatch) -> None:
-    """A frame is acknowledged though its bytes were never synced."""
+    """The log acknowledges a frame without syncing its bytes.
+
+    Breaks: an acknowledged event survives a power cut.
+    """
 
     async def sync(self: SimFile) -> None:
         """Returns at once, nothing is on the platter."""
@@ -29,9 +34,12 @@ def _acknowledge_before_fsync(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimFile, "sync", sync)
 
 
-@bug("directory-not-synced", LogWorkload)
+@bug("directory-not-synced", LogWorkload, checker="workloads/log.py", words="was acknowledged, recovered only below")
 def _directory_not_synced(patch: pytest.MonkeyPatch) -> None:
-    """A new log file's entry in its directory is never synced."""
+    """The directory entry of a new log file is never synced.
+
+    Breaks: an acknowledged event survives a power cut.
+    """
 
     async def sync_directory(self: AttachedDisk, directory: str) -> None:
         """Returns at once, entries are not on the platter."""
@@ -39,9 +47,17 @@ def _directory_not_synced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AttachedDisk, "sync_directory", sync_directory)
 
 
-@bug("page-cache-trusted-after-failed-sync", _failing_syncs)
+@bug(
+    "page-cache-trusted-after-failed-sync",
+    _failing_syncs,
+    checker="workloads/log.py",
+    words="was acknowledged, recovered only below",
+)
 def _page_cache_trusted_after_failed_sync(patch: pytest.MonkeyPatch) -> None:
-    """What an opening found in the page cache counts as durable, after a sync that failed."""
+    """After a failed sync, an opening takes the contents of the page cache for durable.
+
+    Breaks: an acknowledged event survives a power cut.
+    """
 
     async def rewrite(self: FileLog, *_: object) -> None:
         """What was found is not written again."""
@@ -49,9 +65,17 @@ def _page_cache_trusted_after_failed_sync(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FileLog, "_rewrite", rewrite)
 
 
-@bug("damage-taken-for-torn-write", LogWorkload)
+@bug(
+    "damage-taken-for-torn-write",
+    LogWorkload,
+    checker="workloads/log.py",
+    words="a flipped bit .* (was not noticed|looks like a loss)",
+)
 def _damage_taken_for_torn_write(patch: pytest.MonkeyPatch) -> None:
-    """A damaged frame is taken for a write that a power cut tore."""
+    """Recovery takes a damaged frame for a write that a power cut tore.
+
+    Breaks: a flipped bit is reported with its place.
+    """
     judge = frames.judge_frame
 
     def lenient(header: frames.FrameHeader, image: memoryview) -> Verdict:
@@ -61,7 +85,10 @@ def _damage_taken_for_torn_write(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(frames, "judge_frame", lenient)
 
 
-@bug("damage-served", LogWorkload)
+@bug("damage-served", LogWorkload, checker="workloads/log.py", words="a flipped bit .* was not noticed")
 def _damage_served(patch: pytest.MonkeyPatch) -> None:
-    """Frames are served without a look at their checksum."""
+    """Recovery serves frames without comparing their checksums.
+
+    Breaks: damage is never served.
+    """
     patch.setattr(frames, "judge_frame", lambda header, image: frames.COMPLETE)

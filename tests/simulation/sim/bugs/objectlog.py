@@ -40,15 +40,21 @@ async def _no_look(self: ObjectLog) -> None:
     self._owned_at_s = asyncio.get_running_loop().time()
 
 
-@bug("acknowledge-without-look", ObjectLogWorkload, words="began without it")
+@bug("acknowledge-without-look", ObjectLogWorkload, checker="workloads/objectlog.py", words="began without it")
 def _acknowledge_without_look(patch: pytest.MonkeyPatch) -> None:
-    """A frame is acknowledged without the look at the claims of later owners."""
+    """The object log acknowledges a frame without checking the claims of later owners.
+
+    Breaks: only one owner of a log acknowledges.
+    """
     patch.setattr(ObjectLog, "_look", _no_look)
 
 
-@bug("look-begun-before-puts-completed", _uneven, words="began without it")
+@bug("look-begun-before-puts-completed", _uneven, checker="workloads/objectlog.py", words="began without it")
 def _look_begun_before_puts_completed(patch: pytest.MonkeyPatch) -> None:
-    """The look at the claims began before the puts that it vouches for completed."""
+    """The object log checks the claims before the puts that the check must cover are complete.
+
+    Breaks: only one owner of a log acknowledges.
+    """
 
     async def acknowledge_stored(self: ObjectLog) -> None:
         try:
@@ -61,9 +67,17 @@ def _look_begun_before_puts_completed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ObjectLog, "_acknowledge_stored", acknowledge_stored)
 
 
-@bug("opened-without-look", ObjectLogWorkload)
+@bug(
+    "opened-without-look",
+    ObjectLogWorkload,
+    checker="workloads/objectlog.py",
+    words="did not find frame .*, which was acknowledged",
+)
 def _opened_without_look(patch: pytest.MonkeyPatch) -> None:
-    """A log is open before its owner saw its own START frame, while late frames of others still count."""
+    """A log opens before its owner has read its own START frame, while late frames of others still count.
+
+    Breaks: a later owner finds every acknowledged frame.
+    """
     original = ObjectLog._look
 
     async def look(self: ObjectLog) -> None:
@@ -72,9 +86,12 @@ def _opened_without_look(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ObjectLog, "_look", look)
 
 
-@bug("epoch-reused", ObjectLogWorkload)
+@bug("epoch-reused", ObjectLogWorkload, checker="workloads/objectlog.py", words="has two owners")
 def _epoch_reused(patch: pytest.MonkeyPatch) -> None:
-    """An owner takes an epoch that was claimed already."""
+    """An owner takes an epoch that is already claimed.
+
+    Breaks: two owners never get the same epoch.
+    """
 
     async def take(self: Claims, epoch: int, nonce: bytes) -> None:
         for number in range(await self.last() + 1, epoch + 1):
@@ -85,9 +102,12 @@ def _epoch_reused(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Claims, "take", take)
 
 
-@bug("lower-epochs-not-claimed", ObjectLogWorkload)
+@bug("lower-epochs-not-claimed", ObjectLogWorkload, checker="workloads/objectlog.py", words="began without it")
 def _lower_epochs_not_claimed(patch: pytest.MonkeyPatch) -> None:
-    """An owner claims its own epoch and leaves lower ones free."""
+    """An owner claims its own epoch and leaves lower epochs free.
+
+    Breaks: only one owner of a log acknowledges.
+    """
 
     async def take(self: Claims, epoch: int, nonce: bytes) -> None:
         claim = Claim(self._keys.container, epoch, epoch, nonce)
@@ -97,9 +117,17 @@ def _lower_epochs_not_claimed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Claims, "take", take)
 
 
-@bug("read-before-claim", ObjectLogWorkload)
+@bug(
+    "read-before-claim",
+    ObjectLogWorkload,
+    checker="workloads/objectlog.py",
+    words="did not find frame .*, which was acknowledged",
+)
 def _read_before_claim(patch: pytest.MonkeyPatch) -> None:
-    """An owner reads what there is before it claims its epoch."""
+    """An owner reads the log before it claims its epoch.
+
+    Breaks: a later owner finds every acknowledged frame.
+    """
     take, decision = Claims.take, ObjectScanner.decision
     found: dict[int, Any] = {}
 
@@ -114,9 +142,17 @@ def _read_before_claim(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ObjectScanner, "decision", what_was_read)
 
 
-@bug("predecessors-prefix-skipped", ObjectLogWorkload)
+@bug(
+    "predecessors-prefix-skipped",
+    ObjectLogWorkload,
+    checker="workloads/objectlog.py",
+    words="did not find frame .*, which was acknowledged",
+)
 def _predecessors_prefix_skipped(patch: pytest.MonkeyPatch) -> None:
-    """A new owner leaves out what the owner before it wrote."""
+    """A new owner skips the frames of the owner before it.
+
+    Breaks: a later owner finds every acknowledged frame.
+    """
 
     async def scan(
         self: ObjectScanner, epoch: int, first: int, last: int | None, nonce: bytes | None, hint: int | None
@@ -127,9 +163,17 @@ def _predecessors_prefix_skipped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ObjectScanner, "_scan", scan)
 
 
-@bug("missing-frame-taken-for-gap", ObjectLogWorkload)
+@bug(
+    "missing-frame-taken-for-gap",
+    ObjectLogWorkload,
+    checker="workloads/objectlog.py",
+    words="was damaged .*, and nobody noticed",
+)
 def _missing_frame_taken_for_gap(patch: pytest.MonkeyPatch) -> None:
-    """An acknowledged frame that is missing is taken for a gap that nobody was promised."""
+    """Recovery takes a missing acknowledged frame for a gap that was never acknowledged.
+
+    Breaks: a log that lost acknowledged frames is refused, not shortened.
+    """
 
     def decide(keys: Any, top: Any, mark: Any, own: ObjectScan, older: Sequence[ObjectScan]) -> Any:
         own.greatest_acknowledged = -1
@@ -139,9 +183,12 @@ def _missing_frame_taken_for_gap(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(object_scan, "decide", decide)
 
 
-@bug("late-frames-of-older-epochs-counted", ObjectLogWorkload)
+@bug("late-frames-of-older-epochs-counted", ObjectLogWorkload, checker="workloads/objectlog.py", words="gaps in")
 def _late_frames_of_older_epochs_counted(patch: pytest.MonkeyPatch) -> None:
-    """The predecessors' frames count as far as they go, whatever the START frame lists."""
+    """Recovery counts all frames of predecessors, whatever the START frame lists.
+
+    Breaks: every later owner finds the same frames.
+    """
 
     async def scan(
         self: ObjectScanner, epoch: int, first: int, last: int | None, nonce: bytes | None, hint: int | None
@@ -152,15 +199,31 @@ def _late_frames_of_older_epochs_counted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ObjectScanner, "_scan", scan)
 
 
-@bug("kept-frames-not-verified", ObjectLogWorkload)
+@bug(
+    "kept-frames-not-verified",
+    ObjectLogWorkload,
+    checker="workloads/objectlog.py",
+    words="was damaged .*, and nobody noticed",
+)
 def _kept_frames_not_verified(patch: pytest.MonkeyPatch) -> None:
-    """A frame that a scan reads whole is taken for sound because its header is."""
+    """A scan takes a frame for sound because its header is sound.
+
+    Breaks: damage is never served.
+    """
     patch.setattr(object_scan, "_is_sound", lambda header, data: len(data) == header.frame_length)
 
 
-@bug("truncated-without-mark", ObjectLogWorkload)
+@bug(
+    "truncated-without-mark",
+    ObjectLogWorkload,
+    checker="checks/undamaged.py",
+    words="opening of the log.* reports DataLossError",
+)
 def _truncated_without_mark(patch: pytest.MonkeyPatch) -> None:
-    """Frames are deleted before a mark says that the log begins behind them."""
+    """The object log deletes frames before a mark records the new start of the log.
+
+    Breaks: a log without damage always opens.
+    """
 
     async def truncate_marked(self: ObjectLog) -> None:
         self._marked_log_start = self._log_start
@@ -170,9 +233,17 @@ def _truncated_without_mark(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ObjectLog, "_truncate_marked", truncate_marked)
 
 
-@bug("zombie-garbage-collection", ObjectLogWorkload)
+@bug(
+    "zombie-garbage-collection",
+    ObjectLogWorkload,
+    checker="checks/undamaged.py",
+    words="opening of the log.* reports DataLossError",
+)
 def _zombie_garbage_collection(patch: pytest.MonkeyPatch) -> None:
-    """An owner deletes objects of other epochs without a look whether there is a later owner."""
+    """An owner deletes objects of other epochs without checking for a later owner.
+
+    Breaks: an owner that was replaced deletes nothing that its successor needs.
+    """
 
     async def look_until_told(self: ObjectLog) -> None:
         names = await self._calls.persist(lambda: self._calls.list(self._keys))
@@ -183,9 +254,17 @@ def _zombie_garbage_collection(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ObjectLog, "_look_until_told", look_until_told)
 
 
-@bug("newest-mark-unreachable", ObjectLogWorkload)
+@bug(
+    "newest-mark-unreachable",
+    ObjectLogWorkload,
+    checker="checks/undamaged.py",
+    words="opening of the log.* reports DataLossError",
+)
 def _newest_mark_unreachable(patch: pytest.MonkeyPatch) -> None:
-    """The marks that lead to the newest one are deleted."""
+    """The cleaner deletes the marks that lead to the newest mark.
+
+    Breaks: a log without damage always opens.
+    """
 
     async def supersede_marks(self: ObjectCleaner, epoch: int, last: int) -> None:
         await self._calls.delete([self._keys.mark(epoch, number) for number in range(1, last)])
@@ -193,9 +272,17 @@ def _newest_mark_unreachable(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ObjectCleaner, "supersede_marks", supersede_marks)
 
 
-@bug("unknown-outcome-taken-for-success", ObjectLogWorkload)
+@bug(
+    "unknown-outcome-taken-for-success",
+    ObjectLogWorkload,
+    checker="checks/undamaged.py",
+    words="opening of the log reports DataLossError",
+)
 def _unknown_outcome_taken_for_success(patch: pytest.MonkeyPatch) -> None:
-    """A put whose answer was lost counts as done."""
+    """A put whose answer was lost counts as done.
+
+    Breaks: an acknowledged frame is stored.
+    """
 
     async def settle(self: ObjectRequests, key: str, frame: Any, attempts: int | None = None) -> None:
         try:
@@ -206,9 +293,17 @@ def _unknown_outcome_taken_for_success(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ObjectRequests, "settle", settle)
 
 
-@bug("probe-without-conditions", _lying, words="was accepted")
+@bug(
+    "probe-without-conditions",
+    _lying,
+    checker="workloads/objectlog.py",
+    words="was accepted that fails at: ignores conditions",
+)
 def _probe_without_conditions(patch: pytest.MonkeyPatch) -> None:
-    """A store that ignores conditions is accepted for a log."""
+    """The probe accepts a store that ignores conditions.
+
+    Breaks: a store that cannot hold a log is refused.
+    """
 
     async def nothing(self: object, key: str) -> None:
         """Trusts."""
@@ -217,9 +312,17 @@ def _probe_without_conditions(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(probe._Probe, "_rivals", nothing)
 
 
-@bug("probe-of-present-objects-only", _lying, words="was accepted")
+@bug(
+    "probe-of-present-objects-only",
+    _lying,
+    checker="workloads/objectlog.py",
+    words="was accepted that fails at: linearizable reads",
+)
 def _probe_of_present_objects_only(patch: pytest.MonkeyPatch) -> None:
-    """A store that remembers that an object was not there is accepted for a log."""
+    """The probe accepts a store that remembers that an object was missing.
+
+    Breaks: a store that cannot hold a log is refused.
+    """
 
     async def put_and_read(self: probe._Probe, key: str) -> None:
         store: ObjectStore = self._store

@@ -34,9 +34,17 @@ def _only(*, calm: list[str], troubles: list[str]) -> Callable[[int], OwnershipW
     return workload
 
 
-@bug("conflict-taken-for-own-success", _only(calm=["herd"], troubles=[]), words="handed out")
+@bug(
+    "conflict-taken-for-own-success",
+    _only(calm=["herd"], troubles=[]),
+    checker="owners.py",
+    words="was handed out without being stored, or twice",
+)
 def _conflict_taken_for_own_success(patch: pytest.MonkeyPatch) -> None:
-    """A conflict while an epoch is taken counts as the answer to one's own repeated request."""
+    """A write conflict on the Lease counts as the answer to one's own repeated request.
+
+    Breaks: two owners never get the same epoch.
+    """
     write = LeaseEpochs._write
 
     async def lenient(self: LeaseEpochs, lease: ContainerLease, found: Manifest | None) -> None:
@@ -46,9 +54,17 @@ def _conflict_taken_for_own_success(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LeaseEpochs, "_write", lenient)
 
 
-@bug("epoch-of-unknown-outcome-used", OwnershipWorkload, words="handed out")
+@bug(
+    "epoch-of-unknown-outcome-used",
+    OwnershipWorkload,
+    checker="owners.py",
+    words="was handed out without being stored, or twice",
+)
 def _epoch_of_unknown_outcome_used(patch: pytest.MonkeyPatch) -> None:
-    """An epoch is used although the answer to the write that takes it was lost."""
+    """A worker uses an epoch although the answer to the write that takes it was lost.
+
+    Breaks: two owners never get the same epoch.
+    """
     write = LeaseEpochs._write
 
     async def hopeful(self: LeaseEpochs, lease: ContainerLease, found: Manifest | None) -> None:
@@ -58,9 +74,17 @@ def _epoch_of_unknown_outcome_used(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LeaseEpochs, "_write", hopeful)
 
 
-@bug("two-processes-of-one-worker-both-own", _only(calm=[], troubles=["second_process"]), words="nothing happens")
+@bug(
+    "two-processes-of-one-worker-both-own",
+    _only(calm=[], troubles=["second_process"]),
+    checker="workloads/ownership.py",
+    words="when nothing happens",
+)
 def _two_processes_of_one_worker_both_own(patch: pytest.MonkeyPatch) -> None:
-    """Processes of one name are one worker, whichever was started last."""
+    """Two processes with one worker name both count as that worker.
+
+    Breaks: a container has one owner.
+    """
     renew = Renewer.renew
     check = LeaseEpochs._check_named
 
@@ -82,10 +106,16 @@ def _two_processes_of_one_worker_both_own(patch: pytest.MonkeyPatch) -> None:
 
 
 @bug(
-    "lost-map-made-from-nothing", _only(calm=["status_is_wiped"], troubles=[]), words="the map is made again as it was"
+    "lost-map-made-from-nothing",
+    _only(calm=["status_is_wiped"], troubles=[]),
+    checker="workloads/ownership.py",
+    words="the map is made again as it was",
 )
 def _lost_map_made_from_nothing(patch: pytest.MonkeyPatch) -> None:
-    """A map that lost its containers is placed anew, wherever these are."""
+    """The placer assigns the containers of a lost map without asking who holds them.
+
+    Breaks: the loss of the map moves no container.
+    """
 
     async def nobody(self: placer.Placer, manifest: Manifest, cluster_map: ClusterMap) -> dict[int, str]:
         return {}
@@ -93,9 +123,17 @@ def _lost_map_made_from_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(placer.Placer, "_holders", nobody)
 
 
-@bug("drain-does-not-wait-for-the-giver", _only(calm=["drain"], troubles=[]), words="a drain fences nobody")
+@bug(
+    "drain-does-not-wait-for-the-giver",
+    _only(calm=["drain"], troubles=[]),
+    checker="workloads/ownership.py",
+    words="a drain fences nobody",
+)
 def _drain_does_not_wait_for_the_giver(patch: pytest.MonkeyPatch) -> None:
-    """The next worker opens a container while the one before still flushes it."""
+    """The next worker opens a container while the previous one still flushes it.
+
+    Breaks: a drain fences no owner.
+    """
 
     async def at_once(self: follower.Follower, container_id: int) -> bool:
         return True
@@ -103,9 +141,17 @@ def _drain_does_not_wait_for_the_giver(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(follower.Follower, "_is_free", at_once)
 
 
-@bug("hung-loop-renewed-for-ever", _only(calm=["hang"], troubles=[]), words="loop hangs")
+@bug(
+    "hung-loop-renewed-for-ever",
+    _only(calm=["hang"], troubles=[]),
+    checker="workloads/ownership.py",
+    words="a worker whose loop hangs is given up",
+)
 def _hung_loop_renewed_for_ever(patch: pytest.MonkeyPatch) -> None:
-    """The thread renews the worker's Lease whatever the worker's loop does."""
+    """The renewal thread renews the worker's Lease even when the worker's event loop hangs.
+
+    Breaks: a worker whose event loop hangs loses its containers.
+    """
 
     def always(self: HeartbeatRule, beats: int, now_s: float) -> bool:
         return True
@@ -116,17 +162,29 @@ def _hung_loop_renewed_for_ever(patch: pytest.MonkeyPatch) -> None:
 @bug(
     "watch-trusted-to-tell-everything",
     _only(calm=[], troubles=["cut", "restart"] * 3),
+    checker="owners.py",
     words="served by whom the map names",
 )
 def _watch_trusted_to_tell_everything(patch: pytest.MonkeyPatch) -> None:
-    """The map is read when a watch tells of a change, and never else."""
+    """A worker reads the map only when a watch reports a change.
+
+    Breaks: every container is served soon after the last fault.
+    """
     patch.setattr(limits, "MAP_RELIST_S", 1e6)
     patch.setattr(limits, "KUBERNETES_WATCH_S", 1e6)
 
 
-@bug("silence-counted-through-an-outage", _only(calm=["outage"] * 4, troubles=[]), words="when the API is away")
+@bug(
+    "silence-counted-through-an-outage",
+    _only(calm=["outage"] * 4, troubles=[]),
+    checker="workloads/ownership.py",
+    words="when the API is away",
+)
 def _silence_counted_through_an_outage(patch: pytest.MonkeyPatch) -> None:
-    """The time during which the placer reached nobody counts as the workers' silence, and nobody is asked."""
+    """The placer counts its own API outage as silence of the workers, and asks no worker directly.
+
+    Breaks: an outage of the Kubernetes API moves no container.
+    """
     look = FailureDetector.look
 
     def counting(self: FailureDetector, now_s: float, renewals: Mapping[str, Any], expected: Any = frozenset()) -> None:
@@ -141,9 +199,17 @@ def _silence_counted_through_an_outage(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FailureDetector, "lost_contact", lambda self: None)
 
 
-@bug("containers-placed-without-need", _only(calm=["crash"], troubles=[]))
+@bug(
+    "containers-placed-without-need",
+    _only(calm=["crash"], troubles=[]),
+    checker="workloads/ownership.py",
+    words="only what the dead worker had moves|gets nothing of what was just recovered|no container",
+)
 def _containers_placed_without_need(patch: pytest.MonkeyPatch) -> None:
-    """Containers are dealt out anew whenever the workers change, whoever has them."""
+    """The placer deals out all containers again whenever the workers change.
+
+    Breaks: placement moves as few containers as possible.
+    """
 
     def dealt(
         count: int, current: Mapping[int, str], workers: Any, going: int, going_max: int, *, balancing_max: int

@@ -15,9 +15,17 @@ from tailrace.log.file import FileLog
 from tailrace.log.object import ObjectLog
 
 
-@bug("recovery-empties-what-it-rewrites", RecoverySweep)
+@bug(
+    "recovery-empties-what-it-rewrites",
+    RecoverySweep,
+    checker="checks/monotonic.py",
+    words="is the last one, .* was shown|length .* after",
+)
 def _recovery_empties_what_it_rewrites(patch: pytest.MonkeyPatch) -> None:
-    """A recovery cuts off the frames that it writes again: one that dies in between has lost them."""
+    """A recovery cuts off the frames that it then writes again, so a crash in between loses them.
+
+    Breaks: a recovery that follows an interrupted recovery comes to the same state.
+    """
 
     async def rewrite(self: FileLog, handle: DiskFile, offset: int, end: int) -> None:
         pieces = []
@@ -31,9 +39,12 @@ def _recovery_empties_what_it_rewrites(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FileLog, "_rewrite", rewrite)
 
 
-@bug("container-commits-after-successor", Tier2Workload, words="its successor began")
+@bug("container-commits-after-successor", Tier2Workload, checker="checks/fencing.py", words="its successor began")
 def _container_commits_after_successor(patch: pytest.MonkeyPatch) -> None:
-    """The log of a container takes the present owner for the only one: it never looks at later claims."""
+    """A container's log never checks for later claims.
+
+    Breaks: an owner that was replaced commits nothing.
+    """
 
     async def look(self: ObjectLog) -> None:
         self._owned_at_s = asyncio.get_running_loop().time()

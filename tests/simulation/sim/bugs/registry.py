@@ -1,154 +1,108 @@
 """Planted bugs by name: the proof that the checkers can fail (design §12).
 
-A bug changes the code under test for as long as it is planted, and names the workload that must notice it.
+A bug changes the code under test while it is planted. It names the workload that must notice it, the checker that must
+report it, and words of that report: any other report is no find.
 """
 
 from __future__ import annotations
 
 import datetime
-import gc
 import re
-import time
-import traceback
+import tomllib
+import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sim.knobs import silent_logs
-from sim.violations import Violation
-from tailrace.common.errors import DataError
-
-SEEDS_MAX = 200
-SECONDS_MAX = 60.0
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)+")
 """Two words at least."""
-PER_DAY = 2
+PER_DAY = 10
+MEASURED = Path(__file__).resolve().parents[2] / "planted-bugs.toml"
+"""What `run.py --measure-bugs` wrote."""
+UNKNOWN_SECONDS = 5.0
 
 Workload = Callable[[int], Any]
+Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 @dataclass(frozen=True, slots=True)
 class PlantedBug:
-    """A bug: ``plant`` puts it in; a run of ``workload(seed)`` that notices it raises one of ``found_by``.
-
-    ``words`` must be in what it says then: they show that it is the planted bug that was noticed.
-    """
+    """A bug: `plant` puts it in; a run of `workload(seed)` that notices it fails in `checker` with `words`."""
 
     name: str
     summary: str
+    """The mistake."""
+    breaks: str
+    """The guarantee that it breaks."""
     workload: Workload
-    plant: Callable[[pytest.MonkeyPatch], None]
-    found_by: tuple[type[BaseException], ...]
-    words: str = ""
+    plant: Plant
+    checker: str
+    """The file that must raise the violation, below `sim/` or `tests/support/`."""
+    words: str
+    """A regular expression that the report must contain."""
+    unmodified: Workload
+    """The workload as it is without any bug."""
+
+    @property
+    def is_directed(self) -> bool:
+        """Whether its workload is turned towards what the bug needs."""
+        return self.workload is not self.unmodified
 
 
 @dataclass(frozen=True, slots=True)
-class Hunted:
-    """How a hunt ended: ``seed`` is the first that noticed the bug, ``said`` what it said.
+class Measured:
+    """How a bug was found when all of them were measured."""
 
-    None: of the ``seeds`` that were tried none did.
-    """
-
-    name: str
-    seeds: int
-    seconds: float
     seed: int | None = None
-    said: str = ""
-
-    @property
-    def found(self) -> bool:
-        """Whether a seed noticed the bug."""
-        return self.seed is not None
+    """The first seed of its workload that finds it; hunts try it first."""
+    seconds: float = UNKNOWN_SECONDS
+    """Time on a processor of that seed, with and without the bug."""
+    found: int = 0
+    of: int = 0
+    """The unmodified workload found it in `found` of `of` seeds."""
 
 
 BUGS: dict[str, PlantedBug] = {}
 """All planted bugs, in the order of their definition."""
 
 
-def bug(
-    name: str,
-    workload: Workload,
-    *,
-    found_by: tuple[type[BaseException], ...] = (Violation, DataError),
-    words: str = "",
-) -> Callable[[Callable[[pytest.MonkeyPatch], None]], Callable[[pytest.MonkeyPatch], None]]:
-    """Register a function that plants a bug; its docstring's first line says what the bug is.
+def bug(name: str, workload: Workload, *, checker: str, words: str) -> Callable[[Plant], Plant]:
+    """Register a function that plants a bug; its docstring says what is wrong and, after "Breaks:", what that breaks.
 
-    Raises ValueError when the name is taken or not of words in lower case with hyphens, or when there is no docstring.
+    `workload` is a workload, or a function with a workload as its return type. Raises ValueError when the name is taken
+    or not of words in lower case with hyphens, when the docstring lacks a part, or when no words are expected.
     """
 
-    def register(plant: Callable[[pytest.MonkeyPatch], None]) -> Callable[[pytest.MonkeyPatch], None]:
+    def register(plant: Plant) -> Plant:
         if not NAME.fullmatch(name):
             raise ValueError(f"{name!r} is no name of a planted bug: words in lower case with hyphens between them")
         if name in BUGS:
             raise ValueError(f"there are two planted bugs of the name {name}")
-        summary = (plant.__doc__ or "").strip().partition("\n")[0]
-        if not summary:
-            raise ValueError(f"the planted bug {name} has no docstring that says what it is")
-        BUGS[name] = PlantedBug(name, summary, workload, plant, found_by, words)
+        if not checker or not words:
+            raise ValueError(f"the planted bug {name} names no checker or no words of its report")
+        summary, _, breaks = (" ".join(part.split()) for part in (plant.__doc__ or "").partition("Breaks:"))
+        if not summary or not breaks:
+            raise ValueError(f"the planted bug {name} has no docstring that says what it is and what it breaks")
+        unmodified = workload if isinstance(workload, type) else typing.get_type_hints(workload)["return"]
+        BUGS[name] = PlantedBug(name, summary, breaks, workload, plant, checker, words, unmodified)
         return plant
 
     return register
 
 
-def hunt(
-    planted: PlantedBug,
-    *,
-    first: int = 0,
-    seeds: int = SEEDS_MAX,
-    seconds: float = SECONDS_MAX,
-    verbose: bool = False,
-) -> Hunted:
-    """Run seeds with the bug in until one notices it, or there were so many, or the time is over.
+def measured(path: Path = MEASURED) -> dict[str, Measured]:
+    """Read how bugs were found; a bug that was not measured yet is missing."""
+    return {name: Measured(**values) for name, values in tomllib.loads(path.read_text()).items()}
 
-    The time is this process's own on a processor: what else the machine does changes nothing about the checkers.
 
-    A seed that breaks a promise without the bug, too, proves nothing and does not count. Any other error than the bug
-    is to be found by is an error of the hunt and is raised.
+def of_day(day: datetime.date, costs: Iterable[tuple[float, str]]) -> list[str]:
+    """Return the bugs whose turn it is: ten a day at most, cheap and dear ones on each, all within as few days as go.
+
+    `costs`: seconds and name of each bug.
     """
-    began = time.process_time()
-    tried = 0
-    for seed in range(first, first + seeds):
-        said = _noticed(planted, seed, verbose)
-        tried += 1
-        spent = time.process_time() - began
-        if spent > seconds:
-            break
-        if said is not None and _is_kept(planted, seed):
-            return Hunted(planted.name, tried, spent, seed, said)
-    return Hunted(planted.name, tried, time.process_time() - began)
-
-
-def _noticed(planted: PlantedBug, seed: int, verbose: bool) -> str | None:
-    """What a seed says about the bug, if it notices it."""
-    try:
-        with pytest.MonkeyPatch.context() as patch, silent_logs():
-            planted.plant(patch)
-            planted.workload(seed).run()
-    except planted.found_by as violation:
-        if verbose:
-            traceback.print_exc()
-        said = f"{type(violation).__name__}: {violation}"
-        return said if planted.words in said else None
-    finally:
-        gc.collect()
-    return None
-
-
-def _is_kept(planted: PlantedBug, seed: int) -> bool:
-    """Whether a seed keeps every promise when the bug is not in."""
-    try:
-        with silent_logs():
-            planted.workload(seed).run()
-    except planted.found_by:
-        return False
-    return True
-
-
-def of_day(day: datetime.date, names: Iterable[str] | None = None) -> list[str]:
-    """The bugs whose turn it is: two a day, and each has its turn within half as many days as there are bugs."""
-    ordered = sorted(BUGS if names is None else names)
-    first = day.toordinal() * PER_DAY
-    return sorted({ordered[(first + number) % len(ordered)] for number in range(PER_DAY)})
+    ordered = [name for _, name in sorted(costs)]
+    days = -(-len(ordered) // PER_DAY)
+    return ordered[day.toordinal() % days :: days]

@@ -33,9 +33,17 @@ def _sweeping(seed: int) -> SnapshotWorkload:
     return workload
 
 
-@bug("snapshot-needs-deleted-objects", SnapshotWorkload)
+@bug(
+    "snapshot-needs-deleted-objects",
+    SnapshotWorkload,
+    checker="workloads/snapshots.py",
+    words="the newest snapshot, .*, needs .*, which was deleted",
+)
 def _snapshot_needs_deleted_objects(patch: pytest.MonkeyPatch) -> None:
-    """Objects are deleted a while after nothing references them, although the newest snapshot still does."""
+    """Objects are deleted some time after their last reference, although the newest snapshot still needs them.
+
+    Breaks: the newest snapshot can always be restored.
+    """
 
     def may_delete(self: Snapshotter, key: str) -> bool:
         return True
@@ -43,9 +51,17 @@ def _snapshot_needs_deleted_objects(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Snapshotter, "may_delete", may_delete)
 
 
-@bug("snapshot-lacks-unflushed-bytes", SnapshotWorkload)
+@bug(
+    "snapshot-lacks-unflushed-bytes",
+    SnapshotWorkload,
+    checker="workloads/snapshots.py",
+    words="the newest snapshot cannot be restored: .* are not in Tier 2",
+)
 def _snapshot_lacks_unflushed_bytes(patch: pytest.MonkeyPatch) -> None:
-    """A snapshot does not bring along the bytes that are in the log alone."""
+    """A snapshot leaves out bytes that are only in the log.
+
+    Breaks: a restored container has everything up to its snapshot.
+    """
 
     def nothing(*_: object) -> list[TailRun]:
         return []
@@ -53,9 +69,17 @@ def _snapshot_lacks_unflushed_bytes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(snapshotter, "capture", nothing)
 
 
-@bug("snapshot-bytes-swept-as-orphans", _sweeping)
+@bug(
+    "snapshot-bytes-swept-as-orphans",
+    _sweeping,
+    checker="workloads/snapshots.py",
+    words="the newest snapshot, .*, needs .*, which was deleted",
+)
 def _snapshot_bytes_swept_as_orphans(patch: pytest.MonkeyPatch) -> None:
-    """The objects that are written for a snapshot are in no list of the container: a later owner sweeps them."""
+    """No list of the container names the objects written for a snapshot, so a later owner sweeps them.
+
+    Breaks: the newest snapshot can always be restored.
+    """
     write = Snapshotter._write_tail
 
     async def unlisted(self: Snapshotter, runs: Sequence[TailRun]) -> list[tuple[int, ChunkRef]]:
@@ -73,9 +97,17 @@ def _snapshot_bytes_swept_as_orphans(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Snapshotter, "_write_tail", unlisted)
 
 
-@bug("snapshot-of-two-moments", SnapshotWorkload)
+@bug(
+    "snapshot-of-two-moments",
+    SnapshotWorkload,
+    checker="workloads/snapshots.py",
+    words="the newest snapshot cannot be restored: .* are not in Tier 2",
+)
 def _snapshot_of_two_moments(patch: pytest.MonkeyPatch) -> None:
-    """The metadata of a snapshot is taken after its bytes were written, when there are more."""
+    """A snapshot takes its metadata after its bytes, when the container holds more bytes.
+
+    Breaks: the newest snapshot can always be restored.
+    """
 
     async def store(self: Snapshotter, sequence: int, body: bytes, tail: Any) -> None:
         later = self._ports.state.committed_sequence

@@ -28,9 +28,17 @@ from tailrace.segmentstore.tables.record import Record
 from tailrace.segmentstore.tables.staging import StagedTable, outcome
 
 
-@bug("table-copy-over-newer", TablesWorkload)
+@bug(
+    "table-copy-over-newer",
+    TablesWorkload,
+    checker="workloads/table_model.py",
+    words="no possible state|unexpected TableKeyBadVersionError",
+)
 def _table_copy_over_newer(patch: pytest.MonkeyPatch) -> None:
-    """Compaction copies an old value over one that was written meanwhile."""
+    """Compaction copies an old value over one that was written during the compaction.
+
+    Breaks: a table holds every acknowledged update exactly.
+    """
 
     async def careless(
         tables: TableAccess, table: Any, staged: StagedTable, ids: list[bytes], span: tuple[int, int, int]
@@ -56,9 +64,17 @@ def _table_copy_over_newer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(compaction, "_copy", careless)
 
 
-@bug("table-copies-with-new-versions", TablesWorkload)
+@bug(
+    "table-copies-with-new-versions",
+    TablesWorkload,
+    checker="workloads/table_model.py",
+    words="no possible state|unexpected TableKeyBadVersionError|an iterator returned",
+)
 def _table_copies_with_new_versions(patch: pytest.MonkeyPatch) -> None:
-    """Compaction gives copies versions of their own."""
+    """Compaction gives copied entries new versions.
+
+    Breaks: the version of an entry changes only with an update.
+    """
 
     def copy(self: Plan, records: Sequence[Record], *, others: int = 0) -> Bucket:
         bucket: Bucket = ()
@@ -70,9 +86,17 @@ def _table_copies_with_new_versions(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Plan, "copy", copy)
 
 
-@bug("bucket-copied-in-part", TablesWorkload)
+@bug(
+    "bucket-copied-in-part",
+    TablesWorkload,
+    checker="workloads/table_model.py",
+    words="no possible state|unexpected TableKeyNotExistsError|an iterator returned",
+)
 def _bucket_copied_in_part(patch: pytest.MonkeyPatch) -> None:
-    """Compaction copies only the first key of those that share a bucket."""
+    """Compaction copies only the first of the keys that share a bucket.
+
+    Breaks: a table holds every acknowledged update exactly.
+    """
 
     def shorter(buckets: dict[bytes, Bucket], tail: int, **more: Any) -> Plan:
         return plan_copy({key: bucket[:1] for key, bucket in buckets.items()}, tail, **more)
@@ -80,9 +104,17 @@ def _bucket_copied_in_part(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(compaction, "plan_copy", shorter)
 
 
-@bug("removals-not-written", TablesWorkload)
+@bug(
+    "removals-not-written",
+    TablesWorkload,
+    checker="workloads/table_model.py",
+    words="a delta of everything brought|deltas led to",
+)
 def _removals_not_written(patch: pytest.MonkeyPatch) -> None:
-    """A removal leaves no record, so deltas miss it."""
+    """A removal writes no record, so deltas miss it.
+
+    Breaks: deltas of a table miss nothing.
+    """
 
     def silent(*arguments: Any, tombstones: bool) -> Plan:
         return plan_remove(*arguments, tombstones=False)
@@ -90,9 +122,17 @@ def _removals_not_written(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(service, "plan_remove", silent)
 
 
-@bug("table-counters-replayed-twice", TablesWorkload)
+@bug(
+    "table-counters-replayed-twice",
+    TablesWorkload,
+    checker="workloads/replay.py",
+    words="core attributes .* after replay",
+)
 def _table_counters_replayed_twice(patch: pytest.MonkeyPatch) -> None:
-    """A recovery adds up counters of a table that hold the sum already."""
+    """A recovery adds counters of a table that already hold the sum.
+
+    Breaks: the entry count of a table is exact.
+    """
     apply = Recovery._apply
 
     def twice(self: Recovery, placed: Placed, place: str) -> None:
@@ -106,9 +146,17 @@ def _table_counters_replayed_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Recovery, "_apply", twice)
 
 
-@bug("table-answered-before-durable", TablesWorkload)
+@bug(
+    "table-answered-before-durable",
+    TablesWorkload,
+    checker="workloads/table_model.py",
+    words="no possible state|an iterator returned",
+)
 def _table_answered_before_durable(patch: pytest.MonkeyPatch) -> None:
-    """An update of a table is answered before it is durable."""
+    """An update of a table is answered before it is durable.
+
+    Breaks: an acknowledged table update is never lost.
+    """
     submit = TableAccess.submit
 
     async def hasty(self: TableAccess, segment: str, staged: StagedTable, plan: Plan) -> Any:
@@ -119,17 +167,28 @@ def _table_answered_before_durable(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TableAccess, "submit", hasty)
 
 
-@bug("entries-cached-without-table", TablesWorkload)
+@bug(
+    "entries-cached-without-table",
+    TablesWorkload,
+    checker="workloads/table_model.py",
+    words="unexpected TableKeyNotExistsError|no possible state|an iterator returned",
+)
 def _entries_cached_without_table(patch: pytest.MonkeyPatch) -> None:
-    """Entries of all tables share one place in the cache."""
+    """Entries of all tables share one place in the entry cache.
+
+    Breaks: a table returns its own entries only.
+    """
     get, put = EntryCache.get, EntryCache.put
     patch.setattr(EntryCache, "get", lambda self, container, _, offset: get(self, container, 0, offset))
     patch.setattr(EntryCache, "put", lambda self, container, _, record: put(self, container, 0, record))
 
 
-@bug("iterators-of-memory-only", TablesWorkload)
+@bug("iterators-of-memory-only", TablesWorkload, checker="workloads/table_model.py", words="an iterator returned")
 def _iterators_of_memory_only(patch: pytest.MonkeyPatch) -> None:
-    """Iterators leave out what is only in Tier 2."""
+    """Iterators leave out entries that are only in Tier 2.
+
+    Breaks: an iterator returns each living key once.
+    """
 
     async def iterate(
         self: Container, segment: str, from_id: bytes, to_id: bytes, limit: int
@@ -145,7 +204,15 @@ def _iterators_of_memory_only(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Container, "iterate_attributes", iterate)
 
 
-@bug("table-conditions-unchecked", TablesWorkload)
+@bug(
+    "table-conditions-unchecked",
+    TablesWorkload,
+    checker="workloads/table_model.py",
+    words="an operation succeeded that had to fail",
+)
 def _table_conditions_unchecked(patch: pytest.MonkeyPatch) -> None:
-    """The versions that an update expects are not compared."""
+    """A table update does not compare the versions that it expects.
+
+    Breaks: conditional updates of a table are linearizable.
+    """
     patch.setattr("tailrace.segmentstore.tables.plan.check_condition", lambda bucket, key, expected: None)

@@ -54,9 +54,14 @@ def _idle_zombies(seed: int) -> Tier2Workload:
     return workload
 
 
-@bug("zombie-deletes-chunks", _idle_zombies)
+@bug(
+    "zombie-deletes-chunks", _idle_zombies, checker="checks/undamaged.py", words="a read of .* reports CorruptionError"
+)
 def _zombie_deletes_chunks(patch: pytest.MonkeyPatch) -> None:
-    """An owner deletes what it does not know, whichever epoch wrote it, without a barrier in its log."""
+    """A sweep deletes objects of any epoch that it does not know, without a barrier in its log.
+
+    Breaks: an owner that was replaced deletes nothing that its successor needs.
+    """
 
     def of_another_owner(self: OrphanSweep, key: str) -> bool:
         writer = writer_of_key(key)
@@ -69,9 +74,17 @@ def _zombie_deletes_chunks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OrphanSweep, "_delete", delete)
 
 
-@bug("sweep-of-later-references", Tier2Workload)
+@bug(
+    "sweep-of-later-references",
+    Tier2Workload,
+    checker="workloads/container.py",
+    words="needs object .*, which is deleted or will be",
+)
 def _sweep_of_later_references(patch: pytest.MonkeyPatch) -> None:
-    """A sweep deletes what was unreferenced when it listed, though references were committed since."""
+    """A sweep deletes objects that were unreferenced when it listed them, although references were committed since.
+
+    Breaks: a referenced object is never deleted.
+    """
 
     def up_to_own_epoch(self: OrphanSweep, key: str) -> bool:
         writer = writer_of_key(key)
@@ -85,9 +98,17 @@ def _sweep_of_later_references(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OrphanSweep, "_delete", delete)
 
 
-@bug("compaction-without-comparison", _slow_store)
+@bug(
+    "compaction-without-comparison",
+    _slow_store,
+    checker="workloads/container.py",
+    words="(stopped without a fault|nothing fails any more): .*SWAP_CHUNKS",
+)
 def _compaction_without_comparison(patch: pytest.MonkeyPatch) -> None:
-    """The new chunk of a compaction takes the place of whatever lies in its range by now."""
+    """A compacted chunk replaces whatever lies in its range at that time.
+
+    Breaks: compaction changes no byte that readers get.
+    """
 
     def swap(self: ContainerState, operation: ops.SwapChunks) -> None:
         segment_id, shift = self.resolve(operation.segment_id)
@@ -106,9 +127,17 @@ def _compaction_without_comparison(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ContainerState, "_swap_chunks", swap)
 
 
-@bug("compaction-after-truncation", _slow_store)
+@bug(
+    "compaction-after-truncation",
+    _slow_store,
+    checker="workloads/container.py",
+    words="(stopped without a fault|nothing fails any more): .*SWAP_CHUNKS",
+)
 def _compaction_after_truncation(patch: pytest.MonkeyPatch) -> None:
-    """A compaction is swapped in when its last chunk is still there, though a truncation let go of others."""
+    """A compaction is swapped in when its last chunk is still there, though a truncation released others.
+
+    Breaks: a released object is never referenced again.
+    """
 
     def swap(self: ContainerState, operation: ops.SwapChunks) -> None:
         for ref in operation.new:

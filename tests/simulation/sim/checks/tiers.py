@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sim.checks.undamaged import undamaged
 from sim.store import SimObjectStore
 from sim.violations import Violation, require
 from tailrace.common.errors import DataError
@@ -19,7 +20,8 @@ async def contents(container: Container) -> Contents:
     for name in container.segment_names():
         properties = await container.info(name)
         start, length = properties.start_offset, properties.length - properties.start_offset
-        found[name] = start, await container.read_exact(name, start, length) if length else b""
+        with undamaged(f"a read of {name}"):
+            found[name] = start, await container.read_exact(name, start, length) if length else b""
     return found
 
 

@@ -72,8 +72,8 @@ class ClusterWorkload:
         with silent_logs(), turned(self.knobs), self.world as world:
             try:
                 world.run(self._main())
-            except DataError:
-                raise
+            except DataError as error:
+                raise Violation(f"a client gets {type(error).__name__}, and nothing was damaged: {error}") from error
             except TailraceError as error:
                 raise Violation(f"a client was told what nobody expects: {error!r}") from error
             except TimeoutError as error:

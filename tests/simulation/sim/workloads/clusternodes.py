@@ -113,11 +113,13 @@ class CallGate:
             await self._hit()
         lost = self._random.random()
         if lost < self.lost_chance:
+            self._world.network.count("store call of a controller lost")
             raise ConnectionLostError("the call was lost")
         result = await call()
         if due and self._after_effect:
             await self._hit()
         if lost > 1 - self.lost_chance:
+            self._world.network.count("store answer lost on its way to a controller")
             raise ConnectionLostError("the answer was lost")
         return result
 
@@ -190,7 +192,7 @@ class Controllers:
     """The controllers: one that is believed to live, and now and then an earlier one that still does."""
 
     def __init__(self, world: SimWorld, rng: random.Random) -> None:
-        self._world = world
+        self.world = world
         self._random = rng
         self.current: ControllerNode | None = None
         self.zombies: list[ControllerNode] = []
@@ -204,7 +206,7 @@ class Controllers:
 
     async def start(self) -> None:
         """Start one and send clients to it."""
-        node = ControllerNode(self._world, self._random, self.config, self.lost_call_chance)
+        node = ControllerNode(self.world, self._random, self.config, self.lost_call_chance)
         await node.process.spawn(node.serve())
         self.current = node
 
@@ -219,7 +221,7 @@ class Controllers:
     def kill(self, node: ControllerNode) -> None:
         """End a controller at once."""
         if node.process.alive:
-            self._world.crash(node.process)
+            self.world.crash(node.process)
         node.give_up()
         if node in self.zombies:
             self.zombies.remove(node)
@@ -254,9 +256,9 @@ class Controllers:
     async def _replace(self, node: ControllerNode) -> None:
         """It stands still and is believed dead; later it goes on, for some time beside its successor."""
         pause_s = self._random.random() ** 2 * 40
-        await self._strike(node, lambda: self._world.pause(node.process, pause_s))
+        await self._strike(node, lambda: self.world.pause(node.process, pause_s))
         if not node.process.paused:
-            self._world.pause(node.process, pause_s)
+            self.world.pause(node.process, pause_s)
         await asyncio.sleep(self._random.random() * min(pause_s, 5))
         node.give_up()
         self.zombies.append(node)
@@ -316,7 +318,10 @@ class SimControllerTransport:
         task: asyncio.Task[Any] = node.process.spawn(node.controller.services.call(method, request))
         waiting: set[asyncio.Future[Any]] = {task, node.given_up}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done() or task.cancelled() or rng.random() < self._lost_answers:
+        unanswered = not task.done() or task.cancelled()
+        if unanswered or rng.random() < self._lost_answers:
+            if not unanswered:
+                self._controllers.world.network.count("controller answer lost")
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
             if node.process.alive:
                 node.process.spawn(_cancel(task))  # it learns that nobody waits for the answer, as soon as it can

@@ -9,6 +9,7 @@ import random
 from sim.checks.copies import copied
 from sim.checks.tidy import come_to_order, tidy_knobs
 from sim.checks.tiers import Contents, check_same_contents, check_tiers, contents
+from sim.checks.undamaged import undamaged
 from sim.checks.watch import ContainerWatch
 from sim.knobs import silent_logs, turned
 from sim.loop import StuckError
@@ -168,7 +169,8 @@ class ContainerWorkload:
         self.epoch += 1
         self.watch.ended()
         container = self.make_container(process, self.epoch)
-        await container.start(self.world.entropy(f"{process.name}-nonce").token(16))
+        with undamaged("a recovery"):
+            await container.start(self.world.entropy(f"{process.name}-nonce").token(16))
         self.watch.follow(container)
         if self._last is not None:
             check_replayed(self._last.state, container.state)
@@ -209,7 +211,7 @@ class ContainerWorkload:
             faulty = faulty or self.swarm.hurts_log or self.swarm.hurts_store
             require(faulty, f"unavailable without a fault: {result}")
         elif isinstance(result, DataError):
-            raise Violation(f"{type(result).__name__}: {result}") from result
+            raise Violation(f"a client gets {type(result).__name__}, and nothing was damaged: {result}") from result
         elif result is not None:
             raise result
 
@@ -255,7 +257,8 @@ class ContainerWorkload:
 
     async def _recovered_contents(self, process: SimProcess) -> Contents:
         container = self.make_container(process, self.epoch + 1)
-        await container.start(bytes(16))
+        with undamaged("a recovery of a copy"):
+            await container.start(bytes(16))
         found = await contents(container)
         await container.close()
         return found

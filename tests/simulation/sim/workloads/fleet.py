@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from sim.knobs import silent_logs, turned
-from sim.kubernetes import SimKubernetes
 from sim.process import SimProcess
 from sim.violations import Violation, require
 from sim.workloads.fleetclients import Clients
@@ -51,7 +50,7 @@ class FleetWorkload:
         self.world = SimWorld(seed)
         self.world.store.slow_chance = rng.choice([0.0, 0.02])
         self.world.store.late_max_s = 5.0
-        self.kubernetes = SimKubernetes(self.world.loop, seed)
+        self.kubernetes = self.world.kubernetes
         self.owners = Owners()
         self.maps = MapHistory(self.kubernetes)
         self.stores: dict[int, StoreNode] = {}

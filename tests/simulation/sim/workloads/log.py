@@ -6,6 +6,7 @@ import asyncio
 import random
 from dataclasses import dataclass, field
 
+from sim.checks.undamaged import undamaged
 from sim.process import SimProcess
 from sim.swarm import Swarm
 from sim.violations import Violation, require
@@ -144,8 +145,9 @@ class LogWorkload:
             max_frame_bytes=MAX_FRAME_BYTES,
             reserve_bytes=FILE_BYTES // 8,
         )
-        await log.open(self.model.epoch, self.random.randbytes(16))
-        recovered = [(frame.sequence, frame.epoch, bytes(frame.payload)) async for frame in log.recover()]
+        with undamaged("an opening of the log"):
+            await log.open(self.model.epoch, self.random.randbytes(16))
+            recovered = [(frame.sequence, frame.epoch, bytes(frame.payload)) async for frame in log.recover()]
         self.model.check(log.log_start, recovered)
         require(log.next_sequence == self.model.acknowledged + 1, "the next sequence does not follow the last frame")
         return log

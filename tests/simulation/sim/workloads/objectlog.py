@@ -11,6 +11,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
+from sim.checks.undamaged import undamaged
 from sim.knobs import turned
 from sim.process import ProcessKilledError, SimProcess
 from sim.store import AttachedStore
@@ -208,8 +209,9 @@ class ObjectLogWorkload:
             epoch = self._offered_epoch(floor)
             log = ObjectLog(store, CONTAINER, max_frame_bytes=MAX_FRAME_BYTES)
             try:
-                await log.open(epoch, self.random.randbytes(16))
-                await self._check_opened(log, epoch)
+                with undamaged("an opening of the log"):
+                    await log.open(epoch, self.random.randbytes(16))
+                    await self._check_opened(log, epoch)
                 await self._work(log, epoch, process, store)
                 return
             except FencedError as error:
@@ -326,7 +328,8 @@ class ObjectLogWorkload:
         process = self.world.process("last")
 
         async def work() -> None:
-            log, epoch = await self._opened_log(process)
+            with undamaged("the last opening of the log"):
+                log, epoch = await self._opened_log(process)
             async with asyncio.timeout(LIVENESS_S):
                 for _ in range(6):
                     await self._append(log, epoch)
@@ -370,12 +373,14 @@ class ObjectLogWorkload:
         process = self.world.process("cleaner")
 
         async def work() -> None:
-            log, _ = await self._opened_log(process)
+            with undamaged("an opening of the log at the end"):
+                log, _ = await self._opened_log(process)
             if log.next_sequence > log.log_start:
                 await self._truncate(log, log.next_sequence)
             await asyncio.sleep(60)
             await log.close()
-            log, epoch = await self._opened_log(process)
+            with undamaged("an opening of the log at the end"):
+                log, epoch = await self._opened_log(process)
             await asyncio.sleep(60)
             require(log.stored_bytes == 0, f"{log.stored_bytes} bytes seem to be stored")
             left = [key for key in sorted(self.world.store.objects) if KEYS.parse(key) is not None]

@@ -161,7 +161,8 @@ class OwnershipWorkload:
     async def _trouble(self) -> None:
         for chance in FAULTS:
             if self.random.random() < 0.5:
-                setattr(self.world.kubernetes, chance, self.random.random() * 0.2)
+                most = 0.9 if "watch" in chance else 0.2  # few watches begin during the trouble
+                setattr(self.world.kubernetes, chance, self.random.random() * most)
         events = [
             self._away, self._cut, self._wipe, self._pause, self._other_placer, self._restart, self._second_process,
         ]  # fmt: skip

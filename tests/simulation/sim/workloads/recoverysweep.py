@@ -11,6 +11,7 @@ import random
 from sim.checks.copies import copied
 from sim.checks.monotonic import Monotonic
 from sim.checks.tiers import Contents, check_same_contents, contents
+from sim.checks.undamaged import undamaged
 from sim.knobs import silent_logs, turned
 from sim.process import SimProcess
 from sim.violations import require
@@ -113,7 +114,8 @@ class RecoverySweep:
             container = self.workload.make_container(process, epoch)
         finally:
             self.workload.world = there
-        await container.start(self.random.randbytes(16))
+        with undamaged("a recovery after others died"):
+            await container.start(self.random.randbytes(16))
         return container
 
     async def _start_and_read(

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from sim.checks.undamaged import undamaged
 from sim.violations import Violation, require
 from sim.workloads.leaving import LeftError, maybe_leave, settled
 from tailrace.common.errors import (
@@ -77,8 +78,10 @@ async def observe(container: Container, names: list[str]) -> dict[str, tuple[Any
         content = b""
         if properties.length > properties.start_offset:
             length = properties.length - properties.start_offset
-            content = await container.read_exact(name, properties.start_offset, length)
-        attributes = dict(await container.iterate_attributes(name, bytes(16), b"\xff" * 16, 1000))
+            with undamaged(f"a read of {name}"):
+                content = await container.read_exact(name, properties.start_offset, length)
+        with undamaged(f"a list of the attributes of {name}"):
+            attributes = dict(await container.iterate_attributes(name, bytes(16), b"\xff" * 16, 1000))
         few = await container.get_attributes(name, ATTRIBUTES[:5])
         require(
             {key: value for key, value in attributes.items() if key in ATTRIBUTES[:5]} == few,

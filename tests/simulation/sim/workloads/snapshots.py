@@ -6,6 +6,7 @@ import asyncio
 
 from sim.checks.copies import copied
 from sim.checks.tiers import Contents, _from_tier2, check_same_contents, contents
+from sim.checks.undamaged import undamaged
 from sim.process import SimProcess
 from sim.violations import Violation, require
 from sim.workloads.container import CLUSTER_ID, CONTAINER, FILE_BYTES
@@ -116,7 +117,8 @@ class SnapshotWorkload(Tier2Workload):
             cluster_id=CLUSTER_ID,
         )
         container = Container(CONTAINER, state.epoch + 1, ports)
-        await container.start(bytes(16))
+        with undamaged("a restored container"):
+            await container.start(bytes(16))
         found = await contents(container)
         await container.close()
         return found
