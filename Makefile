@@ -30,7 +30,8 @@ $(STAMPS)/venv:
 
 $(STAMPS)/dependencies: requirements/dev.lock | $(STAMPS)/venv
 	@echo "installing the locked dependencies"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-compile -r requirements/dev.lock
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib
 	@touch $@
 
 $(STAMPS)/package: pyproject.toml setup.py $(KERNEL_SOURCES) $(STAMPS)/dependencies
