@@ -1,8 +1,8 @@
-"""Writes the resources' definitions and their reference from operator/tailrace_operator/schema/ (``make crds``).
+"""Write the resources' definitions and their reference from operator/tailrace_operator/schema/ (``make crds``).
 
-The definitions go to crds/ and, the same, to charts/tailrace/crds/; the reference is docs/resources.md. What the value
-cluster.spec of the chart may be goes into charts/tailrace/values.schema.json, the rest of which is written by hand.
-``--check`` writes nothing and exits 1, naming the files, when one of them differs from what it should be.
+The definitions go to crds/ and to charts/tailrace/crds/; the reference is docs/resources.md. The schema of the chart's
+value cluster.spec goes into charts/tailrace/values.schema.json, the rest of which is written by hand. ``--check``
+writes nothing; it exits with 1 and names the files that differ.
 """
 
 import argparse
@@ -32,7 +32,7 @@ Sizes are Kubernetes quantities (`10Gi`, `500M`, `"4096"`), durations a number a
 
 
 class _Dumper(yaml.SafeDumper):
-    """Without references: what stands twice is written twice."""
+    """Write repeated values in full, without YAML anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -132,7 +132,7 @@ def _rules(schema: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:
 def values_schema_text() -> str:
     """The schema of the chart's values, with that of a StreamCluster's spec in it.
 
-    Without it a field that is spelled wrongly would be dropped by the API server, and Helm would tell of success.
+    Without it the API server would drop a misspelt field, and Helm would report success.
     """
     found = json.loads((ROOT / VALUES_SCHEMA).read_text("utf-8"))
     spec = next(item for item in DEFINITIONS if item.kind == "StreamCluster").schema()["properties"]["spec"]
@@ -158,7 +158,7 @@ def texts() -> dict[str, str]:
 
 
 def _strangers(wanted: dict[str, str]) -> list[str]:
-    """Files in the folders of definitions that nothing generates."""
+    """Return the files in the folders of definitions that this script does not generate."""
     there = (str(path.relative_to(ROOT)) for folder in FOLDERS for path in sorted((ROOT / folder).glob("*")))
     return [path for path in there if path not in wanted]
 

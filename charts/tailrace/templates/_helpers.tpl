@@ -22,7 +22,7 @@
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
-{{/* Labels that pods are found by: (list root component) */}}
+{{/* Labels that select pods: (list root component) */}}
 {{- define "tailrace.selector" -}}
 app.kubernetes.io/name: tailrace
 app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
@@ -37,7 +37,7 @@ app.kubernetes.io/managed-by: {{ (index . 0).Release.Service }}
 helm.sh/chart: {{ (index . 0).Chart.Name }}-{{ (index . 0).Chart.Version }}
 {{- end }}
 
-{{/* The restricted Pod Security Standard; the user is the images' own. */}}
+{{/* The restricted Pod Security Standard, with the user of the images. */}}
 {{- define "tailrace.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: 65532
@@ -53,14 +53,14 @@ runAsNonRoot: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
-{{/* Fails when the trial MinIO that is there has another volume than minio.persistence asks for: a StatefulSet's
-volumeClaimTemplates never change, and the API server's refusal does not say which value is meant. Sizes may be written in
-many ways; those that can only be written in one are compared, and the rest is left to the API server. */}}
+{{/* Fails when the existing trial MinIO has another volume than minio.persistence specifies. The volumeClaimTemplates of a
+StatefulSet cannot change, and the error of the API server does not name the value. A size can be written in several ways.
+Only sizes with a single notation are compared here; the API server checks the others. */}}
 {{- define "tailrace.minioVolumeStays" -}}
 {{- $wanted := .Values.minio.persistence -}}
 {{- $there := (lookup "apps/v1" "StatefulSet" .Release.Namespace (include "tailrace.minio" .) | default dict).spec -}}
 {{- if $there -}}
-{{- $fixed := "minio.persistence.%s cannot be changed after the install: it is %v here. Keep it, or uninstall and install again" -}}
+{{- $fixed := "minio.persistence.%s cannot be changed after installation: it is %v. Keep this value, or uninstall and install again" -}}
 {{- $claim := dict -}}
 {{- range $there.volumeClaimTemplates | default list }}{{ $claim = .spec }}{{ end -}}
 {{- if ne (not (empty $claim)) $wanted.enabled -}}
@@ -81,8 +81,8 @@ many ways; those that can only be written in one are compared, and the rest is l
 {{- end }}
 
 {{/*
-spec.tier2 of the StreamCluster: what is given, over what the trial MinIO has. Without .svc a resolver finds the name one question
-earlier, and it is asked for at each new connection. As JSON.
+spec.tier2 of the StreamCluster: the given values, with defaults for the trial MinIO. The host name has no .svc, because
+resolvers find it with one query less, and every new connection needs one. As JSON.
 */}}
 {{- define "tailrace.tier2" -}}
 {{- $given := .Values.cluster.spec.tier2 | default dict -}}
@@ -109,7 +109,7 @@ earlier, and it is asked for at each new connection. As JSON.
 {{- $names | uniq | sortAlpha | toJson -}}
 {{- end }}
 
-{{/* What the operator may do where it serves. It holds what it grants to the clusters' ServiceAccounts. */}}
+{{/* Rights of the operator in the namespaces that it serves. They include those that it grants to ServiceAccounts. */}}
 {{- define "tailrace.rules" -}}
 - apiGroups: [tailrace.io]
   resources: [streamclusters, streams, readergroups]

@@ -1,1 +1,1 @@
-"""Reader groups: made as their resource says, or watched; how far behind they are (design §11)."""
+"""ReaderGroup: create or observe the group, and measure its lag (design §11)."""

@@ -22,7 +22,7 @@ _FIELDS: Final = ("uid", "onlineReaders", "unassignedSegments", "lagBytes", "lag
 
 
 def refused(reason: str, message: str, *, retry_after_s: float | None = None) -> Outcome:
-    """What is asked for cannot be done; nothing was changed."""
+    """Return the outcome for a specification that cannot be carried out; nothing was changed."""
     conditions = (
         Condition(ACCEPTED, Status.FALSE, reason, message),
         Condition(READY, Status.FALSE, reason, message),
@@ -32,7 +32,7 @@ def refused(reason: str, message: str, *, retry_after_s: float | None = None) ->
 
 
 def unmeasured(reason: str, message: str, *, uid: str | None, retry_after_s: float | None = None) -> Outcome:
-    """The group cannot be looked at."""
+    """Return the outcome for a group that cannot be measured."""
     conditions = (
         Condition(ACCEPTED, Status.TRUE, "Accepted", "The specification can be carried out."),
         Condition(READY, Status.FALSE, reason, message),
@@ -42,45 +42,47 @@ def unmeasured(reason: str, message: str, *, uid: str | None, retry_after_s: flo
 
 
 def measured(sample: Sample, threshold: LagThreshold | None, ready: Condition, uid: str | None) -> Outcome:
-    """The group as it is; ``uid`` is that of the resource that the group belongs to, if it is one."""
+    """Return the outcome for a measured group; ``uid``: of the resource that owns the group, if one does."""
     accepted = Condition(ACCEPTED, Status.TRUE, "Accepted", "The specification can be carried out.")
     return Outcome((accepted, ready, lagging(sample, threshold)), {**numbers(sample), "uid": uid})
 
 
-def in_step(group: str) -> Condition:
-    """The group is as asked for."""
-    return Condition(READY, Status.TRUE, "InStep", f"Reader group {group} is as specified.")
+def matching(group: str) -> Condition:
+    """Return condition Ready for a group that matches its specification."""
+    return Condition(READY, Status.TRUE, "InStep", f"Reader group {group} matches its specification.")
 
 
 def observed(group: str) -> Condition:
-    """The group is there; the operator makes none of its flavour."""
-    return Condition(READY, Status.TRUE, "Observed", f"Reader group {group} of the Rust flavour is there.")
+    """Return condition Ready for a group of the Rust flavour, which the operator only observes."""
+    return Condition(READY, Status.TRUE, "Observed", f"Reader group {group} of the Rust flavour exists.")
 
 
 def not_ready(reason: str, message: str) -> Condition:
-    """The group is not as asked for."""
+    """Return condition Ready for a group that does not match its specification."""
     return Condition(READY, Status.FALSE, reason, message)
 
 
 def lagging(sample: Sample, threshold: LagThreshold | None) -> Condition:
-    """Whether the group is further behind than one of the thresholds."""
+    """Return whether the lag exceeds one of the thresholds."""
     if threshold is None:
         return Condition(LAGGING, Status.FALSE, "NoThreshold", "spec.lagThreshold is not set.", warn_on=Status.TRUE)
     if threshold.bytes is not None and sample.lag_bytes > threshold.bytes:
-        message = f"More than {threshold.bytes} bytes are unread, the bound of spec.lagThreshold.bytes."
+        message = f"More than {threshold.bytes} bytes are unread, the limit in spec.lagThreshold.bytes."
         return Condition(LAGGING, Status.TRUE, "LagBytes", message, warn_on=Status.TRUE)
     if threshold.seconds is not None:
         if sample.age.least_s > threshold.seconds:
-            message = f"Data older than {threshold.seconds} s is unread, the bound of spec.lagThreshold.seconds."
+            message = f"Data older than {threshold.seconds} s is unread, the limit in spec.lagThreshold.seconds."
             return Condition(LAGGING, Status.TRUE, "LagSeconds", message, warn_on=Status.TRUE)
         if sample.age.most_s is None:
-            message = "The oldest unread data is older than the operator's memory, its age is not known yet."
+            message = (
+                "The age of the oldest unread data is unknown: it was written before the operator's first measurement."
+            )
             return Condition(LAGGING, Status.UNKNOWN, "AgeUnknown", message, warn_on=Status.TRUE)
     return Condition(LAGGING, Status.FALSE, "KeepsUp", "The lag is within spec.lagThreshold.", warn_on=Status.TRUE)
 
 
 def numbers(sample: Sample) -> dict[str, Any]:
-    """Fields of the status; ``lagSeconds`` is left out while only a least age is known."""
+    """Return the fields of the status; ``lagSeconds`` is left out while only a minimum age is known."""
     seconds = sample.age.most_s
     return {
         "onlineReaders": sample.online_readers,
@@ -92,7 +94,7 @@ def numbers(sample: Sample) -> dict[str, Any]:
 
 
 def cuts(published: Mapping[str, StreamCut]) -> list[dict[str, str]]:
-    """Cuts by stream; those that are too large for a status are left out."""
+    """Return the published cuts by stream; those that are too large for a status are left out."""
     found: list[dict[str, str]] = []
     left_bytes = limits.OPERATOR_CUTS_STATUS_MAX_BYTES
     for stream, cut in sorted(published.items()):

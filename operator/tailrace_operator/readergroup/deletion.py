@@ -1,4 +1,4 @@
-"""What becomes of a group when its resource is deleted; never keeps a namespace from going (design §11, ADR 0014)."""
+"""Delete the reader group of a deleted resource, without ever blocking a namespace (design §11, ADR 0014)."""
 
 from __future__ import annotations
 
@@ -22,40 +22,42 @@ if TYPE_CHECKING:
 
 
 async def delete_group(objects: Objects, controllers: Controllers, manifest: Manifest) -> Outcome:
-    """Delete the group, if it is to; the finalizer goes when that is done or cannot be done."""
+    """Delete the group if the policy says so. Remove the finalizer when that is done, or cannot be done."""
     if not has_finalizer(manifest):
         return Outcome()
     try:
         spec = ReaderGroupSpec.parse(manifest)
     except InvalidSpecError as error:
-        return _let_go(f"What is asked for cannot be read, so nothing was deleted: {error}.")
+        return _remove_finalizer(f"The specification is invalid, so nothing was deleted: {error}.")
     group = f"{spec.scope}/{spec.group_name}"
     cluster = ClusterName(manifest["metadata"]["namespace"], spec.cluster)
     kept = await retention_reason(objects, controllers, manifest, cluster, spec.deletion_policy)
     if kept is not None:
-        return _let_go(f"Reader group {group} stays: {kept}.")
+        return _remove_finalizer(f"Reader group {group} is kept: {kept}.")
     try:
         async with controllers.use(cluster) as client:
             stored = await client.context.controller.reader_group_config(spec.scope, spec.group_name)
             owner = await belongs_to(objects, spec, manifest, stored.group_id)
             if owner != manifest["metadata"]["uid"]:
-                return _let_go(f"Reader group {group} stays: it belongs to another ReaderGroup, uid {owner}.")
+                return _remove_finalizer(
+                    f"Reader group {group} is kept: it belongs to another ReaderGroup, uid {owner}."
+                )
             await client.context.controller.delete_reader_group(spec.scope, spec.group_name, stored.group_id)
     except NoSuchReaderGroupError:
         return Outcome(finalizer=False)
     except TailraceError as error:
-        return _not_yet(group, error)
+        return _retry_later(group, error)
     return Outcome(notices=(Notice("ReaderGroupDeleted", f"Reader group {group} was deleted."),), finalizer=False)
 
 
-def _let_go(message: str) -> Outcome:
+def _remove_finalizer(message: str) -> Outcome:
     return Outcome(notices=(Notice("ReaderGroupRetained", message),), finalizer=False)
 
 
-def _not_yet(group: str, error: TailraceError) -> Outcome:
+def _retry_later(group: str, error: TailraceError) -> Outcome:
     message = (
-        f"Reader group {group} could not be deleted yet: {error}. It is tried again; the annotation {FORCE_DELETE} "
-        "lets the resource go and keeps the group."
+        f"Reader group {group} could not be deleted yet: {error}. The operator retries. To delete the resource and "
+        f"keep the group, set the annotation {FORCE_DELETE}."
     )
     outcome = conditions.unmeasured("DeletionWaits", message, uid=None)
     return dataclasses.replace(outcome, status={}, retry_after_s=limits.OPERATOR_DELETION_RETRY_S)

@@ -1,8 +1,8 @@
-"""How old unread data is, from the lengths that segments had when they were looked at. Pure.
+"""Estimate the age of unread data from the lengths that segments had at each measurement. Pure.
 
-Nothing stored tells when a byte was written. But a segment that was no longer than a position at one look got what is
-unread after that look: so much is its age at most. A look that found the segment longer tells the least. Where the
-first look of all found it longer already, only the least age is known.
+Segments do not store when a byte was written. When a measurement found a segment no longer than a position, the data
+after that position was written later: this gives the maximum age. The first measurement that found the segment longer
+gives the minimum age. If that was the first measurement of all, only the minimum age is known.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tailrace.common import limits
 
 
 class Age(NamedTuple):
-    """Age of the oldest unread byte: at least so much, and at most, if that is known."""
+    """The age of the oldest unread byte: the minimum, and the maximum if it is known."""
 
     least_s: float
     most_s: float | None
@@ -24,7 +24,7 @@ NOTHING_UNREAD = Age(0.0, 0.0)
 
 
 class LengthHistory:
-    """Lengths of one segment in order of time; bounded, older ones get sparse, so ages get less exact, never less."""
+    """Lengths of one segment by time. Bounded: older ones are thinned out, so that ages get less exact, not smaller."""
 
     def __init__(self) -> None:
         self._times_s: list[float] = []
@@ -34,9 +34,9 @@ class LengthHistory:
         return bool(self._times_s)
 
     def note(self, time_s: float, length: int) -> None:
-        """The segment had this length then; later than all that was noted before."""
+        """Record the length at a time, which is later than all recorded before."""
         if len(self._lengths) > 1 and self._lengths[-1] == self._lengths[-2] == length:
-            self._times_s[-1] = time_s  # the first and the last look at a length say all
+            self._times_s[-1] = time_s  # only the first and the last time of a length matter
             return
         self._times_s.append(time_s)
         self._lengths.append(length)
@@ -46,7 +46,7 @@ class LengthHistory:
             self._lengths = [*self._lengths[:half:2], *self._lengths[half:]]
 
     def age(self, position: int, now_s: float) -> Age:
-        """Age of the byte at `position`, which is below the last length noted (else nothing is unread)."""
+        """Return the age of the byte at `position`; nothing is unread at or above the last recorded length."""
         after = bisect.bisect_right(self._lengths, position)
         if after == len(self._lengths):
             return NOTHING_UNREAD
@@ -55,7 +55,7 @@ class LengthHistory:
 
 
 def oldest(ages: list[Age]) -> Age:
-    """The age of the oldest unread byte of several segments."""
+    """Return the age of the oldest unread byte of several segments."""
     least_s = max((age.least_s for age in ages), default=0.0)
     if any(age.most_s is None for age in ages):
         return Age(least_s, None)

@@ -1,7 +1,7 @@
-"""How far a group is behind: bytes between its positions and the tails of its streams (reader-group-state §8).
+"""Measure the lag of a group: the bytes between its positions and the tails of its streams (reader-group-state §8).
 
-Of every segment from the group's position on: its length less what was read, or less where it begins now if that was
-truncated past the position. Segments that follow one that is not finished count as a whole, up to the end cuts.
+A segment counts from the group's position, or from its start if it was truncated past that. Successors of a segment
+that is not read completely count from their start. End cuts limit both.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one measurement found. ``published``: cuts that the controller has from the group, by ``scope/stream``."""
+    """The result of one measurement. ``published``: cuts that the group sent to the controller, by ``scope/stream``."""
 
     online_readers: int
     unassigned_segments: int
@@ -41,12 +41,12 @@ class Sample:
 
 @dataclass(slots=True)
 class Histories:
-    """Lengths that segments had, those of the segments asked for longest ago forgotten first."""
+    """Length histories of segments; the least recently used one is forgotten first."""
 
     _known: OrderedDict[str, LengthHistory] = field(default_factory=OrderedDict)
 
     def of(self, segment: str) -> LengthHistory:
-        """The history of a segment; empty for one that was never looked at."""
+        """Return the history of a segment; empty for one that was never measured."""
         history = self._known.setdefault(segment, LengthHistory())
         self._known.move_to_end(segment)
         if len(self._known) > limits.OPERATOR_LAG_SEGMENTS_MAX:
@@ -55,14 +55,14 @@ class Histories:
 
 
 class SegmentLook:
-    """Segments as they are during one measurement of a cluster; each is asked once, however many groups read it."""
+    """Segment properties during one measurement of a cluster; each segment is queried once for all its groups."""
 
     def __init__(self, histories: Histories) -> None:
         self._histories = histories
         self._infos: dict[str, SegmentInfo | None] = {}
 
     async def info(self, client: Client, segment: str) -> SegmentInfo | None:
-        """Properties; None for a segment that was deleted."""
+        """Return the properties; None for a deleted segment."""
         if segment not in self._infos:
             try:
                 self._infos[segment] = await client.context.segments.segment_info(segment)
@@ -71,7 +71,7 @@ class SegmentLook:
         return self._infos[segment]
 
     def age(self, segment: str, length: int, position: int, empty_at_s: float | None) -> Age:
-        """Age of the oldest byte from a position on; `empty_at_s`: when the segment did not exist yet."""
+        """Return the age of the byte at a position; `empty_at_s`: a time at which the segment did not exist yet."""
         history, now_s = self._histories.of(segment), asyncio.get_running_loop().time()
         if not history and empty_at_s is not None:
             history.note(empty_at_s, 0)
@@ -80,7 +80,7 @@ class SegmentLook:
 
 
 class Seen(NamedTuple):
-    """When a stream was measured for a group, and the newest epoch then."""
+    """When a stream was last measured for a group, and its newest epoch then."""
 
     time_s: float
     epoch: int
@@ -89,17 +89,17 @@ class Seen(NamedTuple):
 async def measure(
     client: Client, group: str, positions: GroupPositions, look: SegmentLook, seen: dict[str, Seen], *, publishes: bool
 ) -> Sample:
-    """Measure one group, called ``scope/group``. `seen` is what the group's last measurement left; it is updated.
+    """Measure one group, named ``scope/group``. `seen` holds the state of the last measurement and is updated.
 
     Raises:
-        UnavailableError: a segment or the controller does not answer.
+        UnavailableError: a segment store or the controller does not answer.
     """
     cuts = await complete_cuts(client.context, positions.offsets)
     total, ages, published = 0, [NOTHING_UNREAD], {}
     for scoped in positions.streams:
         stream = StreamName.parse(scoped)
         cut = cuts.get(scoped)
-        if cut is not None:  # else all that the group is to read of the stream was read
+        if cut is not None:  # otherwise the group has read all of the stream that it is to read
             unread, age = await _behind(client, stream, cut.positions, positions.ends, look, seen)
             total += unread
             ages.append(age)
@@ -144,7 +144,7 @@ async def _behind(
 
 
 async def _from(client: Client, stream: StreamName, cut: Mapping[int, int], ends: Mapping[str, int]) -> list[int]:
-    """Segments from a cut to the end cut, or to the tail; nothing of a stream that was deleted."""
+    """Return the segments from a cut to the end cut, or to the tail; none of a deleted stream."""
     controller = client.context.controller
     own = {stream.segment(identifier): identifier for identifier in cut}
     end = {}
@@ -157,7 +157,7 @@ async def _from(client: Client, stream: StreamName, cut: Mapping[int, int], ends
     except NotFoundError:
         return []
     except BadRequestError:
-        return list(own.values())  # the positions are past the end cut, or of a stream that was made again
+        return list(own.values())  # the positions are past the end cut, or of a stream that was created again
 
 
 async def _published(client: Client, stream: StreamName, group: str) -> StreamCut | None:

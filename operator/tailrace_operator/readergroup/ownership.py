@@ -1,4 +1,4 @@
-"""Which resource a reader group belongs to (ADR 0014)."""
+"""Find the resource that owns a reader group (ADR 0014)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def belongs_to(objects: Objects, spec: ReaderGroupSpec, manifest: Manifest, group_id: uuid.UUID) -> str:
-    """uid of the resource that the group belongs to: the one that made it, else the eldest that names it.
+    """Return the uid of the resource that owns the group: its creator, else the oldest resource that names it.
 
     Raises:
         UnavailableError: the API server does not answer.

@@ -1,4 +1,4 @@
-"""What a ReaderGroup asks for, against what there is (design §11). Pure."""
+"""Compare the specification of a ReaderGroup with its group (design §11). Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CHECKPOINTS_OFF_MS: Final = -1
 
 
 def wanted_config(spec: ReaderGroupSpec, start: Mapping[str, StreamCut | None]) -> ReaderGroupConfig:
-    """The configuration asked for; reading begins at `start`, by ``scope/stream``, None or nothing is the head."""
+    """Return the specified configuration; `start`: cuts by ``scope/stream`` at which reading begins, else the head."""
     interval_ms = spec.checkpoint_interval_ms
     return group_config(
         {StreamName.parse(stream): start.get(stream) for stream in spec.streams},
@@ -38,14 +38,14 @@ def wanted_config(spec: ReaderGroupSpec, start: Mapping[str, StreamCut | None]) 
 
 
 def publishes(spec: ReaderGroupSpec) -> bool:
-    """Whether the group tells the controller how far it has read."""
+    """Return whether the group publishes stream cuts to the controller."""
     return spec.retention_type != "None"
 
 
 def differences(spec: ReaderGroupSpec, stored: ReaderGroupConfig) -> list[str]:
-    """Fields of the spec that the stored configuration does not follow.
+    """Return the fields of the spec that differ from the stored configuration.
 
-    Where reading began is not among them: a reset by an application changes it, and a group begins once.
+    `start` is not compared, because it applies only when the group is created, and an application's reset changes it.
     """
     wanted = wanted_config(spec, {})
     pairs = {
@@ -59,7 +59,7 @@ def differences(spec: ReaderGroupSpec, stored: ReaderGroupConfig) -> list[str]:
 
 
 def is_edited(manifest: Manifest) -> bool:
-    """Whether the spec was changed since it was carried out last; a new resource is not edited."""
+    """Return whether the spec was edited since it was last carried out; a new resource is not edited."""
     observed = (manifest.get("status") or {}).get("observedGeneration")
     generation = generation_of(manifest)
     if observed is None or generation is None:
@@ -69,6 +69,6 @@ def is_edited(manifest: Manifest) -> bool:
 
 
 def oldest_resource(manifests: Sequence[Mapping[str, Any]]) -> str:
-    """uid of the resource that was made first; of those of one second, the one of the lowest name."""
+    """Return the uid of the resource that was created first; within one second, the one with the lowest name."""
     first = min(manifests, key=lambda one: (one["metadata"].get("creationTimestamp") or "", one["metadata"]["name"]))
     return str(first["metadata"]["uid"])

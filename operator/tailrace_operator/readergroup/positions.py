@@ -1,4 +1,4 @@
-"""What the state of a group tells, whatever its flavour (reader-group-state §8, §10). Pure."""
+"""Positions and readers of a group, for all flavours of its state (reader-group-state §8, §10). Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 class GroupPositions:
     """Readers and positions of a group.
 
-    ``offsets``: by segment name, of those that are read or wait for a reader; −1 is the end of a sealed one. ``ends``:
-    where reading is to end, by segment name; segments that are not there have no end. ``group_id`` None: the flavour
-    has none.
+    ``offsets``: by segment name, of assigned and unassigned segments; −1 is the end of a sealed one. ``ends``: the end
+    cut by segment name; other segments have no end. ``group_id`` None: the flavour has no ids.
     """
 
     streams: tuple[str, ...]
@@ -30,7 +29,7 @@ class GroupPositions:
 
 
 def positions_of(state: GroupState) -> GroupPositions:
-    """Of the Java client's state: as far as the readers told, which is a few seconds old."""
+    """Return the positions in the Java client's state, which readers update every few seconds."""
     offsets = state.coarse_positions()
     for segment, offset in state.last_read.items():
         if offsets.get(segment, 0) >= 0:

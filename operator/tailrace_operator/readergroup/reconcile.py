@@ -1,7 +1,7 @@
-"""A ReaderGroup resource and its group: made by our client, kept in step, measured, deleted (design §11, ADR 0014).
+"""Reconcile a ReaderGroup: create, update, measure and delete its group (design §11, ADR 0014).
 
-The group's id is the uid of the resource that made it. A group that was there before, made by an application or for a
-resource that is gone, belongs to the eldest of the resources that name it.
+The id of a group is the uid of the resource that created it. A group that an application or a deleted resource created
+belongs to the oldest of the resources that name it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ReaderGroupReconciler:
         self._lag = LagTracker(controllers)
 
     def invalidate(self, cluster: ClusterName) -> None:
-        """The cluster's resource changed: what was measured before is not told any more."""
+        """Discard the samples of a changed cluster."""
         self._lag.invalidate(cluster)
 
     @property
@@ -85,7 +85,7 @@ class ReaderGroupReconciler:
         cluster = ClusterName(namespace, spec.cluster)
         match await self._controllers.state(cluster):
             case ClusterState.MISSING:
-                message = f"spec.cluster: there is no StreamCluster {spec.cluster} in namespace {namespace}."
+                message = f"spec.cluster: StreamCluster {spec.cluster} does not exist in namespace {namespace}."
                 return conditions.refused("ClusterNotFound", message, retry_after_s=limits.OPERATOR_WAIT_S)
             case ClusterState.DELETING:
                 message = f"spec.cluster: StreamCluster {spec.cluster} is being deleted."
@@ -105,29 +105,29 @@ class ReaderGroupReconciler:
     async def _keep(self, cluster: ClusterName, spec: ReaderGroupSpec, manifest: Manifest) -> Outcome:
         async with self._controllers.use(cluster) as client:
             try:
-                ready, group_id, notices = await self._bring_into_step(client, spec, manifest)
+                ready, group_id, notices = await self._apply_steps(client, spec, manifest)
             except _MissingError as error:
                 return conditions.refused(error.reason, str(error), retry_after_s=limits.OPERATOR_WAIT_S)
             except BadRequestError as error:
-                return conditions.refused("Refused", f"The controller refuses what is asked for: {error}.")
+                return conditions.refused("Refused", f"The controller refuses the specification: {error}.")
         uid = await belongs_to(self._objects, spec, manifest, group_id)
         outcome = await self._measured(cluster, spec, manifest, ready, uid)
         return dataclasses.replace(outcome, notices=(*notices, *outcome.notices))
 
-    async def _bring_into_step(
+    async def _apply_steps(
         self, client: Client, spec: ReaderGroupSpec, manifest: Manifest
     ) -> tuple[Condition, uuid.UUID, Sequence[Notice]]:
-        """Whether the group is as asked for, its id, and what was done to make it so."""
+        """Make the group match the specification. Return condition Ready, the group's id, and the changes made."""
         group = f"{spec.scope}/{spec.group_name}"
         try:
             stored = await client.context.controller.reader_group_config(spec.scope, spec.group_name)
         except NoSuchReaderGroupError:
             made = await _create(client, spec, uuid.UUID(manifest["metadata"]["uid"]))
             notice = Notice("ReaderGroupCreated", f"Reader group {group} was created.")
-            return conditions.in_step(group), made.group_id, [notice]
+            return conditions.matching(group), made.group_id, [notice]
         differing = differences(spec, stored)
         if not differing:
-            return conditions.in_step(group), stored.group_id, ()
+            return conditions.matching(group), stored.group_id, ()
         fields = ", ".join(f"spec.{name}" for name in differing)
         owner = await belongs_to(self._objects, spec, manifest, stored.group_id)
         if is_edited(manifest) and owner == manifest["metadata"]["uid"]:
@@ -135,11 +135,11 @@ class ReaderGroupReconciler:
             await _reset(client, spec)
             notice = Notice(
                 "ReaderGroupReset",
-                f"Reader group {group} was reset because {fields} changed; it goes on where its readers were.",
+                f"Reader group {group} was reset because {fields} changed; it continues at its last positions.",
             )
-            return conditions.in_step(group), stored.group_id, [notice]
+            return conditions.matching(group), stored.group_id, [notice]
         message = (
-            f"Reader group {group} exists with another configuration: {fields} differ. Make the resource like the "
+            f"Reader group {group} exists with another configuration: {fields} differ. Adapt the resource to the "
             "group, or edit the resource again to reset the group, or delete the group."
         )
         return conditions.not_ready("ConfigurationMismatch", message), stored.group_id, ()
@@ -155,7 +155,7 @@ class ReaderGroupReconciler:
         except NoSuchReaderGroupError:
             message = f"Reader group {group} has no state yet."
             if spec.flavour == "Rust":
-                message = f"There is no reader group {group} yet: a Rust, Python or Node client makes it."
+                message = f"Reader group {group} does not exist yet: a Rust, Python or Node client creates it."
             return conditions.unmeasured("GroupNotFound", message, uid=None)
         except (DataError, IllegalStateError) as error:
             message = f"The state of reader group {group} cannot be read: {error}."
@@ -185,7 +185,7 @@ class ReaderGroupReconciler:
 
 
 class _MissingError(Exception):
-    """Something that the group needs is not there; ``reason`` is that of the condition."""
+    """A stream that the group reads does not exist; ``reason``: of the condition."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -203,7 +203,7 @@ async def _require_streams(client: Client, spec: ReaderGroupSpec) -> None:
 
 
 async def _create(client: Client, spec: ReaderGroupSpec, group_id: uuid.UUID) -> ReaderGroupConfig:
-    """Create the group with its first state; what an attempt before left half done is finished."""
+    """Create the group with its initial state, or complete an earlier attempt."""
     await _require_streams(client, spec)
     start: dict[str, StreamCut | None] = {}
     if spec.start == "Tail":
@@ -212,21 +212,21 @@ async def _create(client: Client, spec: ReaderGroupSpec, group_id: uuid.UUID) ->
     config = dataclasses.replace(wanted_config(spec, start), group_id=group_id)
     try:
         await client.reader_groups(spec.scope).create(spec.group_name, config)
-    except AlreadyExistsError:  # by somebody else just now; the next look says how it differs
+    except AlreadyExistsError:  # by another client just now; the next reconcile reports differences
         return await client.context.controller.reader_group_config(spec.scope, spec.group_name)
     return config
 
 
 async def _initialize(client: Client, spec: ReaderGroupSpec) -> None:
-    """Write the first state of a group that the controller has and that nobody has written a state for."""
+    """Write the initial state of a group that the controller knows and that has no state."""
     stored = await client.context.controller.reader_group_config(spec.scope, spec.group_name)
     await client.reader_groups(spec.scope).create(spec.group_name, stored)
 
 
 async def _reset(client: Client, spec: ReaderGroupSpec) -> None:
-    """Give the group its new configuration; streams that it read go on at the last positions that all readers agree on.
+    """Reset the group to its new configuration. Its streams continue at the positions that all readers have reported.
 
-    New streams begin where the spec says. Readers have to be made anew, as after every reset.
+    New streams begin at `spec.start`. As after every reset, applications create their readers again.
     """
     handle = await client.reader_groups(spec.scope).open(spec.group_name)
     state = await handle.state()

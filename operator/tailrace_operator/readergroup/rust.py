@@ -1,4 +1,4 @@
-"""The state of a group of the Rust, Python and Node clients, read and never written (reader-group-state §10)."""
+"""Read the state of a group of the Rust, Python and Node clients; never write it (reader-group-state §10)."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _OUTER_LENGTH_DIGITS: Final = 2
 
 
 def state_table(scope: str, group: str) -> str:
-    """The table segment that holds a group's state."""
+    """Return the table segment that holds a group's state."""
     return names.qualified_segment_name(scope, f"{group}{names.TABLE_SUFFIX}", 0)
 
 
 async def read_positions(client: Client, scope: str, group: str) -> GroupPositions:
-    """The group as it is now.
+    """Return the current positions of a group.
 
     Raises:
-        NoSuchReaderGroupError: no application made it. CorruptionError: it is in no form that is known.
+        NoSuchReaderGroupError: no application created it. CorruptionError: its state has an unknown format.
     """
     table = state_table(scope, group)
     entries: dict[bytes, bytes] = {}
@@ -47,10 +47,10 @@ async def read_positions(client: Client, scope: str, group: str) -> GroupPositio
 
 
 def decode_positions(place: str, entries: Iterable[tuple[bytes, bytes]]) -> GroupPositions:
-    """What the newest entry of each key says; tombstones stay in the table for ever and count as nothing.
+    """Decode the newest entry of each key; tombstones stay in the table for ever and are skipped.
 
     Raises:
-        CorruptionError: an entry is in no form that is known; names `place`.
+        CorruptionError: an entry has an unknown format; the message names `place`.
     """
     try:
         found = {key: value for key, value in map(_entry, entries) if value is not None}
@@ -68,7 +68,7 @@ def decode_positions(place: str, entries: Iterable[tuple[bytes, bytes]]) -> Grou
 
 
 def _entry(entry: tuple[bytes, bytes]) -> tuple[tuple[str, str], Any]:
-    """Outer and inner key, and the value; None for tombstones and for keys that carry versions only."""
+    """Return outer key, inner key and value; None for tombstones and for keys that hold only versions."""
     text, value = _loaded(entry[0]), _loaded(entry[1])
     length = int(text[:_OUTER_LENGTH_DIGITS])
     outer, inner = text[_OUTER_LENGTH_DIGITS:][:length], text[_OUTER_LENGTH_DIGITS + length :].removeprefix("/")
@@ -82,7 +82,7 @@ def _loaded(data: bytes) -> Any:
 
 
 def _assigned(value: Mapping[Any, Any]) -> dict[str, int]:
-    """Offsets by segment name; keys of the map are maps themselves."""
+    """Return offsets by segment name; the keys of the map are maps themselves."""
     return {_segment_name(key): int(offset["read"]) for key, offset in value.items()}
 
 

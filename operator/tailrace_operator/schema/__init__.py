@@ -1,1 +1,1 @@
-"""The one source of the resources' definitions (design §11). ``scripts/make_crds.py`` writes them out."""
+"""The source of the resources' definitions (design §11). ``scripts/make_crds.py`` writes them to files."""

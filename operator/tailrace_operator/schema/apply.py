@@ -1,4 +1,4 @@
-"""A value held against its schema, as the API server does: types, bounds, patterns, defaults, pruning (pure).
+"""Validate a value against its schema as the API server does: types, bounds, patterns, defaults, pruning. Pure.
 
 Rules in CEL are not evaluated here; `tailrace_operator.schema.specs` has each of them in Python.
 """
@@ -15,10 +15,10 @@ _SHOWN_MAX_LENGTH = 60
 
 
 def applied(schema: dict[str, Any], value: Any, path: str) -> Any:
-    """The value with defaults and without unknown fields.
+    """Return the value with defaults and without unknown fields.
 
     Raises:
-        InvalidSpecError: it does not keep to the schema; names the field.
+        InvalidSpecError: the value does not match the schema; the message names the field.
     """
     if schema.get("x-kubernetes-int-or-string"):
         return _number_or_string(schema, value, path)
@@ -32,12 +32,12 @@ def applied(schema: dict[str, Any], value: Any, path: str) -> Any:
         case "integer":
             return _integer(schema, value, path)
         case other:
-            raise AssertionError(f"{path}: no schema of ours has type {other}")
+            raise AssertionError(f"{path}: unexpected type {other} in a schema")
 
 
 def _object(schema: dict[str, Any], value: Any, path: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise InvalidSpecError(path, f"{_shown(value)} is no object")
+        raise InvalidSpecError(path, f"{_shown(value)} is not an object")
     found = {}
     for name, field in schema["properties"].items():
         given = value.get(name)
@@ -52,32 +52,32 @@ def _object(schema: dict[str, Any], value: Any, path: str) -> dict[str, Any]:
 
 def _array(schema: dict[str, Any], value: Any, path: str) -> list[Any]:
     if not isinstance(value, list):
-        raise InvalidSpecError(path, f"{_shown(value)} is no list")
+        raise InvalidSpecError(path, f"{_shown(value)} is not a list")
     if len(value) > schema["maxItems"]:
         raise InvalidSpecError(path, f"{len(value)} items, at most {schema['maxItems']} are allowed")
     if len(value) < schema.get("minItems", 0):
-        raise InvalidSpecError(path, f"{len(value)} items, at least {schema['minItems']} are needed")
+        raise InvalidSpecError(path, f"{len(value)} items, at least {schema['minItems']} are required")
     found = [applied(schema["items"], item, f"{path}[{index}]") for index, item in enumerate(value)]
     keys = schema.get("x-kubernetes-list-map-keys")
     seen = set()
     for index, item in enumerate(found):
         identity = tuple(item.get(key) for key in keys) if keys else item
         if identity in seen:
-            raise InvalidSpecError(f"{path}[{index}]", f"{_shown(item)} is there twice")
+            raise InvalidSpecError(f"{path}[{index}]", f"{_shown(item)} is a duplicate")
         seen.add(identity)
     return found
 
 
 def _string(schema: dict[str, Any], value: Any, path: str) -> str:
     if not isinstance(value, str):
-        raise InvalidSpecError(path, f"{_shown(value)} is no text")
+        raise InvalidSpecError(path, f"{_shown(value)} is not a string")
     if "enum" in schema and value not in schema["enum"]:
-        raise InvalidSpecError(path, f"{_shown(value)} is none of {', '.join(schema['enum'])}")
+        raise InvalidSpecError(path, f"{_shown(value)} is not one of {', '.join(schema['enum'])}")
     if len(value) > schema["maxLength"]:
         raise InvalidSpecError(path, f"{len(value)} characters, at most {schema['maxLength']} are allowed")
     if len(value) < schema.get("minLength", 0):
-        raise InvalidSpecError(path, f"{len(value)} characters, at least {schema['minLength']} are needed")
-    # In Go's expressions $ is the end of the text, in Python's also a line break before it.
+        raise InvalidSpecError(path, f"{len(value)} characters, at least {schema['minLength']} are required")
+    # In Go, $ matches only the end of the text; in Python, also before a final line break.
     if "pattern" in schema and not re.search(schema["pattern"].removesuffix("$") + r"\Z", value):
         raise InvalidSpecError(path, f"{_shown(value)} does not match {schema['pattern']}")
     return value
@@ -88,12 +88,12 @@ def _number_or_string(schema: dict[str, Any], value: Any, path: str) -> int | st
         return _string(schema, value, path)
     if isinstance(value, int) and not isinstance(value, bool):
         return _integer(schema, value, path)
-    raise InvalidSpecError(path, f"{_shown(value)} is neither a whole number nor a text")
+    raise InvalidSpecError(path, f"{_shown(value)} is neither an integer nor a string")
 
 
 def _integer(schema: dict[str, Any], value: Any, path: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidSpecError(path, f"{_shown(value)} is no whole number")
+        raise InvalidSpecError(path, f"{_shown(value)} is not an integer")
     if value < schema.get("minimum", value):
         raise InvalidSpecError(path, f"{value} is below {schema['minimum']}")
     if value > schema.get("maximum", value):

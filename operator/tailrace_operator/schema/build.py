@@ -1,7 +1,7 @@
-"""Small words that schemas are written in; each returns a plain OpenAPI v3 schema as Kubernetes takes it.
+"""Build OpenAPI v3 schemas as Kubernetes accepts them; each function returns a plain dictionary.
 
-Everything has a bound: strings a length, lists a number of items. The API server estimates from them what a rule may
-cost, and refuses rules over fields without them.
+Strings have a maximum length and lists a maximum number of items. The API server estimates the cost of a rule from
+these, and refuses rules over fields without them.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ Schema: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule in CEL and what users are told when it does not hold. ``field``: the path blamed, if not its place."""
+    """A rule in CEL and its error message. ``field``: the path in the error, if it is not that of the rule."""
 
     expression: str
     message: str
     field: str = ""
 
     def schema(self) -> dict[str, str]:
-        """As it stands in ``x-kubernetes-validations``."""
+        """Return the entry of ``x-kubernetes-validations``."""
         found = {"rule": self.expression, "message": self.message}
         return {**found, "fieldPath": self.field} if self.field else found
 
 
 def immutable(field: str) -> Rule:
-    """The value stays what it was when the resource was made."""
+    """Return the rule that a field cannot be changed."""
     return Rule("self == oldSelf", f"{field} is immutable")
 
 
@@ -43,7 +43,7 @@ def string(
     default: str | None = None,
     rules: Sequence[Rule] = (),
 ) -> Schema:
-    """A text."""
+    """Return the schema of a string."""
     schema: Schema = {"type": "string", "description": description, "maxLength": max_length}
     if min_length:
         schema["minLength"] = min_length
@@ -53,14 +53,14 @@ def string(
 
 
 def timestamp(description: str) -> Schema:
-    """A time in RFC 3339."""
+    """Return the schema of a time in RFC 3339."""
     return {"type": "string", "format": "date-time", "description": description, "maxLength": 64}
 
 
 def choice(
     description: str, values: Sequence[str], *, default: str | None = None, rules: Sequence[Rule] = ()
 ) -> Schema:
-    """One of some words."""
+    """Return the schema of an enumeration."""
     schema: Schema = {
         "type": "string",
         "description": description,
@@ -78,7 +78,7 @@ def integer(
     default: int | None = None,
     rules: Sequence[Rule] = (),
 ) -> Schema:
-    """A whole number."""
+    """Return the schema of an integer."""
     wide = maximum is None or maximum > grammar.INT32_MAX
     schema: Schema = {"type": "integer", "format": "int64" if wide else "int32", "description": description}
     if minimum is not None:
@@ -91,7 +91,7 @@ def integer(
 def quantity(
     description: str, *, pattern: str, maximum: int, default: str | None = None, rules: Sequence[Rule] = ()
 ) -> Schema:
-    """A text as ``1536Mi`` or a whole number, as Kubernetes takes quantities; bounds of each beside the other's."""
+    """Return the schema of a Kubernetes quantity: a string such as ``1536Mi`` or an integer, with bounds for both."""
     schema: Schema = {
         "x-kubernetes-int-or-string": True,
         "anyOf": [{"type": "integer"}, {"type": "string"}],
@@ -112,9 +112,9 @@ def struct(
     defaulted: bool = False,
     rules: Sequence[Rule] = (),
 ) -> Schema:
-    """Named fields. ``defaulted``: when it is not given it is there with the defaults of its fields.
+    """Return the schema of an object. ``defaulted``: a missing object is created with the defaults of its fields.
 
-    Those are written out, because the API server tries rules on a default before it fills it in.
+    The defaults are written out, because the API server checks the rules of a default before it fills in nested ones.
     """
     schema: Schema = {"type": "object", "description": description, "properties": dict(properties)}
     if required:
@@ -124,7 +124,7 @@ def struct(
 
 
 def string_set(description: str, item: Schema, *, max_items: int, min_items: int = 0) -> Schema:
-    """Texts, each once."""
+    """Return the schema of a set of strings."""
     schema = {
         "type": "array",
         "description": description,
@@ -136,7 +136,7 @@ def string_set(description: str, item: Schema, *, max_items: int, min_items: int
 
 
 def keyed_list(description: str, key: str, item: Schema, *, max_items: int) -> Schema:
-    """Structs, told apart by one of their fields."""
+    """Return the schema of a list of objects with a key field."""
     return {
         "type": "array",
         "description": description,
@@ -148,23 +148,26 @@ def keyed_list(description: str, key: str, item: Schema, *, max_items: int) -> S
 
 
 def conditions() -> Schema:
-    """``status.conditions``, as Kubernetes' conventions have them."""
+    """Return the schema of ``status.conditions``, by the Kubernetes API conventions."""
     condition = struct(
-        "One aspect of the resource's state.",
+        "One aspect of the state of the resource.",
         {
-            "type": string("The aspect.", max_length=64, min_length=1, pattern=grammar.REASON),
-            "status": choice("Whether it holds.", ("True", "False", "Unknown")),
+            "type": string("Type of the condition.", max_length=64, min_length=1, pattern=grammar.REASON),
+            "status": choice("Status of the condition.", ("True", "False", "Unknown")),
             "reason": string(
-                "Why, in one word.", max_length=grammar.REASON_MAX_LENGTH, min_length=1, pattern=grammar.REASON
+                "Reason for the status, in CamelCase.",
+                max_length=grammar.REASON_MAX_LENGTH,
+                min_length=1,
+                pattern=grammar.REASON,
             ),
-            "message": string("Why, in a sentence.", max_length=grammar.MESSAGE_MAX_LENGTH),
-            "lastTransitionTime": timestamp("When status changed last."),
-            "observedGeneration": integer("The metadata.generation that this was found for."),
+            "message": string("Explanation of the status, in one sentence.", max_length=grammar.MESSAGE_MAX_LENGTH),
+            "lastTransitionTime": timestamp("When the status last changed."),
+            "observedGeneration": integer("The metadata.generation that the condition was observed for."),
         },
         required=("type", "status", "reason", "message", "lastTransitionTime"),
     )
     return keyed_list(
-        "What is known of the resource, by type; Ready sums it up.",
+        "State of the resource, by type of condition; Ready is the summary.",
         "type",
         condition,
         max_items=grammar.CONDITIONS_MAX,
@@ -172,8 +175,8 @@ def conditions() -> Schema:
 
 
 def observed_generation() -> Schema:
-    """``status.observedGeneration``."""
-    return integer("The metadata.generation that was reconciled last.")
+    """Return the schema of ``status.observedGeneration``."""
+    return integer("The metadata.generation that was last reconciled.")
 
 
 def _completed(schema: Schema, default: object, rules: Sequence[Rule]) -> Schema:

@@ -1,4 +1,4 @@
-"""The CustomResourceDefinitions, whole: names, versions, columns, subresources."""
+"""The CustomResourceDefinitions: names, versions, columns, subresources."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of ``kubectl get``; a wide one is there with ``-o wide`` only."""
+    """A column of ``kubectl get``; a wide one is shown with ``-o wide`` only."""
 
     name: str
     json_path: str
@@ -25,7 +25,7 @@ class Column:
     wide: bool = False
 
     def schema(self) -> dict[str, Any]:
-        """As it stands in ``additionalPrinterColumns``."""
+        """Return the entry of ``additionalPrinterColumns``."""
         found = {"name": self.name, "type": self.kind, "jsonPath": self.json_path, "description": self.description}
         return {**found, "priority": 1} if self.wide else found
 
@@ -35,15 +35,15 @@ def _condition(kind: str, part: str = "status") -> str:
 
 
 _READY: Final = (
-    Column("Ready", _condition("Ready"), "Whether all is as it should be."),
-    Column("Reason", _condition("Ready", "reason"), "Why, in one word."),
+    Column("Ready", _condition("Ready"), "Whether the resource is ready."),
+    Column("Reason", _condition("Ready", "reason"), "Reason of condition Ready."),
 )
-_AGE: Final = Column("Age", ".metadata.creationTimestamp", "Since the resource was made.", "date")
+_AGE: Final = Column("Age", ".metadata.creationTimestamp", "Time since the resource was created.", "date")
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One kind of resource. ``scale``: paths of the wanted and of the present number for ``kubectl scale``."""
+    """One kind of resource. ``scale``: paths of the desired and the actual number for ``kubectl scale``."""
 
     kind: str
     plural: str
@@ -57,11 +57,11 @@ class Definition:
 
     @property
     def name(self) -> str:
-        """Of the CustomResourceDefinition."""
+        """Return the name of the CustomResourceDefinition."""
         return f"{self.plural}.{grammar.GROUP}"
 
     def schema(self) -> Schema:
-        """``openAPIV3Schema``."""
+        """Return the ``openAPIV3Schema``."""
         kinds = {
             "apiVersion": {"type": "string", "description": "Version of the resource's schema."},
             "kind": {"type": "string", "description": "Kind of the resource."},
@@ -75,7 +75,7 @@ class Definition:
         )
 
     def manifest(self) -> dict[str, Any]:
-        """The CustomResourceDefinition."""
+        """Return the CustomResourceDefinition."""
         return {
             "apiVersion": "apiextensions.k8s.io/v1",
             "kind": "CustomResourceDefinition",
@@ -118,8 +118,8 @@ STREAM_CLUSTER: Final = Definition(
         Column("Stores", ".status.readyStores", "Segment store pods that are ready.", "integer"),
         Column("Controllers", ".status.readyControllers", "Controller pods that are ready.", "integer"),
         Column("Containers", ".spec.containers", "Segment containers.", "integer", wide=True),
-        Column("Controller", ".status.controllerUri", "What clients connect to.", wide=True),
-        Column("Cluster Id", ".status.clusterId", "What the bucket is marked with.", wide=True),
+        Column("Controller", ".status.controllerUri", "URI that clients connect to.", wide=True),
+        Column("Cluster Id", ".status.clusterId", "Id of the cluster in the bucket.", wide=True),
         _AGE,
     ),
 )
@@ -127,7 +127,7 @@ STREAM: Final = Definition(
     "Stream",
     "streams",
     "strm",
-    "A stream, its scope, and how it scales and forgets.",
+    "A stream, its scope, its scaling and its retention.",
     stream.spec,
     stream.status,
     stream.root_rules,
@@ -135,13 +135,13 @@ STREAM: Final = Definition(
         *_READY,
         Column("Scope", ".spec.scope", "Scope of the stream."),
         Column("Segments", ".status.segments", "Active segments.", "integer"),
-        Column("Bytes", ".status.bytes", "Bytes that are kept.", "integer"),
-        Column("Stream Name", ".spec.streamName", "Name of the stream; empty: the resource's own.", wide=True),
+        Column("Bytes", ".status.bytes", "Bytes stored.", "integer"),
+        Column("Stream Name", ".spec.streamName", "Name of the stream; empty: that of the resource.", wide=True),
         Column("Cluster", ".spec.cluster", "StreamCluster.", wide=True),
         Column("Scaling", ".spec.scaling.type", "How the stream scales.", wide=True),
-        Column("Retention", ".spec.retention.type", "What counts for retention.", wide=True),
-        Column("Epoch", ".status.epoch", "How often the stream was scaled.", "integer", wide=True),
-        Column("Deletion", ".spec.deletionPolicy", "What becomes of the data with the resource.", wide=True),
+        Column("Retention", ".spec.retention.type", "Type of retention: by size or by time.", wide=True),
+        Column("Epoch", ".status.epoch", "Number of times that the stream was scaled.", "integer", wide=True),
+        Column("Deletion", ".spec.deletionPolicy", "What happens to the data when the resource is deleted.", wide=True),
         _AGE,
     ),
     {"specReplicasPath": ".spec.scaling.minSegments", "statusReplicasPath": ".status.segments"},
@@ -150,20 +150,20 @@ READER_GROUP: Final = Definition(
     "ReaderGroup",
     "readergroups",
     "rg",
-    "Readers that share streams, where they begin, and how far behind they are.",
+    "A reader group: its streams, where it begins to read, and its lag.",
     readergroup.spec,
     readergroup.status,
     readergroup.root_rules,
     (
         *_READY,
         Column("Scope", ".spec.scope", "Scope of the group."),
-        Column("Readers", ".status.onlineReaders", "Readers that are there.", "integer"),
+        Column("Readers", ".status.onlineReaders", "Online readers.", "integer"),
         Column("Lag Bytes", ".status.lagBytes", "Unread bytes.", "integer"),
         Column("Lag Seconds", ".status.lagSeconds", "Age of the oldest unread data.", "integer"),
-        Column("Group Name", ".spec.groupName", "Name of the group; empty: the resource's own.", wide=True),
-        Column("Lagging", _condition("Lagging"), "Whether the group is behind its threshold.", wide=True),
+        Column("Group Name", ".spec.groupName", "Name of the group; empty: that of the resource.", wide=True),
+        Column("Lagging", _condition("Lagging"), "Whether the lag exceeds spec.lagThreshold.", wide=True),
         Column("Cluster", ".spec.cluster", "StreamCluster.", wide=True),
-        Column("Flavour", ".spec.flavour", "Whose state the group keeps.", wide=True),
+        Column("Flavour", ".spec.flavour", "Client family whose state format the group uses.", wide=True),
         _AGE,
     ),
 )

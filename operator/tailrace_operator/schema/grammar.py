@@ -1,4 +1,4 @@
-"""Patterns, bounds and defaults of the resources' fields: what schemas, rules and parsed specs have in common."""
+"""Patterns, bounds and defaults of the resources' fields, shared by schemas, rules and parsed specs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ API_VERSION: Final = f"{GROUP}/{VERSION}"
 CATEGORY: Final = "tailrace"
 
 # -- names ----------------------------------------------------------------------------------------------------------
-CLUSTER_NAME: Final = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"  # names of Services and of Leases are made of it
-CLUSTER_NAME_MAX_LENGTH: Final = 40  # leaves room for -store-N-W and for what Kubernetes appends to that
+CLUSTER_NAME: Final = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"  # a part of the names of Services and Leases
+CLUSTER_NAME_MAX_LENGTH: Final = 40  # leaves room for -store-N-W and for suffixes of Kubernetes
 USER_NAME: Final = f"^{USER_NAME_PATTERN}$"
-STREAM_REFERENCE: Final = f"^({USER_NAME_PATTERN}/)?{USER_NAME_PATTERN}$"  # a stream, of another scope when it has one
+STREAM_REFERENCE: Final = f"^({USER_NAME_PATTERN}/)?{USER_NAME_PATTERN}$"  # a stream, with a scope if it is another one
 STREAM_REFERENCE_MAX_LENGTH: Final = limits.SCOPE_NAME_MAX_LENGTH + 1 + limits.STREAM_NAME_MAX_LENGTH
 OBJECT_NAME: Final = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 OBJECT_NAME_MAX_LENGTH: Final = 253
@@ -24,16 +24,16 @@ UUID: Final = r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 UUID_LENGTH: Final = 36
 
 # -- quantities and durations ---------------------------------------------------------------------------------------
-SIZE: Final = r"^[0-9]{1,12}(\.[0-9]{1,3})?(k|M|G|T|Ki|Mi|Gi|Ti)?$"  # a part of Kubernetes' quantities
+SIZE: Final = r"^[0-9]{1,12}(\.[0-9]{1,3})?(k|M|G|T|Ki|Mi|Gi|Ti)?$"  # a subset of Kubernetes' quantities
 DURATION: Final = r"^[0-9]{1,9}(s|m|h|d)$"
 SIZE_OR_DURATION: Final = r"^[0-9]{1,12}(\.[0-9]{1,3})?(k|M|G|T|Ki|Mi|Gi|Ti|s|m|h|d)?$"
 CPU: Final = r"^([0-9]{1,4}(\.[0-9]{1,3})?|[0-9]{1,7}m)$"
-SIZE_NUMBER_MAX: Final = 10**12 - 1  # as many digits as a text may have
+SIZE_NUMBER_MAX: Final = 10**12 - 1  # as many digits as a string may have
 CPU_NUMBER_MAX: Final = 9999
 QUANTITY_MAX_LENGTH: Final = 20
 SIZE_MAX: Final = "1Ei"
 SIZE_MAX_BYTES: Final = 2**60
-MEMORY_MIN: Final = "64Mi"  # below it a unit was forgotten; whether the memory is enough the operator computes
+MEMORY_MIN: Final = "64Mi"  # less means a forgotten unit; the operator computes whether the memory suffices
 MEMORY_MIN_BYTES: Final = 64 * limits.MIB
 
 # -- StreamCluster --------------------------------------------------------------------------------------------------
@@ -42,7 +42,7 @@ STORE_REPLICAS_DEFAULT: Final = 2
 STORE_REPLICAS_MAX: Final = 256
 STORE_WORKERS_DEFAULT: Final = 2
 STORE_MEMORY_DEFAULT: Final = "1536Mi"
-WORKERS_ALL_MAX: Final = limits.CONTAINERS_MAX  # more have nothing to do
+WORKERS_ALL_MAX: Final = limits.CONTAINERS_MAX  # more workers would have no container
 CONTROLLER_REPLICAS_DEFAULT: Final = 2
 CONTROLLER_REPLICAS_MAX: Final = 16
 CONTROLLER_MEMORY_DEFAULT: Final = "512Mi"
@@ -70,7 +70,7 @@ SCALE_FACTOR_DEFAULT: Final = 2
 STARTS: Final = ("Head", "Tail")
 FLAVOURS: Final = ("Java", "Rust")
 GROUP_RETENTIONS: Final = ("None", "AutomaticAtLastCheckpoint", "ManualStreamCut")
-CHECKPOINT_INTERVAL_DEFAULT_MS: Final = 30_000  # what the Java client takes when it is not told
+CHECKPOINT_INTERVAL_DEFAULT_MS: Final = 30_000  # the default of the Java client
 CHECKPOINT_INTERVAL_OFF: Final = -1
 CHECKPOINT_INTERVAL_MIN_MS: Final = 1000
 CHECKPOINTS_OUTSTANDING_DEFAULT: Final = 3
@@ -83,8 +83,8 @@ LAG_SECONDS_MAX: Final = INT32_MAX
 # -- status ---------------------------------------------------------------------------------------------------------
 CONDITIONS_MAX: Final = 16
 REASON: Final = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
-REASON_MAX_LENGTH: Final = 1024  # these two as in Kubernetes' own conditions
+REASON_MAX_LENGTH: Final = 1024  # this and the next as in Kubernetes' own conditions
 MESSAGE_MAX_LENGTH: Final = 32_768
 ADDRESS_MAX_LENGTH: Final = 512
-WORKERS_LISTED_MAX: Final = 2 * WORKERS_ALL_MAX  # those that leave stand beside those that came
+WORKERS_LISTED_MAX: Final = 2 * WORKERS_ALL_MAX  # workers that drain are listed beside new ones
 CUT_MAX_LENGTH: Final = 16_384

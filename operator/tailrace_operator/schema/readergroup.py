@@ -1,4 +1,4 @@
-"""ReaderGroup: readers that share streams, where they begin, and what counts as lagging (design §11)."""
+"""Schema of a ReaderGroup: its streams, where it begins to read, its lag threshold (design §11)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tailrace_operator.schema.build import (
 
 CHECKPOINT_INTERVAL: Final = Rule(
     f"self == {grammar.CHECKPOINT_INTERVAL_OFF} || self >= {grammar.CHECKPOINT_INTERVAL_MIN_MS}",
-    f"checkpointIntervalMs is at least {grammar.CHECKPOINT_INTERVAL_MIN_MS}, or {grammar.CHECKPOINT_INTERVAL_OFF} for "
-    "no checkpoints by themselves",
+    f"checkpointIntervalMs must be at least {grammar.CHECKPOINT_INTERVAL_MIN_MS}, or "
+    f"{grammar.CHECKPOINT_INTERVAL_OFF} for no automatic checkpoints",
 )
 RUST_PUBLISHES_NOTHING: Final = Rule(
     "self.flavour != 'Rust' || self.retentionType == 'None'",
@@ -34,10 +34,10 @@ LAG_NEEDS_ONE: Final = Rule("has(self.bytes) || has(self.seconds)", "lagThreshol
 
 def _lag_threshold() -> Schema:
     return struct(
-        "The group counts as lagging when it is further behind than one of these.",
+        "The group is lagging when its lag exceeds one of these.",
         {
             "bytes": string(
-                "Unread bytes, as 1Gi.",
+                "Unread bytes, for example 1Gi.",
                 max_length=grammar.QUANTITY_MAX_LENGTH,
                 pattern=grammar.SIZE,
                 rules=[rules.SIZE_BOUNDED],
@@ -49,9 +49,9 @@ def _lag_threshold() -> Schema:
 
 
 def spec() -> Schema:
-    """``spec`` of a ReaderGroup."""
+    """Return the schema of ``spec``."""
     return struct(
-        "What the reader group is to be.",
+        "Desired state of the reader group.",
         {
             "cluster": string(
                 "StreamCluster of the same namespace.",
@@ -68,13 +68,13 @@ def spec() -> Schema:
                 rules=[immutable("scope")],
             ),
             "groupName": string(
-                "The group's name; the resource's own when it is not given. Immutable.",
+                "Name of the group; default: the name of the resource. Immutable.",
                 min_length=1,
                 max_length=limits.STREAM_NAME_MAX_LENGTH,
                 pattern=grammar.USER_NAME,
             ),
             "streams": string_set(
-                "Streams that the group reads: of its own scope, or with theirs as SCOPE/STREAM.",
+                "Streams that the group reads: STREAM in the group's scope, or SCOPE/STREAM.",
                 string(
                     "A stream.",
                     min_length=1,
@@ -85,47 +85,46 @@ def spec() -> Schema:
                 max_items=limits.STREAMS_PER_READER_GROUP_MAX,
             ),
             "start": choice(
-                "Where reading begins when the group is made: at the streams' beginnings or ends.",
+                "Where a new group begins to read: at the head or at the tail of its streams.",
                 grammar.STARTS,
                 default="Head",
                 rules=[immutable("start")],
             ),
             "flavour": choice(
-                "Whose state the group keeps. Java: that of the Java client and of our own; the operator makes the "
-                "group. Rust: that of the Rust, Python and Node clients; the operator only watches it.",
+                "Format of the group's state. Java: of the Java client and of Tailrace's own client; the operator "
+                "creates the group. Rust: of the Rust, Python and Node clients; the operator only observes the group.",
                 grammar.FLAVOURS,
                 default="Java",
                 rules=[immutable("flavour")],
             ),
             "retentionType": choice(
-                "Whether the streams keep what the group has not read: the cut that counts is the last checkpoint, or "
-                "what the application tells.",
+                "Whether the streams keep data that the group has not read. The cut is the last checkpoint "
+                "(AutomaticAtLastCheckpoint), or set by the application (ManualStreamCut).",
                 grammar.GROUP_RETENTIONS,
                 default="None",
             ),
             "checkpointIntervalMs": integer(
-                f"Between checkpoints that readers make by themselves, in milliseconds; "
-                f"{grammar.CHECKPOINT_INTERVAL_OFF}: none.",
+                f"Milliseconds between automatic checkpoints; {grammar.CHECKPOINT_INTERVAL_OFF}: no such checkpoints.",
                 minimum=grammar.CHECKPOINT_INTERVAL_OFF,
                 maximum=grammar.INTERVAL_MAX_MS,
                 default=grammar.CHECKPOINT_INTERVAL_DEFAULT_MS,
                 rules=[CHECKPOINT_INTERVAL],
             ),
             "maxOutstandingCheckpoints": integer(
-                "Checkpoints that may be under way.",
+                "Maximum number of checkpoints in progress.",
                 minimum=1,
                 maximum=grammar.CHECKPOINTS_OUTSTANDING_MAX,
                 default=grammar.CHECKPOINTS_OUTSTANDING_DEFAULT,
             ),
             "groupRefreshMs": integer(
-                "Between a reader's looks at the state of the group, in milliseconds.",
+                "Milliseconds after which a reader reads the state of the group again.",
                 minimum=grammar.REFRESH_MIN_MS,
                 maximum=grammar.INTERVAL_MAX_MS,
                 default=grammar.REFRESH_DEFAULT_MS,
             ),
             "lagThreshold": _lag_threshold(),
             "deletionPolicy": choice(
-                "What becomes of the group and its positions when the resource is deleted.",
+                "What happens to the group and its positions when the resource is deleted.",
                 grammar.DELETION_POLICIES,
                 default="Retain",
             ),
@@ -136,25 +135,27 @@ def spec() -> Schema:
 
 
 def status() -> Schema:
-    """``status`` of a ReaderGroup."""
+    """Return the schema of ``status``."""
     return struct(
-        "What the reader group is.",
+        "Observed state of the reader group.",
         {
             "observedGeneration": observed_generation(),
             "conditions": conditions(),
-            "uid": string("uid of the resource that the group belongs to.", max_length=grammar.UUID_LENGTH),
-            "onlineReaders": integer("Readers that are there."),
-            "unassignedSegments": integer("Segments that no reader reads at present."),
+            "uid": string("uid of the resource that owns the group.", max_length=grammar.UUID_LENGTH),
+            "onlineReaders": integer("Online readers."),
+            "unassignedSegments": integer("Segments that no reader is assigned to."),
             "lagBytes": integer("Unread bytes."),
             "lagSeconds": integer("Age of the oldest unread data."),
             "lastPublishedCut": keyed_list(
-                "What the group told the controller that it has read, by stream.",
+                "Last cut that the group published to the controller, by stream.",
                 "stream",
                 struct(
-                    "A stream's cut.",
+                    "The cut of a stream.",
                     {
                         "stream": string("SCOPE/STREAM.", min_length=1, max_length=grammar.STREAM_REFERENCE_MAX_LENGTH),
-                        "cut": string("The cut in the Java client's text form.", max_length=grammar.CUT_MAX_LENGTH),
+                        "cut": string(
+                            "The cut in the text format of the Java client.", max_length=grammar.CUT_MAX_LENGTH
+                        ),
                     },
                     required=("stream", "cut"),
                 ),
@@ -165,7 +166,7 @@ def status() -> Schema:
 
 
 def root_rules() -> list[Rule]:
-    """Rules over the whole resource."""
+    """Return the rules over the whole resource."""
     return [
         rules.same_name("groupName", "reader group"),
         rules.name_fits("groupName", limits.STREAM_NAME_MAX_LENGTH),

@@ -1,7 +1,7 @@
-"""What users ask for in resources, as values (design §11). Pure.
+"""Parse the specifications of resources into values (design §11). Pure.
 
-The API server has checked a resource already; what is read here is checked again, because an older definition may be
-installed. Defaults are those of the schema, rules those in CEL: `tailrace_operator.schema` has both.
+The API server has validated a resource already. It is validated again here, because an older definition may be
+installed. Defaults come from the schema, and the rules are those in CEL; `tailrace_operator.schema` has both.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ControllerSpec:
 
 @dataclass(frozen=True, slots=True)
 class Tier2Spec:
-    """Where the data is. ``credentials_secret`` has the keys accessKey and secretKey."""
+    """The object store. ``credentials_secret`` has the keys accessKey and secretKey."""
 
     bucket: str
     endpoint: str
@@ -53,7 +53,7 @@ class Tier2Spec:
 
     @property
     def url(self) -> str:
-        """``s3://BUCKET/PREFIX``."""
+        """Return ``s3://BUCKET/PREFIX``."""
         return f"s3://{self.bucket}/{self.prefix}" if self.prefix else f"s3://{self.bucket}"
 
 
@@ -71,7 +71,7 @@ class StreamClusterSpec:
 
     @classmethod
     def parse(cls, manifest: Mapping[str, Any]) -> StreamClusterSpec:
-        """Of a StreamCluster. Raises InvalidSpecError, which names the field."""
+        """Parse a StreamCluster. Raises InvalidSpecError, which names the field."""
         name = _name(manifest)
         _hold(streamcluster.CLUSTER_NAME, "metadata.name", cluster_name_fits(name))
         spec = applied(_STREAM_CLUSTER, manifest.get("spec"), "spec")
@@ -99,7 +99,7 @@ class StreamClusterSpec:
         )
 
     def cluster_id(self, uid: str) -> str:
-        """The id that the bucket is marked with, for a resource of that uid (ADR 0013)."""
+        """Return the id of the cluster in the bucket, for a resource of that uid (ADR 0013)."""
         return self.adopt_cluster_id or uid
 
 
@@ -137,7 +137,7 @@ class StreamSpec:
 
     @classmethod
     def parse(cls, manifest: Mapping[str, Any]) -> StreamSpec:
-        """Of a Stream. Raises InvalidSpecError, which names the field."""
+        """Parse a Stream. Raises InvalidSpecError, which names the field."""
         spec = applied(_STREAM, manifest.get("spec"), "spec")
         return cls(
             cluster=spec["cluster"],
@@ -153,7 +153,7 @@ class StreamSpec:
 
 @dataclass(frozen=True, slots=True)
 class LagThreshold:
-    """What counts as lagging: more than one of these."""
+    """The lag threshold: the group is lagging when one of these is exceeded."""
 
     bytes: int | None = None
     seconds: int | None = None
@@ -182,7 +182,7 @@ class ReaderGroupSpec:
 
     @classmethod
     def parse(cls, manifest: Mapping[str, Any]) -> ReaderGroupSpec:
-        """Of a ReaderGroup. Raises InvalidSpecError, which names the field."""
+        """Parse a ReaderGroup. Raises InvalidSpecError, which names the field."""
         spec = applied(_READER_GROUP, manifest.get("spec"), "spec")
         rust_publishes = spec["flavour"] == "Rust" and spec["retentionType"] != "None"
         _hold(readergroup.RUST_PUBLISHES_NOTHING, "spec", not rust_publishes)
@@ -207,7 +207,7 @@ class ReaderGroupSpec:
 
 
 def cluster_name_fits(name: str) -> bool:
-    """Whether a StreamCluster may be called so."""
+    """Return whether this is a valid name of a StreamCluster."""
     return len(name) <= grammar.CLUSTER_NAME_MAX_LENGTH and values.matches(grammar.CLUSTER_NAME, name)
 
 
@@ -221,7 +221,7 @@ def _name(manifest: Mapping[str, Any]) -> str:
 
 
 def _own_name(manifest: Mapping[str, Any], spec: dict[str, Any], name: str, schema: dict[str, Any]) -> str:
-    """The name given, else the resource's own."""
+    """Return the name in the specification, by default that of the resource."""
     if name in spec:
         return str(spec[name])
     own, longest = _name(manifest), schema["properties"][name]["maxLength"]
@@ -269,7 +269,7 @@ def _retention(spec: dict[str, Any], path: str) -> RetentionSpec:
 
 
 def _streams(spec: dict[str, Any]) -> tuple[str, ...]:
-    """With their scopes. One that is there with and without its scope counts once."""
+    """Return the streams with their scopes. A stream that is named with and without its scope counts once."""
     full = (name if "/" in name else f"{spec['scope']}/{name}" for name in spec["streams"])
     return tuple(dict.fromkeys(full))
 

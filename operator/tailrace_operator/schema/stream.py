@@ -1,4 +1,4 @@
-"""Stream: a stream, its scope, and how it scales and forgets (design §11)."""
+"""Schema of a Stream: its scope, scaling and retention (design §11)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tailrace_operator.schema.build import (
 
 FIXED_TAKES_NO_RATE: Final = Rule(
     "self.type != 'Fixed' || (!has(self.target) && !has(self.scaleFactor))",
-    "Fixed scaling takes neither target nor scaleFactor",
+    "Fixed scaling allows neither target nor scaleFactor",
 )
 RATES_NEED_TARGET: Final = Rule(
     "self.type == 'Fixed' || has(self.target)", "EventRate and ByteRate scaling need a target"
@@ -32,16 +32,16 @@ _SIZES: Final = f"({rules.is_size('self.min')} && (!has(self.max) || {rules.is_s
 _DURATIONS: Final = f"({rules.is_duration('self.min')} && (!has(self.max) || {rules.is_duration('self.max')}))"
 
 SIZE_RETENTION_KEEPS_SIZES: Final = Rule(
-    f"self.type != 'Size' || {_SIZES}", "min and max of Size retention are sizes, as 10Gi"
+    f"self.type != 'Size' || {_SIZES}", "min and max of Size retention must be sizes, for example 10Gi"
 )
 TIME_RETENTION_KEEPS_DURATIONS: Final = Rule(
-    f"self.type != 'Time' || {_DURATIONS}", "min and max of Time retention are durations, as 7d"
+    f"self.type != 'Time' || {_DURATIONS}", "min and max of Time retention must be durations, for example 7d"
 )
 RETENTION_SIZES_BOUNDED: Final = Rule(
     f"self.type != 'Size' || !{_SIZES} || ("
     f"quantity(self.min).compareTo(quantity('{grammar.SIZE_MAX}')) <= 0 && "
     f"(!has(self.max) || quantity(self.max).compareTo(quantity('{grammar.SIZE_MAX}')) <= 0))",
-    f"min and max of Size retention are at most {grammar.SIZE_MAX}",
+    f"min and max of Size retention must be at most {grammar.SIZE_MAX}",
 )
 RETENTION_MIN_MAX: Final = Rule(
     f"!has(self.max) || (self.type == 'Size' ? "
@@ -53,15 +53,15 @@ RETENTION_MIN_MAX: Final = Rule(
 
 def _scaling() -> Schema:
     return struct(
-        "How many segments the stream has.",
+        "Number of segments of the stream.",
         {
             "type": choice(
-                "Fixed: as many as minSegments says. EventRate, ByteRate: more while a segment takes more than target.",
+                "Fixed: minSegments segments. EventRate, ByteRate: more segments while one receives more than target.",
                 grammar.SCALING_TYPES,
                 default="Fixed",
             ),
             "target": integer(
-                "Rate that a segment is to take: events a second (EventRate) or kilobytes of 1024 bytes a second "
+                "Target rate of a segment: events per second (EventRate) or kilobytes of 1024 bytes per second "
                 "(ByteRate).",
                 minimum=1,
                 maximum=grammar.INT32_MAX,
@@ -89,12 +89,12 @@ def _bound(description: str) -> Schema:
 
 def _retention() -> Schema:
     return struct(
-        "When the stream's oldest data goes. Without it all is kept.",
+        "When the oldest data of the stream is deleted. Without retention, all data is kept.",
         {
-            "type": choice("What counts: bytes or age.", grammar.RETENTION_TYPES),
-            "min": _bound("What is kept at least: a size as 10Gi (Size) or a duration as 7d (Time)."),
+            "type": choice("Whether size or age decides.", grammar.RETENTION_TYPES),
+            "min": _bound("Minimum that is kept: a size such as 10Gi (Size) or a duration such as 7d (Time)."),
             "max": _bound(
-                "What is kept at most, even if a reader group has not read it yet. Without it they are waited for."
+                "Maximum that is kept, even if a reader group has not read it yet. Without it, unread data is kept."
             ),
         },
         required=("type", "min"),
@@ -103,9 +103,9 @@ def _retention() -> Schema:
 
 
 def spec() -> Schema:
-    """``spec`` of a Stream."""
+    """Return the schema of ``spec``."""
     return struct(
-        "What the stream is to be.",
+        "Desired state of the stream.",
         {
             "cluster": string(
                 "StreamCluster of the same namespace.",
@@ -115,14 +115,14 @@ def spec() -> Schema:
                 rules=[immutable("cluster")],
             ),
             "scope": string(
-                "Scope, which is made when it is missing and never deleted.",
+                "Scope of the stream. The operator creates a missing scope and never deletes one.",
                 min_length=1,
                 max_length=limits.SCOPE_NAME_MAX_LENGTH,
                 pattern=grammar.USER_NAME,
                 rules=[immutable("scope")],
             ),
             "streamName": string(
-                "The stream's name; the resource's own when it is not given. Immutable.",
+                "Name of the stream; default: the name of the resource. Immutable.",
                 min_length=1,
                 max_length=limits.STREAM_NAME_MAX_LENGTH,
                 pattern=grammar.USER_NAME,
@@ -130,19 +130,18 @@ def spec() -> Schema:
             "scaling": _scaling(),
             "retention": _retention(),
             "tags": string_set(
-                "Words to find the stream by.",
+                "Tags to find the stream by.",
                 string("A tag.", min_length=1, max_length=limits.TAG_MAX_LENGTH),
                 max_items=limits.TAGS_PER_STREAM_MAX,
             ),
             "rolloverSize": string(
-                "Size at which a segment's data in the object store goes on in another chunk; the server's own when it "
-                "is not given.",
+                "Maximum size of a segment's chunk in the object store; default: the setting of the server.",
                 max_length=grammar.QUANTITY_MAX_LENGTH,
                 pattern=grammar.SIZE,
                 rules=[rules.SIZE_BOUNDED],
             ),
             "deletionPolicy": choice(
-                "What becomes of the stream and its data when the resource is deleted.",
+                "What happens to the stream and its data when the resource is deleted.",
                 grammar.DELETION_POLICIES,
                 default="Retain",
             ),
@@ -152,24 +151,24 @@ def spec() -> Schema:
 
 
 def status() -> Schema:
-    """``status`` of a Stream."""
+    """Return the schema of ``status``."""
     return struct(
-        "What the stream is.",
+        "Observed state of the stream.",
         {
             "observedGeneration": observed_generation(),
             "conditions": conditions(),
-            "uid": string("uid of the resource that the stream belongs to.", max_length=grammar.UUID_LENGTH),
-            "epoch": integer("How often the stream was scaled."),
+            "uid": string("uid of the resource that owns the stream.", max_length=grammar.UUID_LENGTH),
+            "epoch": integer("Number of times that the stream was scaled."),
             "segments": integer("Active segments."),
-            "headBytes": integer("Bytes that were truncated from the stream's beginning."),
-            "tailBytes": integer("Bytes that were ever written to the stream."),
-            "bytes": integer("Bytes that are kept: tail less head."),
+            "headBytes": integer("Bytes truncated from the head of the stream."),
+            "tailBytes": integer("Bytes written to the stream since its creation."),
+            "bytes": integer("Bytes stored: tailBytes minus headBytes."),
         },
     )
 
 
 def root_rules() -> list[Rule]:
-    """Rules over the whole resource."""
+    """Return the rules over the whole resource."""
     return [
         rules.same_name("streamName", "stream"),
         rules.name_fits("streamName", limits.STREAM_NAME_MAX_LENGTH),

@@ -1,4 +1,4 @@
-"""StreamCluster: controllers and segment stores over one bucket (design §11, ADR 0013)."""
+"""Schema of a StreamCluster: controllers and segment stores over one bucket (design §11, ADR 0013)."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ WORKERS_AT_MOST: Final = Rule(
     f"replicas × workers must be at most {grammar.WORKERS_ALL_MAX}",
 )
 
-# A map is made when segment stores run, which they do only over a place that was found to be this cluster's.
+# The map is written when segment stores run, which requires that the bucket was found to belong to this cluster.
 _HAS_NO_DATA = "!has(oldSelf.status) || !has(oldSelf.status.containers) || size(oldSelf.status.containers) == 0"
 DATA_STAYS: Final = Rule(
     f"{_HAS_NO_DATA} || (self.spec.tier2.bucket == oldSelf.spec.tier2.bucket && "
     "self.spec.tier2.prefix == oldSelf.spec.tier2.prefix)",
-    "bucket and prefix are immutable once containers are placed: the cluster's data is there",
+    "bucket and prefix are immutable once containers are placed, because they hold the cluster's data",
     ".spec.tier2",
 )
 IDENTITY_STAYS: Final = Rule(
     f"{_HAS_NO_DATA} || (has(self.spec.adoptClusterId) == has(oldSelf.spec.adoptClusterId) && "
     "(!has(self.spec.adoptClusterId) || self.spec.adoptClusterId == oldSelf.spec.adoptClusterId))",
-    "adoptClusterId is immutable once containers are placed: the cluster's data and its workers are marked with it",
+    "adoptClusterId is immutable once containers are placed, because the data and the workers have this id",
     ".spec.adoptClusterId",
 )
 
@@ -59,7 +59,7 @@ def _memory(description: str, default: str) -> Schema:
 
 def _cpu() -> Schema:
     return quantity(
-        "Processors that a pod may use, as 500m or 2. Without it there is no limit.",
+        "CPU limit of a pod, for example 500m or 2. Without it there is no limit.",
         pattern=grammar.CPU,
         maximum=grammar.CPU_NUMBER_MAX,
         rules=[rules.CPU_POSITIVE],
@@ -68,19 +68,19 @@ def _cpu() -> Schema:
 
 def _segment_store() -> Schema:
     return struct(
-        "The data plane.",
+        "Segment stores: the data plane.",
         {
             "replicas": integer(
                 "Pods.", minimum=1, maximum=grammar.STORE_REPLICAS_MAX, default=grammar.STORE_REPLICAS_DEFAULT
             ),
             "workers": integer(
-                "Worker processes of a pod, each with containers of its own; about one for each core.",
+                "Worker processes per pod, each with its own containers; about one per core.",
                 minimum=1,
                 maximum=limits.WORKERS_MAX,
                 default=grammar.STORE_WORKERS_DEFAULT,
             ),
             "memory": _memory(
-                "Memory limit of a pod. Caches and buffers of its workers are derived from it.",
+                "Memory limit of a pod. The caches and buffers of its workers are derived from it.",
                 grammar.STORE_MEMORY_DEFAULT,
             ),
             "cpu": _cpu(),
@@ -92,7 +92,7 @@ def _segment_store() -> Schema:
 
 def _controller() -> Schema:
     return struct(
-        "The control plane: streams, transactions, reader groups.",
+        "Controllers, the control plane: streams, transactions, reader groups.",
         {
             "replicas": integer(
                 "Pods.", minimum=1, maximum=grammar.CONTROLLER_REPLICAS_MAX, default=grammar.CONTROLLER_REPLICAS_DEFAULT
@@ -106,34 +106,34 @@ def _controller() -> Schema:
 
 def _tier2() -> Schema:
     return struct(
-        "The object store that holds all data, Tier 1 logs included.",
+        "Object store that holds all data, including the logs of Tier 1.",
         {
             "bucket": string(
-                "Bucket, which is made when it is missing.",
+                "Bucket. The operator creates a missing one.",
                 min_length=grammar.BUCKET_MIN_LENGTH,
                 max_length=grammar.BUCKET_MAX_LENGTH,
                 pattern=grammar.BUCKET,
             ),
             "prefix": string(
-                "What the names of all objects begin with, without slashes at its ends; empty is the whole bucket. "
-                "No two clusters may share it.",
+                "Prefix of the names of all objects, without a slash at either end; empty: the whole bucket. "
+                "Two clusters cannot share or nest prefixes.",
                 max_length=grammar.PREFIX_MAX_LENGTH,
                 pattern=grammar.PREFIX,
                 default="",
             ),
             "endpoint": string(
-                "URL of the S3 interface, as http://minio.storage.svc:9000.",
+                "URL of the S3 interface, for example http://minio.storage.svc:9000.",
                 max_length=grammar.ENDPOINT_MAX_LENGTH,
                 pattern=grammar.ENDPOINT,
             ),
             "region": string(
-                "Region, where the store has regions.",
+                "Region, if the object store has regions.",
                 min_length=1,
                 max_length=grammar.REGION_MAX_LENGTH,
                 pattern=grammar.REGION,
             ),
             "credentialsSecret": string(
-                "Secret of the same namespace with the keys accessKey and secretKey.",
+                "Secret in the same namespace, with the keys accessKey and secretKey.",
                 min_length=1,
                 max_length=grammar.OBJECT_NAME_MAX_LENGTH,
                 pattern=grammar.OBJECT_NAME,
@@ -144,13 +144,13 @@ def _tier2() -> Schema:
 
 
 def spec() -> Schema:
-    """``spec`` of a StreamCluster."""
+    """Return the schema of ``spec``."""
     return struct(
-        "What the cluster is to be.",
+        "Desired state of the cluster.",
         {
             "containers": integer(
-                "Segment containers, the units of assignment and recovery: at least one for each worker that there may "
-                "ever be.",
+                "Number of segment containers, the units of assignment and recovery. Choose at least the number of "
+                "workers that the cluster may ever have.",
                 minimum=1,
                 maximum=limits.CONTAINERS_MAX,
                 default=grammar.CONTAINERS_DEFAULT,
@@ -160,13 +160,12 @@ def spec() -> Schema:
             "controller": _controller(),
             "tier2": _tier2(),
             "adoptClusterId": string(
-                "Id of a cluster whose data is in the bucket already and shall be this one's. Without it the id is the "
-                "resource's uid.",
+                "Id of an existing cluster whose data in the bucket this one adopts. Default: the uid of the resource.",
                 max_length=grammar.UUID_LENGTH,
                 pattern=grammar.UUID,
             ),
             "image": string(
-                "Image of controllers and segment stores; the operator's own when it is not given.",
+                "Image of controllers and segment stores; default: the image of the operator.",
                 min_length=1,
                 max_length=grammar.IMAGE_MAX_LENGTH,
                 pattern=grammar.IMAGE,
@@ -179,15 +178,17 @@ def spec() -> Schema:
 
 def _containers() -> Schema:
     return keyed_list(
-        "The container map: which worker is to own which container. Written by the placer.",
+        "Container map: the worker of each container. Written by the placer.",
         "id",
         struct(
             "A container.",
             {
-                "id": integer("Its number.", maximum=limits.CONTAINERS_MAX - 1),
-                "worker": string("Who is to own it.", min_length=1, max_length=grammar.OBJECT_NAME_MAX_LENGTH),
+                "id": integer("Number of the container.", maximum=limits.CONTAINERS_MAX - 1),
+                "worker": string(
+                    "Worker that the container is assigned to.", min_length=1, max_length=grammar.OBJECT_NAME_MAX_LENGTH
+                ),
                 "handedOverBy": string(
-                    "A living worker that is letting go of it.", max_length=grammar.OBJECT_NAME_MAX_LENGTH
+                    "Running worker that still has to close the container.", max_length=grammar.OBJECT_NAME_MAX_LENGTH
                 ),
             },
             required=("id", "worker"),
@@ -198,14 +199,16 @@ def _containers() -> Schema:
 
 def _workers() -> Schema:
     return keyed_list(
-        "Where the workers are reached. Written by the placer.",
+        "Endpoints of the workers. Written by the placer.",
         "name",
         struct(
             "A worker.",
             {
-                "name": string("Its name.", min_length=1, max_length=grammar.OBJECT_NAME_MAX_LENGTH),
+                "name": string("Name of the worker.", min_length=1, max_length=grammar.OBJECT_NAME_MAX_LENGTH),
                 "internal": string("Endpoint inside the Kubernetes cluster.", max_length=grammar.ADDRESS_MAX_LENGTH),
-                "external": string("Endpoint for clients outside of it.", max_length=grammar.ADDRESS_MAX_LENGTH),
+                "external": string(
+                    "Endpoint for clients outside the Kubernetes cluster.", max_length=grammar.ADDRESS_MAX_LENGTH
+                ),
             },
             required=("name", "internal"),
         ),
@@ -214,13 +217,13 @@ def _workers() -> Schema:
 
 
 def status() -> Schema:
-    """``status`` of a StreamCluster."""
+    """Return the schema of ``status``."""
     return struct(
-        "What the cluster is.",
+        "Observed state of the cluster.",
         {
             "observedGeneration": observed_generation(),
-            "clusterId": string("What the bucket is marked with.", max_length=grammar.UUID_LENGTH),
-            "controllerUri": string("What clients connect to.", max_length=grammar.ADDRESS_MAX_LENGTH),
+            "clusterId": string("Id of the cluster in the bucket.", max_length=grammar.UUID_LENGTH),
+            "controllerUri": string("URI that clients connect to.", max_length=grammar.ADDRESS_MAX_LENGTH),
             "readyStores": integer("Segment store pods that are ready."),
             "readyControllers": integer("Controller pods that are ready."),
             "conditions": conditions(),
@@ -231,5 +234,5 @@ def status() -> Schema:
 
 
 def root_rules() -> list[Rule]:
-    """Rules over the whole resource."""
+    """Return the rules over the whole resource."""
     return [CLUSTER_NAME, DATA_STAYS, IDENTITY_STAYS]

@@ -1,4 +1,4 @@
-"""Texts of specs as numbers: sizes, processors, durations (pure). The texts have passed the patterns of the schema."""
+"""Convert sizes, CPU amounts and durations to numbers. Pure. The texts match the patterns of the schema."""
 
 from __future__ import annotations
 
@@ -23,54 +23,54 @@ _NUMBER: Final = re.compile(r"(\d+)(?:\.(\d+))?([A-Za-z]*)")
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether the whole text matches a pattern of the schema, which begins with ^ and ends with $."""
+    """Return whether the whole text matches a pattern of the schema, which begins with ^ and ends with $."""
     return re.fullmatch(pattern.removeprefix("^").removesuffix("$"), text) is not None
 
 
 def is_size(text: str) -> bool:
-    """Whether the text is a size as ``10Gi``."""
+    """Return whether the text is a size such as ``10Gi``."""
     return matches(grammar.SIZE, text)
 
 
 def is_duration(text: str) -> bool:
-    """Whether the text is a duration as ``7d``."""
+    """Return whether the text is a duration such as ``7d``."""
     return matches(grammar.DURATION, text)
 
 
 def size_bytes(given: str | int) -> int:
-    """Bytes of ``1536Mi``, ``1.5G``, ``4096``; a part of a byte counts as one, as Kubernetes has it.
+    """Return the bytes of ``1536Mi``, ``1.5G`` or ``4096``, rounded up as Kubernetes does.
 
     Raises:
-        ValueError: it is no size.
+        ValueError: the text is not a size.
     """
     text = str(given)
     if not is_size(text):
-        raise ValueError(f"{text[:40]!r} is no size as 1536Mi")
+        raise ValueError(f"{text[:40]!r} is not a size such as 1536Mi")
     whole, fraction, unit = _parts(text)
     return _rounded_up(whole, fraction, _SIZE_UNITS[unit])
 
 
 def cpu_millis(given: str | int) -> int:
-    """Thousandths of a processor of ``500m``, ``2``, ``1.5``.
+    """Return the thousandths of a CPU of ``500m``, ``2`` or ``1.5``.
 
     Raises:
-        ValueError: it is no amount of processors.
+        ValueError: the text is not an amount of CPU.
     """
     text = str(given)
     if not matches(grammar.CPU, text):
-        raise ValueError(f"{text[:40]!r} is no amount of processors as 500m")
+        raise ValueError(f"{text[:40]!r} is not an amount of CPU such as 500m")
     whole, fraction, unit = _parts(text)
     return _rounded_up(whole, fraction, 1 if unit == "m" else 1000)
 
 
 def duration_ms(text: str) -> int:
-    """Milliseconds of ``90s``, ``15m``, ``2h``, ``7d``.
+    """Return the milliseconds of ``90s``, ``15m``, ``2h`` or ``7d``.
 
     Raises:
-        ValueError: the text is no duration.
+        ValueError: the text is not a duration.
     """
     if not is_duration(text):
-        raise ValueError(f"{text[:40]!r} is no duration as 7d")
+        raise ValueError(f"{text[:40]!r} is not a duration such as 7d")
     whole, _, unit = _parts(text)
     return int(whole) * _DURATION_UNITS_MS[unit]
 

@@ -1,1 +1,1 @@
-"""Streams: from a Stream resource to a stream that the controller keeps (design §11, ADR 0014)."""
+"""Stream: create, update, scale and delete the stream of a resource (design §11, ADR 0014)."""

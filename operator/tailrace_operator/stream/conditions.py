@@ -1,4 +1,4 @@
-"""Conditions of a Stream, and what its status tells of the stream (design §11). Pure."""
+"""Conditions and status of a Stream (design §11). Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RETENTION_ENFORCED: Final = "RetentionEnforced"
 
 
 def policy_conditions(spec: StreamSpec) -> tuple[Condition, ...]:
-    """Whether the policies of the spec are carried out. The controller stores both and acts on neither yet."""
+    """Return whether the policies of the spec are enforced. The controller stores both and enforces neither yet."""
     if spec.scaling.kind == "Fixed":
         scaling = Condition(
             AUTO_SCALING, Status.FALSE, "Fixed", "spec.scaling.type Fixed keeps the number of segments.", warn_on=None
@@ -27,8 +27,8 @@ def policy_conditions(spec: StreamSpec) -> tuple[Condition, ...]:
             AUTO_SCALING,
             Status.FALSE,
             "NotImplemented",
-            f"spec.scaling.type {spec.scaling.kind} is stored, but this version does not scale streams by itself; "
-            "kubectl scale raises minSegments.",
+            f"spec.scaling.type {spec.scaling.kind} is stored, but this version does not scale streams automatically. "
+            "To add segments, raise spec.scaling.minSegments, for example with kubectl scale.",
         )
     if spec.retention is None:
         retention = Condition(
@@ -39,13 +39,13 @@ def policy_conditions(spec: StreamSpec) -> tuple[Condition, ...]:
             RETENTION_ENFORCED,
             Status.FALSE,
             "NotImplemented",
-            "spec.retention is stored, but this version deletes nothing by itself.",
+            "spec.retention is stored, but this version does not delete old data automatically.",
         )
     return scaling, retention
 
 
 def refused(reason: str, message: str, *, retry_after_s: float | None = None, uid: str | None = None) -> Outcome:
-    """What is asked for cannot be done; nothing was changed. ``uid`` is that of the stream's owner, if it has one."""
+    """Return the outcome for a specification that cannot be carried out; ``uid``: of the stream's owner, if any."""
     conditions = (
         Condition(ACCEPTED, Status.FALSE, reason, message),
         Condition(READY, Status.FALSE, reason, message),
@@ -55,18 +55,20 @@ def refused(reason: str, message: str, *, retry_after_s: float | None = None, ui
 
 
 def accepted() -> Condition:
-    """The stream belongs to the resource."""
+    """Return condition Accepted for a stream that belongs to the resource."""
     return Condition(ACCEPTED, Status.TRUE, "Accepted", "The stream belongs to this resource.")
 
 
 def ready(found: StreamDescription) -> Condition:
-    """The stream is as asked for."""
+    """Return condition Ready for a stream that matches its specification."""
     noun = "segment" if found.segments == 1 else "segments"
-    return Condition(READY, Status.TRUE, "InStep", f"The stream is as specified and has {found.segments} {noun}.")
+    return Condition(
+        READY, Status.TRUE, "InStep", f"The stream matches its specification and has {found.segments} {noun}."
+    )
 
 
 def not_ready(reason: str, message: str) -> Condition:
-    """The stream is not as asked for."""
+    """Return condition Ready for a stream that does not match its specification."""
     return Condition(READY, Status.FALSE, reason, message)
 
 
@@ -74,7 +76,7 @@ _NUMBERS: Final = ("epoch", "segments", "headBytes", "tailBytes", "bytes")
 
 
 def numbers(found: StreamDescription, me: Owner) -> dict[str, Any]:
-    """Fields of the status."""
+    """Return the fields of the status."""
     values = (
         found.epoch,
         found.segments,

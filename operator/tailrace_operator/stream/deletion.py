@@ -1,8 +1,8 @@
-"""What becomes of a stream when its resource is deleted; never keeps a namespace from going (design §11, ADR 0014).
+"""Delete the stream of a deleted resource, without ever blocking a namespace (design §11, ADR 0014).
 
-The finalizer is there only while ``deletionPolicy`` is Delete. It goes when the stream is deleted, when there is none
-of ours to delete, and when nobody can delete it any more: the cluster is missing or going, the namespace is going, or
-somebody says so by the annotation. Then the stream stays, and an Event says it.
+A resource has the finalizer only while ``deletionPolicy`` is Delete. The finalizer is removed when the stream is
+deleted, or when it cannot be deleted: the resource does not own it, the cluster is missing or being deleted, the
+namespace is being deleted, or the user set the annotation. The stream is then kept, and an Event reports it.
 """
 
 from __future__ import annotations
@@ -27,41 +27,41 @@ if TYPE_CHECKING:
 
 
 async def delete_stream(objects: Objects, controllers: Controllers, manifest: Manifest) -> Outcome:
-    """Delete what the resource leaves, if it is to; the finalizer goes when that is done or cannot be done."""
+    """Delete the stream if the policy says so. Remove the finalizer when that is done, or cannot be done."""
     if not has_finalizer(manifest):
         return Outcome()
     try:
         spec = StreamSpec.parse(manifest)
     except InvalidSpecError as error:
-        return _let_go("StreamRetained", f"What is asked for cannot be read, so nothing was deleted: {error}.")
+        return _remove_finalizer("StreamRetained", f"The specification is invalid, so nothing was deleted: {error}.")
     me, stream = Owner.of(manifest), StreamName(spec.scope, spec.stream_name)
     cluster = ClusterName(me.namespace, spec.cluster)
     kept = await retention_reason(objects, controllers, manifest, cluster, spec.deletion_policy)
     if kept is not None:
-        return _let_go("StreamRetained", f"Stream {stream} and its data stay: {kept}.")
+        return _remove_finalizer("StreamRetained", f"Stream {stream} and its data are kept: {kept}.")
     try:
         async with controllers.use(cluster) as client:
             there_was_one = await client.context.controller.delete_owned_stream(stream, str(me))
     except NotTheOwnerError as error:
-        return _let_go("StreamRetained", f"Stream {stream} and its data stay: {_of(error.owner)}.")
+        return _remove_finalizer("StreamRetained", f"Stream {stream} and its data are kept: {_owned_by(error.owner)}.")
     except TailraceError as error:
-        return _not_yet(stream, error)
+        return _retry_later(stream, error)
     if not there_was_one:
         return Outcome(finalizer=False)
     return Outcome(notices=(Notice("StreamDeleted", f"Stream {stream} and its data were deleted."),), finalizer=False)
 
 
-def _of(owner: str) -> str:
-    return f"it belongs to {owner}" if owner else "it was made again by somebody else"
+def _owned_by(owner: str) -> str:
+    return f"it belongs to {owner}" if owner else "another client created it again"
 
 
-def _let_go(reason: str, message: str) -> Outcome:
+def _remove_finalizer(reason: str, message: str) -> Outcome:
     return Outcome(notices=(Notice(reason, message),), finalizer=False)
 
 
-def _not_yet(stream: StreamName, error: TailraceError) -> Outcome:
+def _retry_later(stream: StreamName, error: TailraceError) -> Outcome:
     message = (
-        f"Stream {stream} could not be deleted yet: {error}. It is tried again; the annotation {FORCE_DELETE} lets "
-        "the resource go and keeps the stream."
+        f"Stream {stream} could not be deleted yet: {error}. The operator retries. To delete the resource and keep the "
+        f"stream, set the annotation {FORCE_DELETE}."
     )
     return Outcome((conditions.not_ready("DeletionWaits", message),), retry_after_s=limits.OPERATOR_DELETION_RETRY_S)

@@ -1,4 +1,4 @@
-"""How a resource signs the stream that belongs to it: ``NAMESPACE/NAME/UID`` (ADR 0014). Pure."""
+"""The owner of a stream as the controller stores it: ``NAMESPACE/NAME/UID`` of its resource (ADR 0014). Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Owner(NamedTuple):
-    """A Stream resource."""
+    """Identify a Stream resource."""
 
     namespace: str
     name: str
@@ -18,12 +18,12 @@ class Owner(NamedTuple):
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> Owner:
-        """The resource of a manifest."""
+        """Return the resource of a manifest."""
         metadata = manifest["metadata"]
         return cls(metadata["namespace"], metadata["name"], metadata["uid"])
 
     @classmethod
     def parse(cls, text: str) -> Owner | None:
-        """Whose signature it is; None for nobody's, or one that no Stream resource ever made."""
+        """Parse a stored owner; None: the stream has no owner, or one that is not a Stream resource."""
         parts = text.split("/")
         return cls(*parts) if len(parts) == 3 and all(parts) else None

@@ -1,7 +1,7 @@
-"""What to do next so that a stream becomes what its resource says (design §11, ADR 0014). Pure.
+"""Decide the next step that makes a stream match its resource (design §11, ADR 0014). Pure.
 
-One step at a time: whoever takes it looks at the stream again and asks for the next one, so that a crash, another
-client's change or a lost answer between two steps is nothing special.
+The caller takes one step, describes the stream again and asks for the next step. So a crash, a change by another client
+or a lost reply between two steps needs no special case.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Become the owner of a stream whose owner is ``expected`` ("": nobody)."""
+    """Become the owner of a stream whose owner is ``expected`` ("": none)."""
 
     incarnation: int
     expected: str
@@ -49,7 +49,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Replace the configuration; ``changes`` says in words what differs."""
+    """Replace the configuration; ``changes`` describes the differences."""
 
     config: StreamConfig
     changes: str
@@ -57,44 +57,44 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Split or merge segments until there are so many."""
+    """Split or merge segments to reach this number."""
 
     segments: int
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Another change of the stream is going on."""
+    """Wait for a change of the stream that is in progress."""
 
     state: str
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The stream belongs to another resource."""
+    """Refuse: the stream belongs to another resource."""
 
     owner: str
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """The stream takes no events and no changes any more."""
+    """Do nothing: the stream is sealed and accepts neither events nor changes."""
 
 
 Step = Create | Claim | Update | Scale | Wait | Refuse | Sealed
 
 
-def next_step(spec: StreamSpec, me: Owner, found: StreamDescription | None, *, owner_is_gone: bool) -> Step | None:
-    """What to do for a stream as it was found; None when it is as it should be.
+def next_step(spec: StreamSpec, me: Owner, found: StreamDescription | None, *, owner_is_deleted: bool) -> Step | None:
+    """Return the next step for a stream as it was found; None: it matches its resource.
 
-    ``owner_is_gone``: the resource that signed the stream does not exist any more.
+    ``owner_is_deleted``: the resource that owns the stream does not exist any more.
     """
     if found is None:
         return Create(wanted_config(spec, None))
     if found.state == "deleting":
         return Wait(found.state)
     if found.owner != str(me):
-        if found.owner and not owner_is_gone:
+        if found.owner and not owner_is_deleted:
             return Refuse(found.owner)
         return Claim(found.incarnation, found.owner)
     if found.is_sealed:
@@ -108,12 +108,12 @@ def next_step(spec: StreamSpec, me: Owner, found: StreamDescription | None, *, o
 
 
 def _has_too_few_or_many(scaling: ScalingSpec, segments: int) -> bool:
-    """A fixed number is kept exactly; where the rate decides, only what is missing to the minimum is added."""
+    """Return whether segments must be added or merged: Fixed keeps the exact number, rates keep the minimum."""
     return segments != scaling.min_segments if scaling.kind == "Fixed" else segments < scaling.min_segments
 
 
 def wanted_config(spec: StreamSpec, found: StreamConfig | None) -> StreamConfig:
-    """The configuration asked for; what resources do not tell stays as it was found."""
+    """Return the specified configuration; settings that resources do not have are kept."""
     return StreamConfig(
         scaling=ScalingPolicy(
             _SCALE_TYPES[spec.scaling.kind],
@@ -136,7 +136,7 @@ def _retention(spec: RetentionSpec | None) -> RetentionPolicy | None:
 
 
 def differences(before: StreamConfig, after: StreamConfig) -> str:
-    """Which parts of a configuration differ, in words."""
+    """Return the names of the settings that differ."""
     parts = {
         _scaling_in_words(before.scaling, after.scaling): before.scaling != after.scaling,
         "retention": before.retention != after.retention,

@@ -1,4 +1,4 @@
-"""A Stream resource and its stream kept in step through the controller (design §11, ADR 0014)."""
+"""Reconcile a Stream: make its stream match through the controller (design §11, ADR 0014)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class StreamReconciler:
         return limits.OPERATOR_PERIOD_S
 
     async def gone(self, namespace: str, name: str) -> None:
-        """See Reconciler.gone. Nothing is kept in memory of a stream."""
+        """See Reconciler.gone. Nothing is kept in memory about streams."""
 
     async def reconcile(self, manifest: Manifest) -> Outcome:
         """See Reconciler.reconcile."""
@@ -56,7 +56,7 @@ class StreamReconciler:
             return conditions.refused("InvalidSpec", f"{error}.")
         deletes = spec.deletion_policy == "Delete"
         if deletes is not has_finalizer(manifest):
-            return Outcome(finalizer=deletes, retry_after_s=0)  # in place before there is anything to delete
+            return Outcome(finalizer=deletes, retry_after_s=0)  # written before there is a stream to delete
         outcome = await self._reconcile(spec, Owner.of(manifest))
         return dataclasses.replace(outcome, conditions=(*outcome.conditions, *conditions.policy_conditions(spec)))
 
@@ -64,7 +64,7 @@ class StreamReconciler:
         cluster = ClusterName(me.namespace, spec.cluster)
         match await self._controllers.state(cluster):
             case ClusterState.MISSING:
-                message = f"spec.cluster: there is no StreamCluster {spec.cluster} in namespace {me.namespace}."
+                message = f"spec.cluster: StreamCluster {spec.cluster} does not exist in namespace {me.namespace}."
                 return conditions.refused("ClusterNotFound", message, retry_after_s=limits.OPERATOR_WAIT_S)
             case ClusterState.DELETING:
                 return conditions.refused(
@@ -72,30 +72,32 @@ class StreamReconciler:
                 )
         async with self._controllers.use(cluster) as client:
             try:
-                return await self._bring_into_step(client, spec, me)
+                return await self._apply_steps(client, spec, me)
             except BadRequestError as error:
-                return conditions.refused("Refused", f"The controller refuses what is asked for: {error}.")
+                return conditions.refused("Refused", f"The controller refuses the specification: {error}.")
 
-    async def _bring_into_step(self, client: Client, spec: StreamSpec, me: Owner) -> Outcome:
+    async def _apply_steps(self, client: Client, spec: StreamSpec, me: Owner) -> Outcome:
         stream = StreamName(spec.scope, spec.stream_name)
         notices: list[Notice] = []
         for _ in range(limits.OPERATOR_STREAM_STEPS_MAX):
             found = await _describe(client, stream)
-            step = next_step(spec, me, found, owner_is_gone=await self._owner_is_gone(me, found))
+            step = next_step(spec, me, found, owner_is_deleted=await self._owner_is_deleted(me, found))
             if step is None or isinstance(step, Wait | Refuse | Sealed):
                 return _outcome(stream, me, found, step, notices)
-            notice = await _take(client, stream, me, step)
+            notice = await _take_step(client, stream, me, step)
             if notice is not None:
                 notices.append(notice)
-        condition = conditions.not_ready("ChangedByOthers", f"Stream {stream} is changed by others all the time.")
+        condition = conditions.not_ready(
+            "ChangedByOthers", f"Other clients keep changing stream {stream}; the operator retries."
+        )
         return Outcome(
             (conditions.accepted(), condition), {}, tuple(notices), retry_after_s=limits.OPERATOR_STREAM_BUSY_S
         )
 
-    async def _owner_is_gone(self, me: Owner, found: StreamDescription | None) -> bool:
-        """Whether the resource that signed the stream, if it is another one, does not exist any more (ADR 0014).
+    async def _owner_is_deleted(self, me: Owner, found: StreamDescription | None) -> bool:
+        """Return whether another resource owns the stream and does not exist any more (ADR 0014).
 
-        Asked of the API server, not concluded from `me`, which may itself be gone by now.
+        This reads from the API server, because `me` may have been deleted meanwhile, too.
         """
         if found is None or found.owner in ("", str(me)):
             return False
@@ -119,8 +121,8 @@ async def _describe(client: Client, stream: StreamName) -> StreamDescription | N
         return None
 
 
-async def _take(client: Client, stream: StreamName, me: Owner, step: Step) -> Notice | None:
-    """Take a step; what is to be told of it. What another client did meanwhile shows at the next look."""
+async def _take_step(client: Client, stream: StreamName, me: Owner, step: Step) -> Notice | None:
+    """Take a step and return its Event. A concurrent change by another client shows in the next description."""
     controller = client.context.controller
     try:
         match step:
@@ -133,12 +135,12 @@ async def _take(client: Client, stream: StreamName, me: Owner, step: Step) -> No
                 return _adopted(stream, me, expected)
             case Update(config, changes):
                 await controller.update_stream(stream, config)
-                return Notice("StreamUpdated", f"Stream {stream} was set to what this resource says: {changes}.")
+                return Notice("StreamUpdated", f"Stream {stream} was updated to its specification: {changes}.")
             case Scale(segments):
                 await client.streams.scale_to(stream, segments)
                 return Notice("StreamScaled", f"Stream {stream} was scaled to {segments} segments.")
             case _:
-                raise AssertionError(f"{step} is no change")
+                raise AssertionError(f"{step} changes nothing")
     except (NoSuchStreamError, NotTheOwnerError):
         return None
 
@@ -149,7 +151,7 @@ def _adopted(stream: StreamName, me: Owner, expected: str) -> Notice | None:
         return None
     return Notice(
         "StreamAdopted",
-        f"Stream {stream} with its data was taken over from Stream {before.namespace}/{before.name}, "
+        f"Stream {stream} with its data was adopted from Stream {before.namespace}/{before.name}, "
         f"uid {before.uid}, which does not exist any more.",
     )
 
@@ -162,7 +164,7 @@ def _outcome(
         named = f"Stream {owner.namespace}/{owner.name}" if owner else step.owner
         return conditions.refused(
             "StreamOwnedByAnother",
-            f"spec.streamName: stream {stream} belongs to {named}; delete one of the two.",
+            f"spec.streamName: stream {stream} belongs to {named}; delete one of the two resources.",
             retry_after_s=limits.OPERATOR_WAIT_S,
             uid=owner.uid if owner else None,
         )
@@ -174,7 +176,7 @@ def _outcome(
             retry_after_s = limits.OPERATOR_STREAM_BUSY_S
         case Sealed():
             condition = conditions.not_ready(
-                "Sealed", f"Stream {stream} was sealed: it takes neither events nor changes any more."
+                "Sealed", f"Stream {stream} is sealed: it accepts neither events nor changes any more."
             )
         case _:
             condition = conditions.ready(found)

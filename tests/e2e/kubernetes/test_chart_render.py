@@ -285,10 +285,10 @@ def test_credentials_of_the_trial_minio_are_kept_over_upgrades(kube: Kubectl) ->
 @pytest.mark.parametrize(
     ("installed", "upgraded", "told"),
     [
-        ("enabled=false", "enabled=true", "enabled cannot be changed after the install: it is false here"),
-        ("enabled=true", "enabled=false", "enabled cannot be changed after the install: it is true here"),
-        ("storageClass=none", "storageClass=other", 'storageClass cannot be changed after the install: it is "none"'),
-        ("size=10240Mi", "size=20Gi", "size cannot be changed after the install: it is 10Gi here"),
+        ("enabled=false", "enabled=true", "enabled cannot be changed after installation: it is false."),
+        ("enabled=true", "enabled=false", "enabled cannot be changed after installation: it is true."),
+        ("storageClass=none", "storageClass=other", 'storageClass cannot be changed after installation: it is "none"'),
+        ("size=10240Mi", "size=20Gi", "size cannot be changed after installation: it is 10Gi."),
     ],
 )
 def test_the_volume_of_the_trial_minio_is_that_of_the_install(
@@ -308,7 +308,7 @@ def test_the_volume_of_the_trial_minio_is_that_of_the_install(
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        (["cluster.enabled=true"], "cluster.spec.tier2.bucket is needed, or minio.enabled"),
+        (["cluster.enabled=true"], "cluster.spec.tier2.bucket is required; for a trial, set minio.enabled"),
         (["operator.replicas=0"], "replicas"),
         (["minio.bucket=Data"], "bucket"),
         (["colour=red"], "colour"),

@@ -130,7 +130,7 @@ def test_a_reader_group_with_everything() -> None:
         (manifest({"tier2": TIER2}, "a.b"), "metadata.name", "name"),
         (manifest({"tier2": TIER2 | {"bucket": "x"}}), "spec.tier2.bucket", "at least 3"),
         (manifest({"tier2": TIER2, "containers": 0}), "spec.containers", "below 1"),
-        (manifest({"tier2": TIER2, "containers": True}), "spec.containers", "no whole number"),
+        (manifest({"tier2": TIER2, "containers": True}), "spec.containers", "is not an integer"),
         (manifest({"tier2": TIER2, "controller": {"memory": "12"}}), "spec.controller.memory", "at least 64Mi"),
         (manifest({"tier2": TIER2, "controller": {"cpu": "0m"}}), "spec.controller.cpu", "more than 0"),
         (manifest({"tier2": TIER2, "segmentStore": {"memory": "1 Gi"}}), "spec.segmentStore.memory", "does not match"),
@@ -150,15 +150,15 @@ def test_a_wrong_cluster_is_refused(found: dict[str, Any], field: str, problem: 
         ({"scaling": {"type": "Fixed", "target": 1}}, "spec.scaling", "neither target nor"),
         ({"scaling": {"type": "EventRate"}}, "spec.scaling", "need a target"),
         ({"scaling": {"minSegments": 0}}, "spec.scaling.minSegments", "below 1"),
-        ({"retention": {"type": "Size", "min": "7d"}}, "spec.retention", "are sizes"),
-        ({"retention": {"type": "Time", "min": "7Gi"}}, "spec.retention", "are durations"),
+        ({"retention": {"type": "Size", "min": "7d"}}, "spec.retention", "must be sizes"),
+        ({"retention": {"type": "Time", "min": "7Gi"}}, "spec.retention", "must be durations"),
         ({"retention": {"type": "Time", "min": "25h", "max": "1d"}}, "spec.retention", "above max"),
         ({"retention": {"type": "Size"}}, "spec.retention.min", "required"),
         ({"rolloverSize": "2000000Ti"}, "spec.rolloverSize", "at most 1Ei"),
-        ({"tags": ["a", "a"]}, "spec.tags[1]", "twice"),
+        ({"tags": ["a", "a"]}, "spec.tags[1]", "is a duplicate"),
         ({"tags": ["x"] * 128}, "spec.tags", "at most 127"),
         ({"tags": [""]}, "spec.tags[0]", "at least 1"),
-        ({"deletionPolicy": "delete"}, "spec.deletionPolicy", "none of Retain, Delete"),
+        ({"deletionPolicy": "delete"}, "spec.deletionPolicy", "not one of Retain, Delete"),
     ],
 )
 def test_a_wrong_stream_is_refused(fields: dict[str, Any], field: str, problem: str) -> None:
@@ -186,6 +186,6 @@ def test_a_wrong_reader_group_is_refused(fields: dict[str, Any], field: str, pro
 
 def test_a_resource_whose_name_is_too_long_for_a_stream_needs_another_one() -> None:
     long = manifest({"cluster": "c", "scope": "s"}, "n" * 251)
-    with pytest.raises(InvalidSpecError, match="must be given") as caught:
+    with pytest.raises(InvalidSpecError, match="must be set") as caught:
         StreamSpec.parse(long)
     assert caught.value.field == "spec.streamName"

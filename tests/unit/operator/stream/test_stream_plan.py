@@ -35,13 +35,13 @@ SPEC = StreamSpec("main", "scope", "orders", ScalingSpec(min_segments=2), tags=(
 FOUND = StreamDescription(wanted_config(SPEC, None), str(ME), 0, "active", 0, 2, 0, 0)
 
 
-def step(spec: StreamSpec = SPEC, *, owner_is_gone: bool = False, **found: Any) -> Step | None:
+def step(spec: StreamSpec = SPEC, *, owner_is_deleted: bool = False, **found: Any) -> Step | None:
     """The next step for a stream that differs from what it should be."""
-    return next_step(spec, ME, FOUND._replace(**found), owner_is_gone=owner_is_gone)
+    return next_step(spec, ME, FOUND._replace(**found), owner_is_deleted=owner_is_deleted)
 
 
 def test_a_missing_stream_is_created() -> None:
-    made = next_step(SPEC, ME, None, owner_is_gone=False)
+    made = next_step(SPEC, ME, None, owner_is_deleted=False)
     assert made == Create(StreamConfig(ScalingPolicy.fixed(2), None, ("a", "b")))
 
 
@@ -61,7 +61,7 @@ def test_a_stream_in_step_needs_nothing() -> None:
 )
 def test_whose_stream_it_is_comes_first(owner: str, gone: bool, expected: Step) -> None:
     changed = dataclasses.replace(SPEC, tags=("other",))
-    assert step(changed, owner=owner, owner_is_gone=gone) == expected
+    assert step(changed, owner=owner, owner_is_deleted=gone) == expected
 
 
 def test_a_stream_that_is_being_changed_is_waited_for() -> None:
@@ -123,7 +123,7 @@ def test_steps_lead_to_a_stream_in_step(spec: StreamSpec, before: StreamSpec | N
         config = msgspec.structs.replace(wanted_config(before, None), timestamp_aggregation_timeout_ms=7)
         found = StreamDescription(config, owner, 0, "active", 0, before.scaling.min_segments + more, 0, 0)
     for _ in range(5):
-        taken = next_step(spec, ME, found, owner_is_gone=owner == str(OTHER))
+        taken = next_step(spec, ME, found, owner_is_deleted=owner == str(OTHER))
         if taken is None:
             break
         found = carried_out(found, taken)
