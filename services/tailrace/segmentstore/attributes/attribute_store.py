@@ -1,4 +1,4 @@
-"""Attributes of a container's segments: values in memory over cached pages over Tier 2 (article, design §6)."""
+"""Attributes of a container's segments: values in memory, over cached index pages, over Tier 2 (design §6)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PAGES_MAX_BYTES = limits.ATTRIBUTE_PAGES_CACHED_MAX_BYTES
 
 
 class PageRoom:
-    """Room for the index pages of all containers of a worker, however many those are."""
+    """The memory bound for the index pages of all containers of a worker."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -34,21 +34,21 @@ class PageRoom:
         self._caches: dict[PageCache, None] = {}
 
     def joined(self, cache: PageCache) -> None:
-        """A container's pages take part."""
+        """Count the pages of a container."""
         self._caches[cache] = None
 
     def left(self, cache: PageCache) -> None:
-        """A container is gone."""
+        """Stop counting the pages of a container that closed."""
         self._caches.pop(cache, None)
 
     def make_room(self) -> None:
-        """Let go of pages until all fit: of whoever has most, so that a busy container does not starve the others."""
+        """Drop pages until all fit, from the largest cache first: a busy container must not starve the others."""
         while self.used_bytes > self.max_bytes:
             max(self._caches, key=lambda cache: cache.used_bytes).forget_oldest()
 
 
 class PageCache:
-    """Recently used index pages of all segments of a container, bounded in bytes, alone and with its siblings."""
+    """Recently used index pages of one container, bounded in bytes for itself and together with its siblings."""
 
     def __init__(self, max_bytes: int, room: PageRoom | None = None) -> None:
         self._pages: OrderedDict[tuple[int, int], bytes] = OrderedDict()
@@ -57,14 +57,14 @@ class PageCache:
         self.used_bytes = 0
 
     def get(self, key: tuple[int, int]) -> bytes | None:
-        """A page by (segment id, offset)."""
+        """Return a page by (segment id, offset); None when it is not cached."""
         page = self._pages.get(key)
         if page is not None:
             self._pages.move_to_end(key)
         return page
 
     def put(self, key: tuple[int, int], page: bytes) -> None:
-        """Keep a page, letting go of the least recently used ones."""
+        """Cache a page; drop the least recently used ones beyond the bound."""
         if key in self._pages:
             return
         self._pages[key] = page
@@ -75,12 +75,12 @@ class PageCache:
         self._room.make_room()
 
     def forget_oldest(self) -> None:
-        """Let go of the least recently used page."""
+        """Drop the least recently used page."""
         _, old = self._pages.popitem(last=False)
         self._count(-len(old))
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Drop all pages."""
         self._pages.clear()
         self._count(-self.used_bytes)
         self._room.left(self)
@@ -91,7 +91,7 @@ class PageCache:
 
 
 class _Pages:
-    """Page reader of one segment's index."""
+    """Reads the pages of one segment's index."""
 
     def __init__(self, segment: Segment, cache: PageCache, tier2: ChunkObjects) -> None:
         self._segment = segment
@@ -100,11 +100,11 @@ class _Pages:
 
     @property
     def place(self) -> str:
-        """What errors name."""
+        """Place that errors name."""
         return f"attribute index of segment {self._segment.name}"
 
     async def read(self, offset: int, length: int) -> Buffer:
-        """A page's bytes."""
+        """Return a page's bytes."""
         key = (self._segment.segment_id, offset)
         page = self._cache.get(key)
         if page is not None and len(page) == length:
@@ -132,7 +132,7 @@ class AttributeStore:
         self._pages = PageCache(_PAGES_MAX_BYTES, room)
 
     def close(self) -> None:
-        """Let go of the pages in memory."""
+        """Drop the pages in memory."""
         self._pages.clear()
 
     @property
@@ -144,22 +144,22 @@ class AttributeStore:
     def _state(segment: Segment) -> index.IndexState:
         root = segment.index
         return index.IndexState(
-            root.root_offset,
-            root.root_length,
-            root.start_offset,
-            root.length,
-            root.live_bytes,
-            segment.attribute_key_length,
+            root_offset=root.root_offset,
+            root_length=root.root_length,
+            start_offset=root.start_offset,
+            length=root.length,
+            live_bytes=root.live_bytes,
+            key_length=segment.attribute_key_length,
         )
 
     def _reader(self, segment: Segment) -> _Pages:
         return _Pages(segment, self._pages, self._tier2)
 
     async def load(self, segment: Segment, attribute_ids: Sequence[bytes]) -> None:
-        """Bring values into memory, for the pipeline.
+        """Load values into memory, so that operations can be staged against them.
 
-        A value read from the index is taken only if neither the root nor the eviction generation has changed since and
-        no update came meanwhile; otherwise it is read again (design §3: the conditional load, made exact).
+        A value from the index counts only if neither the root nor the eviction generation has changed and no update
+        was staged meanwhile; otherwise it is read again (design §3).
         """
         wanted = sorted({key for key in attribute_ids if key not in segment.latest})
         if not wanted:
@@ -172,10 +172,10 @@ class AttributeStore:
                 segment.committed[key] = value
 
     def make_room(self, segment: Segment) -> None:
-        """Let go of old values when there are far too many that no flush will let go of.
+        """Evict old values when there are far too many that no flush evicts.
 
-        Writers that are set up and append nothing leave one each. Not for operations that need several values: what
-        they brought into memory already must stay there.
+        Writers that are set up and append nothing leave one each. Do not call it for an operation that needs several
+        values: those that it loaded must stay in memory.
         """
         bound = limits.ATTRIBUTES_IN_MEMORY_PER_SEGMENT_MAX
         clean = len(segment.latest) - len(segment.dirty)
@@ -192,9 +192,9 @@ class AttributeStore:
 
     @staticmethod
     async def _at_one_root(segment: Segment, read: Callable[[], Awaitable[_T]]) -> _T:
-        """Read the index; again when its root or the eviction generation changed meanwhile.
+        """Read the index; repeat when its root or the eviction generation changed meanwhile.
 
-        What was read then, or that a page was gone, says nothing.
+        Such a read, or a page that it missed, proves nothing.
         """
         while True:
             root, generation = segment.index, segment.eviction_generation
@@ -208,14 +208,14 @@ class AttributeStore:
                 return found
 
     async def get(self, segment: Segment, attribute_ids: Sequence[bytes]) -> dict[bytes, int]:
-        """Committed values of those attributes that are set, all as of one moment."""
+        """Return the committed values of those attributes that are set, all as of one moment."""
         committed = segment.committed
         found: dict[bytes, int] = {}
         wanted: list[bytes] = []
         while absent := [key for key in attribute_ids if key not in committed and not is_core_attribute(key)]:
             if not segment.index.root_length or set(absent).issubset(wanted):
                 break
-            # What is in memory may be evicted meanwhile: it is looked up as well then, in the next round.
+            # A value in memory may be evicted during the lookup: the next iteration looks it up too.
             wanted = sorted(set(absent))
             found = await self._look_up(segment, wanted)
         return {
@@ -225,7 +225,7 @@ class AttributeStore:
         }
 
     async def iterate(self, segment: Segment, from_id: bytes, to_id: bytes, limit: int) -> list[tuple[bytes, int]]:
-        """Committed extended attributes in [from_id, to_id], at most `limit`, in byte order."""
+        """Return committed extended attributes in [from_id, to_id], at most `limit`, in byte order."""
         result: list[tuple[bytes, int]] = []
         position = from_id
         while len(result) < limit:
@@ -239,7 +239,7 @@ class AttributeStore:
     async def _iterate_once(
         self, segment: Segment, from_id: bytes, to_id: bytes, limit: int
     ) -> tuple[list[tuple[bytes, int]], bool, bytes]:
-        """Merge one run of the index with memory; returns (values, whether the range is exhausted, last id seen)."""
+        """Merge one run of the index with memory; return (values, whether the range is exhausted, last id seen)."""
 
         async def read() -> list[tuple[bytes, int]]:
             if not segment.index.root_length:
@@ -248,7 +248,7 @@ class AttributeStore:
 
         stored = await self._at_one_root(segment, read)
         bound = to_id if len(stored) < limit else stored[-1][0]
-        # What is in memory and not dirty is what the index holds at this root.
+        # The index at this root holds every value in memory that is not dirty.
         memory = segment.dirty.between(from_id, bound, limit + 1)
         if len(memory) > limit:
             bound = memory[limit - 1]
@@ -263,9 +263,9 @@ class AttributeStore:
     # -- flushing ------------------------------------------------------------------------------------------------
 
     async def build_update(self, segment: Segment) -> AttributeFlush | None:
-        """Write new pages for the attributes that are dirty for longest to Tier 2.
+        """Write new index pages for the attributes that have been dirty longest to Tier 2.
 
-        Returns the operation that commits them, None when nothing is dirty. Memory: `limits.FLUSH_OBJECT_MAX_BYTES`.
+        Returns the operation that commits them; None when nothing is dirty. Memory: `limits.FLUSH_OBJECT_MAX_BYTES`.
         """
         batch = segment.dirty.oldest(_batch_size(segment))
         if not batch.items:
@@ -275,12 +275,12 @@ class AttributeStore:
         update = await index.update(self._state(segment), changes, self._reader(segment))
         state = update.state
         root = ops.IndexRoot(
-            state.root_offset,
-            state.root_length,
-            state.start_offset,
-            state.length,
-            state.live_bytes,
-            batch.flushed_through,
+            root_offset=state.root_offset,
+            root_length=state.root_length,
+            start_offset=state.start_offset,
+            length=state.length,
+            live_bytes=state.live_bytes,
+            flushed_through=batch.flushed_through,
         )
         pages: list[ChunkRef] = []
         if update.data:
@@ -290,9 +290,9 @@ class AttributeStore:
 
     @staticmethod
     def evict(segment: Segment) -> int:
-        """Let go of values that the index holds, when there are too many; returns how many.
+        """Evict values that the index holds, when there are too many; return how many.
 
-        Looks at a bounded number of them: those that stay go behind the others, so that the next call goes on there.
+        Examines a bounded number of values. Those that stay move to the end, so that the next call examines others.
         """
         bound = limits.ATTRIBUTES_IN_MEMORY_PER_SEGMENT_MAX
         if len(segment.latest) <= bound or not segment.index.root_length:
@@ -301,7 +301,7 @@ class AttributeStore:
 
     @staticmethod
     def _forget(segment: Segment, wanted: int) -> int:
-        """Let go of so many values, oldest first, if they are as the index has them; nothing while any is changed."""
+        """Evict so many values, oldest first, that equal those in the index; none while an operation is in flight."""
         latest = segment.latest
         if segment.inflight:
             return 0
@@ -321,14 +321,14 @@ class AttributeStore:
 
 
 def _batch_size(segment: Segment) -> int:
-    """How many attributes one flush may write: each of them may rewrite a page, but none is written twice."""
+    """Return how many attributes one flush may write: each may rewrite a page, but no page is rewritten twice."""
     if segment.index.live_bytes <= limits.FLUSH_OBJECT_MAX_BYTES // 2:
         return limits.FLUSH_ATTRIBUTES_BATCH_MAX
     return limits.FLUSH_ATTRIBUTES_SCATTERED_BATCH_MAX
 
 
 def _after(key: bytes) -> bytes:
-    """The smallest key of the same length above `key`."""
+    """Return the smallest key of the same length above `key`; `key` when there is none."""
     number = int.from_bytes(key, "big") + 1
     if number >> (8 * len(key)):
         return key

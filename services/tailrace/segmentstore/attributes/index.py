@@ -1,4 +1,4 @@
-"""Reading the attribute index: lookups and ranges over any root that has not been truncated (design §6)."""
+"""Reads the attribute index: lookups and ranges over any root that has not been truncated (design §6)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEFAULT_KEY_LENGTH: Final = 16
 
 
 class PageReader(Protocol):
-    """Port to the bytes of one attribute segment; the container implements it over cache and Tier 2."""
+    """Port to the bytes of one attribute segment; `AttributeStore` implements it over cache and Tier 2."""
 
     @property
     def place(self) -> str:
@@ -27,7 +27,7 @@ class PageReader(Protocol):
         ...
 
     async def read(self, offset: int, length: int) -> Buffer:
-        """Exactly these bytes. A view must stay valid until the call that reads it returns."""
+        """Return exactly these bytes. A view must stay valid until the call that reads it returns."""
         ...
 
 
@@ -80,14 +80,14 @@ async def load_page(state: IndexState, child: Child, parent_offset: int, pages: 
 
 
 async def load_children(state: IndexState, page: Page, indices: Sequence[int], pages: PageReader) -> list[Page]:
-    """The children at these indices, read concurrently; at most ``limits.ATTRIBUTE_PAGE_READS_MAX`` of them."""
+    """Return the children at these indices, read concurrently; at most ``limits.ATTRIBUTE_PAGE_READS_MAX`` of them."""
     if len(indices) == 1:
         return [await load_page(state, page.child(indices[0]), page.offset, pages)]
     return await asyncio.gather(*(load_page(state, page.child(index), page.offset, pages) for index in indices))
 
 
 def route(page: Page, keys: Sequence[bytes]) -> list[tuple[int, int, int]]:
-    """Which children of an index page hold which of the sorted keys: (child, first key, end key) in order.
+    """Return which children of an index page hold which of the sorted keys: (child, first key, end key) in order.
 
     Keys below the first entry belong to the first child.
     """
@@ -102,7 +102,7 @@ def route(page: Page, keys: Sequence[bytes]) -> list[tuple[int, int, int]]:
 
 
 async def get_many(state: IndexState, keys: Sequence[bytes], pages: PageReader) -> dict[bytes, int]:
-    """Values of the keys that are set.
+    """Return the values of the keys that are set.
 
     Raises:
         BadRequestError: a key does not have the index's key length.
@@ -136,7 +136,7 @@ async def _get_below(
 async def iterate(
     state: IndexState, from_key: bytes, to_key: bytes, limit: int, pages: PageReader
 ) -> list[tuple[bytes, int]]:
-    """Entries with from_key <= key <= to_key in unsigned byte order, at most `limit` of them.
+    """Return entries with from_key <= key <= to_key in unsigned byte order, at most `limit` of them.
 
     Raises:
         BadRequestError: a bound does not have the index's key length.

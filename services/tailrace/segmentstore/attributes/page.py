@@ -80,35 +80,36 @@ class Page:
 
 
 def value_bytes(kind: PageKind) -> int:
-    """Length of an entry's value."""
+    """Return the length of an entry's value."""
     return LEAF_VALUE_BYTES if kind is PageKind.LEAF else INDEX_VALUE_BYTES
 
 
 def max_entries(kind: PageKind, key_length: int) -> int:
-    """How many entries fit into a page."""
+    """Return how many entries fit into a page."""
     room = limits.ATTRIBUTE_PAGE_MAX_BYTES - PAGE_OVERHEAD_BYTES
     return room // (key_length + value_bytes(kind))
 
 
 def pack_attribute(value: int) -> bytes:
-    """Value part of a leaf entry."""
+    """Return the value part of a leaf entry."""
     return _VALUE.pack(value)
 
 
 def unpack_attribute(packed: Buffer) -> int:
-    """The value that `pack_attribute` packed."""
+    """Return the value that `pack_attribute` packed."""
     return int.from_bytes(packed, "big", signed=True)
 
 
 def pack_child(child: Child) -> bytes:
-    """Value part of an index entry."""
+    """Return the value part of an index entry."""
     return _CHILD.pack(*child)
 
 
 def lowest_offset(kind: PageKind, entries: Buffer, key_length: int, offset: int) -> int:
-    """Lowest offset in the subtree of a page that is written at `offset`.
+    """Return the lowest offset in the subtree of a page that is written at `offset`.
 
-    A leaf is its own subtree; of an index page its children know, so that no page has to be read (design §6).
+    A leaf is its own subtree. The entries of an index page hold the lowest offsets of its children, so that no page
+    has to be read (design §6).
     """
     if kind is PageKind.LEAF:
         return offset
@@ -121,17 +122,12 @@ def _lowest_offsets(entries: Buffer, key_length: int) -> list[int]:
 
 
 def page_parts(kind: PageKind, key_length: int, entries: Buffer, offset: int) -> tuple[bytes, Buffer, bytes]:
-    """Header, entries and CRC32C of a page that is written at `offset` of the attribute segment."""
+    """Return header, entries and CRC32C of a page that is written at `offset` of the attribute segment."""
     count, rest = divmod(len(entries), key_length + value_bytes(kind))
     if rest or not 0 < count <= max_entries(kind, key_length):
-        raise ValueError(f"{len(entries)} bytes are no entries of a page of kind {kind.name}")
+        raise ValueError(f"{len(entries)} bytes are not a valid number of entries of a page of kind {kind.name}")
     header = _HEADER.pack(MAGIC, VERSION, kind, key_length, count, offset)
     return header, entries, _CRC.pack(crc32c(entries, crc32c(header)))
-
-
-def encode_page(kind: PageKind, key_length: int, entries: Buffer, offset: int) -> bytes:
-    """The bytes of a page; see `page_parts`."""
-    return b"".join(page_parts(kind, key_length, entries, offset))
 
 
 def decode_page(data: Buffer, key_length: int, offset: int, length: int, place: str) -> Page:

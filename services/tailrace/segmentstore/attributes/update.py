@@ -1,7 +1,7 @@
-"""Changing the attribute index: one batch of changes becomes one append (design §6, attributes article).
+"""Updates the attribute index: one batch of changes becomes one append (design §6, attributes article).
 
-A batch rewrites the pages that its changes touch, leaf to root, and with them the live page with the lowest offset and
-its ancestors (progressive compaction), so that everything before that page becomes garbage that can be truncated.
+A batch rewrites the pages that its changes touch, leaf to root. It also rewrites the live page with the lowest offset
+and its ancestors (progressive compaction), so that everything before that page can be truncated.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class IndexUpdate:
 
 
 class _Content(NamedTuple):
-    """Entries of one or more future pages; `grows_right`: what was added lies behind what was there."""
+    """Entries of one or more future pages; `grows_right`: all added keys follow the old ones."""
 
     kind: PageKind
     entries: bytes
@@ -120,7 +120,7 @@ class _Batch:
     async def _rewrite(
         self, page: Page, changes: Sequence[tuple[bytes, bytes | None]], *, move_lowest: bool
     ) -> _Content:
-        """The new entries of a page after its changes; its changed children are written on the way."""
+        """Return the new entries of a page after its changes; write its changed children first."""
         self._obsolete += page.length
         if page.kind is PageKind.INDEX:
             changes = await self._rewrite_children(page, changes, move_lowest=move_lowest)
@@ -130,7 +130,7 @@ class _Batch:
     async def _rewrite_children(
         self, page: Page, changes: Sequence[tuple[bytes, bytes | None]], *, move_lowest: bool
     ) -> list[tuple[bytes, bytes | None]]:
-        """Rewrite the children that changes touch and the one that is to move; returns the page's own changes."""
+        """Rewrite the children that changes touch and the one to move; return the page's own changes."""
         lowest = page.lowest_child() if move_lowest else -1
         routes = route(page, [key for key, _ in changes])
         if move_lowest and all(child != lowest for child, _, _ in routes):
@@ -153,7 +153,7 @@ class _Batch:
         return Child(offset, length, lowest_offset(kind, entries, self._state.key_length, offset))
 
     def write_split(self, content: _Content) -> list[tuple[bytes, Child]]:
-        """Write content as as many pages as it needs; returns (first key, page) of each."""
+        """Write content as one or more pages; return (first key, page) of each."""
         entry_bytes = self._state.key_length + value_bytes(content.kind)
         view = memoryview(content.entries)
         written = []
@@ -165,7 +165,7 @@ class _Batch:
         return written
 
     async def _write_root(self, content: _Content) -> Child | None:
-        """Write the top of the tree: more levels when it has split, fewer when it has shrunk."""
+        """Write the top of the tree: more levels after a split, fewer after it shrank."""
         while content.entries:
             if content.kind is PageKind.INDEX and len(content.entries) == self._state.key_length + INDEX_VALUE_BYTES:
                 only = Page(
@@ -180,7 +180,7 @@ class _Batch:
         return None
 
     async def _shrink(self, root: Child) -> Child:
-        """The first page below `root` (itself included) that is not an index page with one entry."""
+        """Return the first page from `root` down that is not an index page with one entry."""
         while True:
             page = await self._load_any(root)
             if page.kind is PageKind.LEAF or page.count > 1:
@@ -216,7 +216,7 @@ class _Siblings:
         self._last_child = child
 
     def finish(self) -> list[tuple[bytes, bytes | None]]:
-        """The index page's own changes, sorted."""
+        """Return the index page's own changes, sorted."""
         self._flush()
         return sorted(self._updates.items())
 
@@ -228,12 +228,12 @@ class _Siblings:
 
 
 def _fit_one(first: _Content, second: _Content) -> bool:
-    """Whether two neighbours are worth joining: half a page at most, so that the next insert does not split it."""
+    """Return whether two neighbours fit half a page: joined, the next insert does not split them."""
     return len(first.entries) + len(second.entries) <= limits.ATTRIBUTE_PAGE_MAX_BYTES // 2
 
 
 def _grows_right(page: Page, entries: bytes) -> bool:
-    """Whether everything that the page grew by lies behind its old last key (a sorted insert)."""
+    """Return whether all added keys follow the page's old last key (a sorted insert)."""
     entry_bytes = page.key_length + page.value_length
     old_last = page.key(page.count - 1)
     count = len(entries) // entry_bytes
@@ -241,7 +241,7 @@ def _grows_right(page: Page, entries: bytes) -> bool:
 
 
 def _split(count: int, maximum: int, content: _Content) -> list[int]:
-    """Entries of each page: full pages and a rest for sorted inserts, else even parts (design §6)."""
+    """Return the number of entries of each page: full pages for sorted inserts, else even parts (design §6)."""
     pages = -(-count // maximum)
     if content.grows_right:
         return [maximum] * (pages - 1) + ([count - maximum * (pages - 1)] if pages else [])

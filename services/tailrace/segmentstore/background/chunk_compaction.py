@@ -1,16 +1,15 @@
-"""Small-chunk compaction: runs of small chunks of a segment become one object (design §5).
+"""Chunk compaction: rewrites a run of a segment's small chunks as one object (design §5).
 
-A segment that is written slowly gets a chunk every 30 s, and each transaction brings one. Here they are read, verified,
-written as one object, and swapped in by one operation that names exactly what it replaces: a truncation, a merge or a
-deletion that came between makes it do nothing, and the new object waits to be deleted like any other that nobody
-needs. A crash between leaves an orphan. Readers that hold an old reference have ``DELETE_DELAY_S`` to finish; one that
-is later finds the object gone and looks at the references once more.
+A slowly written segment gets a chunk every 30 s, and each transaction adds one. Compaction reads and verifies a run of
+them, writes one object, and swaps it in by one operation that names exactly the references that it replaces. After a
+truncation, merge or deletion of those the operation does nothing, and the new object is deleted like any other that
+nothing references. A crash before the swap leaves an orphan. Readers that hold an old reference have
+``DELETE_DELAY_S`` to finish; a later one finds the object gone and looks up the references again.
 
-The storage writer goes first. Of the process's upload slots compaction takes one at a time and only when one is free
-(or after ``COMPACT_DEFER_MAX_S``), and what it writes is paid from a credit: ``COMPACT_SHARE`` bytes for each byte that
-was flushed, and ``COMPACT_FLOOR_BYTES_PER_S``. So a container writes to Tier 2 at most twice what it flushes, and
-256 KiB/s, one object and what credit was saved up (32 MiB) on top; `compactionpolicy` bounds how often a byte is
-written.
+The storage writer has priority. Compaction takes one upload slot of the process at a time, and only when one is free or
+after ``COMPACT_DEFER_MAX_S``. Its writes are limited by a credit: ``COMPACT_SHARE`` bytes for each flushed byte, and
+``COMPACT_FLOOR_BYTES_PER_S``. So a container writes to Tier 2 at most twice what it flushes, plus 256 KiB/s, one object
+and the saved credit (32 MiB). `compaction_policy` bounds how often a byte is rewritten.
 """
 
 from __future__ import annotations
@@ -58,9 +57,9 @@ class ChunkCompaction:
         self._commit = commit
         self._slots = upload_slots
         self._may_work = may_work
-        self._cursors: dict[int, int] = {}  # of segments that were not looked through to the end: where to go on
-        self._turns: deque[int] = deque()
-        self._refused: dict[int, str] = {}  # segments with damage, until the container opens again
+        self._cursors: dict[int, int] = {}  # segments that were not searched to the end: where to continue
+        self._next_segments: deque[int] = deque()
+        self._refused: dict[int, str] = {}  # damaged segments, until the container opens again
         self._credit = 0.0
         self._credited_at_s = 0.0
         self._credited_bytes = 0
@@ -70,7 +69,7 @@ class ChunkCompaction:
         self.last_error = ""
 
     async def run(self) -> None:
-        """Compact until cancelled. While the store does not answer everything stays as it is."""
+        """Compact until cancelled. While Tier 2 is unavailable nothing changes."""
         self._credited_at_s = asyncio.get_running_loop().time()
         retry_s = limits.STORAGE_RETRY_MIN_S
         while True:
@@ -109,20 +108,20 @@ class ChunkCompaction:
     # -- what ----------------------------------------------------------------------------------------------------
 
     def _find(self) -> tuple[Segment, Sequence[ChunkRef]] | None:
-        """The next run that is worth it; looks at a bounded number of segments and of their references."""
+        """Return the next run worth compacting; search a bounded number of segments and references."""
         segments = self._state.segments
-        if not self._turns:
-            self._turns.extend(segments)
+        if not self._next_segments:
+            self._next_segments.extend(segments)
             self._cursors = {segment_id: at for segment_id, at in self._cursors.items() if segment_id in segments}
-        for _ in range(min(len(self._turns), limits.COMPACT_LOOK_SEGMENTS)):
-            segment = segments.get(self._turns[0])
+        for _ in range(min(len(self._next_segments), limits.COMPACT_LOOK_SEGMENTS)):
+            segment = segments.get(self._next_segments[0])
             if segment is not None and segment.segment_id not in self._refused and (run := self._look(segment)):
                 return segment, run
-            self._turns.popleft()
+            self._next_segments.popleft()
         return None
 
     def _look(self, segment: Segment) -> Sequence[ChunkRef]:
-        """Look on where the last look ended, or where references came since: not always at the end of the segment."""
+        """Search from where the last search ended, or from the first reference that was added since."""
         chunks = segment.chunks
         cursor = self._cursors.pop(segment.segment_id, None)
         changed = chunks.take_changed()
@@ -135,7 +134,7 @@ class ChunkCompaction:
         run = choose(refs)
         if run:
             self._cursors[segment.segment_id] = cursor
-        elif len(refs) == limits.COMPACT_LOOK_REFS:  # a run that begins among the last ones is seen whole next time
+        elif len(refs) == limits.COMPACT_LOOK_REFS:  # the next search sees a run whole that begins near the end
             last = refs[-min(limits.COMPACT_RUN_FORCED, len(refs) - 1)]
             self._cursors[segment.segment_id] = last.segment_offset
         return run
@@ -153,8 +152,8 @@ class ChunkCompaction:
                     self._refuse(segment, error)
                 return
             if not self._holds(segment, refs):
-                return  # truncated, merged or deleted meanwhile: there is nothing to swap any more
-            self._credit -= len(data)  # also for what fails: it may have been written
+                return  # truncated, merged or deleted meanwhile: nothing to swap
+            self._credit -= len(data)  # even if the write fails: the object may exist
             written = await self._tier2.write([Section(segment_id, name, start, data)])
             self.written_bytes += len(data)
         await self._commit(ops.SwapChunks(segment_id, refs, [ref for _, ref in written]))
@@ -164,10 +163,10 @@ class ChunkCompaction:
         return self._state.segments.get(segment.segment_id) is segment and segment.chunks.holds(refs)
 
     async def _read(self, refs: Sequence[ChunkRef]) -> bytearray:
-        """All bytes of references that follow each other, verified block by block.
+        """Return the bytes of contiguous references, verified block by block.
 
         Raises:
-            CorruptionError: an object is damaged or gone. UnavailableError: the store does not answer.
+            CorruptionError: an object is damaged or missing. UnavailableError: Tier 2 does not answer.
         """
         start = refs[0].segment_offset
         content = bytearray(refs[-1].end - start)
@@ -179,7 +178,7 @@ class ChunkCompaction:
                 try:
                     data = await self._tier2.read_exact(ref, ref.segment_offset, ref.length)
                 except TailraceError:
-                    waiting.clear()  # the others need not go on
+                    waiting.clear()  # the other lanes may stop
                     raise
                 if len(data) != ref.length:
                     raise CorruptionError(f"object {ref.object_key}", f"{len(data)} bytes where {ref.length} should be")
@@ -192,6 +191,6 @@ class ChunkCompaction:
         return content
 
     def _refuse(self, segment: Segment, error: CorruptionError) -> None:
-        """Whoever reads the place hears of it; nothing is written over it."""
+        """Leave a damaged segment as stored: a reader of the damaged bytes gets the error."""
         self._refused[segment.segment_id] = str(error)
         _log.error("chunks_not_compacted", segment=segment.name, reason=str(error))

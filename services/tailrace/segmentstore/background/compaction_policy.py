@@ -1,19 +1,17 @@
-"""Which small chunks are worth being written as one (design §5). Pure.
+"""Chooses the small chunks that are worth rewriting as one (design §5). Pure.
 
-Two rules choose a run of small references that follow each other without gaps:
+Two rules choose a contiguous run of small references:
 
 - *growth*: at least ``COMPACT_RUN_MIN`` (16) of them, which together are at least ``COMPACT_GROWTH_MIN`` (4) times as
-  long as the longest. Each time a byte is written again by this rule, the chunk that holds it is at least four times
-  longer than before, and chunks of ``COMPACT_SMALL_MAX_BYTES`` (1 MiB) are left alone: a byte that was flushed in a
-  chunk of s bytes is written again at most ⌈log₄(1 MiB / s)⌉ times: once from 256 KiB on, twice from 64 KiB on, never
-  more than ten times.
-- *count*: ``COMPACT_RUN_FORCED`` (64) of them in a row, whatever their lengths, so that no order of lengths escapes.
-  Either they fill ``FLUSH_OBJECT_MAX_BYTES`` (8 MiB), and what is in them is not small any more: once a byte; or at
-  least 63 references less cost at most 8 MiB: some 140 KiB for each reference that a flush made.
+  long as the longest. Each rewrite by this rule makes the chunk of a byte at least four times longer, and chunks of
+  ``COMPACT_SMALL_MAX_BYTES`` (1 MiB) are left alone. So a byte that was flushed in a chunk of s bytes is rewritten at
+  most ⌈log₄(1 MiB / s)⌉ times: once from 256 KiB on, twice from 64 KiB on, never more than ten times.
+- *count*: ``COMPACT_RUN_FORCED`` (64) of them in a row, of any lengths, so that no order of lengths escapes.
+  Either they fill ``FLUSH_OBJECT_MAX_BYTES`` (8 MiB) and are small no longer, which rewrites each byte once; or 8 MiB
+  remove at least 63 references, which is some 140 KiB for each reference that a flush made.
 
-So a segment keeps at most 63 small references in a row, and what is written again is at most eleven times what was
-flushed and 140 KiB for each reference, however it came about. What is written per time is bounded by the compaction's
-credit (`chunkcompaction`).
+So a segment keeps at most 63 small references in a row. The bytes rewritten are at most eleven times the bytes flushed
+plus 140 KiB for each reference. The credit of `chunk_compaction` bounds the bytes rewritten per second.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def choose(refs: Sequence[ChunkRef]) -> Sequence[ChunkRef]:
-    """The first run of references, which are in order, that is worth it; empty when none is."""
+    """Return the first run of the sorted references that is worth rewriting; empty when none is."""
     for run in _small_runs(refs):
         if len(run) >= limits.COMPACT_RUN_MIN and (chosen := _by_growth(run) or _by_count(run)):
             return chosen
@@ -37,7 +35,7 @@ def choose(refs: Sequence[ChunkRef]) -> Sequence[ChunkRef]:
 
 
 def _small_runs(refs: Sequence[ChunkRef]) -> Iterator[Sequence[ChunkRef]]:
-    """Maximal runs of small references without gaps."""
+    """Yield maximal contiguous runs of small references."""
     begin = 0
     for index, ref in enumerate(refs):
         small = ref.length < limits.COMPACT_SMALL_MAX_BYTES
@@ -51,7 +49,7 @@ def _small_runs(refs: Sequence[ChunkRef]) -> Iterator[Sequence[ChunkRef]]:
 
 
 def _by_growth(run: Sequence[ChunkRef]) -> Sequence[ChunkRef]:
-    """The longest choice from the first reference on from which there is one."""
+    """Return the longest run of the growth rule from the first reference where the rule holds."""
     for begin in range(len(run) - limits.COMPACT_RUN_MIN + 1):
         total = longest = chosen_end = 0
         for end in range(begin, min(begin + limits.COMPACT_RUN_MAX, len(run))):

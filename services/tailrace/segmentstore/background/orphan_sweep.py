@@ -6,20 +6,20 @@ objects, waits `DELETE_DELAY_S`, commits a barrier to the log, and deletes those
 - an epoch *below* its own wrote, and
 - no chunk, no index page and no pending delete names, looked up at the moment of the deletion.
 
-*Why nobody can come to need such an object.* An object's reference is committed by the owner that wrote it, or never:
-keys hold epoch and nonce and are not used twice. An owner E that serves has recovered all that its predecessors
-committed and can still commit: what they append once E's log has begun is never read (design §4). Its own state has
-every reference that it committed. A later owner begins with what E committed, and writes objects of its own epoch. So
-an object of an epoch below E that E's state does not name is named by no later state either. The barrier says that
-this state was E's, and not that of an owner which had lost its log before it began; an owner that lost the log since
-finds out there and stops, and until it does it touches nothing of its own or a later epoch.
+*Why no state can reference such an object later.* An object's reference is committed by the owner that wrote the
+object, or never: keys hold epoch and nonce and are not used twice. An owner E that serves has recovered everything that
+its predecessors committed and can still commit: records that they append once E's log has begun are never read (design
+§4). Its own state has every reference that it committed. A later owner starts from what E committed, and writes objects
+of its own epoch. So an object of an epoch below E that E's state does not name is named by no later state either. The
+barrier proves that this state was E's, and not that of an owner which had lost its log before it began. An owner that
+has lost the log since gets an error from the barrier and stops; until then it deletes only objects of earlier epochs.
 
-*Why an old list is harmless.* It may show objects that are gone, deleted twice then, and lack new ones, which the next
-sweep finds. That it shows objects before their references are committed does not matter: references are looked at
-last, and objects of the own epoch are never touched.
+*Why a stale list is harmless.* It may show objects that are gone, which are then deleted twice, and lack new ones,
+which the next sweep finds. It may show objects before their references are committed: references are checked last, and
+objects of the own epoch are never deleted.
 
-*Why a delete whose outcome is unknown is harmless.* It may take effect at any later time. What it deletes nobody will
-need then either. An upload of an earlier owner that takes effect after the deletion is found by the next sweep.
+*Why a delete with unknown outcome is harmless.* It may take effect at any later time; no state needs the object then
+either. An upload of an earlier owner that takes effect after the deletion is found by the next sweep.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class OrphanSweep:
         self.last_error = ""
 
     async def run(self) -> None:
-        """Sweep at intervals until cancelled. A store that does not answer is tried again later."""
+        """Sweep at intervals until cancelled. Retry later while Tier 2 is unavailable."""
         wait_s = limits.SWEEP_FIRST_AFTER_S
         retry_s = limits.STORAGE_RETRY_MIN_S
         while True:
@@ -87,10 +87,10 @@ class OrphanSweep:
             wait_s = limits.SWEEP_INTERVAL_S if complete else limits.SWEEP_PAUSE_S
 
     async def sweep(self) -> bool:
-        """List, wait, and delete; False when there was more than one sweep remembers.
+        """List, wait, and delete; return False when there are more orphans than one sweep deletes.
 
         Raises:
-            UnavailableError: the store does not answer, or the container stopped.
+            UnavailableError: Tier 2 does not answer, or the container stopped.
         """
         listed_after = self._state.committed_sequence
         orphans, complete = await self._list()
@@ -110,7 +110,7 @@ class OrphanSweep:
         return complete
 
     async def _list(self) -> tuple[list[str], bool]:
-        """Keys of orphans as a list shows them; False when there are more than a sweep remembers."""
+        """Return the keys of orphans as a list shows them, and False when there are more than one sweep deletes."""
         orphans: list[str] = []
         count = 0
         complete = True
@@ -140,7 +140,7 @@ class OrphanSweep:
         return self._is_of_earlier_owner(key) and key not in state.object_uses and key not in state.pending_deletes
 
     def _is_of_earlier_owner(self, key: str) -> bool:
-        """Whether an earlier owner of this container wrote an object; keys of any other form are none of ours."""
+        """Return whether an earlier owner of this container wrote the object; False for keys of any other form."""
         writer = writer_of_key(key)
         return writer is not None and writer[0] == self._state.container_id and writer[1] < self._tier2.epoch
 

@@ -1,9 +1,9 @@
-"""Writes a container's snapshots, and says which of its objects nobody may restore from any more (design §5).
+"""Writes a container's snapshots, and decides which objects no restore needs any more (design §5).
 
-Everything the newest snapshot references stays until a newer one is stored: a dereferenced object is deleted only when
-a snapshot of this owner, taken after that, is there. Bytes that were in the log alone are pinned in the cache at the
-moment of the snapshot and written beside it; their keys are committed to the pending deletes before the snapshot
-exists, so that they go when it is superseded, whoever the owner is by then.
+An object that the newest snapshot references stays until a newer snapshot is stored: a dereferenced object is deleted
+only after this owner has stored a later snapshot. Bytes that are in the log alone are pinned in the cache at the moment
+of the snapshot and written beside it. Their keys are committed to the pending deletes before the snapshot exists, so
+that any later owner deletes them once the snapshot is superseded.
 """
 
 from __future__ import annotations
@@ -59,22 +59,22 @@ class SnapshotPorts:
 
 
 class Snapshotter:
-    """The snapshots of one owner of a container."""
+    """Takes the snapshots of one owner of a container."""
 
     def __init__(self, ports: SnapshotPorts) -> None:
         self._ports = ports
-        self._turn = asyncio.Lock()
+        self._taking = asyncio.Lock()
         self._superseded: dict[str, None] = {}
         self.sequence = -1
-        """The operation that the last one stands for; -1: there is none of this owner."""
+        """The last operation in this owner's newest snapshot; -1: it has none."""
         self.last_error = ""
 
     def may_delete(self, key: str) -> bool:
-        """Whether no restore needs a dereferenced object: the newest snapshot is of a state that had it so already."""
+        """Return whether no restore needs a dereferenced object: it was dereferenced before the newest snapshot."""
         return key in self._superseded
 
     async def run(self) -> None:
-        """Take snapshots until cancelled. While Tier 2 does not answer the last one stays the newest."""
+        """Take snapshots until cancelled. While Tier 2 is unavailable the last one stays the newest."""
         wait_s = limits.SNAPSHOT_FIRST_S
         while True:
             await asyncio.sleep(wait_s)
@@ -92,11 +92,11 @@ class Snapshotter:
             wait_s = limits.SNAPSHOT_INTERVAL_S if taken else limits.SNAPSHOT_RETRY_S
 
     async def check_newest(self) -> list[SnapshotName]:
-        """See that no later owner stored a snapshot; returns the names of those that are there, the newest one last.
+        """Verify that no later owner stored a snapshot; return the names of all snapshots, newest last.
 
         Raises:
             FencedError: the log has a later owner. CorruptionError: it has none, so the cluster was restored elsewhere.
-            UnavailableError: it cannot be told.
+            UnavailableError: Tier 2 or the log does not answer.
         """
         names = await self._names()
         if not names or names[-1].epoch <= self._ports.epoch:
@@ -110,7 +110,7 @@ class Snapshotter:
         )
 
     async def check_newest_if_reachable(self) -> None:
-        """`check_newest`, as far as Tier 2 answers."""
+        """Run `check_newest`; log an unavailable Tier 2 and continue."""
         try:
             await self.check_newest()
         except FencedError:
@@ -119,34 +119,34 @@ class Snapshotter:
             _logger.info("snapshots_not_listed", container=self._ports.state.container_id, reason=str(error))
 
     async def take_last(self, barrier: Callable[[], Awaitable[None]]) -> None:
-        """`take` for a container that is closed: within a bound, and what fails is told and left.
+        """Take the snapshot of a container that closes, within a deadline; log a failure and continue.
 
-        ``barrier`` waits until everything staged is committed: it is acknowledged, and so must be in it.
+        ``barrier`` waits until every staged operation is committed: acknowledged data must be in the snapshot.
         """
         try:
             async with asyncio.timeout(limits.SNAPSHOT_LEAVE_DEADLINE_S):
                 await barrier()
                 await self.take()
         except (TailraceError, OSError, TimeoutError) as error:
-            reason = str(error) or f"it takes longer than {limits.SNAPSHOT_LEAVE_DEADLINE_S:g} s"
+            reason = str(error) or f"the snapshot was not stored within {limits.SNAPSHOT_LEAVE_DEADLINE_S:g} s"
             _logger.warning("last_snapshot_not_stored", container=self._ports.state.container_id, reason=reason)
 
     async def _names(self) -> list[SnapshotName]:
-        """The names of the snapshots that are there, the newest one last."""
+        """Return the names of all snapshots, newest last."""
         container = self._ports.state.container_id
         listed = [parse_key(info.key) async for info in self._ports.store.list(folder(container))]
         return sorted(found[1] for found in listed if found is not None and found[0] == container)
 
     async def take(self) -> bool:
-        """Store a snapshot of what is committed, unless it is stored already.
+        """Store a snapshot of the committed state, unless it is stored already.
 
-        Returns False when that must wait: recovery left bytes in the log alone, and they are not in Tier 2 yet.
+        Returns False when the snapshot must wait for a flush: recovery left bytes in the log alone.
 
         Raises:
-            FencedError, CorruptionError, UnavailableError: as of `check_newest`; CorruptionError also for bytes that
-                are not those that were written.
+            FencedError, CorruptionError, UnavailableError: see `check_newest`. CorruptionError also for cached bytes
+                that differ from the bytes written.
         """
-        async with self._turn:
+        async with self._taking:
             state = self._ports.state
             if state.committed_sequence == self.sequence:
                 await self.check_newest()
@@ -162,8 +162,8 @@ class Snapshotter:
                 for run in runs:
                     run.release(self._ports.cache)
             await self._store(sequence, body, tail)
-            # Whoever restored from the last one meanwhile needs what that references; who restores from now on looks
-            # for this one when all is done (docs/adr/0012).
+            # A restore that began from the previous snapshot needs its objects; a restore that begins now checks for
+            # this snapshot at its end (docs/adr/0012).
             names = await self.check_newest()
             self.sequence, self._superseded = sequence, gone
             await self._remove_older(names)
@@ -177,18 +177,26 @@ class Snapshotter:
             for run in batch:
                 run.release(self._ports.cache)
         if tail:
-            # Nothing but the snapshot needs these objects. From now on each later owner knows of them, too.
+            # Only the snapshot needs these objects. Once committed here, every later owner knows of them too.
             await self._ports.commit(ops.AddChunks([], list(dict.fromkeys(ref.object_key for _, ref in tail))))
         return tail
 
     async def _store(self, sequence: int, body: bytes, tail: Sequence[tuple[int, ChunkRef]]) -> None:
         ports, container, epoch = self._ports, self._ports.state.container_id, self._ports.epoch
         key = SnapshotName(epoch, sequence, ports.entropy.token(6).hex()).key(container)
-        snapshot = Snapshot(ports.cluster_id, container, epoch, sequence, ports.clock.now_ms(), body, tail)
+        snapshot = Snapshot(
+            cluster_id=ports.cluster_id,
+            container=container,
+            epoch=epoch,
+            sequence=sequence,
+            time_ms=ports.clock.now_ms(),
+            body=body,
+            tail=tail,
+        )
         await ports.store.put(key, snapshot.encode(key))
 
     async def _remove_older(self, names: Sequence[SnapshotName]) -> None:
-        """Keep a few. The newest one of all owners always stays; what cannot be deleted now goes with the next one."""
+        """Delete all but the newest few. A failed deletion is retried after the next snapshot."""
         container = self._ports.state.container_id
         older = names[: -limits.SNAPSHOTS_KEPT]
         try:
@@ -199,7 +207,7 @@ class Snapshotter:
 
 @dataclass(slots=True)
 class TailRun:
-    """Un-tiered bytes of a segment as they are at one moment, pinned in the cache, and what to verify them with."""
+    """Un-tiered bytes of a segment at one moment, pinned in the cache, and the CRCs to verify them with."""
 
     segment_id: int
     name: str
@@ -209,7 +217,7 @@ class TailRun:
     pieces: list[tuple[int, CacheView]] = field(default_factory=list)
 
     def pin(self, segment: Segment, cache: CacheManager) -> bool:
-        """Pin the cached bytes; False when some are not in the cache."""
+        """Pin the cached bytes; return False when the cache lacks some."""
         position = self.start
         for entry in segment.read_index.run(self.start, self.end - self.start):
             if entry.address < 0:
@@ -219,13 +227,13 @@ class TailRun:
         return position >= self.end
 
     def release(self, cache: CacheManager) -> None:
-        """Let the cache have its blocks back."""
+        """Unpin the cache blocks."""
         for _, view in self.pieces:
             cache.unpin(view)
         self.pieces.clear()
 
     def section(self) -> Section:
-        """The bytes, each append verified. Raises CorruptionError."""
+        """Return the bytes, each append verified. Raises CorruptionError."""
         content = bytearray()
         for offset, view in self.pieces:
             content += view.tobytes()[max(self.start - offset, 0) : self.end - offset]
@@ -240,7 +248,7 @@ class TailRun:
 
 
 def capture(state: ContainerState, cache: CacheManager) -> list[TailRun] | None:
-    """Everything that Tier 2 does not hold, pinned; None (and nothing pinned): some of it is in the log alone."""
+    """Pin and return everything that Tier 2 lacks; None, with nothing pinned, when some of it is in the log alone."""
     runs: list[TailRun] = []
     for segment in state.segments.values():
         for run in _runs(segment):
@@ -253,7 +261,7 @@ def capture(state: ContainerState, cache: CacheManager) -> list[TailRun] | None:
 
 
 def _runs(segment: Segment) -> Iterator[TailRun]:
-    """The un-tiered ranges of a segment in pieces, cut between appends."""
+    """Yield the un-tiered ranges of a segment in pieces, split between appends."""
     if not segment.pending:
         return
     pending = sorted(segment.pending)
@@ -273,7 +281,7 @@ def _runs(segment: Segment) -> Iterator[TailRun]:
 
 
 def _batches(runs: Sequence[TailRun]) -> Iterator[list[TailRun]]:
-    """Runs that share an object."""
+    """Yield runs that share an object."""
     batch: list[TailRun] = []
     size = 0
     for run in runs:

@@ -130,9 +130,9 @@ class StorageWriter:
             AttributeStore.evict(segment)
 
     async def _write_all(self, jobs: Sequence[_Job]) -> None:
-        """One object per job, a few at a time; their references are committed in order, many at once when the log lags.
+        """Write one object per job, a few at a time; commit their references in order, many at once when the log lags.
 
-        The first error is raised once the others are done.
+        Raise the first error once the other uploads are done.
         """
         uploads = deque(asyncio.get_running_loop().create_task(self._upload(job)) for job in jobs)
         failed: Exception | None = None
@@ -152,23 +152,23 @@ class StorageWriter:
         finally:
             for upload in uploads:
                 upload.cancel()
-            await asyncio.gather(*uploads, return_exceptions=True)  # one error is raised already
+            await asyncio.gather(*uploads, return_exceptions=True)  # the first error is raised below
         if failed is not None:
             raise failed
 
     async def _upload(self, job: _Job) -> list[tuple[int, ChunkRef]]:
-        """Write one object with the runs of a job; returns the references that are now to be committed."""
+        """Write one object with the runs of a job; return the references to commit."""
         async with self._ports.upload_slots:
             sections = []
             for segment, run in job:
                 try:
                     sections.append(await self._section(segment, run))
                 except (NoSuchSegmentError, SegmentTruncatedError):
-                    continue  # merged, deleted or truncated while it was read: the next pass sees what is left
+                    continue  # merged, deleted or truncated meanwhile: the next pass writes what is left
             return await self._tier2.write(sections) if sections else []
 
     async def _section(self, segment: Segment, run: Sequence[PendingAppend]) -> Section:
-        """Read a run of appends and verify each against the CRC that was kept when it arrived."""
+        """Read a run of appends and verify each against the CRC from its arrival."""
         start = max(run[0].offset, segment.start_offset)
         end = run[-1].end
         if start >= end:
@@ -203,7 +203,7 @@ class StorageWriter:
     # -- deletions -----------------------------------------------------------------------------------------------
 
     async def _delete_objects(self) -> None:
-        """Delete dereferenced objects once no reader can still be at them, and no restore needs them (design §5)."""
+        """Delete dereferenced objects that neither a reader nor a restore can still need (design §5)."""
         pending = self._state.pending_deletes
         now = asyncio.get_running_loop().time()
         for key in pending:
@@ -220,14 +220,14 @@ class StorageWriter:
 
 
 def _jobs(segments: Sequence[Segment]) -> list[_Job]:
-    """What to write: objects of their own for runs of large segments, shared ones for small segments."""
+    """Return what to write: one object per run of a large segment, shared objects for small segments."""
     jobs: list[_Job] = []
     small: list[Segment] = []
     for segment in segments:
         if segment.pending_bytes >= _SHARED_MAX_BYTES // 4:
             runs = _runs(segment, limits.FLUSH_OBJECT_MAX_BYTES, limits.FLUSH_RUNS_PER_PASS_MAX)
             if len(runs) > 1 and runs[-1][-1].end - runs[-1][0].offset < _SHARED_MAX_BYTES // 4:
-                del runs[-1]  # a later pass writes it with what comes behind it
+                del runs[-1]  # a later pass writes it together with later appends
             jobs += [[(segment, run)] for run in runs]
         elif segment.pending:
             small.append(segment)
@@ -237,7 +237,7 @@ def _jobs(segments: Sequence[Segment]) -> list[_Job]:
 
 
 def _runs(segment: Segment, max_bytes: int, max_runs: int) -> list[list[PendingAppend]]:
-    """The first contiguous runs of un-tiered appends, each at most `max_bytes` long unless one append is longer."""
+    """Return the first contiguous runs of un-tiered appends, each at most `max_bytes` unless one append is longer."""
     runs: list[list[PendingAppend]] = []
     size = 0
     for item in segment.pending:
@@ -252,7 +252,7 @@ def _runs(segment: Segment, max_bytes: int, max_runs: int) -> list[list[PendingA
 
 
 def _batches(segments: Sequence[Segment]) -> list[list[Segment]]:
-    """Small segments that share an object."""
+    """Group small segments that share an object."""
     batches: list[list[Segment]] = []
     size = 0
     for segment in segments:

@@ -1,7 +1,7 @@
 """The bytes behind the read index: one block cache for all containers of a worker, with a hard bound (cache article).
 
-Entries that Tier 2 holds stand in a list by last use; room is made from its old end. Everything else is only freed by
-the storage writer, so a caller that finds no room waits until a flush or a deletion frees some.
+Entries that Tier 2 holds are evicted, least recently used first. All others can only be freed by a flush or a deletion,
+so a caller that finds no room waits for one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class CacheManager:
-    """Inserts, appends, evicts and frees cache entries; lets callers reserve room and wait for it."""
+    """Inserts, appends, evicts and frees cache entries; callers reserve room or wait for it."""
 
     def __init__(self, cache: BlockCache) -> None:
         self.cache = cache
@@ -37,7 +37,7 @@ class CacheManager:
         self._pressure_listeners: list[Callable[[], None]] = []
 
     def on_pressure(self, listener: Callable[[], None]) -> None:
-        """Call `listener` whenever room is refused, so that storage writers flush at once."""
+        """Call `listener` whenever a reservation is refused, so that storage writers flush at once."""
         self._pressure_listeners.append(listener)
 
     def remove_listener(self, listener: Callable[[], None]) -> None:
@@ -48,11 +48,11 @@ class CacheManager:
 
     @staticmethod
     def blocks_for(length: int, pieces: int = 1) -> int:
-        """Blocks that are surely enough to commit that many bytes in so many pieces."""
+        """Return an upper bound of the blocks that so many bytes in so many pieces take."""
         return blocks_needed(length) + length // limits.CACHE_ENTRY_MAX_BYTES + pieces + 1
 
     def reserve(self, blocks: int) -> bool:
-        """Set blocks aside, evicting what may be evicted; False when that is not enough."""
+        """Reserve blocks, evict entries for them; return False when that is not enough."""
         if self.cache.reserve(blocks):
             return True
         self._evict(blocks)
@@ -66,12 +66,12 @@ class CacheManager:
             listener()
 
     def _kept_bytes(self) -> int:
-        """What must stay: bytes that are not in Tier 2, reservations included."""
+        """Return the bytes that must stay: those that Tier 2 lacks, and reservations."""
         cache = self.cache
         return cache.max_bytes - (cache.available_blocks + self._evictable_blocks) * BLOCK_BYTES
 
     def room(self) -> asyncio.Future[None]:
-        """A future that is done when room may have appeared."""
+        """Return a future that is done when room may have appeared."""
         if self._room is None or self._room.done():
             self._room = asyncio.get_running_loop().create_future()
         return self._room
@@ -96,7 +96,7 @@ class CacheManager:
     # -- entries -------------------------------------------------------------------------------------------------
 
     def append_tail(self, index: ReadIndex, offset: int, data: Buffer, blocks: int) -> int:
-        """Add committed bytes at a segment's tail, out of a reservation of `blocks`; returns what is left of it."""
+        """Add committed bytes at a segment's tail, from a reservation of `blocks`; return what is left of it."""
         cache = self.cache
         view = memoryview(data)
         position, total = 0, len(view)
@@ -121,17 +121,17 @@ class CacheManager:
         return blocks - (before - cache.reserved_blocks)
 
     def release(self, blocks: int) -> None:
-        """Give back what is left of a reservation."""
+        """Return the rest of a reservation to the cache."""
         if blocks:
             self.cache.release_reservation(blocks)
             self._freed()
 
     def add_log_places(self, index: ReadIndex, offset: int, length: int, places: LogPlaces) -> None:
-        """Note bytes that recovery leaves in the log."""
+        """Add an entry for bytes that recovery leaves in the log."""
         index.add(Entry(index, offset, length, -1, places))
 
     def insert_fetched(self, index: ReadIndex, offset: int, data: Buffer) -> None:
-        """Keep bytes that were fetched from Tier 2, if there is room without pushing out anything that waits."""
+        """Keep bytes that were fetched from Tier 2, if eviction makes room for them."""
         view = memoryview(data)
         end = offset + len(view)
         position = offset
@@ -151,7 +151,7 @@ class CacheManager:
             position = stop
 
     def make_evictable(self, entry: Entry) -> None:
-        """Tier 2 holds every byte of the entry."""
+        """Allow the eviction of an entry: Tier 2 holds every byte of it."""
         if not entry.evictable:
             entry.evictable = True
             if entry.address < 0:
@@ -162,7 +162,7 @@ class CacheManager:
             self._freed()
 
     def touch(self, entry: Entry) -> None:
-        """The entry was read: it becomes the most recently used."""
+        """Make an entry that was read the most recently used one."""
         if entry.evictable and entry in self._evictable:
             self._evictable.move_to_end(entry)
 
@@ -175,7 +175,7 @@ class CacheManager:
         self._freed()
 
     def drop_below(self, index: ReadIndex, offset: int) -> None:
-        """Free entries that lie wholly below `offset`."""
+        """Free entries that end at or below `offset`."""
         for entry in index.between(0, offset):
             if entry.end <= offset:
                 index.remove(entry)
@@ -187,7 +187,7 @@ class CacheManager:
             self.drop(entry)
 
     def move(self, source: ReadIndex, target: ReadIndex, shift: int) -> None:
-        """Hand over entries after a merge."""
+        """Move the entries of a merged source to its target."""
         for entry in source.clear():
             entry.offset += shift
             target.add(entry)
@@ -208,7 +208,7 @@ class CacheManager:
         return content
 
     def pin(self, entry: Entry) -> CacheView:
-        """A view of an entry's bytes; its blocks stay until it is released."""
+        """Return a view of an entry's bytes; the blocks stay until `unpin`."""
         return self.cache.view(entry.address)
 
     def unpin(self, view: CacheView) -> None:

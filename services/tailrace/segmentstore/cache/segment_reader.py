@@ -1,4 +1,4 @@
-"""Reading committed bytes: from the cache, the log where recovery left them, or Tier 2 (design §8, wire §6)."""
+"""Reads committed bytes from the cache, from the log where recovery left them, or from Tier 2 (design §8, wire §6)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _logger = structlog.get_logger()
 
 
 class SegmentReader:
-    """Reads of one container. ``spawn`` runs background tasks that the container waits for when it stops."""
+    """Reads the segments of one container. ``spawn`` runs a task that ends with the container."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class SegmentReader:
     async def read(
         self, segment: Segment, offset: int, max_length: int, alive: Callable[[Segment], bool]
     ) -> ReadResult:
-        """Bytes from `offset`, which lies below the committed length. May be shorter than asked, never empty."""
+        """Return bytes from `offset`, which is below the committed length: at most `max_length`, at least one."""
         while True:
             if not alive(segment):
                 raise NoSuchSegmentError(segment.name)
@@ -71,7 +71,7 @@ class SegmentReader:
             except (CorruptionError, KeyError):
                 if self._unchanged(segment, entries, offset, alive):
                     raise
-                continue  # deleted, merged, truncated or moved to Tier 2 while it was read: look again
+                continue  # deleted, merged, truncated or moved to Tier 2 meanwhile: look up again
             if data is not None:
                 return self._result(segment, offset, data[:limit])
 
@@ -117,14 +117,14 @@ class SegmentReader:
     # -- Tier 2 --------------------------------------------------------------------------------------------------
 
     async def _fetch(self, segment: Segment, offset: int) -> bytes | None:
-        """Fetch the aligned range around an offset into the cache; returns bytes from `offset` if it was not kept.
+        """Fetch the aligned range around an offset into the cache; return the bytes from `offset`.
 
-        Readers of the same range share one fetch.
+        Return None after a fetch that another reader of the range started: the cache may hold the bytes now.
         """
         key = (segment.segment_id, offset - offset % limits.STORAGE_READ_ALIGNMENT_BYTES)
         running = self._fetches.get(key)
         if running is not None:
-            await asyncio.wait([running])  # however it ends: the caller looks again
+            await asyncio.wait([running])  # whatever its outcome: the caller looks up again
             return None
         return await self._fetch_range(segment, offset, key[1])
 
@@ -132,13 +132,13 @@ class SegmentReader:
         for attempt in range(2):
             ref = segment.chunks.find(offset)
             if ref is None:
-                raise CorruptionError(f"segment {segment.name} at {offset}", "the bytes are nowhere")
+                raise CorruptionError(f"segment {segment.name} at {offset}", "no tier holds the bytes")
             start = max(aligned, ref.segment_offset)
             end = min(aligned + limits.STORAGE_READ_ALIGNMENT_BYTES, ref.end)
             try:
                 first, blocks = await self._tier2.read(ref, start, end - start)
             except NotFoundError as error:
-                # The references may have changed since: look once more (design §5).
+                # A compaction may have replaced the reference: look it up once more (design §5).
                 if attempt or segment.chunks.find(offset) == ref:
                     raise await self._tier2.missing(ref) from error
                 continue
@@ -154,11 +154,11 @@ class SegmentReader:
 
     @staticmethod
     def _still(segment: Segment, ref: ChunkRef) -> bool:
-        """Whether the segment still holds the reference (it may have been merged or deleted meanwhile)."""
+        """Return whether the segment still holds the reference: it may be merged or deleted."""
         return segment.chunks.find(ref.segment_offset) is ref
 
     def _prefetch(self, segment: Segment, start: int, end: int, last: Entry) -> None:
-        """A reader that goes on where it stopped gets the next range fetched ahead."""
+        """Fetch the next range ahead for a sequential reader."""
         sequential = self._last_end.get(segment.segment_id) == start
         if len(self._last_end) > limits.PREFETCH_POSITIONS_MAX:
             self._last_end.clear()
@@ -178,13 +178,13 @@ class SegmentReader:
         try:
             await self._fetch_range(segment, offset, key[1])
         except TailraceError as error:
-            # Whoever reads the range meets the same fault and reports it; a prefetch is nobody's request.
+            # A reader of the range gets the same error; no request waits for the prefetch itself.
             _logger.info("prefetch_failed", segment=segment.name, offset=offset, reason=str(error))
         finally:
             del self._fetches[key]
 
     async def read_range(self, segment: Segment, start: int, end: int, alive: Callable[[Segment], bool]) -> bytearray:
-        """Exactly [start, end), whole, for the storage writer and the table layer.
+        """Return exactly [start, end), for the storage writer and the table layer.
 
         Raises:
             BadRequestError: the range is not within the segment. NoSuchSegmentError: it ended meanwhile.

@@ -1,8 +1,7 @@
-"""How fast appends are admitted while Tier 2 lags behind: slower the less room is left, never all at once (design §8).
+"""Throttles appends while Tier 2 lags behind: the less room in the cache, the slower (design §8).
 
-Past a target, so many bytes are admitted per second that the room that is left would last for a fixed time. Where
-Tier 2 takes F bytes a second, the room settles at F times that time: writers are slowed down to the rate of the
-flushes, whatever that is, and no stall is long.
+Past a target, the admitted rate is the room left divided by a fixed time. If Tier 2 takes F bytes a second, the room
+settles at F times that time. So writers slow down to the rate of the flushes, and no stall is long.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ if TYPE_CHECKING:
 
 
 def admitted_bytes_per_s(kept_bytes: int, capacity_bytes: int) -> float:
-    """The rate at which appends are admitted when so many bytes wait for Tier 2; infinite up to the target."""
+    """Return the admitted rate of appends while so many bytes wait for Tier 2; infinite up to the target."""
     if kept_bytes <= capacity_bytes * limits.THROTTLE_TARGET:
         return math.inf
     return max((capacity_bytes - kept_bytes) / limits.THROTTLE_HORIZON_S, limits.THROTTLE_BYTES_PER_S_MIN)
 
 
 class Throttle:
-    """Appends of all containers of a worker that wait for their turn, first come, first served.
+    """Queues the appends of all containers of a worker that exceed the admitted rate; first in, first out.
 
-    ``kept_bytes()`` says how much waits for Tier 2; ``pressed()`` is called while it is past the target.
+    ``kept_bytes()`` returns the bytes that wait for Tier 2. ``pressed()`` is called while they are past the target.
     """
 
     def __init__(self, capacity_bytes: int, kept_bytes: Callable[[], int], pressed: Callable[[], None]) -> None:
@@ -37,13 +36,13 @@ class Throttle:
         self._pressed = pressed
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
         self._credit_bytes = 0.0
-        self._passes = 0  # of those whose turn has come and who have not asked again yet
+        self._passes = 0  # admitted appends that have not asked again yet
         self._credited_s = -math.inf
         self._pressed_s = -math.inf
         self.throttled = 0
 
     def ask(self, length_bytes: int) -> asyncio.Future[None] | None:
-        """Whether an append may go on; else a future: ask again when it is done."""
+        """Return None when an append may proceed, else a future: ask again when it is done."""
         if self._passes:
             self._passes -= 1
             return None
@@ -58,9 +57,9 @@ class Throttle:
                 return None
             asyncio.get_running_loop().call_later(limits.THROTTLE_TICK_S, self._tick)
         self.throttled += 1
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((turn, length_bytes))
-        return turn
+        admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((admitted, length_bytes))
+        return admitted
 
     def _press(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -69,7 +68,7 @@ class Throttle:
             self._pressed()
 
     def _credit(self, rate: float) -> None:
-        """Credit for the time since the last time; of a pause no more than one tick counts."""
+        """Add credit for the time since the last call; a pause counts as two ticks at most."""
         now = asyncio.get_running_loop().time()
         elapsed_s = min(now - self._credited_s, 2 * limits.THROTTLE_TICK_S)
         self._credited_s = now
@@ -81,15 +80,15 @@ class Throttle:
         self._credit_bytes = min(self._credit_bytes + elapsed_s * rate, 2 * limits.THROTTLE_TICK_S * rate)
 
     def _tick(self) -> None:
-        self._passes = 0  # those who went away took theirs with them
+        self._passes = 0  # admitted appends whose connection is gone did not use theirs
         self._credit(admitted_bytes_per_s(self._kept_bytes(), self._capacity_bytes))
         while self._waiting and self._credit_bytes > 0:
-            turn, length_bytes = self._waiting.popleft()
-            if turn.done():
+            admitted, length_bytes = self._waiting.popleft()
+            if admitted.done():
                 continue  # cancelled
             self._credit_bytes -= length_bytes
             self._passes += 1
-            turn.set_result(None)
+            admitted.set_result(None)
         if self._waiting:
             self._press()
             asyncio.get_running_loop().call_later(limits.THROTTLE_TICK_S, self._tick)

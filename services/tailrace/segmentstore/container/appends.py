@@ -70,8 +70,8 @@ class AppendPath:
         blocks = 0
         if request.length:
             cache = self._cache
-            if (turn := cache.throttle.ask(request.length)) is not None:
-                return turn
+            if (admitted := cache.throttle.ask(request.length)) is not None:
+                return admitted
             blocks = cache.blocks_for(request.length, 1 + request.length // limits.FRAME_PIECE_MIN_BYTES)
             if not cache.reserve(blocks):
                 return cache.room()

@@ -58,11 +58,8 @@ class SegmentOperations:
         if segment in self._state.staged_by_name:
             await self._core.barrier()
             raise SegmentExistsError(segment)
-        if len(self._state.staged_by_name) >= limits.ACTIVE_SEGMENTS_PER_CONTAINER_MAX:
-            raise OverloadedError(
-                f"container {self._core.container_id} has {len(self._state.staged_by_name)} segments, "
-                "the limit of a container"
-            )
+        if (count := len(self._state.staged_by_name)) >= limits.ACTIVE_SEGMENTS_PER_CONTAINER_MAX:
+            raise OverloadedError(f"container {self._core.container_id} has {count} segments, the limit of a container")
         now = self._clock.now_ms()
         identifier = self._core.processor.next_sequence
         values = [(CREATION_TIME, now), (EVENT_COUNT, 0), *attributes]

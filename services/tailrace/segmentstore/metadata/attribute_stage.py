@@ -25,7 +25,7 @@ _ACCUMULATE = AttributeUpdateType.ACCUMULATE
 
 
 class AttributesMissingError(Exception):
-    """Values must be fetched from the index before the operation can be staged."""
+    """Raised when values must be loaded from the index before the operation can be staged."""
 
     def __init__(self, attribute_ids: list[bytes]) -> None:
         super().__init__(f"{len(attribute_ids)} attributes are not in memory")
@@ -45,7 +45,7 @@ def check_updates(segment: Segment, updates: Sequence[AttributeUpdate]) -> None:
 
 
 def missing(segment: Segment, updates: Sequence[AttributeUpdate]) -> list[bytes]:
-    """Extended attributes whose present value matters and is not in memory."""
+    """Return the extended attributes whose present value matters and is not in memory."""
     if not segment.index.root_length:
         return []
     latest = segment.latest
@@ -57,13 +57,12 @@ def missing(segment: Segment, updates: Sequence[AttributeUpdate]) -> list[bytes]
 
 
 def final_values(segment: Segment, updates: Sequence[AttributeUpdate], offset: int) -> list[tuple[bytes, int]]:
-    """Final values of all updates for an operation at `offset`; nothing is staged.
+    """Return the final values of all updates for an operation at `offset`; stage nothing.
 
-    The original sets an unset attribute by ReplaceIfGreater where the article wants an existing value: the original
-    is followed (design §3).
+    ReplaceIfGreater sets an attribute that is not set, as in Pravega's implementation (design §3).
 
     Raises:
-        AttributesMissingError: fetch and call again. BadAttributeError: a condition does not hold.
+        AttributesMissingError: load them and call again. BadAttributeError: a condition does not hold.
     """
     if segment.index.root_length and (absent := missing(segment, updates)):
         raise AttributesMissingError(absent)
@@ -76,7 +75,7 @@ def final_values(segment: Segment, updates: Sequence[AttributeUpdate], offset: i
         if kind == _ACCUMULATE:
             value = (0 if current == NULL_ATTRIBUTE else current) + value
             if not NULL_ATTRIBUTE < value <= _MAX:
-                raise BadRequestError(f"attribute {key.hex()} of {segment.name} would leave 64 bits")
+                raise BadRequestError(f"attribute {key.hex()} of {segment.name} would exceed 64 bits")
         elif kind == _GREATER:
             if current != NULL_ATTRIBUTE and value <= current:
                 raise BadAttributeError(segment.name, key, value, current)

@@ -1,7 +1,7 @@
-"""A container's metadata in one log operation (design §4; docs/formats/operations.md).
+"""Encodes a container's metadata for a checkpoint, and loads it (design §4; docs/formats/operations.md).
 
-A checkpoint says what the state was as of an operation; replay applies what came later on top. It carries every
-attribute value that the attribute index does not hold yet.
+A checkpoint holds the state as of an operation, and every attribute value that the attribute index lacks. Replay
+applies the later operations to it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _VERSION = 1
 
 
 def encode(state: ContainerState) -> bytes:
-    """The committed state, as of ``state.committed_sequence``."""
+    """Encode the committed state, as of ``state.committed_sequence``."""
     writer = fields.Writer()
     writer.parts.append(_MAGIC)
     writer.u8(_VERSION)
@@ -58,11 +58,11 @@ def load(state: ContainerState, as_of_sequence: int, body: fields.Buffer, place:
     """Fill an empty state from a checkpoint.
 
     Raises:
-        CorruptionError, FormatVersionError: the body is none of ours.
+        CorruptionError: the body is damaged. FormatVersionError: it is of a newer format.
     """
     reader = fields.Reader(body, place)
     if bytes(reader.take(4)) != _MAGIC:
-        raise CorruptionError(place, "no checkpoint")
+        raise CorruptionError(place, "not a checkpoint")
     reader.version(_VERSION)
     container_id, epoch, sequence = reader.i64(), reader.i64(), reader.i64()
     if container_id != state.container_id or sequence != as_of_sequence:

@@ -1,4 +1,4 @@
-"""Which bytes of a segment are in Tier 2: an interval set of chunk references (design §5). Pure."""
+"""Tracks which bytes of a segment are in Tier 2: an interval set of chunk references (design §5). Pure."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class Coverage:
         return len(self._refs)
 
     def overlaps(self, start: int, end: int) -> bool:
-        """Whether any byte of [start, end) is covered."""
+        """Return whether any byte of [start, end) is covered."""
         index = bisect_left(self._refs, end, key=_offset)
         return index > 0 and self._refs[index - 1].end > start
 
     def covers(self, start: int, end: int) -> bool:
-        """Whether every byte of [start, end) is covered; an empty range is."""
+        """Return whether every byte of [start, end) is covered; an empty range is."""
         return all(gap_start >= gap_end for gap_start, gap_end in self.gaps(start, end))
 
     def add(self, ref: ChunkRef) -> None:
-        """Add a reference that overlaps none. Raises ValueError otherwise."""
+        """Add a reference. Raises ValueError when it is empty or overlaps another one."""
         if ref.length <= 0 or self.overlaps(ref.segment_offset, ref.end):
             raise ValueError(f"chunk reference {ref} is empty or overlaps")
         self._refs.insert(bisect_right(self._refs, ref.segment_offset, key=_offset), ref)
@@ -54,19 +54,19 @@ class Coverage:
             self._changed_from = offset
 
     def take_changed(self) -> int | None:
-        """The lowest offset where references were added since the last call; None: nowhere."""
+        """Return the lowest offset of the references added since the last call; None when none was."""
         offset, self._changed_from = self._changed_from, None
         return offset
 
     def holds(self, refs: Sequence[ChunkRef]) -> bool:
-        """Whether exactly these references are here, one after the other, unchanged."""
+        """Return whether exactly these references follow one another here."""
         index = bisect_left(self._refs, refs[0].segment_offset, key=_offset)
         return self._refs[index : index + len(refs)] == list(refs)
 
     def replace(self, old: Sequence[ChunkRef], new: Sequence[ChunkRef]) -> bool:
-        """Put `new` in the place of exactly `old`; False when not all of those are here, and nothing changes then.
+        """Replace exactly `old` by `new`; return False, without a change, when some of `old` are missing.
 
-        Raises ValueError: the two are not without gaps over one range, so that this could never be right.
+        Raises ValueError when the two are not contiguous over the same range.
         """
         if _gapless(old) != _gapless(new):
             raise ValueError("references over another range than those they replace")
@@ -78,31 +78,31 @@ class Coverage:
         return True
 
     def before(self, offset: int, count: int) -> int:
-        """Where the reference begins that is `count` places before the first one from `offset` on; 0: there is none."""
+        """Return the start of the reference `count` places before the first one from `offset` on; 0 without one."""
         index = bisect_left(self._refs, offset, key=_offset) - count
         return self._refs[index].segment_offset if index >= 0 else 0
 
     def following(self, offset: int, count: int) -> list[ChunkRef]:
-        """The first `count` references that end beyond `offset`."""
+        """Return the first `count` references that end beyond `offset`."""
         index = bisect_right(self._refs, offset, key=_offset)
         if index and self._refs[index - 1].end > offset:
             index -= 1
         return self._refs[index : index + count]
 
     def find(self, offset: int) -> ChunkRef | None:
-        """The reference that holds the byte at `offset`."""
+        """Return the reference that holds the byte at `offset`; None when none does."""
         index = bisect_right(self._refs, offset, key=_offset)
         if index and self._refs[index - 1].end > offset:
             return self._refs[index - 1]
         return None
 
     def next_start(self, offset: int) -> int | None:
-        """Where the first reference beyond `offset` begins."""
+        """Return where the first reference beyond `offset` begins; None when there is none."""
         index = bisect_right(self._refs, offset, key=_offset)
         return self._refs[index].segment_offset if index < len(self._refs) else None
 
     def gaps(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Maximal ranges of [start, end) that are not covered."""
+        """Yield the maximal ranges of [start, end) that are not covered."""
         position = start
         index = bisect_right(self._refs, start, key=_offset)
         if index and self._refs[index - 1].end > start:
@@ -117,7 +117,7 @@ class Coverage:
             index += 1
 
     def truncate(self, start: int) -> list[ChunkRef]:
-        """Drop and return the references that lie wholly below `start`."""
+        """Remove and return the references that end at or below `start`."""
         index = 0
         while index < len(self._refs) and self._refs[index].end <= start:
             index += 1
@@ -125,13 +125,13 @@ class Coverage:
         return dropped
 
     def clear(self) -> list[ChunkRef]:
-        """Drop and return everything."""
+        """Remove and return all references."""
         dropped, self._refs = self._refs, []
         return dropped
 
 
 def _gapless(refs: Sequence[ChunkRef]) -> tuple[int, int]:
-    """Start and end of references that follow each other. Raises ValueError when they do not."""
+    """Return start and end of contiguous references. Raises ValueError when they are not contiguous."""
     if not refs or any(ref.length <= 0 for ref in refs):
         raise ValueError("no references, or an empty one")
     for left, right in pairwise(refs):

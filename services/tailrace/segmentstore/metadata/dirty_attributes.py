@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class DirtyBatch(NamedTuple):
     """Attributes to flush, each with the operation that updated it last.
 
-    ``flushed_through``: once the batch is in the index, so is every update up to that operation.
+    ``flushed_through``: once the index holds the batch, it holds every update up to that operation.
     """
 
     items: list[tuple[bytes, int]]
@@ -22,14 +22,14 @@ class DirtyBatch(NamedTuple):
 
 
 class DirtyAttributes:
-    """Attribute → number of the operation that updated it last, oldest update first, and the same in byte order."""
+    """Maps attributes to the operation that updated them last; ordered by update, and by id on request."""
 
     __slots__ = ("_new", "_ordered", "_sequences")
 
     def __init__(self) -> None:
         self._sequences: dict[bytes, int] = {}
         self._ordered: SortedList[bytes] = SortedList()
-        self._new: list[bytes] = []  # to be put in order all at once, when somebody asks for the order
+        self._new: list[bytes] = []  # sorted in one batch when the order is needed
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -38,23 +38,23 @@ class DirtyAttributes:
         return key in self._sequences
 
     def put(self, key: bytes, sequence: int) -> None:
-        """The attribute was updated; numbers never go back."""
+        """Record an update; sequence numbers never decrease."""
         sequences = self._sequences
         if key in sequences:
-            del sequences[key]  # and to the end, so that the order is that of the updates
+            del sequences[key]  # insert it at the end: the order is that of the updates
         else:
             self._new.append(key)
         sequences[key] = sequence
 
     def oldest(self, count: int) -> DirtyBatch:
-        """At most `count` attributes, those first whose last update is the oldest."""
+        """Return at most `count` attributes, least recently updated first."""
         found = list(islice(self._sequences.items(), count + 1))
         if len(found) <= count:
             return DirtyBatch(found, found[-1][1] if found else 0)
         return DirtyBatch(found[:count], found[count][1] - 1)
 
     def settle(self, flushed_through: int) -> None:
-        """The index holds every update up to that operation."""
+        """Remove the updates up to that operation: the index holds them."""
         done: list[bytes] = []
         for key, sequence in self._sequences.items():
             if sequence > flushed_through:
@@ -63,7 +63,7 @@ class DirtyAttributes:
         self._remove(done)
 
     def settle_items(self, items: Iterable[tuple[bytes, int]]) -> None:
-        """The index holds these updates, and later ones of the same attributes not."""
+        """Remove these updates, which the index holds; keep attributes that were updated again."""
         sequences = self._sequences
         self._remove([key for key, sequence in items if sequences.get(key) == sequence])
 
@@ -82,5 +82,5 @@ class DirtyAttributes:
             ordered.remove(key)
 
     def between(self, from_key: bytes, to_key: bytes, limit: int) -> list[bytes]:
-        """The first `limit` attributes in [from_key, to_key], in byte order."""
+        """Return the first `limit` attributes in [from_key, to_key], in byte order."""
         return list(islice(self._in_order().irange(from_key, to_key), limit))

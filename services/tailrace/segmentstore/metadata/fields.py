@@ -1,4 +1,4 @@
-"""Fields of durable records, big-endian, and the reference to bytes in Tier 2 (docs/formats/operations.md). Pure."""
+"""Reads and writes the big-endian fields of durable records (docs/formats/operations.md). Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ChunkRef:
         return self.segment_offset + self.length
 
     def shifted(self, shift: int) -> ChunkRef:
-        """The same bytes, seen from a segment into which they were merged `shift` bytes further on."""
+        """Return the reference after a merge moved the bytes `shift` bytes further on."""
         return ChunkRef(self.object_key, self.data_offset, self.segment_offset + shift, self.length)
 
 
@@ -83,12 +83,12 @@ class Writer:
             self.text(value)
 
     def done(self) -> bytes:
-        """The body."""
+        """Return the body."""
         return b"".join(self.parts)
 
 
 class Reader:
-    """Reads what `Writer` wrote; anything short is corruption at `place`."""
+    """Reads what `Writer` wrote. A record that is too short is corruption at `place`."""
 
     __slots__ = ("_data", "_place", "_position")
 
@@ -98,7 +98,7 @@ class Reader:
         self._place = place
 
     def take(self, length: int) -> memoryview:
-        """The next `length` bytes."""
+        """Return the next `length` bytes."""
         end = self._position + length
         if length < 0 or end > len(self._data):
             raise CorruptionError(self._place, f"record ends {end - len(self._data)} bytes early")
@@ -107,7 +107,7 @@ class Reader:
         return view
 
     def rest(self) -> memoryview:
-        """Everything that was not read yet."""
+        """Return all bytes that were not read yet."""
         return self.take(len(self._data) - self._position)
 
     def u8(self) -> int:
@@ -151,13 +151,13 @@ class Reader:
         return [self.text() for _ in range(self.u32())]
 
     def version(self, newest: int) -> int:
-        """A format version, at most `newest`."""
+        """Read a format version. Raises FormatVersionError when it is above `newest`."""
         version = self.u8()
         if version > newest:
             raise FormatVersionError(f"{self._place}: record version {version}, this program reads up to {newest}")
         return version
 
     def finish(self) -> None:
-        """Everything must have been read."""
+        """Raise CorruptionError unless everything was read."""
         if self._position != len(self._data):
             raise CorruptionError(self._place, f"{len(self._data) - self._position} bytes after the record's end")

@@ -1,11 +1,11 @@
-"""How operations lie in the frames of a log (docs/formats/operations.md). Pure.
+"""Reads operations from the frames of a log (docs/formats/operations.md). Pure.
 
 A frame's payload is a run of records. A record is a fragment of one operation's body::
 
     u8 type | u8 flags (1 = begin, 2 = end) | u16 zero | u32 fragment length | i64 operation sequence number | fragment
 
-An operation whose begin has no end when the next owner's RECOVERED record follows was dropped by that recovery;
-anywhere else it is corruption.
+A recovery drops an operation without an end, and its RECOVERED record follows the begin. Anywhere else a begin without
+an end is corruption.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Placed(NamedTuple):
 
 
 class Assembler:
-    """Joins the records of successive frames to operations, and enforces the rule of incomplete ones.
+    """Joins the records of successive frames to operations, and rejects incomplete ones.
 
-    Fragments before the first begin belong to an operation whose begin was truncated with earlier frames: skipped.
-    With `only`, operations of other types are not decoded and not returned.
+    It skips fragments before the first begin: earlier frames with their begin were truncated.
+    With `only`, it neither decodes nor returns operations of other types.
     """
 
     def __init__(self, only: OperationType | None = None) -> None:
@@ -51,7 +51,7 @@ class Assembler:
         self._begun = False
 
     def feed(self, frame_sequence: int, payload: memoryview, place: str) -> Iterator[Placed]:
-        """Operations that end in this frame."""
+        """Yield the operations that end in this frame."""
         position, end = 0, len(payload)
         only, unpack, header_bytes = self._only, RECORD.unpack_from, RECORD.size
         while position < end:

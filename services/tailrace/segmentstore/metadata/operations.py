@@ -2,7 +2,7 @@
 
 The log holds outcomes: absolute offsets, final attribute values, object keys. Replay never evaluates a condition.
 
-How bodies lie in frames is the matter of `segmentstore.oplog`.
+`operation_log` says how bodies lie in frames.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ class Recovered:
     next_sequence: int
 
     def encode(self) -> bytes:
-        """The body."""
+        """Return the body."""
         return struct.pack(">Bqq", FORMAT_VERSION, self.epoch, self.next_sequence)
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """A segment begins; its id is this operation's sequence number."""
+    """A segment is created; its id is this operation's sequence number."""
 
     TYPE: ClassVar = OperationType.CREATE
     segment_id: int
@@ -73,7 +73,7 @@ class Create:
     attributes: Attributes
 
     def encode(self) -> bytes:
-        """The body."""
+        """Return the body."""
         writer = Writer()
         writer.u8(FORMAT_VERSION)
         writer.i64(self.segment_id, int(self.kind), self.key_length, self.timestamp_ms)
@@ -106,7 +106,7 @@ class UpdateAttributes:
     attributes: Attributes
 
     def encode(self) -> bytes:
-        """The body."""
+        """Return the body."""
         writer = Writer()
         writer.u8(FORMAT_VERSION)
         writer.i64(self.segment_id)
@@ -123,20 +123,20 @@ class Seal:
     timestamp_ms: int
 
     def encode(self) -> bytes:
-        """The body."""
+        """Return the body."""
         return struct.pack(">Bqq", FORMAT_VERSION, self.segment_id, self.timestamp_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """The segment begins at `start_offset` from now on."""
+    """The segment begins at `start_offset`."""
 
     TYPE: ClassVar = OperationType.TRUNCATE
     segment_id: int
     start_offset: int
 
     def encode(self) -> bytes:
-        """The body."""
+        """Return the body."""
         return struct.pack(">Bqq", FORMAT_VERSION, self.segment_id, self.start_offset)
 
 
@@ -153,7 +153,7 @@ class Merge:
     attributes: Attributes
 
     def encode(self) -> bytes:
-        """The body."""
+        """Return the body."""
         writer = Writer()
         writer.u8(FORMAT_VERSION)
         writer.i64(self.target_id, self.source_id, self.target_offset, self.length, self.timestamp_ms)
@@ -163,26 +163,26 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """The segment is gone."""
+    """The segment is deleted."""
 
     TYPE: ClassVar = OperationType.DELETE
     segment_id: int
 
     def encode(self) -> bytes:
-        """The body."""
+        """Return the body."""
         return struct.pack(">Bq", FORMAT_VERSION, self.segment_id)
 
 
 @dataclass(frozen=True, slots=True)
 class AddChunks:
-    """Ranges of segments are in Tier 2; `orphans` are objects that may exist and that nothing will ever need."""
+    """Ranges of segments are in Tier 2; `orphans` are objects that may exist and that no state will reference."""
 
     TYPE: ClassVar = OperationType.ADD_CHUNKS
     refs: Sequence[tuple[int, ChunkRef]]
     orphans: Sequence[str] = ()
 
     def encode(self) -> bytes:
-        """The body."""
+        """Return the body."""
         writer = Writer()
         writer.u8(FORMAT_VERSION)
         writer.u32(len(self.refs))
@@ -212,7 +212,7 @@ class IndexRoot:
 
     @classmethod
     def read(cls, reader: Reader) -> IndexRoot:
-        """What `write` wrote."""
+        """Read what `write` wrote."""
         return cls(*(reader.i64() for _ in range(6)))
 
 
@@ -229,7 +229,7 @@ class CommitIndex:
     pages: Sequence[ChunkRef]
 
     def encode(self) -> bytes:
-        """The body."""
+        """Return the body."""
         writer = Writer()
         writer.u8(FORMAT_VERSION)
         writer.i64(self.segment_id)
@@ -240,13 +240,13 @@ class CommitIndex:
 
 @dataclass(frozen=True, slots=True)
 class ObjectsDeleted:
-    """Objects of the pending-delete list that are deleted."""
+    """Objects of the pending deletes are deleted."""
 
     TYPE: ClassVar = OperationType.OBJECTS_DELETED
     keys: Sequence[str]
 
     def encode(self) -> bytes:
-        """The body."""
+        """Return the body."""
         writer = Writer()
         writer.u8(FORMAT_VERSION)
         writer.texts(self.keys)
@@ -255,10 +255,10 @@ class ObjectsDeleted:
 
 @dataclass(frozen=True, slots=True)
 class SwapChunks:
-    """The same bytes, written again: `new` takes the place of exactly the references `old`, if all are still there.
+    """The same bytes, rewritten: `new` replaces exactly the references `old`, if the segment still holds all of them.
 
-    Both are in order and without gaps, over one range of the segment. When some are not there nothing happens, and the
-    objects of `new` wait to be deleted (design §5: a conditional step).
+    Both are sorted and contiguous over one range of the segment. If the segment lacks some of `old`, nothing changes
+    and the objects of `new` become pending deletes (design §5: a conditional step).
     """
 
     TYPE: ClassVar = OperationType.SWAP_CHUNKS
@@ -267,7 +267,7 @@ class SwapChunks:
     new: Sequence[ChunkRef]
 
     def encode(self) -> bytes:
-        """The body."""
+        """Return the body."""
         writer = Writer()
         writer.u8(FORMAT_VERSION)
         writer.i64(self.segment_id)
@@ -285,20 +285,20 @@ class SweepBarrier:
     listed_after: int
 
     def encode(self) -> bytes:
-        """The body."""
+        """Return the body."""
         return struct.pack(">Bqq", FORMAT_VERSION, self.epoch, self.listed_after)
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The container's metadata as of an operation; `body` is for segmentstore.checkpoint."""
+    """The container's metadata as of an operation; `checkpoint` reads the body."""
 
     TYPE: ClassVar = OperationType.CHECKPOINT
     as_of_sequence: int
     body: Buffer = field(repr=False)
 
     def encode(self) -> bytes:
-        """The body."""
+        """Return the body."""
         return struct.pack(">Bq", FORMAT_VERSION, self.as_of_sequence) + bytes(self.body)
 
 
@@ -324,12 +324,12 @@ _new_append: Final = tuple.__new__  # half the time that Append(...) takes
 
 
 def append_body_max(length: int, attribute_count: int) -> int:
-    """Most bytes of an append's body."""
+    """Return an upper bound of the bytes of an append's body."""
     return _APPEND.size + length + attribute_count * (10 + limits.ATTRIBUTE_KEY_MAX_BYTES)
 
 
 def append_header(segment_id: int, offset: int, length: int, crc: int, attributes: Attributes) -> bytes:
-    """The part of an append's body that comes before its data."""
+    """Return the part of an append's body that comes before its data."""
     head = _APPEND.pack(FORMAT_VERSION, segment_id, offset, length, crc, len(attributes))
     if not attributes:
         return head
@@ -340,10 +340,10 @@ def append_header(segment_id: int, offset: int, length: int, crc: int, attribute
 
 
 def decode(kind: int, body: Buffer, place: str) -> Operation:
-    """An operation from its body.
+    """Decode an operation from its body.
 
     Raises:
-        CorruptionError: the body is not one; `place` names it. FormatVersionError: it is of a newer format.
+        CorruptionError: the body is damaged; the error names `place`. FormatVersionError: it is of a newer format.
     """
     if kind == OperationType.APPEND:
         view = memoryview(body)
@@ -359,7 +359,7 @@ def decode(kind: int, body: Buffer, place: str) -> Operation:
 
 
 def decode_append(payload: memoryview, start: int, end: int, place: str) -> Append:
-    """An append whose body is payload[start:end], without a reader: recovery waits for each. Errors of `decode`."""
+    """Decode an append from payload[start:end] without a `Reader`: recovery time depends on it. Raises as `decode`."""
     try:
         version, segment_id, offset, length, crc, count = _APPEND.unpack_from(payload, start)
         position = start + _APPEND.size
@@ -382,7 +382,7 @@ def decode_append(payload: memoryview, start: int, end: int, place: str) -> Appe
 
 
 def _decode_odd_append(body: Buffer, place: str, cause: struct.error | None) -> Append:
-    """One that ends near the end of the payload with short keys, or that is damaged."""
+    """Decode an append with short keys near the end of the payload, or report that it is damaged."""
     view = memoryview(body)
     if not view or view[0] > FORMAT_VERSION:
         Reader(view, place).version(FORMAT_VERSION)

@@ -1,4 +1,4 @@
-"""The read index: which cache entry, or which place of the log, holds an offset of a segment (cache article).
+"""The read index: maps offsets of a segment to cache entries or places in the log (cache article).
 
 Pure bookkeeping; the cache manager owns the bytes.
 """
@@ -18,11 +18,11 @@ LogPlaces = tuple[tuple[int, int, int], ...]
 class Entry:
     """A run of a segment's bytes.
 
-    ``address`` is the cache address, or -1 when recovery left the bytes in the log at ``places``. ``last_block`` is
-    what the cache needs to append. ``evictable`` once Tier 2 holds every byte; such an entry is never appended to.
+    ``address`` is the cache address, or -1 when recovery left the bytes in the log at ``places``. ``evictable`` is true
+    once Tier 2 holds every byte; such an entry is never appended to.
     """
 
-    __slots__ = ("address", "evictable", "generation", "length", "offset", "owner", "places")
+    __slots__ = ("address", "evictable", "length", "offset", "owner", "places")
 
     def __init__(self, owner: ReadIndex, offset: int, length: int, address: int, places: LogPlaces = ()) -> None:
         self.owner = owner
@@ -31,7 +31,6 @@ class Entry:
         self.address = address
         self.places = places
         self.evictable = False
-        self.generation = 0
 
     @property
     def end(self) -> int:
@@ -60,7 +59,7 @@ class ReadIndex:
         return self._entries[-1] if self._entries else None
 
     def find(self, offset: int) -> Entry | None:
-        """The entry that holds the byte at `offset` (floor search)."""
+        """Return the entry that holds the byte at `offset` (floor search); None when none does."""
         index = bisect_right(self._starts, offset) - 1
         if index >= 0:
             entry = self._entries[index]
@@ -69,7 +68,7 @@ class ReadIndex:
         return None
 
     def run(self, offset: int, max_length: int) -> list[Entry]:
-        """Entries that hold consecutive bytes from `offset` on, up to `max_length` bytes."""
+        """Return the entries that hold consecutive bytes from `offset` on, up to `max_length` bytes."""
         index = bisect_right(self._starts, offset) - 1
         result: list[Entry] = []
         end = offset + max_length
@@ -84,13 +83,13 @@ class ReadIndex:
         return result
 
     def between(self, start: int, end: int) -> list[Entry]:
-        """Entries with any byte in [start, end)."""
+        """Return the entries with any byte in [start, end)."""
         first = max(bisect_right(self._starts, start) - 1, 0)
         last = bisect_left(self._starts, end)
         return [entry for entry in self._entries[first:last] if entry.end > start]
 
     def first_gap(self, start: int, end: int) -> tuple[int, int] | None:
-        """The first maximal range of [start, end) that no entry holds."""
+        """Return the first maximal range of [start, end) that no entry holds; None when there is none."""
         position = start
         for entry in self.between(start, end):
             if entry.offset > position:
@@ -110,7 +109,7 @@ class ReadIndex:
         entry.owner = self
 
     def remove(self, entry: Entry) -> None:
-        """Take an entry out."""
+        """Remove an entry. Raises KeyError when it is not in the index."""
         index = bisect_left(self._starts, entry.offset)
         if index >= len(self._entries) or self._entries[index] is not entry:
             raise KeyError(entry.offset)
@@ -118,6 +117,6 @@ class ReadIndex:
         del self._entries[index]
 
     def clear(self) -> list[Entry]:
-        """Take all entries out and return them."""
+        """Remove and return all entries."""
         entries, self._entries, self._starts = self._entries, [], []
         return entries

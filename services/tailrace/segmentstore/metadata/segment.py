@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class PendingAppend(NamedTuple):
-    """An append that is not in Tier 2 yet: what to verify it with, and which log frame still holds it."""
+    """An append that Tier 2 lacks, with the CRC to verify it and the log frame that holds it."""
 
     offset: int
     length: int
@@ -80,7 +80,7 @@ class Segment:
         self.staged_gone = False
         self.latest: dict[bytes, int] = {}
         self.committed: dict[bytes, int] = {}
-        self.core: dict[bytes, int] = {}  # those of `committed` that are pinned
+        self.core: dict[bytes, int] = {}  # the core attributes in `committed`; never evicted
         self.dirty = DirtyAttributes()
         self.index = ops.EMPTY_INDEX
         self.index_pages = Coverage()
@@ -124,25 +124,25 @@ class Segment:
                 put(key, sequence)
 
     def add_pending(self, append: PendingAppend) -> None:
-        """Remember an append that Tier 2 does not hold."""
+        """Record an append that Tier 2 lacks."""
         self.pending.append(append)
         self.pending_bytes += append.length
 
     def drop_pending_below(self, offset: int) -> None:
-        """Forget appends that lie wholly below `offset`."""
+        """Forget appends that end at or below `offset`."""
         pending = self.pending
         while pending and pending[0].end <= offset:
             self.pending_bytes -= pending.popleft().length
 
     def drop_tiered(self, ref: ChunkRef) -> None:
-        """Forget appends of which Tier 2 holds every byte that counts, after `ref` was added."""
+        """Forget appends that Tier 2 holds entirely, after `ref` was added."""
         pending, start = self.pending, self.start_offset
         while (
             pending and pending[0].end <= ref.end and self.chunks.covers(max(pending[0].offset, start), pending[0].end)
         ):
             self.pending_bytes -= pending.popleft().length
         if pending and pending[0].offset < ref.segment_offset:
-            # A merged source came to Tier 2 before the target's own bytes: the hole is in the middle.
+            # A merged source was flushed before the target's own bytes: the gap is in the middle.
             kept = [item for item in pending if not self.chunks.covers(max(item.offset, start), item.end)]
             self.pending = deque(kept)
             self.pending_bytes = sum(item.length for item in kept)
@@ -156,7 +156,7 @@ class Segment:
         self.latest = dict(self.committed)
 
     async def changed(self) -> None:
-        """Wait until `wake`; a reader that gives up leaves nothing behind."""
+        """Wait until `wake`; a cancelled reader removes its waiter."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.waiters[waiter] = None
         try:
@@ -165,7 +165,7 @@ class Segment:
             self.waiters.pop(waiter, None)
 
     def wake(self) -> None:
-        """Let waiting readers look again."""
+        """Wake waiting readers, so that they check the segment again."""
         waiters, self.waiters = self.waiters, {}
         for waiter in waiters:
             if not waiter.done():

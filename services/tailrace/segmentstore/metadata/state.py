@@ -1,8 +1,8 @@
 """Committed and staged metadata of a container, and how each operation changes it (design §3, §5).
 
-Two views of a segment exist. *Staged* fields (``staged_*`` and ``latest``) hold the outcome of every operation that
-the pipeline accepted; *committed* fields hold what is durable, and only they are ever shown. `ContainerState.apply`
-is used by commits and by replay alike, so that both end in the same state. No I/O happens here.
+Two views of a segment exist. *Staged* fields (``staged_*`` and ``latest``) hold the outcome of every staged operation.
+*Committed* fields hold what is durable, and clients see only them. Commits and replay both use `ContainerState.apply`,
+so that both end in the same state. No I/O happens here.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class ContainerState:
         self.staged_creates: dict[int, Segment] = {}  # created and not yet committed
         self.merged: dict[str, MergedSource] = {}
         self.moves: dict[int, tuple[int, int]] = {}  # merged source id -> (target id, shift)
-        self.flushing: dict[int, None] = {}  # ids of segments whose bytes are on their way to Tier 2; not replayed
+        self.flushing: dict[int, None] = {}  # ids of segments that are being flushed; not replayed
         self.object_uses: dict[str, int] = {}
         self.pending_deletes: dict[str, None] = {}
 
     # -- applying committed operations ---------------------------------------------------------------------------
 
     def apply(self, sequence: int, operation: ops.Operation, place: str = "log") -> None:
-        """Change the committed view by one operation; appends change everything but the read index.
+        """Apply one operation to the committed view; an append changes everything but the read index.
 
         Raises:
             CorruptionError: the operation does not fit the state, so log and state disagree.
@@ -133,7 +133,7 @@ class ContainerState:
         self.segments[segment.segment_id] = segment
         self.by_name[segment.name] = segment
         before = self.merged.pop(segment.name, None)
-        if before is not None:  # no merge is asked for by that name any more, but its chunks may still be coming
+        if before is not None:  # the name is used again; chunks of the merged source may still be committed
             self.merged[f"\0{before.source_id}"] = before
 
     def _truncate(self, operation: ops.Truncate) -> None:
@@ -176,7 +176,7 @@ class ContainerState:
 
     def _remove(self, segment: Segment) -> None:
         self._release(segment.index_pages.clear())
-        segment.index = ops.EMPTY_INDEX  # whoever reads the index right now sees that it changed
+        segment.index = ops.EMPTY_INDEX  # a concurrent reader of the index sees the change
         del self.segments[segment.segment_id]
         if self.by_name.get(segment.name) is segment:
             del self.by_name[segment.name]
@@ -185,13 +185,13 @@ class ContainerState:
         for key in operation.orphans:
             self.pending_deletes[key] = None
         for _, ref in operation.refs:
-            self._use(ref.object_key)  # all of them first: an object is shared, and its last use is the one that counts
+            self._use(ref.object_key)  # count all of them first: segments share an object, and its last use counts
         for identifier, ref in operation.refs:
             segment_id, shift = self.resolve(identifier)
             segment = self.segments.get(segment_id)
             moved = ref.shifted(shift)
             if segment is None or segment.chunks.overlaps(moved.segment_offset, moved.end):
-                self._release([moved])  # deleted, or written twice around a merge: the first one counts
+                self._release([moved])  # deleted, or flushed twice around a merge: the first reference counts
                 continue
             if moved.end <= segment.start_offset:
                 self._release([moved])
@@ -235,12 +235,12 @@ class ContainerState:
                 self.pending_deletes[ref.object_key] = None
 
     def use_objects_of(self, segment: Segment) -> None:
-        """Count the objects of a segment that a checkpoint brought."""
+        """Count the objects of a segment that was read from a checkpoint."""
         for ref in (*segment.chunks, *segment.index_pages):
             self._use(ref.object_key)
 
     def resolve(self, segment_id: int) -> tuple[int, int]:
-        """Where the bytes of a segment are now: (segment id, shift), following merges."""
+        """Follow merges: return the segment that holds the bytes now, and how far they are shifted."""
         shift = 0
         while segment_id in self.moves:
             segment_id, step = self.moves[segment_id]
@@ -248,10 +248,10 @@ class ContainerState:
         return segment_id, shift
 
     def forget_merged(self, before_ms: int) -> None:
-        """Forget sources merged before a time; none while the chunks of one are on their way.
+        """Forget sources merged before a time; none while chunks of one are being flushed.
 
-        Where those belong must not depend on what a later checkpoint, which may never become durable, would forget:
-        replay would come to another state.
+        The place of those chunks must not depend on what a later checkpoint forgets, which may never become durable:
+        replay would end in another state.
         """
         if any(segment_id in self.moves for segment_id in self.flushing):
             return
@@ -271,7 +271,7 @@ class ContainerState:
             segment.reset_staged()
 
     def merge_event_count(self, source: Segment) -> int:
-        """How many events a merge adds to its target (wire §5: a large event counts as one)."""
+        """Return how many events a merge adds to its target (wire §5: a large event counts as one)."""
         if source.kind & SegmentKind.TRANSIENT:
             return 1
         count = source.latest.get(EVENT_COUNT, 0)

@@ -1,4 +1,4 @@
-"""Reading and writing a container's objects in Tier 2 (design §5)."""
+"""Reads and writes a container's objects in Tier 2 (design §5)."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _KEY: Final = re.compile(r"[ac]([0-9]+)/[0-9a-f]{16}/[0-9a-f]{16}-[0-9a-f]{16}-(
 
 
 def writer_of_key(key: str) -> tuple[int, int] | None:
-    """Container and epoch of the owner that wrote an object; None for a key that no container made."""
+    """Return container and epoch of the owner that wrote an object; None for a key of another form."""
     match = _KEY.fullmatch(key)
     return (int(match[1]), int(match[2], 16)) if match else None
 
 
 def epoch_of_key(key: str) -> int:
-    """The epoch of the owner that wrote an object; 1 for keys that are none of ours."""
+    """Return the epoch of the owner that wrote an object; 1 for a key of another form."""
     parts = key.rpartition("/")[2].split("-")
     try:
         return int(parts[2], 16)
@@ -42,7 +42,7 @@ def epoch_of_key(key: str) -> int:
 
 
 class Section:
-    """A range of one segment to be written."""
+    """A range of one segment to write."""
 
     __slots__ = ("data", "segment_id", "segment_name", "start_offset")
 
@@ -54,7 +54,10 @@ class Section:
 
 
 class ChunkObjects:
-    """One container's view of the object store. Keys: ``c<container>/<segment id>/<start>-<end>-<epoch>-<nonce>``."""
+    """The objects of one container in Tier 2. Keys: ``c<container>/<segment id>/<start>-<end>-<epoch>-<nonce>``.
+
+    ``confirm_owner`` raises FencedError when the container has a later owner.
+    """
 
     def __init__(
         self,
@@ -79,7 +82,7 @@ class ChunkObjects:
 
     @property
     def epoch(self) -> int:
-        """Epoch of the owner, which is in the keys of all that it writes."""
+        """Epoch of the owner, part of every key that it writes."""
         return self._epoch
 
     def _key(self, kind: str, section: Section, length: int) -> str:
@@ -91,9 +94,9 @@ class ChunkObjects:
         )
 
     async def write(self, sections: Sequence[Section], *, kind: str = "c") -> list[tuple[int, ChunkRef]]:
-        """Write sections as one new object; returns (segment id, reference) of each.
+        """Write sections as one new object; return (segment id, reference) of each.
 
-        The object is verified to be new by its nonce and is only real once its references are committed.
+        The nonce makes the key unique. The object counts only once its references are committed.
         """
         key = self._key(kind, sections[0], len(sections[0].data))
         buffers: list[Buffer] = []
@@ -121,13 +124,13 @@ class ChunkObjects:
             del self._uncertain[next(iter(self._uncertain))]  # the next owner's sweep finds it
 
     def take_uncertain(self) -> list[str]:
-        """Keys whose write failed since the last call: there may be an object that nothing will ever reference."""
+        """Return the keys whose write failed since the last call: objects that may exist without a reference."""
         keys = list(self._uncertain)
         self._uncertain.clear()
         return keys
 
     async def read(self, ref: ChunkRef, offset: int, length: int) -> tuple[int, list[memoryview]]:
-        """Verified blocks around [offset, offset + length) of a segment, all within one reference.
+        """Return verified blocks around [offset, offset + length) of a segment, all within one reference.
 
         Returns (segment offset of the first byte, blocks).
 
@@ -140,10 +143,10 @@ class ChunkObjects:
         return ref.segment_offset + first, chunks.decode_blocks(ref.object_key, position, raw)
 
     async def read_exact(self, ref: ChunkRef, offset: int, length: int) -> bytes:
-        """Exactly [offset, offset + length) of a segment, within one reference.
+        """Return exactly [offset, offset + length) of a segment, within one reference.
 
         Raises:
-            CorruptionError: of a damaged object, and of a missing one as `missing` does.
+            CorruptionError: the object is damaged. For a missing object, see `missing`.
         """
         try:
             start, blocks = await self.read(ref, offset, length)
@@ -153,10 +156,10 @@ class ChunkObjects:
         return data[offset - start : offset - start + length]
 
     async def missing(self, ref: ChunkRef) -> CorruptionError:
-        """What it means that the object of a reference that this owner has does not exist.
+        """Return the error for a reference whose object does not exist.
 
         Raises:
-            FencedError: a later owner may have let it go. UnavailableError: it cannot be told whether there is one.
+            FencedError: a later owner may have deleted it. UnavailableError: ownership cannot be confirmed.
         """
         if self._confirm_owner is not None:
             await self._confirm_owner()
@@ -167,11 +170,11 @@ class ChunkObjects:
         await self._store.delete(keys)
 
     def list_objects(self, kind: str) -> AsyncIterator[ObjectInfo]:
-        """Every object of one kind of the container, as the store lists them: it may show an old state."""
+        """Iterate over the container's objects of one kind, as the store lists them: the list may be stale."""
         return self._store.list(f"{kind}{self._container_id}/")
 
     async def abandoned_parts(self, is_of_earlier_owner: Callable[[str], bool]) -> list[str]:
-        """What uploads of earlier owners left behind that never ended, in a store where that is to be seen."""
+        """Return the names of unfinished uploads of earlier owners, if the store can list them."""
         if not isinstance(self._store, UploadParts):
             return []
         names: list[str] = []
@@ -180,12 +183,12 @@ class ChunkObjects:
         return [name for name in names if is_of_earlier_owner(name.partition("#")[0])]
 
     async def delete_parts(self, names: Sequence[str]) -> None:
-        """Delete what `abandoned_parts` named, unless somebody writes it after all."""
+        """Delete the unfinished uploads that `abandoned_parts` returned, unless one is still written."""
         if isinstance(self._store, UploadParts):
             await self._store.delete_parts(names)
 
     async def exists(self, ref: ChunkRef) -> bool:
-        """Whether the object of a reference is there."""
+        """Return whether the object of a reference exists."""
         try:
             await self._store.get_range(ref.object_key, ref.data_offset, 1)
         except (NotFoundError, CorruptionError):

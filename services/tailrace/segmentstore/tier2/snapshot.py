@@ -1,7 +1,7 @@
 """A container's metadata as an object of Tier 2 (design §5; docs/formats/chunks.md). Pure.
 
-A snapshot is a checkpoint, and references to the bytes that were in the log alone at that moment: they are put beside
-it as ordinary chunks. So it says everything of the container as of one operation, and names no byte that Tier 2 lacks.
+A snapshot is a checkpoint plus references to the bytes that were in the log alone at that moment; those are written
+beside it as ordinary chunks. So it holds the whole container as of one operation, and names no byte that Tier 2 lacks.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ _NAME: Final = re.compile(r"s(\d{1,9})/([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]+)
 
 
 class SnapshotName(NamedTuple):
-    """What a key says. Restore takes the greatest one: epoch before sequence, whoever was late."""
+    """What a key says. Restore takes the greatest one; the epoch counts before the sequence number."""
 
     epoch: int
     sequence: int
     nonce: str
 
     def key(self, container: int) -> str:
-        """The key of the object."""
+        """Return the key of the object."""
         return f"{folder(container)}/{self.epoch:016x}-{self.sequence:016x}-{self.nonce}"
 
 
 def folder(container: int) -> str:
-    """What the keys of a container's snapshots begin with."""
+    """Return the prefix of the keys of a container's snapshots."""
     return f"s{container}"
 
 
 def parse_key(key: str) -> tuple[int, SnapshotName] | None:
-    """Container and name; None for keys of anything else."""
+    """Return container and name; None for a key of another form."""
     match = _NAME.fullmatch(key)
     return (int(match[1]), SnapshotName(int(match[2], 16), int(match[3], 16), match[4])) if match else None
 
@@ -65,7 +65,7 @@ class Snapshot:
     tail: Sequence[tuple[int, ChunkRef]]
 
     def encode(self, key: str) -> list[Buffer]:
-        """The object's bytes, for that key alone."""
+        """Return the object's bytes; the key is part of the CRC."""
         tail = ops.AddChunks(self.tail).encode()
         header = _HEADER.pack(
             MAGIC,
@@ -83,16 +83,16 @@ class Snapshot:
 
     @classmethod
     def decode(cls, key: str, data: Buffer) -> Snapshot:
-        """The snapshot in an object.
+        """Return the snapshot in an object.
 
         Raises:
-            CorruptionError: it is damaged or not what the key says; names the object.
+            CorruptionError: it is damaged, or the key does not match; the error names the object.
             FormatVersionError: it is of a newer format.
         """
         place = f"object {key}"
         view = memoryview(data)
         if len(view) < _HEADER.size + 4 or bytes(view[:4]) != MAGIC:
-            raise CorruptionError(place, "this is no snapshot")
+            raise CorruptionError(place, "not a snapshot")
         _, version, cluster, container, epoch, sequence, time_ms, body, tail = _HEADER.unpack_from(view)
         if version > VERSION:
             raise FormatVersionError(f"{place}: snapshot version {version}, this program reads up to {VERSION}")
@@ -109,19 +109,22 @@ class Snapshot:
         return cls(cluster, container, epoch, sequence, time_ms, view[_HEADER.size : middle], chunks.refs)
 
     def load(self, key: str, *, next_sequence: int = 0, into: ContainerState | None = None) -> ContainerState:
-        """The container's state, its next operation being that number at least; every byte has a reference.
+        """Return the container's state, in which every byte has a reference.
 
-        ``into``: an empty state that is filled.
+        Its next operation has the number `next_sequence` or a later one.
+
+        ``into``: an empty state to fill.
 
         Raises:
-            CorruptionError, DataLossError: that is not so; names the object. FormatVersionError: a newer format.
+            CorruptionError: the body is damaged; the error names the object. DataLossError: a byte has no reference.
+            FormatVersionError: the snapshot is of a newer format.
         """
         place = f"object {key}"
         state = ContainerState(self.container) if into is None else into
         try:
             checkpoint.load(state, self.sequence, self.body, place)
         except (KeyError, ValueError) as error:
-            raise CorruptionError(place, f"its checkpoint does not hold: {error}") from error
+            raise CorruptionError(place, f"its checkpoint is not consistent: {error}") from error
         state.apply(max(self.sequence + 1, next_sequence - 1), ops.AddChunks(self.tail), place)
         for segment, start, end in missing_bytes(state):
             raise DataLossError(f"{place}: bytes {start} to {end} of segment {segment.name} are not in Tier 2")
