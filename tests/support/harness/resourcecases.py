@@ -1,4 +1,4 @@
-"""Good and bad resources, and what the API server is to say of them.
+"""Valid and invalid resources, and how the API server refuses the invalid ones.
 
 They run against `tailrace_operator.schema.specs` (tests/unit/operator) and a real API server (tests/e2e/kubernetes).
 """
@@ -21,7 +21,7 @@ BASES: Final[dict[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A new resource: the base of its kind and `fields`. ``refused``: part of the refusal; empty: it is taken."""
+    """A new resource: the base of its kind and `fields`. ``refused``: part of the error; empty: it is accepted."""
 
     title: str
     kind: str
@@ -31,13 +31,13 @@ class Case:
     without: tuple[str, ...] = ()
 
     def manifest(self) -> dict[str, Any]:
-        """As it is applied."""
+        """Return the manifest to apply."""
         return manifest(self.kind, self.name, self.fields, self.without)
 
 
 @dataclass(frozen=True)
 class Edit:
-    """A resource that is there, and the same with other fields."""
+    """An existing resource, and an update with other fields."""
 
     title: str
     kind: str
@@ -48,7 +48,7 @@ class Edit:
 
 
 def manifest(kind: str, name: str, fields: Mapping[str, Any], without: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A resource of that kind with these fields in its spec beside those that it needs."""
+    """Return a resource of that kind with the required fields and these fields in its spec."""
     spec = {key: value for key, value in {**BASES[kind], **fields}.items() if key not in without}
     return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
 
@@ -157,10 +157,27 @@ STREAM_CASES: Final = (
     Case("too many segments", "Stream", _scaling(minSegments=10_001), "spec.scaling.minSegments"),
     Case("retention without a minimum", "Stream", _retention("Size", max="1Gi"), "spec.retention.min"),
     Case("retention without its type", "Stream", {"retention": {"min": "1Gi"}}, "spec.retention.type"),
-    Case("sizes that are durations", "Stream", _retention("Size", min="7d"), "retention must be sizes, for example 10Gi"),
-    Case("a size and a duration", "Stream", _retention("Size", min="1Gi", max="1d"), "retention must be sizes, for example 10Gi"),
-    Case("durations that are sizes", "Stream", _retention("Time", min="1Gi"), "retention must be durations, for example 7d"),
-    Case("a duration without its unit", "Stream", _retention("Time", min="7"), "retention must be durations, for example 7d"),
+    Case(
+        "sizes that are durations", "Stream", _retention("Size", min="7d"), "retention must be sizes, for example 10Gi"
+    ),
+    Case(
+        "a size and a duration",
+        "Stream",
+        _retention("Size", min="1Gi", max="1d"),
+        "retention must be sizes, for example 10Gi",
+    ),
+    Case(
+        "durations that are sizes",
+        "Stream",
+        _retention("Time", min="1Gi"),
+        "retention must be durations, for example 7d",
+    ),
+    Case(
+        "a duration without its unit",
+        "Stream",
+        _retention("Time", min="7"),
+        "retention must be durations, for example 7d",
+    ),
     Case("sizes the wrong way round", "Stream", _retention("Size", min="1Gi", max="1G"), "min must not be above max"),
     Case(
         "durations the wrong way round", "Stream", _retention("Time", min="25h", max="1d"), "min must not be above max"
