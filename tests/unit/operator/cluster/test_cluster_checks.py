@@ -218,8 +218,7 @@ def test_who_has_not_heard_of_the_workers_yet_leaves_it_as_it_was(
     if status is not Status.TRUE:
         doubtful = len(homes.doubtful) if homes else 2
         assert found.message == (
-            f"{doubtful} of 2 containers have a worker that is not confirmed alive: "
-            "the placer has just started."
+            f"{doubtful} of 2 containers have a worker that is not confirmed alive: the placer has just started."
         )
 
 

@@ -114,9 +114,7 @@ def test_the_condition_tells_it_in_its_sentence() -> None:
     assert found.message == "1 of 2 segment store pods are ready: pod p: OOMKilled (exit code 137)."
     begun = pods_condition("SegmentStoreReady", "segment store", workload, 3, "pod p: ErrImagePull")
     assert begun.reason == "PodsChanging"
-    assert begun.message == (
-        "1 of 3 segment store pods are ready, 2 are up to date: pod p: ErrImagePull."
-    )
+    assert begun.message == ("1 of 3 segment store pods are ready, 2 are up to date: pod p: ErrImagePull.")
 
 
 JUNK = st.recursive(
