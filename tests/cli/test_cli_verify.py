@@ -139,4 +139,4 @@ async def check_in_use(cli, server: Server) -> None:
 
 def test_what_is_no_folder(cli, tmp_path: Path) -> None:
     line = cli.fails("inspect", "verify", "--data", str(tmp_path))
-    assert line == f"tailrace: {tmp_path} is no data folder: it has no tailrace.json"
+    assert line == f"tailrace: {tmp_path} is not a data folder: it has no tailrace.json"

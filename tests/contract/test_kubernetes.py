@@ -103,7 +103,7 @@ async def test_a_replace_compares(core: KubernetesCore, api: KubernetesApi) -> N
     with pytest.raises(WriteConflictError):
         await api.replace(LEASES, {**first, "spec": {"holderIdentity": "z"}})
     assert await api.get(LEASES, "a") == second
-    with pytest.raises(ValueError, match="uid and resourceVersion"):
+    with pytest.raises(ValueError, match=r"metadata\.uid and metadata\.resourceVersion"):
         await api.replace(LEASES, lease("a"))
     core.delete(LEASES, "a")
     with pytest.raises((WriteConflictError, NotFoundError)):

@@ -63,7 +63,7 @@ def test_versions_are_compared() -> None:
             await api.replace(LEASES, {**first, "spec": {"holderIdentity": "y"}})
         assert (await api.get(LEASES, "a"))["spec"] == {"holderIdentity": "x"}
         assert await api.replace(LEASES, second) == second
-        with pytest.raises(ValueError, match="uid and resourceVersion"):
+        with pytest.raises(ValueError, match=r"metadata\.uid and metadata\.resourceVersion"):
             await api.replace(LEASES, lease("a"))
 
     in_world(1, scenario)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote
 
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS, Kind, Manifest
-from tailrace.cluster.kubernetes_requests import KubernetesCalls
+from tailrace.cluster.kubernetes_requests import KubernetesRequests
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NotFoundError, UnavailableError, WriteConflictError
 from tailrace_operator.kube.manifests import FIELD_MANAGER, Notice
@@ -122,7 +122,7 @@ class HttpObjects:
     """Implements Objects over HTTP. ``instance`` names this process in Events."""
 
     def __init__(self, configuration: client.Configuration, instance: str) -> None:
-        self._calls = KubernetesCalls(configuration)
+        self._calls = KubernetesRequests(configuration)
         self._instance = instance
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""The container map: which worker is to own which container, and where workers are reached; pure (design §9, §11).
+"""The container map: which worker should own each container, and the endpoints of workers; pure (design §9, §11).
 
-It stands in the status of the StreamCluster resource, written by the placer alone. It tells who *should* own a
-container; who does is decided by epochs and the log. It can be lost at any time: the placer makes it again from the
-Leases, and until then everybody keeps what they have.
+It is in the status of the StreamCluster resource; only the placer writes it. It says which worker *should* own a
+container; epochs and the log decide which does. It can be lost at any time: the placer makes it again from the Leases,
+and until then workers keep their containers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WORKERS: Final = "workers"
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """``handed_over_by``: a living worker that lets go of the container; the new one waits a little for it."""
+    """The worker of a container. It waits briefly for ``handed_over_by``, a living worker that releases it."""
 
     worker: str
     handed_over_by: str = ""
@@ -41,10 +41,10 @@ class ClusterMap:
 
 
 def read_map(manifest: Manifest) -> ClusterMap:
-    """The map in a StreamCluster. What cannot be read in its status counts as lost.
+    """Read the map of a StreamCluster. Invalid entries of its status count as lost.
 
     Raises:
-        BadRequestError: the resource does not say how many containers there are.
+        BadRequestError: the resource has no valid number of containers.
     """
     count = (manifest.get("spec") or {}).get("containers")
     if type(count) is not int or not 1 <= count <= limits.CONTAINERS_MAX:
@@ -64,9 +64,9 @@ def read_map(manifest: Manifest) -> ClusterMap:
 
 
 def is_of_cluster(manifest: Manifest, cluster_id: str) -> bool:
-    """Whether a Lease with that id is of the StreamCluster's own (ADR 0013), and not of one that had the name before.
+    """Return whether a Lease with that id belongs to this StreamCluster, not to an earlier one of its name (ADR 0013).
 
-    What does not tell its cluster is.
+    A Lease without an id belongs to it.
     """
     adopted = (manifest.get("spec") or {}).get("adoptClusterId")
     ids = {text for text in (manifest["metadata"].get("uid"), adopted) if isinstance(text, str) and text}

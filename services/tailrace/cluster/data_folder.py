@@ -1,6 +1,6 @@
-"""The data folder of a standalone server: its user, its format, and the epochs of its containers (design §9).
+"""The data folder of a standalone server: its lock, its manifest, and the epochs of its containers (design §9).
 
-Runs once at start, before the server serves, so it uses the file system directly.
+It runs at start, before the server serves, so it uses the file system directly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FORMAT: Final = 2
 _FILE_LOG_FORMAT: Final = 1
-"""Of folders whose logs are in files; programs that know no other logs must not open others."""
+"""Format of folders with file logs. Object logs have a higher one, so that older programs do not open them."""
 LogKind: TypeAlias = Literal["file", "object"]
 
 _MANIFEST: Final = "tailrace.json"
@@ -32,7 +32,7 @@ _LOCK: Final = "lock"
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What ``tailrace.json`` says."""
+    """The content of ``tailrace.json``."""
 
     cluster_id: str
     containers: int
@@ -50,14 +50,14 @@ class DataFolder:
         self._lock = lock
 
     def close(self) -> None:
-        """Let another process use the folder."""
+        """Unlock the folder."""
         os.close(self._lock)
 
 
 def take_epoch(data: Path, container_id: int, floor: int = 0) -> int:
-    """Take the next epoch of a container, above `floor` too; durable before it is returned.
+    """Take the next epoch of a container, above `floor`; durable before this returns.
 
-    Read and written under a lock of the container's own: no two processes get the same one.
+    A lock per container prevents that two processes get the same epoch.
 
     Raises:
         StartError: the epoch file is damaged, or cannot be written. OverloadedError: another process takes one now.
@@ -69,7 +69,7 @@ def take_epoch(data: Path, container_id: int, floor: int = 0) -> int:
 
 
 def note_opened(data: Path, container_id: int, epoch: int) -> None:
-    """Remember durably that the container's log was opened for an epoch: it must be there from now on.
+    """Record durably that the container's log was opened for an epoch: the log must exist from now on.
 
     Raises:
         StartError: the epoch file is damaged or cannot be written. OverloadedError: another process takes an epoch now.
@@ -81,7 +81,7 @@ def note_opened(data: Path, container_id: int, epoch: int) -> None:
 
 @contextlib.contextmanager
 def _epochs_locked(data: Path, container_id: int) -> Iterator[None]:
-    """Between reading and writing of an epoch file: else one process could write back what another has changed."""
+    """Lock an epoch file from its read to its write, so that no process overwrites another's change."""
     file = _epoch_file(data, container_id)
     try:
         if not file.parent.exists():
@@ -110,12 +110,12 @@ def _write_epochs(data: Path, container_id: int, epoch: int, opened: int) -> Non
 
 
 def last_epoch(data: Path, container_id: int) -> int:
-    """The epoch of a container that was taken last; 0: none was. Raises StartError: the epoch file is damaged."""
+    """Return the last epoch of a container; 0: none was taken. Raises StartError: the epoch file is damaged."""
     return _read_epochs(_epoch_file(data, container_id))[0]
 
 
 def opened_epoch(data: Path, container_id: int) -> int:
-    """The last epoch for which the container's log was opened; 0: none, or that is not known. Raises StartError."""
+    """Return the last epoch for which the container's log was opened; 0: none or unknown. Raises StartError."""
     return _read_epochs(_epoch_file(data, container_id))[1]
 
 
@@ -138,11 +138,11 @@ def open_data_folder(
 ) -> DataFolder:
     """Open or create a data folder.
 
-    An existing folder keeps its number of containers (0 asks for no number), its Tier 2 (empty: in the folder) and its
-    kind of log (None: as it is, files for a new one); asking for others is refused.
+    An existing folder keeps its number of containers (0: any), its Tier 2 (empty: in the folder) and its kind of log
+    (None: any; files for a new folder). Other values are refused.
 
     Raises:
-        StartError: in use, of a newer format, not writable, damaged, or of another shape; says which.
+        StartError: in use, of a newer format, not writable, damaged, or with other values; the text says which.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -158,14 +158,14 @@ def open_data_folder(
 
 
 def read_data_folder(path: Path, *, tier2: str = "") -> DataFolder:
-    """Lock a data folder for a tool that changes nothing in it. `tier2`: the one that the folder must have, if any.
+    """Lock a data folder for a tool that only reads it. `tier2`: the one that the folder must have, if not empty.
 
     Raises:
-        StartError: none, in use, of a newer format, damaged, or with another Tier 2; says which.
+        StartError: missing, in use, of a newer format, damaged, or with another Tier 2; the text says which.
     """
     file = path / _MANIFEST
     if not file.exists():
-        raise StartError(f"{path} is no data folder: it has no {_MANIFEST}")
+        raise StartError(f"{path} is not a data folder: it has no {_MANIFEST}")
     try:
         lock = os.open(path / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -181,7 +181,7 @@ def read_data_folder(path: Path, *, tier2: str = "") -> DataFolder:
 
 
 def _take_lock(path: Path, lock: int) -> None:
-    """Lock the open file; closed when that fails."""
+    """Lock the open file; close it when that fails."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -201,8 +201,8 @@ def _manifest(path: Path, containers: int, tier2: str, log: LogKind | None, entr
         if used:
             _check_same(file, found, containers, tier2, log)
             return found
-        # Nothing was ever stored: the first start failed, perhaps because of just these values. Or the epochs were lost
-        # of a folder whose logs are in objects; Tier 2 knows its cluster, and what it must have.
+        # No data was ever stored: the first start failed, perhaps because of these values. Or a folder with object logs
+        # has lost its epochs; then Tier 2 knows its cluster and number of containers.
         cluster_id, log = found.cluster_id, log or found.log
         if found.log == "object":
             containers = containers or found.containers
@@ -217,8 +217,8 @@ def _manifest(path: Path, containers: int, tier2: str, log: LogKind | None, entr
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
-    """Make a folder a data folder, durably. Raises StartError: it cannot be written."""
-    # The folder itself may be new: its own entry must survive a power cut too.
+    """Write the manifest of a data folder, durably. Raises StartError: it cannot be written."""
+    # The folder may be new: its own entry must survive a power cut.
     sync_folder(path.parent)
     try:
         _write_synced(path / _MANIFEST, _encode_manifest(manifest))
@@ -239,7 +239,7 @@ def _read_manifest(file: Path) -> Manifest:
     try:
         content = json.loads(file.read_text())
         version = int(content["format"])
-        if version > FORMAT:  # before all else: its other fields may be of another kind
+        if version > FORMAT:  # first: other fields of a newer format may have other types
             raise StartError(f"{file}: format {version} is newer than this program's {FORMAT}")
         log = content.get("log", "file")
         if log not in ("file", "object"):

@@ -1,4 +1,4 @@
-"""The controllers' side of placement: where containers are reached, kept in step with the map (design §1, §9)."""
+"""The controllers' side of placement: keeps the endpoints of containers in step with the map (design §1, §9)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _logger = structlog.get_logger()
 
 
 class EndpointFollower:
-    """Fills ``endpoints``; `run` keeps them in step.
+    """Fills ``endpoints``; `run` keeps them in step with the map.
 
-    What the map does not say stays as it was: a client that is sent to a former owner is told so (WrongHost) and asks
-    again, one that is sent nowhere has nobody to ask.
+    Containers that the map does not mention keep their endpoints. A client that connects to a former owner gets
+    WrongHost and asks the controller again; a client without an endpoint has no server to ask.
     """
 
     def __init__(self, api: KubernetesApi, cluster: str, endpoints: EndpointMap) -> None:
@@ -36,11 +36,11 @@ class EndpointFollower:
 
     @property
     def trouble(self) -> str:
-        """Why the map could not be read, as of the last attempt; empty: it could."""
+        """Return why the last attempt to read the map failed; empty when it succeeded."""
         return self._reader.trouble
 
     def follow(self, cluster_map: ClusterMap) -> None:
-        """Take over what a map says."""
+        """Publish the endpoints of a map."""
         if cluster_map.container_count != self.endpoints.container_count:
             _logger.error("container_count_changed", cluster=self._cluster, count=cluster_map.container_count)
             return

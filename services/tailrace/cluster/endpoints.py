@@ -1,4 +1,4 @@
-"""Where containers are reached: data that segment store workers publish (design §1)."""
+"""The endpoints of containers, which segment store workers publish (design §1)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ListenerKind(enum.Enum):
-    """Through which kind of listener a client came in; it is sent on to endpoints of the same kind."""
+    """The kind of listener that a client connected to; the client gets endpoints of the same kind."""
 
     INTERNAL = "internal"
     EXTERNAL = "external"
@@ -39,7 +39,7 @@ class ContainerEndpoints:
     external: Endpoint | None = None
 
     def of_kind(self, kind: ListenerKind) -> Endpoint:
-        """The endpoint for clients of that kind."""
+        """Return the endpoint for clients of that kind."""
         if kind is ListenerKind.EXTERNAL and self.external is not None:
             return self.external
         return self.internal
@@ -58,24 +58,24 @@ class EndpointMap:
 
     @property
     def container_count(self) -> int:
-        """Number of containers; fixed for the life of a cluster."""
+        """Return the number of containers, which never changes."""
         return self._container_count
 
     def publish(self, container_id: int, endpoints: ContainerEndpoints) -> None:
-        """Set where a container is reached from now on."""
+        """Set the endpoints of a container."""
         if not 0 <= container_id < self._container_count:
             raise ValueError(f"container {container_id} of {self._container_count}")
         self._endpoints[container_id] = endpoints
 
     def endpoint_of(self, segment_name: str, kind: ListenerKind = ListenerKind.INTERNAL) -> tuple[str, int]:
-        """(host, port) of the worker that owns the segment's container.
+        """Return (host, port) of the worker that owns the segment's container.
 
         Raises:
-            UnavailableError: nobody has published the container (yet).
+            UnavailableError: no worker has published the container yet.
         """
         container_id = container_of(segment_name, self._container_count)
         endpoints = self._endpoints.get(container_id)
         if endpoints is None:
-            raise UnavailableError(f"container {container_id} of segment {segment_name} has no owner now")
+            raise UnavailableError(f"container {container_id} of segment {segment_name} has no owner")
         endpoint = endpoints.of_kind(kind)
         return endpoint.host, endpoint.port

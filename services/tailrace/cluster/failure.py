@@ -1,13 +1,13 @@
-"""Which workers are gone: failure detection as a pure state machine (design §9).
+"""Detects dead workers: a pure state machine (design §9).
 
-A worker lapses when its observer has seen no renewal of its Lease for ``lapse_s`` of the observer's own monotonic time,
-counted from the later of the last renewal that it saw and its own (re)connection to the API, and over several looks. No
-time inside a Lease is read. A worker that lapses alone is dead. When more than half of the workers lapse together, it
-may as well be the API or the observer: nothing is decided for one period, then their pods are asked, and only who does
-not answer is dead.
+A worker lapses when its observer sees no renewal of its Lease for ``lapse_s``, over several looks. The time is the
+observer's monotonic clock, from the last renewal that it saw or its last (re)connection to the API, whichever is later.
+Times inside Leases are not read. A worker that lapses alone is dead. When more than half of the workers lapse together,
+the cause may be the API or the observer. Then nothing is decided for one period; after it their pods are probed, and
+only workers that do not answer are dead.
 
-A worker whose address refuses connections needs no lapse: nothing runs there. Who was not seen to renew for
-``suspect_s`` may be asked (`FailureDetector.suspects`), unless more than half of the workers are silent for so long.
+A worker whose address refuses connections needs no lapse: no process runs there. The observer may probe a worker that
+it has not seen to renew for ``suspect_s`` (`FailureDetector.suspects`), unless more than half are silent for so long.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PAST_MAX: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """What a worker's Lease shows: ``number`` rises with each renewal of one process, the ``incarnation``."""
+    """A renewal in a worker's Lease: ``number`` rises with each renewal of one process, the ``incarnation``."""
 
     incarnation: str
     number: int
@@ -37,11 +37,13 @@ class Renewal:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Workers by state, each in one of them, in order of their names.
+    """Workers by state, sorted by name; each is in one state.
 
-    ``alive``: a renewal was seen since the connection began, and none is due. ``unheard``: known, and neither seen to
-    renew nor lapsed. ``held``: lapsed together, perhaps not dead. ``dead``: to be given up. ``ask``: those of the held
-    whose pods are to be asked now (`FailureDetector.answered`).
+    - ``alive``: seen to renew since the connection began, and not lapsed.
+    - ``unheard``: known, neither seen to renew nor lapsed.
+    - ``held``: lapsed together with others, perhaps alive.
+    - ``dead``: their containers move to other workers.
+    - ``ask``: held workers whose pods must be probed now (`FailureDetector.answered`).
     """
 
     alive: tuple[str, ...] = ()
@@ -52,7 +54,7 @@ class Verdict:
 
     @property
     def known(self) -> frozenset[str]:
-        """All of them."""
+        """Return all workers of the verdict."""
         return frozenset((*self.alive, *self.unheard, *self.held, *self.dead))
 
 
@@ -67,7 +69,7 @@ class _Worker:
     dead: bool = False
     asked_s: float | None = None
     past: dict[str, int] = field(default_factory=dict)
-    """Incarnations before the present one, with the last renewal that was seen of each."""
+    """Earlier incarnations, with the last renewal seen of each."""
 
 
 class FailureDetector:
@@ -84,21 +86,21 @@ class FailureDetector:
         self._suspect_s = suspect_s
         self._workers: dict[str, _Worker] = {}
         self._looked_s: float | None = None
-        """The last look; None: there was none yet, or the connection was lost since."""
+        """Time of the last look; None before the first one and after a lost connection."""
         self._connected_s = 0.0
         self._hold_s: float | None = None
-        """Since when most workers lapse together; None: they do not."""
+        """Since when most workers lapse together; None when they do not."""
         self._held: set[str] = set()
-        """Who lapsed since then, whatever became of it."""
+        """Workers that lapsed since then, in any later state."""
 
     def lost_contact(self) -> None:
-        """The API did not answer: with the next answer, everybody's time begins anew."""
+        """Record that the API did not answer: the next look restarts the time of all workers."""
         self._looked_s = None
 
     def look(self, now_s: float, renewals: Mapping[str, Renewal], expected: frozenset[str] = frozenset()) -> None:
-        """The workers' Leases as they were listed now; `expected`: workers that there must be, with a Lease or without.
+        """Take the workers' Leases as listed now; `expected`: workers that must exist, with or without a Lease.
 
-        A pause of the observer as long as a lapse is a lost connection, too.
+        A pause of the observer that is as long as a lapse counts as a lost connection.
         """
         first = self._looked_s is None or now_s - self._looked_s > self._lapse_s
         for worker in self._workers.values():
@@ -115,30 +117,30 @@ class FailureDetector:
         for name, renewal in renewals.items():
             known = self._workers.get(name)
             if known is None:
-                # New since the last look: somebody made it just now. At the first look it may be as old as can be.
+                # New since the last look: created just now. At the first look it may be of any age.
                 self._workers[name] = _Worker(renewal, now_s, confirmed=not first)
             elif _is_newer(known, renewal):
-                _hear(known, renewal, now_s, confirmed=not first)
+                _renewed(known, renewal, now_s, confirmed=not first)
         for name, worker in list(self._workers.items()):
             if worker.dead and name not in renewals and name not in expected:
                 del self._workers[name]
 
     def answered(self, worker: str, now_s: float, *, alive: bool) -> None:
-        """What came of asking a held worker's pod; none that cannot be told is dead."""
+        """Record the outcome of probing a held worker's pod; a worker with an unknown outcome is not dead."""
         known = self._workers.get(worker)
         if known is not None and not known.dead and self._is_lapsed(known, now_s):
             known.asked_s = now_s
             known.dead = not alive
 
     def suspects(self, now_s: float) -> tuple[str, ...]:
-        """Who is silent, may be dead, and may be found to be so by asking (`refused`)."""
+        """Return silent workers that a refused connection may prove to be dead (`refused`)."""
         living = [name for name, worker in sorted(self._workers.items()) if not worker.dead]
         silent = [name for name in living if self._is_suspect(self._workers[name], now_s)]
         gone = sum(worker.dead and self._silence_s(worker, now_s) < self._lapse_s for worker in self._workers.values())
         return tuple(silent) if 2 * (len(silent) + gone) <= len(living) + gone else ()
 
     def refused(self, worker: str, now_s: float) -> None:
-        """A suspect's address refused a connection: its process, and the pod's that stands in for it, have ended."""
+        """Record that a suspect's address refused a connection: its process and the pod's main process have ended."""
         known = self._workers.get(worker)
         if known is not None and self._is_suspect(known, now_s):
             known.dead = True
@@ -148,7 +150,7 @@ class FailureDetector:
         return not worker.dead and worker.looks >= SUSPECT_LOOKS_MIN and silence_s >= self._suspect_s
 
     def verdict(self, now_s: float) -> Verdict:
-        """What is known now; to be asked after each look."""
+        """Return the state of all workers; call this after each look."""
         lapsed = [name for name, worker in sorted(self._workers.items()) if self._is_lapsed(worker, now_s)]
         self._hold(lapsed, now_s)
         if self._hold_s is None:
@@ -172,10 +174,10 @@ class FailureDetector:
         return now_s - max(worker.heard_s, self._connected_s)
 
     def _hold(self, lapsed: list[str], now_s: float) -> None:
-        """Whether more than half lapse together.
+        """Update whether more than half lapse together.
 
-        What began as such ends when none of them is silent any more, or when those that were only late renew in time:
-        then fewer lapsed than it looked like.
+        The state ends when no worker is silent any more, or when workers that were only late renew in time, so that
+        fewer lapsed than it seemed.
         """
         self._held.update(lapsed)
         members = [name for name, worker in self._workers.items() if not worker.dead or name in self._held]
@@ -188,14 +190,14 @@ class FailureDetector:
             self._hold_s = now_s
 
     def _is_to_be_asked(self, worker: _Worker, now_s: float) -> bool:
-        """Each after one period in doubt, and then once a period."""
+        """Return whether to probe a worker: after one period in doubt, then once a period."""
         if self._hold_s is None or now_s - self._hold_s < self._lapse_s:
             return False
         return worker.asked_s is None or now_s - worker.asked_s >= self._lapse_s
 
 
 def _is_newer(known: _Worker, renewal: Renewal) -> bool:
-    """Whether it is a renewal, and not what an old list shows."""
+    """Return whether the renewal is new, and not one that an outdated list shows."""
     if known.renewal is None:
         return True
     if renewal.incarnation == known.renewal.incarnation:
@@ -203,7 +205,7 @@ def _is_newer(known: _Worker, renewal: Renewal) -> bool:
     return renewal.number > known.past.get(renewal.incarnation, -1)
 
 
-def _hear(known: _Worker, renewal: Renewal, now_s: float, *, confirmed: bool) -> None:
+def _renewed(known: _Worker, renewal: Renewal, now_s: float, *, confirmed: bool) -> None:
     if known.renewal is not None and known.renewal.incarnation != renewal.incarnation:
         known.past.pop(known.renewal.incarnation, None)
         known.past[known.renewal.incarnation] = known.renewal.number

@@ -1,4 +1,4 @@
-"""Epochs in a data folder: the implementation of the standalone server (design §9)."""
+"""Keeps epochs in a data folder, for the standalone server (design §9)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class FileEpochs:
-    """Implements `Epochs`: whoever opens the folder is named for all its containers.
+    """Implements `Epochs`: the process that opens the folder may own all its containers.
 
-    ``take_epoch`` reads and writes under a lock of the container's own, so that two processes over one folder, which
-    the folder's lock should have kept apart, never get the same epoch.
+    ``take_epoch`` locks a file per container. So even two processes over one folder, which the folder's lock should
+    prevent, never get the same epoch.
     """
 
     def __init__(self, data: Path) -> None:

@@ -1,7 +1,7 @@
-"""The worker's side of placement: opens the containers that the map names it for, lets go of the others (design §9).
+"""The worker's side of placement: opens the containers that the map assigns to it, releases the others (design §9).
 
-What it does is never a matter of safety: epochs and the log decide who owns a container. A container that the map does
-not mention stays where it is, and so does everything while the map cannot be read.
+Safety does not depend on it: epochs and the log decide who owns a container. A container that the map does not mention
+stays where it is. Nothing changes while the map cannot be read.
 """
 
 from __future__ import annotations
@@ -29,51 +29,51 @@ _logger = structlog.get_logger()
 
 
 class ContainerHost(Protocol):
-    """What runs containers: a segment store worker."""
+    """The part that runs containers: a segment store worker."""
 
     def expect_container(self, container_id: int) -> None:
-        """The container is to be opened here as soon as its owner has let go: who asks for it may wait."""
+        """Let requests for the container wait: it opens here once its former owner has released it."""
         ...
 
     def unexpect_container(self, container_id: int) -> None:
-        """The container is open, or not to be opened for now: nobody waits any more."""
+        """End the waiting of requests: the container is open, or is not opened for now."""
         ...
 
     async def open_container(self, container_id: int) -> None:
-        """Own the container from now on; returns when the first attempt to open it has ended.
+        """Own the container from now on; return when the first attempt to open it has ended.
 
         Raises:
-            NotOwnerError: who hands out epochs says that it belongs to another worker; it is not owned.
+            NotOwnerError: the container belongs to another worker; this worker does not own it.
         """
         ...
 
     async def release_container(self, container_id: int) -> None:
-        """Give the container away; what can be moved to Tier 2 in short time is, and its log is closed then."""
+        """Release the container: move what time allows to Tier 2, then close its log."""
         ...
 
     def owned(self) -> Collection[int]:
-        """The containers that belong to this worker now, whether they run or not."""
+        """Return the containers that this worker owns, running or not."""
         ...
 
 
 class Handover(Protocol):
-    """How an owner and its successor tell each other when a container is let go (`LeaseEpochs`)."""
+    """Through which an owner and its successor agree when a container is released (`LeaseEpochs`)."""
 
     async def release(self, container_id: int) -> None:
-        """Say that this process has let go of the container. Raises UnavailableError."""
+        """Record that this process has released the container. Raises UnavailableError."""
         ...
 
     async def holder(self, container_id: int) -> str:
-        """The worker that has not let go of the container; empty: none. Raises UnavailableError."""
+        """Return the worker that has not released the container; empty: none. Raises UnavailableError."""
         ...
 
     async def keep(self, container_ids: Collection[int]) -> None:
-        """See that it can be told that this process holds the containers. Raises UnavailableError."""
+        """Record that this process holds the containers, where the record is missing. Raises UnavailableError."""
         ...
 
 
 class Follower:
-    """Keeps a host at what the map says for one worker."""
+    """Keeps the containers of a host in step with the map's assignments to one worker."""
 
     def __init__(
         self,
@@ -94,14 +94,14 @@ class Follower:
         self._map: ClusterMap | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._left = False
-        self._heard: dict[str, tuple[tuple[str, int] | None, float]] = {}
-        """While it drains: the last renewal that was seen of each other worker, and when."""
+        self._seen: dict[str, tuple[tuple[str, int] | None, float]] = {}
+        """While it drains: the last renewal seen of each other worker, and when."""
         self._forbidden_s: float | None = None
-        """While it drains: since when the API lets this process see nothing."""
+        """While it drains: since when the API forbids this process to list Leases."""
         self._changed = asyncio.Event()
 
     async def run(self) -> NoReturn:
-        """Follow the map until cancelled; containers stay as they are then."""
+        """Follow the map until cancelled; the containers stay unchanged then."""
         keeping = asyncio.get_running_loop().create_task(self._keep())
         try:
             await self._reader.run()
@@ -113,33 +113,34 @@ class Follower:
 
     @property
     def has_followed(self) -> bool:
-        """Whether the map was read, and what it says was begun."""
+        """Return whether the map was read, and its changes have begun."""
         return self._map is not None
 
     @property
     def trouble(self) -> str:
-        """Why the map could not be read, as of the last attempt; empty: it could."""
+        """Return why the last attempt to read the map failed; empty when it succeeded."""
         return self._reader.trouble
 
     async def drain(self, together_with: Collection[str] = ()) -> None:
-        """Leave: hand all containers over, one after the other as the placer moves them; `run` must go on meanwhile.
+        """Leave: hand all containers over as the placer moves them. `run` must keep running meanwhile.
 
-        What is left after ``limits.DRAIN_DEADLINE_S`` is released as it is, and at once when nobody is there to take
-        it: no other worker but those that leave, as they say or `together_with` this one, and those that did not renew
-        since the drain began, for as long as a lapse takes; or no cluster any more, or no right to look for as long:
-        a release takes the rights away before its pods have ended, and who lives has seen this worker lapse by then.
+        Containers that remain after ``limits.DRAIN_DEADLINE_S`` are released without a successor. They are released at
+        once when no worker can take them. That is so when every other worker leaves (by its Lease, or `together_with`
+        this one) or has not renewed its Lease during the drain for the time of a lapse. It is also so when the cluster
+        is deleted, or the API has forbidden to list Leases for that time: uninstalling removes the rights before its
+        pods end, and by then living workers have seen this one lapse.
 
-        It does not end before the worker's Lease says that it leaves, within ``limits.DRAIN_MARK_TIMEOUT_S`` of its
-        beginning: others would take a worker that has ended for one that lives.
+        Before it returns it waits until the worker's Lease says that it leaves, at most
+        ``limits.DRAIN_MARK_TIMEOUT_S`` from its beginning: other workers would count this one as alive otherwise.
         """
         self._renewals.leave()
-        self._heard.clear()
+        self._seen.clear()
         self._forbidden_s = None
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         ends_at_s = began_s + limits.DRAIN_DEADLINE_S
         while self._host.owned() and loop.time() < ends_at_s:
-            self._changed.clear()  # before the question, during which containers may go
+            self._changed.clear()  # before the request, during which containers may go
             if not await self._has_others(together_with):
                 break
             self._reader.wake()
@@ -148,7 +149,7 @@ class Follower:
             except TimeoutError:
                 continue
         self._left = True
-        left = sorted(self._host.owned())  # what is on its way to others is not among them
+        left = sorted(self._host.owned())  # without the containers that are handed over now
         if left:
             _logger.warning("containers_not_handed_over", worker=self._worker, containers=left)
         for container_id in left:
@@ -157,25 +158,25 @@ class Follower:
         await self._wait_marked(began_s + limits.DRAIN_MARK_TIMEOUT_S)
 
     async def _wait_settled(self) -> None:
-        """Wait until everything under way is done; what takes longer than letting go may take is named, once."""
-        under_way = self._tasks.copy()
-        if under_way:
-            _, pending = await asyncio.wait(under_way.values(), timeout=limits.DRAIN_CLOSE_TIMEOUT_S)
+        """Wait until all changes in progress are done; log once which take longer than a release should."""
+        in_progress = self._tasks.copy()
+        if in_progress:
+            _, pending = await asyncio.wait(in_progress.values(), timeout=limits.DRAIN_CLOSE_TIMEOUT_S)
             if pending:
-                late = sorted(number for number, task in under_way.items() if task in pending)
+                late = sorted(number for number, task in in_progress.items() if task in pending)
                 _logger.warning("containers_not_closed", worker=self._worker, containers=late)
         while self._tasks:
             await asyncio.wait(list(self._tasks.values()))
 
     async def _wait_marked(self, ends_at_s: float) -> None:
-        if self._reader.is_gone:  # nobody is there to read it
+        if self._reader.is_gone:  # no placer reads it any more
             return
         try:
             async with asyncio.timeout_at(ends_at_s):
                 await self._renewals.wait_left()
         except TimeoutError:
             reason = f"the API server took no renewal within {limits.DRAIN_MARK_TIMEOUT_S:g} s"
-            _logger.warning("leaving_not_told", worker=self._worker, reason=reason)
+            _logger.warning("leave_not_recorded", worker=self._worker, reason=reason)
 
     async def _keep(self) -> NoReturn:
         while True:
@@ -183,10 +184,10 @@ class Follower:
             try:
                 await self._handover.keep(self._host.owned())
             except UnavailableError as error:
-                _logger.info("leases_not_looked_at", worker=self._worker, reason=str(error))
+                _logger.info("leases_not_checked", worker=self._worker, reason=str(error))
 
     async def _has_others(self, leaving: Collection[str]) -> bool:
-        """Whether somebody may take a container: a worker that the placer knows of and that does not leave, too."""
+        """Return whether another worker may take a container: one that the placer knows, alive and not leaving."""
         if self._reader.is_gone:
             return False
         if self._map is None:
@@ -197,14 +198,14 @@ class Follower:
         try:
             listing = await self._api.list(LEASES, labels_of(self._cluster, WORKER_ROLE))
         except UnavailableError as error:
-            _logger.debug("leaving_not_known", worker=self._worker, reason=str(error))
+            _logger.debug("other_workers_unknown", worker=self._worker, reason=str(error))
             return not self._is_long_forbidden(error)
         self._forbidden_s = None
         leases = [lease for item in listing.items if (lease := read_worker_lease(item)) is not None]
         return bool(others - {lease.worker for lease in leases if lease.leaving} - self._silent(others, leases))
 
     def _is_long_forbidden(self, error: UnavailableError) -> bool:
-        """Whether the API has refused for as long as a lapse takes, and with nothing else between."""
+        """Return whether the API has refused without a break for the time of a lapse."""
         if not isinstance(error, ForbiddenError):
             self._forbidden_s = None
             return False
@@ -214,17 +215,17 @@ class Follower:
         return now_s - self._forbidden_s > limits.WORKER_LEASE_LAPSE_S
 
     def _silent(self, others: Collection[str], leases: Collection[WorkerLease]) -> set[str]:
-        """Who of the others was not seen to renew for as long as a lapse takes.
+        """Return which of the others were not seen to renew for the time of a lapse.
 
-        The placer cannot give up the last workers, and one may end before its Lease says that it leaves.
+        The placer cannot declare the last workers dead, and a worker may end before its Lease says that it leaves.
         """
         now_s = asyncio.get_running_loop().time()
         renewals = {lease.worker: (lease.incarnation, lease.renewal) for lease in leases}
         for worker in others:
             renewal = renewals.get(worker)
-            if worker not in self._heard or self._heard[worker][0] != renewal:
-                self._heard[worker] = renewal, now_s
-        return {worker for worker in others if now_s - self._heard[worker][1] > limits.WORKER_LEASE_LAPSE_S}
+            if worker not in self._seen or self._seen[worker][0] != renewal:
+                self._seen[worker] = renewal, now_s
+        return {worker for worker in others if now_s - self._seen[worker][1] > limits.WORKER_LEASE_LAPSE_S}
 
     def _follow(self, cluster_map: ClusterMap) -> None:
         self._map = cluster_map
@@ -233,7 +234,7 @@ class Follower:
                 self._settle(container_id)
 
     def _is_wanted(self, container_id: int) -> bool:
-        """Whether the container is to run here; as it is, when the map does not say."""
+        """Return whether the container should run here; when the map does not say, whether it does."""
         if self._left:
             return False
         assignment = self._assignment(container_id)
@@ -249,17 +250,17 @@ class Follower:
             self._tasks[container_id] = asyncio.get_running_loop().create_task(self._make_so(container_id))
 
     async def _make_so(self, container_id: int) -> None:
-        """Open or release the container until it is as the latest map wants it."""
+        """Open or release the container until it is as the latest map says."""
         try:
             while (wanted := self._is_wanted(container_id)) is not (container_id in self._host.owned()):
                 await (self._take(container_id) if wanted else self._let_go(container_id))
-        except NotOwnerError as error:  # the map is another one already
+        except NotOwnerError as error:  # the map has changed already
             _logger.info("container_not_ours", container=container_id, reason=str(error))
             self._reader.wake()
         except (TailraceError, OSError) as error:  # may pass: every reading of the map tries again
             _logger.warning("container_not_settled", container=container_id, reason=str(error))
         finally:
-            del self._tasks[container_id]  # at the moment of the last look: no map comes in between
+            del self._tasks[container_id]  # without an await since the last check: no new map comes in between
             self._changed.set()
 
     async def _take(self, container_id: int) -> None:
@@ -289,10 +290,10 @@ class Follower:
         try:
             await self._handover.release(container_id)
         except UnavailableError as error:
-            _logger.warning("release_not_told", container=container_id, reason=str(error))
+            _logger.warning("release_not_recorded", container=container_id, reason=str(error))
 
     async def _is_free(self, container_id: int) -> bool:
-        """Wait for a living owner to let go, within bounds; False: the container is not wanted here any more."""
+        """Wait within bounds until a living owner releases; False: the container should not run here any more."""
         loop = asyncio.get_running_loop()
         ends_at_s = loop.time() + limits.HANDOVER_TIMEOUT_S
         while self._is_wanted(container_id):
@@ -304,7 +305,7 @@ class Follower:
                 if await self._handover.holder(container_id) != before:
                     return True
             except UnavailableError as error:
-                _logger.info("holder_not_known", container=container_id, reason=str(error))
+                _logger.info("holder_unknown", container=container_id, reason=str(error))
                 return True
             await asyncio.sleep(limits.HANDOVER_POLL_S)
         return False

@@ -1,8 +1,8 @@
-"""The heartbeat rule: load is not death, a loop that hangs is (design §9).
+"""The heartbeat rule: a busy event loop keeps its Lease, a blocked one loses it (design §9).
 
-The event loop beats; who renews the worker's Lease runs outside of it and sees the beats. As long as it saw one lately
-it renews, so a loop that is slow, or whose garbage is collected, costs nothing. A loop that makes no beat for
-``limits.HEARTBEAT_FRESH_S`` answers nobody, and is let go.
+The event loop counts heartbeats. The thread that renews the worker's Lease reads the count, and renews while the last
+heartbeat is recent. So a slow loop or a garbage collection costs nothing. A loop without a heartbeat for
+``limits.HEARTBEAT_FRESH_S`` answers no client, so its Lease lapses.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 class Heart:
-    """Counts the beats of a loop; read from other threads."""
+    """Counts the heartbeats of an event loop; other threads read the count."""
 
     def __init__(self) -> None:
         self.beats = 0
 
     async def beat(self) -> NoReturn:
-        """Beat until cancelled; run by the loop that is to be watched."""
+        """Beat until cancelled; the watched event loop runs this."""
         while True:
             self.beats += 1
             await asyncio.sleep(limits.HEARTBEAT_S)
 
 
 class HeartbeatRule:
-    """Whether to renew; pure. Times are seconds of the renewer's own monotonic clock."""
+    """Decides whether to renew; pure. Times are seconds of the renewer's monotonic clock."""
 
     def __init__(self, now_s: float, fresh_s: float) -> None:
         self._fresh_s = fresh_s
@@ -38,7 +38,7 @@ class HeartbeatRule:
         self._beaten_s = now_s
 
     def may_renew(self, beats: int, now_s: float) -> bool:
-        """Whether a new beat was seen within ``fresh_s``; `beats` is the count now."""
+        """Return whether the count of `beats` rose within ``fresh_s``."""
         if beats != self._beats:
             self._beats = beats
             self._beaten_s = now_s

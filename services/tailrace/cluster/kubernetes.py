@@ -1,7 +1,7 @@
-"""The port to the Kubernetes API: what ownership and placement need of it (design §9).
+"""The port to the Kubernetes API, with what ownership and placement need (design §9).
 
-Objects are what the API exchanges, JSON as dictionaries ("manifests"); `leases` and `clustermap` read and write the
-ones that this room knows. All implementations are held by tests/contract/test_kubernetes.py.
+Objects are JSON as dictionaries ("manifests"), as the API exchanges them. `leases` and `cluster_map` read and write
+those of this room. All implementations pass tests/contract/test_kubernetes.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Kind:
 
     @property
     def api_version(self) -> str:
-        """As in manifests; the core group has no name."""
+        """Return apiVersion as manifests have it; the core group has no name."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
 
@@ -37,7 +37,7 @@ STREAM_CLUSTERS: Final = Kind("tailrace.io", "v1alpha1", "StreamCluster", "strea
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Objects of one moment, by name, and that moment: where a watch goes on."""
+    """Objects at one resource version, sorted by name; a watch continues from that version."""
 
     items: tuple[Manifest, ...]
     resource_version: str
@@ -52,50 +52,50 @@ class WatchEvent:
 
 
 class ForbiddenError(UnavailableError):
-    """The API does not let this process do it (401, 403); whoever runs the cluster may mend that."""
+    """The API does not permit the request (401, 403); an administrator may grant it later."""
 
 
 class KubernetesApi(Protocol):
     """One namespace of an API server.
 
-    Every call has a deadline. Whatever fails without a definite answer (no connection, no answer in time, 429, 5xx) or
-    may be mended by whoever runs the cluster (401, 403: ForbiddenError) is UnavailableError; **the outcome of a write
-    is unknown then**, also after 5xx. A manifest that is returned is the caller's.
+    Every call has a deadline. A failure without a definite reply (no connection, no reply in time, 429, 5xx) is
+    UnavailableError, and so is one that an administrator may resolve (401, 403: ForbiddenError). **The outcome of a
+    write is unknown then**, also after 5xx. The caller may change a returned manifest.
     """
 
     async def get(self, kind: Kind, name: str) -> Manifest:
-        """The object as it is now (a linearizable read: never from a cache).
+        """Return the current object (a linearizable read, never from a cache).
 
         Raises:
-            NotFoundError: there is none. UnavailableError.
+            NotFoundError: it does not exist. UnavailableError.
         """
         ...
 
     async def create(self, kind: Kind, manifest: Manifest) -> Manifest:
-        """Create an object; the answer has its uid and version.
+        """Create an object; return it with its uid and version.
 
         Raises:
-            AlreadyExistsError: there is one of that name. UnavailableError.
+            AlreadyExistsError: an object of that name exists. UnavailableError.
         """
         ...
 
     async def replace(self, kind: Kind, manifest: Manifest) -> Manifest:
-        """Replace an object (its status excepted, if that is apart): a compare-and-swap.
+        """Replace an object by compare-and-swap, except its status if that is a subresource.
 
         ``metadata.uid`` and ``metadata.resourceVersion`` must be those of the object that was read.
 
         Raises:
-            WriteConflictError: it has changed, or it is another object of that name, or gone. NotFoundError: it is
-            gone. UnavailableError. ValueError: uid or version are missing.
+            WriteConflictError: it has changed, was deleted, or is another object of that name. NotFoundError: it was
+            deleted. UnavailableError. ValueError: uid or version are missing.
         """
         ...
 
     async def replace_status(self, kind: Kind, manifest: Manifest) -> Manifest:
-        """Replace an object's status, as `replace` does all else."""
+        """Replace an object's status; errors as of `replace`."""
         ...
 
     async def list(self, kind: Kind, labels: Mapping[str, str]) -> Listing:
-        """The objects that carry the labels. Fresh when it can be: a caller must bear an older state.
+        """Return the objects that carry the labels, usually current; callers must tolerate an older state.
 
         Raises:
             UnavailableError.
@@ -103,9 +103,9 @@ class KubernetesApi(Protocol):
         ...
 
     def watch(self, kind: Kind, labels: Mapping[str, str], resource_version: str) -> AsyncGenerator[WatchEvent, None]:
-        """Changes after `resource_version`; late, perhaps, and perhaps none although there are some.
+        """Yield changes after `resource_version`. They may come late, and some may be missing.
 
-        Ends when the server ends it. Close the iterator when it is not needed any more.
+        Ends when the server ends the watch. Close the iterator after use.
 
         Raises:
             UnavailableError: the connection failed, or the version is too old (410): list, and watch from there.

@@ -1,4 +1,4 @@
-"""The Kubernetes API over the network: the port by the official client (design §9).
+"""Implements the Kubernetes port over the network with the official client (design §9).
 
 Needs the extra ``kubernetes``.
 """
@@ -16,7 +16,7 @@ from kubernetes import client
 
 from tailrace.cluster.kubernetes import Kind, Listing, Manifest, WatchEvent
 from tailrace.cluster.kubernetes_requests import (
-    KubernetesCalls,
+    KubernetesRequests,
     in_cluster_configuration,
     kubeconfig_configuration,
     translated,
@@ -31,12 +31,12 @@ _CHANGES: Final = frozenset({"ADDED", "MODIFIED", "DELETED"})
 
 
 def in_cluster(namespace: str) -> HttpKubernetes:
-    """The API as a pod reaches it, with the pod's own service account. Raises StartError: this is no pod."""
+    """Connect as a pod does, with its service account. Raises StartError: this process runs in no pod."""
     return HttpKubernetes(in_cluster_configuration(), namespace)
 
 
 def from_kubeconfig(namespace: str, path: str | None = None, context: str | None = None) -> HttpKubernetes:
-    """The API that a kubeconfig names (None: as kubectl finds it). Raises StartError: there is none."""
+    """Connect to the API of a kubeconfig (None: the one of kubectl). Raises StartError: it cannot be used."""
     return HttpKubernetes(kubeconfig_configuration(path, context), namespace)
 
 
@@ -44,18 +44,18 @@ class HttpKubernetes:
     """Implements KubernetesApi for one namespace."""
 
     def __init__(self, configuration: client.Configuration, namespace: str) -> None:
-        self._calls = KubernetesCalls(configuration, connections=limits.KUBERNETES_WATCHES_MAX)
+        self._calls = KubernetesRequests(configuration, connections=limits.KUBERNETES_WATCHES_MAX)
         self._objects = client.CustomObjectsApi(self._calls.client)
         self._namespace = namespace
         self._watches: set[_WatchThread] = set()
 
     @property
     def address(self) -> str:
-        """Where the API server is."""
+        """Return the address of the API server."""
         return self._calls.address
 
     async def close(self) -> None:
-        """End watches and let go of the connections; calls under way end by themselves."""
+        """End watches and close the connections; requests in progress end by themselves."""
         for watch in list(self._watches):
             watch.stop()
         self._calls.close()
@@ -87,7 +87,7 @@ class HttpKubernetes:
         found = await self._call(what, call, *self._place(kind), label_selector=_selector(labels))
         items = found["items"]
         if len(items) > limits.KUBERNETES_LIST_MAX:
-            raise UnavailableError(f"{what}: {len(items)} objects, at most {limits.KUBERNETES_LIST_MAX} are taken")
+            raise UnavailableError(f"{what}: {len(items)} objects; the limit is {limits.KUBERNETES_LIST_MAX}")
         return Listing(tuple(_whole(kind, item) for item in items), found["metadata"]["resourceVersion"])
 
     async def watch(
@@ -124,7 +124,7 @@ class HttpKubernetes:
     async def _replace(self, verb: str, call: Callable[..., Any], kind: Kind, manifest: Manifest) -> Manifest:
         metadata = manifest["metadata"]
         if not metadata.get("uid") or not metadata.get("resourceVersion"):
-            raise ValueError("uid and resourceVersion are what a replace compares")
+            raise ValueError("a replace needs metadata.uid and metadata.resourceVersion")
         what = f"{verb} {kind.plural} {metadata['name']}"
         return await self._call(what, call, *self._place(kind), metadata["name"], _whole(kind, manifest))
 
@@ -140,7 +140,7 @@ class HttpKubernetes:
 
 
 class _WatchThread:
-    """One watch: a thread reads lines as they come and hands them to the loop."""
+    """One watch: a thread reads the lines of the reply and passes them to the loop."""
 
     def __init__(self, what: str, begin: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
         self._what = what
@@ -157,16 +157,16 @@ class _WatchThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """End, also in the middle of waiting for the server."""
+        """End the watch, even while it waits for the server."""
         self._stopped.set()
         self._room.release()
         response = self._response
         if response is not None:
-            with contextlib.suppress(ValueError, OSError):  # it has come to its end
+            with contextlib.suppress(ValueError, OSError):  # it has ended already
                 response.shutdown()
 
     async def next(self) -> WatchEvent | None:
-        """The next change; None: the server has ended the watch. Raises UnavailableError: it failed."""
+        """Return the next change; None when the server ended the watch. Raises UnavailableError: it failed."""
         found = await self._queue.get()
         self._room.release()
         if isinstance(found, TailraceError):
@@ -182,7 +182,7 @@ class _WatchThread:
             finally:
                 response.close()
         except urllib3.exceptions.ReadTimeoutError:
-            self._post(None)  # nothing happened; whoever watches reads once and watches again
+            self._post(None)  # nothing happened: the caller lists once and watches again
         except Exception as error:
             self._post(translated(self._what, error, WriteConflictError))
         else:
@@ -210,12 +210,12 @@ class _WatchThread:
             self._post(WatchEvent(event["type"], event["object"]))
 
     def _post(self, item: WatchEvent | TailraceError | None) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._queue.put_nowait, item)
 
 
 def _whole(kind: Kind, manifest: Manifest) -> Manifest:
-    """With its kind, which items of lists lack."""
+    """Add apiVersion and kind, which items of lists lack."""
     return {"apiVersion": kind.api_version, "kind": kind.kind, **manifest}
 
 

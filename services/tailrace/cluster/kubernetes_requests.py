@@ -1,8 +1,7 @@
-"""Requests to a Kubernetes API by the official client, whichever they are (design §9).
+"""Sends requests to the Kubernetes API with the official client (design §9).
 
-The client blocks, so its calls run in a few threads; each has a deadline in its thread and one on the loop. It never
-repeats a request by itself: a write that is repeated behind our back is answered with a conflict with itself. Needs the
-extra ``kubernetes``.
+The client blocks, so its calls run in a few threads; each has a deadline in its thread and one on the loop. Retries of
+the client are off: a write that it repeats would conflict with itself. Needs the extra ``kubernetes``.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ if TYPE_CHECKING:
 
 
 Configuration: TypeAlias = client.Configuration
-"""How the API is reached, and as whom."""
+"""Address and credentials of the API."""
 
 
 def in_cluster_configuration() -> Configuration:
-    """How a pod reaches the API, with the pod's own service account. Raises StartError: this is no pod."""
+    """Return the configuration of a pod's service account. Raises StartError: this process runs in no pod."""
     configuration = client.Configuration()
     try:
         config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
@@ -40,7 +39,7 @@ def in_cluster_configuration() -> Configuration:
 
 
 def kubeconfig_configuration(path: str | None = None, context: str | None = None) -> Configuration:
-    """What a kubeconfig names (None: as kubectl finds it). Raises StartError: there is none."""
+    """Return the configuration of a kubeconfig (None: the one of kubectl). Raises StartError: it cannot be used."""
     configuration = client.Configuration()
     try:
         config.load_kube_config(path, context, client_configuration=configuration)  # type: ignore[no-untyped-call]
@@ -49,8 +48,8 @@ def kubeconfig_configuration(path: str | None = None, context: str | None = None
     return configuration
 
 
-class KubernetesCalls:
-    """The client, its threads, deadlines and errors. ``connections``: how many more it keeps than it has threads."""
+class KubernetesRequests:
+    """The client, its threads, deadlines and errors. ``connections``: connections in addition to one per thread."""
 
     def __init__(self, configuration: Configuration, connections: int = 0) -> None:
         configuration.retries = False
@@ -60,11 +59,11 @@ class KubernetesCalls:
 
     @property
     def address(self) -> str:
-        """Where the API server is."""
+        """Return the address of the API server."""
         return str(self.client.configuration.host)
 
     def close(self) -> None:
-        """Let go of the connections; calls under way end by themselves."""
+        """Close the connections; requests in progress end by themselves."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self.client.close()  # type: ignore[no-untyped-call]
 
@@ -80,7 +79,7 @@ class KubernetesCalls:
         conflict: type[TailraceError],
         refused: type[TailraceError] = UnavailableError,
     ) -> Manifest:
-        """One request to a path of the API; for errors see `call`."""
+        """Send one request to a path of the API; errors as of `call`."""
 
         def send(_request_timeout: tuple[float, float]) -> Any:
             headers = {"Accept": "application/json", "Content-Type": content_type}
@@ -107,11 +106,11 @@ class KubernetesCalls:
         refused: type[TailraceError] = UnavailableError,
         **options: Any,
     ) -> Manifest:
-        """Call a method of the client in a thread. ``what`` is what errors call it.
+        """Call a method of the client in a thread. Errors name the request ``what``.
 
         Raises:
-            NotFoundError: 404. `conflict`: 409. `refused`: 400 or 422. UnavailableError: anything else; the outcome
-            is unknown.
+            NotFoundError: 404. `conflict`: 409. `refused`: 400 or 422. UnavailableError: any other failure; the
+            outcome is unknown.
         """
         deadline_s = limits.KUBERNETES_CALL_DEADLINE_S
 
@@ -121,11 +120,11 @@ class KubernetesCalls:
             except Exception as error:
                 raise translated(what, error, conflict, refused) from error
             if not isinstance(found, dict) or "metadata" not in found:
-                raise UnavailableError(f"{what}: what answers is not the Kubernetes API")
+                raise UnavailableError(f"{what}: the reply does not come from a Kubernetes API")
             return found
 
         try:
-            # The thread's own deadlines are of each wait; this one is of the whole.
+            # The thread's deadlines bound each wait; this one bounds the whole call.
             async with asyncio.timeout(2 * deadline_s):
                 return await asyncio.get_running_loop().run_in_executor(self._threads, run)
         except TimeoutError as error:
@@ -138,11 +137,11 @@ def translated(
     conflict: type[TailraceError],
     refused: type[TailraceError] = UnavailableError,
 ) -> TailraceError:
-    """Our error for what the client raised."""
+    """Return our error for an exception of the client."""
     if isinstance(error, TailraceError):
         return error
     if isinstance(error, client.ApiException):
-        message = f"{what}: the Kubernetes API answers {error.status} {error.reason}{_told(error)}"
+        message = f"{what}: the Kubernetes API answers {error.status} {error.reason}{_status_message(error)}"
         if error.status == 404:
             return NotFoundError(message)
         if error.status == 409:
@@ -155,10 +154,10 @@ def translated(
     return UnavailableError(f"{what}: the Kubernetes API cannot be used: {error!r}")
 
 
-def _told(error: client.ApiException) -> str:
-    """The message of the answer's Status, if it is one."""
+def _status_message(error: client.ApiException) -> str:
+    """Return the message of the reply's Status object, if it is one."""
     try:
-        told = json.loads(error.body or "")["message"]
+        message = json.loads(error.body or "")["message"]
     except (TypeError, ValueError, KeyError):
         return ""
-    return f": {told}" if isinstance(told, str) else ""
+    return f": {message}" if isinstance(message, str) else ""

@@ -1,8 +1,8 @@
 """Epochs in Leases: the implementation for Kubernetes (design §9).
 
-The container's Lease holds the last epoch; replacing it under its version is the compare-and-swap. The Lease is read
-*before* the map is: a worker that was named once and is not any more cannot overtake one that was named since and took
-its epoch, for the Lease has changed then.
+The container's Lease holds the last epoch; a replace with its resource version is the compare-and-swap. The Lease is
+read *before* the map. So a former worker cannot overtake the new one: when the new worker has taken its epoch, the
+Lease has changed, and the former worker's replace fails.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 class LeaseEpochs:
     """Epochs for one process of a worker (`incarnation`); implements `Epochs`.
 
-    ``cluster_id`` stays in the Leases: a cluster that was deleted and made again under its name is another one.
+    ``cluster_id`` is stored in the Leases: a cluster that was deleted and created again is another one.
     """
 
     def __init__(
@@ -63,25 +63,25 @@ class LeaseEpochs:
             try:
                 await self._write(lease, found)
             except (AlreadyExistsError, WriteConflictError, NotFoundError):
-                continue  # a rival was faster, or the Lease is gone; ours may have been stored, too, and is used up
+                continue  # a rival was faster, or the Lease is gone; our write may be stored, its epoch is used up
             self._taken[container_id] = epoch
             return epoch
-        raise UnavailableError(f"epoch of container {container_id}: others took {limits.EPOCH_CONFLICTS_MAX} meanwhile")
+        raise UnavailableError(f"epoch of container {container_id}: lost {limits.EPOCH_CONFLICTS_MAX} times to others")
 
     async def lower(self, container_id: int, last: int) -> None:
-        """Go back to the last epoch that the log knows, `last`, from one that is too far above it to be opened.
+        """Lower the epoch to the last one that the log knows, `last`: the taken one is too far above it to be opened.
 
-        Nobody counts so far: somebody wrote the Lease. It is left alone when anybody has taken an epoch since. The
-        numbers above `last` may have been handed out before; of two that open the log for one epoch, its claim lets one
-        in, and the other one takes a greater epoch (ADR 0009).
+        Normal use does not reach such an epoch, so a person or a program edited the Lease. It stays unchanged when
+        another worker has taken an epoch since. Numbers above `last` may have been used before. When two workers open
+        the log for one epoch, the log's claim admits one, and the other takes a greater epoch (ADR 0009).
 
         Raises:
-            UnavailableError: it cannot be told whether the Lease was changed; the next epoch shows it.
+            UnavailableError: it is unknown whether the Lease was changed; the next epoch shows it.
         """
         epoch = self._taken.get(container_id, 0)
         if epoch <= last:
             return
-        self._taken[container_id] = last  # whatever comes of it: what cannot be opened is not made again
+        self._taken[container_id] = last  # in any case: `keep` must not restore an epoch that cannot be opened
         found = await self._read(container_id)
         if found is None or _epoch_of(found) != epoch:
             return
@@ -91,10 +91,10 @@ class LeaseEpochs:
             return  # somebody took it just now
 
     async def release(self, container_id: int) -> None:
-        """Say that this process has let go of the container, unless somebody has taken it since.
+        """Record that this process has released the container, unless another worker has taken it since.
 
         Raises:
-            UnavailableError: it could not be said; who comes next waits a little longer.
+            UnavailableError: it may not be recorded; the next owner waits a little longer.
         """
         epoch = self._taken.get(container_id)
         found = await self._read(container_id)
@@ -107,18 +107,18 @@ class LeaseEpochs:
             return  # somebody took it just now
 
     async def holder(self, container_id: int) -> str:
-        """The worker that took the last epoch and has not let go; empty: none. Raises UnavailableError."""
+        """Return the worker that took the last epoch and has not released it; empty: none. Raises UnavailableError."""
         found = await self._read(container_id)
         lease = read_container_lease(found) if found is not None else None
         return lease.holder if lease is not None else ""
 
     async def keep(self, container_ids: Collection[int]) -> None:
-        """Make the Leases of containers that this process holds again, where they were wiped.
+        """Create missing Leases of containers that this process holds.
 
-        Nobody needs them for safety; without them nobody could tell who holds a container.
+        Safety does not need them; without them the placer cannot know the holder of a container.
 
         Raises:
-            UnavailableError: perhaps some are missing still.
+            UnavailableError: some may still be missing.
         """
         listing = await self._api.list(LEASES, labels_of(self._cluster, CONTAINER_ROLE))
         leases = [lease for item in listing.items if (lease := read_container_lease(item)) is not None]
@@ -128,9 +128,9 @@ class LeaseEpochs:
             try:
                 await self._write(lease, None)
             except AlreadyExistsError:
-                continue  # the list was an old one, or somebody took the container just now
-            except NotFoundError as error:  # the namespace is gone, or comes back just now
-                raise UnavailableError(f"Lease of container {container_id} cannot be made: {error}") from error
+                continue  # the list was outdated, or another worker took the container just now
+            except NotFoundError as error:  # the namespace is deleted, or created again just now
+                raise UnavailableError(f"Lease of container {container_id} cannot be created: {error}") from error
 
     async def _read(self, container_id: int) -> Manifest | None:
         try:
@@ -146,29 +146,29 @@ class LeaseEpochs:
             await self._api.replace(LEASES, manifest)
 
     async def _check_named(self, container_id: int) -> None:
-        """Raises NotOwnerError: the map does not name this worker, or the worker is another process by now."""
+        """Raise NotOwnerError when the map names another worker, or another process runs under this worker's name."""
         try:
             cluster_map = read_map(await self._api.get(STREAM_CLUSTERS, self._cluster))
         except NotFoundError as error:
-            raise NotOwnerError(f"container {container_id}: there is no cluster {self._cluster}") from error
+            raise NotOwnerError(f"container {container_id}: cluster {self._cluster} does not exist") from error
         assignment = cluster_map.assignments.get(container_id)
         if assignment is None or assignment.worker != self._worker:
-            owner = "nobody" if assignment is None else assignment.worker
-            raise NotOwnerError(f"container {container_id} is to be owned by {owner}, not by {self._worker}")
+            owner = "no worker" if assignment is None else assignment.worker
+            raise NotOwnerError(f"container {container_id} is assigned to {owner}, not to {self._worker}")
         try:
             lease = read_worker_lease(await self._api.get(LEASES, worker_lease_name(self._cluster, self._worker)))
         except NotFoundError:
-            return  # wiped; its worker makes it again
+            return  # deleted; the worker creates it again
         if lease is not None and lease.incarnation != self._incarnation:
-            raise NotOwnerError(f"container {container_id}: worker {self._worker} was started again elsewhere")
+            raise NotOwnerError(f"container {container_id}: worker {self._worker} was started elsewhere")
 
 
 async def any_epoch_taken(api: KubernetesApi, cluster: str, cluster_id: str = "") -> bool:
-    """Whether a container of the cluster ever had an owner, as far as its Leases are still there.
+    """Return whether a container of the cluster ever had an owner, according to the Leases that exist.
 
-    Leases of another cluster that had the name before do not count: this one may have another Tier 2.
-    Every owner marks Tier 2 before it takes an epoch (`clusterobject.bind_tier2`, whose ``bound`` this is): without the
-    mark, Tier 2 has lost its objects then. Raises UnavailableError.
+    Leases of an earlier cluster of the same name do not count: this one may have another Tier 2. Every owner binds Tier
+    2 before it takes an epoch (`cluster_identity.bind_tier2`, whose ``bound`` this is). If an epoch was taken and the
+    identity is missing, Tier 2 has lost its objects. Raises UnavailableError.
     """
     listing = await api.list(LEASES, labels_of(cluster, CONTAINER_ROLE))
     leases = [lease for item in listing.items if (lease := read_container_lease(item)) is not None]

@@ -1,8 +1,8 @@
-"""Leases of coordination.k8s.io/v1 as this room uses them; pure (design §9, docs/operations.md).
+"""Reads and writes the Leases (coordination.k8s.io/v1) of containers and workers; pure (design §9).
 
-Two kinds, told apart by a label. A *container's* Lease carries the last epoch that was taken and who took it. A
-*worker's* Lease carries the worker's endpoints and is renewed by it. Times in Leases are for people; nothing compares
-them with a clock. What cannot be read of a Lease counts as lost, and losing a Lease loses nothing (`ownership`).
+A label distinguishes the two kinds. A *container's* Lease carries the last epoch and the worker that took it. A
+*worker's* Lease carries the worker's endpoints, and the worker renews it. Times in Leases are for people; no code
+compares them with a clock. Fields that cannot be read count as lost, and losing a Lease loses no data (`ownership`).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _TRANSITIONS_MAX: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class ContainerLease:
-    """``epoch``: the last one that was taken, 0 for none; ``holder``: the worker who took it, empty after it let go.
+    """``epoch``: the last one taken, 0 for none; ``holder``: the worker that took it, empty after its release.
 
-    ``cluster_id``: of the cluster that it was taken in; empty: that is not known.
+    ``cluster_id``: the cluster of that epoch; empty when unknown.
     """
 
     container_id: int
@@ -52,7 +52,7 @@ class ContainerLease:
 class WorkerLease:
     """``incarnation`` names the process; ``renewal`` counts its renewals; ``leaving``: it wants no containers.
 
-    ``cluster_id``: of the cluster whose data it serves; empty: that is not known.
+    ``cluster_id``: the cluster whose data it serves; empty when unknown.
     """
 
     worker: str
@@ -64,7 +64,7 @@ class WorkerLease:
 
 
 def container_lease_name(cluster: str, container_id: int) -> str:
-    """The Lease's name. Dots separate, which names of clusters and workers do not have."""
+    """Return the Lease's name. Dots separate its parts, because names of clusters and workers have none."""
     return f"{cluster}.container.{container_id}"
 
 
@@ -74,12 +74,12 @@ def worker_lease_name(cluster: str, worker: str) -> str:
 
 
 def labels_of(cluster: str, role: str) -> dict[str, str]:
-    """What Leases of a cluster and role are selected by."""
+    """Return the label selector of a cluster's Leases with a role."""
     return {CLUSTER_LABEL: cluster, ROLE_LABEL: role}
 
 
 def read_container_lease(manifest: Manifest) -> ContainerLease | None:
-    """What a container's Lease says; None: it is not the Lease of a container."""
+    """Read a container's Lease; None when the manifest is not one."""
     annotations = _annotations(manifest)
     container_id = _number(annotations.get(_CONTAINER))
     if container_id is None:
@@ -105,7 +105,7 @@ def write_container_lease(cluster: str, lease: ContainerLease, found: Manifest |
 
 
 def read_worker_lease(manifest: Manifest) -> WorkerLease | None:
-    """What a worker's Lease says; None: it is not the Lease of a worker."""
+    """Read a worker's Lease; None when the manifest is not one."""
     annotations = _annotations(manifest)
     worker = _spec(manifest).get("holderIdentity")
     incarnation = annotations.get(_INCARNATION)
@@ -141,7 +141,7 @@ def write_worker_lease(cluster: str, lease: WorkerLease, found: Manifest | None,
 
 
 def read_endpoint(text: object) -> Endpoint | None:
-    """The endpoint that ``str`` of one made; None: there is none."""
+    """Parse an endpoint that ``str`` formatted; None when the text is not one."""
     if not isinstance(text, str):
         return None
     host, colon, port = text.rpartition(":")
@@ -151,7 +151,7 @@ def read_endpoint(text: object) -> Endpoint | None:
 
 
 def micro_time(now_ms: int) -> str:
-    """A time as Leases have it."""
+    """Format a time as Leases have it."""
     now = datetime.datetime.fromtimestamp(now_ms / 1000, datetime.UTC)
     return now.strftime("%Y-%m-%dT%H:%M:%S.%f") + "Z"
 
@@ -190,7 +190,7 @@ def _spec(manifest: Manifest) -> Mapping[str, Any]:
 
 
 def _number(text: object) -> int | None:
-    """A number that a person may have edited."""
+    """Parse a number that a person may have edited."""
     if not isinstance(text, str) or not (text.isascii() and text.isdigit()) or len(text) > 19:
         return None
     number = int(text)

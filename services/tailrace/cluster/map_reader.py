@@ -1,8 +1,8 @@
-"""The container map, read freshly whenever something may have changed (design §9).
+"""Reads the container map whenever it may have changed (design §9).
 
-A watch only wakes the reader up; what counts is read anew, never from a cache. So no watch that is late, dead or out of
-order can bring an old map back, and every ``limits.MAP_RELIST_S`` the map is read whatever the watch says. While the
-API does not answer nobody hears of a map, and everything stays as it is.
+A watch event only wakes the reader, which then reads the map from the API, never from a cache. So a late, dead or
+reordered watch cannot bring an old map back. The reader also reads every ``limits.MAP_RELIST_S`` without an event.
+While the API does not answer, it passes on no map, and nothing changes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _logger = structlog.get_logger()
 
 
 class MapReader:
-    """Tells `on_map` each map that was read, changed or not."""
+    """Calls `on_map` with each map that it reads, changed or not."""
 
     def __init__(self, api: KubernetesApi, cluster: str, on_map: Callable[[ClusterMap], None]) -> None:
         self._api = api
@@ -35,9 +35,9 @@ class MapReader:
         self._wake = asyncio.Event()
         self._version = ""
         self.trouble = ""
-        """Why the last reading failed; empty: it did not."""
+        """Why the last read failed; empty when it succeeded."""
         self.is_gone = False
-        """Whether the last reading that was answered found that the cluster does not exist."""
+        """Whether the last answered read found that the cluster does not exist."""
 
     def wake(self) -> None:
         """Read the map soon."""
@@ -58,7 +58,7 @@ class MapReader:
             await asyncio.wait([watching])
 
     async def _read(self) -> bool:
-        """Read the map and tell it; False: to be tried again soon."""
+        """Read the map and pass it on; False: retry soon."""
         try:
             manifest = await self._api.get(STREAM_CLUSTERS, self._cluster)
             self._version = manifest["metadata"]["resourceVersion"]
@@ -72,14 +72,14 @@ class MapReader:
             before, self.trouble = self.trouble, str(error)
             self.is_gone = isinstance(error, NotFoundError)
             if self.trouble != before:
-                _logger.error("no_map", cluster=self._cluster, reason=self.trouble)
+                _logger.error("map_missing", cluster=self._cluster, reason=self.trouble)
             return True
         self.trouble, self.is_gone = "", False
         self._on_map(cluster_map)
         return True
 
     async def _watch(self) -> NoReturn:
-        """Wake the reader up on changes, and when a watch ends: what was missed is read then."""
+        """Wake the reader on changes, and when a watch ends, because changes may have been missed."""
         while True:
             if self._version:
                 try:

@@ -1,9 +1,9 @@
-"""Epochs: what makes an owner of a container (design §9).
+"""The port for epochs, which make a worker the owner of a container (design §9).
 
-A worker owns a container from the moment that the container's log is open for the epoch that the worker took; whoever
-takes a greater one later and opens the log fences it (design §4). So epochs decide nothing by themselves: the log is
-the floor and the judge. When it refuses an epoch because it knows a greater one (FencedError), the worker takes
-another above that. Losing all that an implementation remembers therefore loses no data.
+A worker owns a container once the container's log is open for the epoch that the worker took. A worker that takes a
+greater epoch later and opens the log fences it (design §4). So epochs decide nothing by themselves; the log does. When
+the log refuses an epoch because it knows a greater one (FencedError), the worker takes another above that. Losing the
+whole state of an implementation therefore loses no data.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ class Epochs(Protocol):
     async def take(self, container_id: int, floor: int = 0) -> int:
         """Take the container's next epoch, above `floor` and above all that were taken before, by compare-and-swap.
 
-        Durable before it returns. One epoch is never returned twice, in whichever process, for as long as what the
-        implementation stores lives and is written by nobody else; a call whose outcome is unknown uses its epoch up.
+        Durable before it returns. No two calls, in any process, return the same epoch, while the stored state exists
+        and only implementations of this port write it. A call whose outcome is unknown uses its epoch up.
 
         Raises:
-            NotOwnerError: a fresh, uncached read does not name this worker for the container: it must not be opened.
-            UnavailableError: it cannot be told now; nothing was returned, the call may be repeated.
-            StartError: what is stored is damaged and a person must look at it.
+            NotOwnerError: a fresh, uncached read does not name this worker for the container: it must not open it.
+            UnavailableError: the outcome is unknown; the caller may retry.
+            StartError: the stored state is damaged; an operator must look at it.
         """
         ...

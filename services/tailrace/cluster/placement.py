@@ -1,9 +1,9 @@
-"""Which worker is to own which container: a pure policy (design §9).
+"""Assigns containers to workers: a pure policy (design §9).
 
-The same input gives the same answer, in whichever order it comes. Among the workers that accept containers the numbers
-of containers differ by one at most, and no policy with that property moves fewer. A worker that is only *kept* (silent,
-or not heard of yet) keeps what it has and gets nothing; one that leaves gets nothing, and keeps only what nobody else
-takes; what no living worker has is placed at once.
+The result does not depend on the order of the input. The container counts of accepting workers differ by one at most,
+and no policy with that property moves fewer containers. A *kept* worker (silent, or not seen to renew yet) keeps its
+containers and gets no others. A leaving worker gets none, and keeps only what no other worker can take. Containers
+without a living worker are placed at once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """The living workers by what they may have; nobody is in two of them."""
+    """The living workers by what they may have; each is in one of the three collections."""
 
     accepting: Collection[str] = ()
     keeping: Collection[str] = ()
@@ -25,8 +25,8 @@ class Workers:
 class Step:
     """What changes now.
 
-    ``placed``: containers that no living worker has, and their new workers. ``moved``: containers whose workers live
-    and hand them over. ``postponed``: how many more must move later. ``uneven``: how many of the moves, now or later,
+    ``placed``: new workers of containers that no living worker has. ``moved``: new workers of containers that living
+    workers hand over. ``postponed``: how many more must move later. ``uneven``: how many of the moves, now or later,
     are for balance alone.
     """
 
@@ -37,7 +37,7 @@ class Step:
 
 
 def place(container_count: int, current: Mapping[int, str], workers: Workers) -> dict[int, str]:
-    """The worker of each container in the end; containers that nobody can take are missing."""
+    """Return the final worker of each container; containers that no worker can take are missing."""
     accepting = sorted(workers.accepting)
     keeping = set(workers.keeping)
     if not accepting:
@@ -63,7 +63,7 @@ def place(container_count: int, current: Mapping[int, str], workers: Workers) ->
 
 
 def _quotas(theirs: Mapping[str, list[int]], total: int) -> dict[str, int]:
-    """How many each gets. Who has most gets the larger share: that moves fewest."""
+    """Return how many containers each gets. Workers with most containers get the larger share: that moves fewest."""
     share, larger = divmod(total, len(theirs))
     by_count = sorted(theirs, key=lambda worker: (-len(theirs[worker]), worker))
     return {worker: share + (rank < larger) for rank, worker in enumerate(by_count)}
@@ -78,11 +78,11 @@ def next_step(
     *,
     balancing_max: int,
 ) -> Step:
-    """The part of `place` that is done now.
+    """Return the part of `place` to do now.
 
-    What has no living worker is placed at once. The others move `handing_over_max` at a time, of which `handing_over`
-    are under way; those of workers that leave come first, and those of the others, which move for balance alone, only
-    while no more than `balancing_max` would be under way in all. 0: it is not the time for them.
+    Containers without a living worker are placed at once. The others move `handing_over_max` at a time, of which
+    `handing_over` are in progress. Those of leaving workers move first. Moves for balance alone begin only while at
+    most `balancing_max` moves would be in progress in all; 0 forbids them for now.
     """
     wanted = place(container_count, current, workers)
     living = {*workers.accepting, *workers.keeping, *workers.leaving}

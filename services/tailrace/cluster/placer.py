@@ -1,8 +1,8 @@
 """The placer: watches the workers and writes the container map (design §9). One is active at a time; two do no harm.
 
-Each step looks at the workers' Leases, decides who lives (`failure`), reads the map freshly, decides what moves
-(`placement`), and replaces the map by compare-and-swap. Whatever fails ends the step, and nothing has moved. The map
-can be lost: containers that it does not mention are where their Leases say.
+Each step lists the workers' Leases, decides which workers are alive (`failure`), reads the map, decides what moves
+(`placement`), and replaces the map by compare-and-swap. A failure ends the step, and nothing has moved. The map can be
+lost: containers that it does not mention are where their Leases say.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ _logger = structlog.get_logger()
 
 
 class Prober(Protocol):
-    """Asks a worker itself whether it is there."""
+    """Probes a worker directly."""
 
     async def answers(self, worker: str, endpoints: ContainerEndpoints | None) -> bool:
-        """Whether the worker answers within ``limits.PROBE_DEADLINE_S``."""
+        """Return whether the worker answers within ``limits.PROBE_DEADLINE_S``."""
         ...
 
     async def refuses(self, worker: str, endpoints: ContainerEndpoints | None) -> bool:
-        """Whether its address refuses a connection: the worker has ended. Silence is none, nor is any other failure."""
+        """Return whether its address refuses a connection: the worker has ended. Other failures prove nothing."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a step did, and why, in one sentence; ``changed``: the map was written."""
+    """What a step did and why, in one sentence; ``changed``: the map was written."""
 
     reason: str
     changed: bool = False
@@ -62,9 +62,9 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Homes:
-    """Containers by what is known of the workers that the map gives them; all others' live.
+    """Containers whose assigned worker is not known to be alive.
 
-    ``lost``: theirs are gone, and nobody is there to take them. ``doubtful``: it is not known whether theirs live.
+    ``lost``: their worker is dead, and no other worker can take them. ``doubtful``: it is unknown whether it is alive.
     """
 
     lost: frozenset[int] = frozenset()
@@ -79,27 +79,27 @@ class Placer:
         api: KubernetesApi,
         cluster: str,
         prober: Prober,
-        calm_s: float | None = None,
+        balance_delay_s: float | None = None,
         detector: FailureDetector | None = None,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """``calm_s``: how long the map is left uneven after a failure (default: ``limits.PLACER_BALANCE_DELAY_S``).
+        """``balance_delay_s``: how long the map stays uneven after a failure, by default PLACER_BALANCE_DELAY_S.
 
-        ``detector``: what is known of the workers already. ``changed`` is called by `run` when `homes` are others.
+        ``detector``: what is known of the workers already. `run` calls ``changed`` when `homes` changes.
         """
         self._api = api
         self._cluster = cluster
         self._prober = prober
         self._detector = detector or FailureDetector()
         self._changed = changed
-        self._calm = RebalanceGate(limits.PLACER_BALANCE_DELAY_S if calm_s is None else calm_s)
+        self._gate = RebalanceGate(limits.PLACER_BALANCE_DELAY_S if balance_delay_s is None else balance_delay_s)
         self._named: frozenset[str] = frozenset()
         self._endpoints: dict[str, ContainerEndpoints] = {}
         self._marked_at_s: dict[tuple[int, Assignment], float] = {}
         self.decision: Decision | None = None
         """What the last step of `run` did."""
         self.homes: Homes | None = None
-        """As of the last step that could look and write; None: there was none yet."""
+        """As of the last step that could list and write; None before the first."""
 
     async def run(self) -> NoReturn:
         """Take steps until cancelled."""
@@ -116,7 +116,7 @@ class Placer:
             await asyncio.sleep(max(0.0, began_s + limits.PLACER_PERIOD_S - loop.time()))
 
     async def step(self) -> Decision:
-        """Look, decide, write. What could not be read or written is tried again by the next step."""
+        """List, decide, write. The next step retries what could not be read or written."""
         try:
             leases = await self._look()
         except UnavailableError as error:
@@ -135,19 +135,19 @@ class Placer:
         leases = [lease for item in listing.items if (lease := read_worker_lease(item)) is not None]
         renewals = {lease.worker: Renewal(lease.incarnation, lease.renewal) for lease in leases}
         self._detector.look(asyncio.get_running_loop().time(), renewals, self._named)
-        # Not the map's alone: with a detector that knows the workers already, they may be asked before the map is read.
+        # Also from Leases: a detector that knows the workers already may have them probed before the map is read.
         self._endpoints |= {lease.worker: lease.endpoints for lease in leases if lease.endpoints is not None}
         return {lease.worker: lease for lease in leases}
 
     async def _judge(self, looked_s: float) -> Verdict:
-        """What is known as of the last look. Nobody lapses by the time that asking others takes."""
-        suspects = self._detector.suspects(looked_s)[: limits.PROBES_REFUSAL_MAX]  # the next look is not to be late
+        """Return the verdict as of the last look; the time that probes take lets no worker lapse."""
+        suspects = self._detector.suspects(looked_s)[: limits.PROBES_REFUSAL_MAX]  # bounded, or the next look is late
         for worker, refuses in await self._ask(self._prober.refuses, suspects, limits.PROBES_REFUSAL_MAX):
             if refuses:
                 self._detector.refused(worker, looked_s)
         verdict = self._detector.verdict(looked_s)
         for worker, alive in await self._ask(self._prober.answers, verdict.ask, limits.PROBES_CONCURRENT_MAX):
-            _logger.warning("worker_asked", worker=worker, answers=alive)
+            _logger.warning("worker_probed", worker=worker, answers=alive)
             self._detector.answered(worker, looked_s, alive=alive)
         return self._detector.verdict(looked_s)
 
@@ -177,7 +177,7 @@ class Placer:
         self._named = frozenset(assignment.worker for assignment in now.assignments.values())
         unheard = sorted({*verdict.unheard, *(self._named - verdict.known)})
         if unheard:
-            decision, after = f"nothing moves until it is known whether {', '.join(unheard)} live", now
+            decision, after = f"nothing moves until it is known whether {', '.join(unheard)} are alive", now
         else:
             workers = _workers(leases, verdict)
             accepting = frozenset((worker, leases[worker].incarnation) for worker in workers.accepting)
@@ -198,7 +198,7 @@ class Placer:
     async def _next_step(
         self, manifest: Manifest, now: ClusterMap, workers: Workers, accepting: Accepting, going: int
     ) -> Step:
-        """What moves now; for balance alone only in calm times. Who holds what is asked when all else is calm."""
+        """Return what moves now; for balance alone only through the gate. Holders are listed only when it may open."""
         current = {number: assignment.worker for number, assignment in now.assignments.items()}
         needed, evened = (
             next_step(now.container_count, current, workers, going, limits.MOVES_IN_FLIGHT_MAX, balancing_max=count)
@@ -206,17 +206,17 @@ class Placer:
         )
         now_s = asyncio.get_running_loop().time()
         uneven = needed.uneven > 0
-        self._calm.saw(now_s, accepting, placed=bool(needed.placed), uneven=uneven)
-        if not uneven or not self._calm.may_balance(now_s, held=True):
+        self._gate.observe(now_s, accepting, placed=bool(needed.placed), uneven=uneven)
+        if not uneven or not self._gate.may_balance(now_s, held=True):
             return needed
         held = _are_held(now, await self._list_holders(manifest))
-        return evened if self._calm.may_balance(now_s, held=held) else needed
+        return evened if self._gate.may_balance(now_s, held=held) else needed
 
     def _without_old_marks(self, cluster_map: ClusterMap) -> ClusterMap:
-        """Hand-overs that take too long are over: their workers may never tell, and the new one waits no longer.
+        """Drop hand-overs that take too long: their old workers may never report, and the new ones wait no longer.
 
-        A worker that took an epoch and lost the container before it opened it stays in the Lease; who has the container
-        has no reason to open it again.
+        A worker that took an epoch, and lost the container before opening it, stays in the Lease. The container's owner
+        has no reason to take another epoch.
         """
         now_s = asyncio.get_running_loop().time()
         marked = [(number, found) for number, found in cluster_map.assignments.items() if found.handed_over_by]
@@ -230,7 +230,7 @@ class Placer:
         return dataclasses.replace(cluster_map, assignments=assignments)
 
     async def _holders(self, manifest: Manifest, cluster_map: ClusterMap) -> dict[int, str]:
-        """Who holds the containers of which the map says nothing, or says that they are handed over."""
+        """Return the holders of containers that the map does not mention or marks as handed over."""
         assignments = cluster_map.assignments
         if len(assignments) == cluster_map.container_count and not any(
             assignment.handed_over_by for assignment in assignments.values()
@@ -245,10 +245,10 @@ class Placer:
 
 
 def _without(verdict: Verdict, strangers: Collection[str]) -> Verdict:
-    """The verdict for which workers of a cluster that had the name before are gone, whatever they do.
+    """Count workers of an earlier cluster of the same name as dead.
 
-    While their pods end they live, renew their Leases and serve their own Tier 2: a container of this cluster that was
-    placed there would take events into the other one's data.
+    While their pods end, they renew their Leases and serve their own Tier 2. A container of this cluster that was
+    placed there would write events into the other cluster's data.
     """
     return dataclasses.replace(
         verdict,
@@ -260,7 +260,7 @@ def _without(verdict: Verdict, strangers: Collection[str]) -> Verdict:
 
 
 def _with_lost_assignments(before: ClusterMap, holders: Mapping[int, str], verdict: Verdict) -> ClusterMap:
-    """The map as it is meant: containers that it lost are with their holders; hand-overs that have ended are over."""
+    """Complete the map: containers that it lost are with their holders, and ended hand-overs are dropped."""
     assignments = dict(before.assignments)
     living = {*verdict.alive, *verdict.unheard, *verdict.held}
     for number, holder in holders.items():
@@ -268,7 +268,7 @@ def _with_lost_assignments(before: ClusterMap, holders: Mapping[int, str], verdi
             assignments[number] = Assignment(holder)
     for number, assignment in assignments.items():
         giver = assignment.handed_over_by
-        # Without a Lease nobody can tell; with an empty one the giver has let go and the other has not taken it yet.
+        # Without a Lease the state is unknown. An empty holder: the giver released it, the new worker has not taken it.
         if giver and (giver not in living or holders.get(number) not in (giver, "")):
             assignments[number] = Assignment(assignment.worker)
     return dataclasses.replace(before, assignments=assignments)
@@ -284,7 +284,7 @@ def _homes(cluster_map: ClusterMap, verdict: Verdict) -> Homes:
 
 
 def _are_held(cluster_map: ClusterMap, holders: Mapping[int, str]) -> bool:
-    """Whether everybody has taken what is assigned, as far as Leases tell; what is on its way is another matter."""
+    """Return whether every worker holds its assigned containers according to the Leases; hand-overs do not count."""
     return all(
         found.handed_over_by or holders.get(number, found.worker) == found.worker
         for number, found in cluster_map.assignments.items()
@@ -314,21 +314,21 @@ def _after(now: ClusterMap, step: Step) -> ClusterMap:
 def _endpoints(
     before: ClusterMap, leases: Mapping[str, WorkerLease], verdict: Verdict, after: ClusterMap
 ) -> dict[str, ContainerEndpoints]:
-    """Endpoints of all workers with a Lease that are not given up; others' only while they are to have containers.
+    """Return the endpoints of all workers with a Lease that are not dead; of others only while they have containers.
 
-    Who leaves waits for whoever is named here to take its containers.
+    A draining worker waits for the workers named here to take its containers.
     """
-    told = {worker: lease.endpoints for worker, lease in leases.items() if lease.endpoints is not None}
+    published = {worker: lease.endpoints for worker, lease in leases.items() if lease.endpoints is not None}
     needed = {assignment.worker for assignment in after.assignments.values()}
-    found = {**before.workers, **told}
-    return {worker: found[worker] for worker in sorted({*told} - {*verdict.dead} | (needed & found.keys()))}
+    found = {**before.workers, **published}
+    return {worker: found[worker] for worker in sorted({*published} - {*verdict.dead} | (needed & found.keys()))}
 
 
 def _sentence(step: Step, workers: Workers, verdict: Verdict, going: int) -> str:
     parts = [f"workers that take containers: {len(workers.accepting)}"]
     for what, names in (
         ("leaving", workers.leaving),
-        ("silent together and kept until their pods were asked", verdict.held),
+        ("silent together and kept until they are probed", verdict.held),
         ("gone", verdict.dead),
     ):
         if names:

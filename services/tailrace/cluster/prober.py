@@ -1,4 +1,4 @@
-"""Asking a worker's pod whether it is there: a Hello of the binary protocol, answered (wire §2, ADR 0009)."""
+"""Probes a worker's pod with a Hello of the binary protocol (wire §2, ADR 0009)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tailrace.wire.commands_append import WRONG_HOST_OLDEST_VERSION
 if TYPE_CHECKING:
     from tailrace.cluster.endpoints import ContainerEndpoints
 
-_HELLO: Final = encode(c.Hello(16, 5))  # of whichever version: it is answered
+_HELLO: Final = encode(c.Hello(16, 5))  # a server of any version replies
 
 _logger = structlog.get_logger()
 
@@ -24,7 +24,7 @@ class HelloProber:
     """Implements `Prober` over the network, at the internal endpoint."""
 
     async def answers(self, worker: str, endpoints: ContainerEndpoints | None) -> bool:
-        """See Prober.answers. A worker without an endpoint cannot answer, and who stands in for one does not count."""
+        """See Prober.answers. A worker without an endpoint cannot answer; a WrongHost responder does not count."""
         if endpoints is None:
             return False
         answer = _Answer()
@@ -38,12 +38,12 @@ class HelloProber:
                     return await answer.came
                 finally:
                     transport.abort()
-        except (OSError, TimeoutError, ValueError) as error:  # the last one: what is no name of a host
+        except (OSError, TimeoutError, ValueError) as error:  # ValueError: not a valid host name
             _logger.info("worker_does_not_answer", worker=worker, reason=repr(error))
             return False
 
     async def refuses(self, worker: str, endpoints: ContainerEndpoints | None) -> bool:
-        """See Prober.refuses. Whatever else goes wrong says nothing."""
+        """See Prober.refuses."""
         if endpoints is None:
             return False
         loop = asyncio.get_running_loop()
@@ -53,16 +53,16 @@ class HelloProber:
                     asyncio.Protocol, endpoints.internal.host, endpoints.internal.port
                 )
         except ConnectionRefusedError as error:
-            _logger.info("worker_is_not_there", worker=worker, reason=repr(error))
+            _logger.info("worker_refuses_connections", worker=worker, reason=repr(error))
             return True
-        except (OSError, TimeoutError, ValueError):  # the last one: what is no name of a host
+        except (OSError, TimeoutError, ValueError):  # ValueError: not a valid host name
             return False
         transport.abort()
         return False
 
 
 class _Answer(asyncio.Protocol):
-    """Says Hello and waits for the Hello that comes back first."""
+    """Sends Hello and waits for the Hello that the server sends first."""
 
     def __init__(self) -> None:
         self.came: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

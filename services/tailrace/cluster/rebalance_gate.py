@@ -1,7 +1,7 @@
-"""Whether the map has been calm for so long that containers may move for balance alone (design §9, ADR 0009).
+"""Decides when containers may move for balance alone (design §9, ADR 0009).
 
-A move costs the clients of a container an interruption. Right after a failure its containers are being recovered, and
-those who work with them have just waited; a worker that is back early gets its share when all that is over.
+A move interrupts the clients of a container. Right after a failure containers recover, and their clients have just
+waited. So a worker that returns early gets its share only after a period without failures.
 """
 
 from __future__ import annotations
@@ -9,25 +9,25 @@ from __future__ import annotations
 from tailrace.common import limits
 
 Accepting = frozenset[tuple[str, str]]
-"""Workers that take containers, each with its incarnation: one that was started again recovers what it has."""
+"""Workers that take containers, each with its incarnation: a restarted worker recovers its containers first."""
 
 
 class RebalanceGate:
-    """Pure; all times are seconds of one monotonic clock. ``calm_s``: how long nothing may have happened."""
+    """Opens after ``delay_s`` without a change of the workers. Pure; times are seconds of one monotonic clock."""
 
-    def __init__(self, calm_s: float) -> None:
-        self._calm_s = calm_s
-        self._restless_at_s = 0.0
+    def __init__(self, delay_s: float) -> None:
+        self._delay_s = delay_s
+        self._changed_at_s = 0.0
         self._accepting: Accepting | None = None
         self._uneven_at_s: float | None = None
 
-    def saw(self, now_s: float, accepting: Accepting, *, placed: bool, uneven: bool) -> None:
-        """What a step of the placer found.
+    def observe(self, now_s: float, accepting: Accepting, *, placed: bool, uneven: bool) -> None:
+        """Record what a step of the placer found.
 
-        `placed`: it had containers to place that no living worker has; `uneven`: some could move for balance alone.
+        `placed`: it placed containers that no living worker had. `uneven`: some could move for balance alone.
         """
         if placed or accepting != self._accepting:
-            self._restless_at_s = now_s
+            self._changed_at_s = now_s
         self._accepting = accepting
         if not uneven:
             self._uneven_at_s = None
@@ -35,12 +35,12 @@ class RebalanceGate:
             self._uneven_at_s = now_s
 
     def may_balance(self, now_s: float, *, held: bool) -> bool:
-        """Whether containers may move now; `held`: each is held by the worker that is to have it, as far as is known.
+        """Return whether containers may move now; `held`: every worker is known to hold its assigned containers.
 
-        Somebody who does not take what is assigned to it is waited for up to ``limits.PLACER_UNHELD_MAX_S``; workers
-        that come and go without end up to ``limits.PLACER_UNEVEN_MAX_S``, as they may have more than they can bear.
+        The gate waits up to ``limits.PLACER_UNHELD_MAX_S`` longer for a worker that does not take its containers. It
+        opens after ``limits.PLACER_UNEVEN_MAX_S`` in any case: workers that restart repeatedly may be overloaded.
         """
         if self._uneven_at_s is not None and now_s - self._uneven_at_s >= limits.PLACER_UNEVEN_MAX_S:
             return True
-        calm_s = now_s - self._restless_at_s
-        return calm_s >= self._calm_s and (held or calm_s >= self._calm_s + limits.PLACER_UNHELD_MAX_S)
+        quiet_s = now_s - self._changed_at_s
+        return quiet_s >= self._delay_s and (held or quiet_s >= self._delay_s + limits.PLACER_UNHELD_MAX_S)

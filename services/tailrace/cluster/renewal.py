@@ -1,7 +1,7 @@
-"""A worker's Lease: made at start, renewed while the worker's loop beats, marked when the worker leaves (design §9).
+"""Creates a worker's Lease, renews it while the worker's event loop beats, and marks it when the worker leaves.
 
-`Renewer` is the same code wherever it runs: on a loop of its own in a thread (`renewalthread`), or as a task of a
-simulated process.
+`Renewer` runs on an event loop of its own in a thread (`renewal_thread`), or as a task of a simulated process
+(design §9).
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ _logger = structlog.get_logger()
 
 
 class Renewals(Protocol):
-    """The port: something outside of the worker's loop that keeps the worker's Lease renewed."""
+    """The port to what renews the worker's Lease outside of the worker's event loop."""
 
     async def start(self) -> None:
-        """Make the Lease this process's own, and renew it from now on. Raises UnavailableError."""
+        """Take the Lease for this process, and renew it from now on. Raises UnavailableError."""
         ...
 
     def leave(self) -> None:
-        """Renew at once, and say from then on that the worker wants no containers any more."""
+        """Renew at once; from now on the Lease says that the worker wants no containers."""
         ...
 
     async def wait_left(self) -> None:
-        """Return when the API server has taken a renewal that says so; it may never. Bounds are the caller's."""
+        """Return when the API server has stored such a renewal; it may never. The caller sets a timeout."""
         ...
 
     async def wait_superseded(self) -> None:
-        """Return when another process took over as this worker: this one must end."""
+        """Return when another process runs under this worker's name: this one must end."""
         ...
 
     async def stop(self) -> None:
-        """Renew no more."""
+        """Stop renewing."""
         ...
 
 
@@ -68,6 +68,7 @@ class Renewer:
         endpoints: ContainerEndpoints,
         clock: Clock,
         heart: Heart,
+        *,
         cluster_id: str = "",
     ) -> None:
         self._api = api
@@ -80,7 +81,7 @@ class Renewer:
         self._leaving = False
         self._due = asyncio.Event()
         self.left = asyncio.Event()
-        """Set when the API server has acknowledged a renewal that says that the worker leaves."""
+        """Set when the API server has stored a renewal that says that the worker leaves."""
 
     def leave(self) -> None:
         """See Renewals.leave; on the loop of `run`."""
@@ -88,10 +89,10 @@ class Renewer:
         self._due.set()
 
     async def register(self) -> None:
-        """Make the Lease this process's own, whosever it was.
+        """Take the Lease for this process, regardless of its former owner.
 
         Raises:
-            UnavailableError: it could not be, not now.
+            UnavailableError: the API did not store it; retry later.
         """
         for _ in range(limits.EPOCH_CONFLICTS_MAX):
             self._stored = await self._read()
@@ -103,7 +104,7 @@ class Renewer:
         """Renew once.
 
         Raises:
-            NotOwnerError: the Lease is another process's now. UnavailableError: it is not known whether it was renewed.
+            NotOwnerError: another process has the Lease. UnavailableError: it is unknown whether it was renewed.
         """
         for _ in range(limits.EPOCH_CONFLICTS_MAX):
             if self._stored is not None and await self._try_write():
@@ -111,25 +112,25 @@ class Renewer:
             self._stored = await self._read()
             found = read_worker_lease(self._stored) if self._stored is not None else None
             if found is not None and found.incarnation != self._lease.incarnation:
-                raise NotOwnerError(f"worker {self._lease.worker} was started again elsewhere")
+                raise NotOwnerError(f"worker {self._lease.worker} was started elsewhere")
             if self._stored is None and await self._try_write():
-                return  # it was wiped
+                return  # it was deleted
         raise UnavailableError(f"Lease {self._name} is always changed by others")
 
     async def run(self) -> None:
         """Renew until cancelled, as the heartbeat rule allows.
 
         Raises:
-            NotOwnerError: the Lease is another process's now.
+            NotOwnerError: another process has the Lease.
         """
         loop = asyncio.get_running_loop()
         rule = HeartbeatRule(loop.time(), limits.HEARTBEAT_FRESH_S)
-        hangs, trouble = False, ""
+        blocked, trouble = False, ""
         while True:
             began_s = loop.time()
-            self._due.clear()  # before the renewal: who leaves in the middle of it may not be marked by it
+            self._due.clear()  # before the renewal: a `leave` during it needs another one
             if rule.may_renew(self._heart.beats, began_s):
-                hangs = False
+                blocked = False
                 try:
                     await self.renew()
                     trouble = ""
@@ -137,11 +138,11 @@ class Renewer:
                     raise
                 except UnavailableError as error:
                     before, trouble = trouble, str(error)
-                    if trouble != before:  # else it is said each second of an outage
+                    if trouble != before:  # not once per second of an outage
                         _logger.warning("lease_not_renewed", lease=self._name, reason=trouble)
-            elif not hangs:
-                hangs = True
-                _logger.error("loop_hangs", lease=self._name, seconds=limits.HEARTBEAT_FRESH_S)
+            elif not blocked:
+                blocked = True
+                _logger.error("event_loop_blocked", lease=self._name, seconds=limits.HEARTBEAT_FRESH_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(began_s + limits.WORKER_LEASE_RENEW_S):
                     await self._due.wait()
@@ -153,9 +154,9 @@ class Renewer:
             return None
 
     async def _try_write(self) -> bool:
-        """Write the next renewal over what was read or stored last; False: that is not what is there."""
+        """Write the next renewal over what was read or stored last; False: the Lease has changed since."""
         lease = dataclasses.replace(self._lease, renewal=self._lease.renewal + 1, leaving=self._leaving)
-        self._lease = lease  # also when the outcome is unknown: no number is used for two renewals
+        self._lease = lease  # also when the outcome is unknown: no two renewals have the same number
         manifest = write_worker_lease(self._cluster, lease, self._stored, self._clock.now_ms())
         found, self._stored = self._stored, None
         try:

@@ -1,6 +1,6 @@
-"""The renewals of a real worker: a thread with an event loop and API connections of its own (design §9).
+"""Renews a worker's Lease from a thread with an event loop and API connections of its own (design §9).
 
-What happens on the worker's loop, or does not, has no part in it but the beats of its heart.
+Load on the worker's event loop does not delay renewals; the thread only reads the loop's heartbeats.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _logger = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """What the worker is told, on its own loop."""
+class _Callbacks:
+    """Callbacks that run on the worker's loop."""
 
     registered: Callable[[TailraceError | None], None]
     left: Callable[[], None]
@@ -55,7 +55,7 @@ class RenewalThread:
         ended = asyncio.Event()
         self._ended = ended
 
-        def tell(error: TailraceError | None) -> None:
+        def set_registered(error: TailraceError | None) -> None:
             if registered.done():
                 return
             if error is None:
@@ -64,13 +64,13 @@ class RenewalThread:
                 registered.set_exception(error)
 
         def post(callback: Callable[..., None], *args: object) -> None:
-            with contextlib.suppress(RuntimeError):  # the worker's loop is closed: nobody listens
+            with contextlib.suppress(RuntimeError):  # the worker's loop is closed
                 loop.call_soon_threadsafe(callback, *args)
 
         def run() -> None:
             try:
-                told = _Told(*(partial(post, call) for call in (tell, self._left.set, self._superseded.set)))
-                asyncio.run(self._run(told))
+                calls = (set_registered, self._left.set, self._superseded.set)
+                asyncio.run(self._run(_Callbacks(*(partial(post, call) for call in calls))))
             finally:
                 post(ended.set)
 
@@ -95,7 +95,7 @@ class RenewalThread:
         await self._superseded.wait()
 
     async def stop(self) -> None:
-        """See Renewals.stop. A thread that does not end in time is left behind; the process's end ends it."""
+        """See Renewals.stop. A thread that does not end in time ends with the process."""
         if self._thread is None:
             return
         loop, task = self._loop, self._task
@@ -105,12 +105,12 @@ class RenewalThread:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._ended.wait(), 2 * limits.KUBERNETES_CALL_DEADLINE_S)
 
-    async def _run(self, worker: _Told) -> None:
+    async def _run(self, worker: _Callbacks) -> None:
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         try:
             async with self._connect() as renewer:
-                self._renewer = renewer  # before the question: `leave` may be called meanwhile
+                self._renewer = renewer  # before the check: `leave` may be called meanwhile
                 if self._leaving:
                     renewer.leave()
                 await renewer.register()
@@ -124,21 +124,21 @@ class RenewalThread:
         except TailraceError as error:
             worker.registered(error)
         except BaseException:
-            worker.superseded()  # nobody renews any more: as good as superseded
+            worker.superseded()  # no renewals any more: the worker must end as if superseded
             raise
         finally:
             worker.registered(UnavailableError("the renewals ended"))
 
 
 async def _renew(renewer: Renewer, left: Callable[[], None]) -> None:
-    """Renew until cancelled, and tell when the Lease says that the worker leaves. Raises as `Renewer.run`."""
+    """Renew until cancelled; call `left` when the Lease says that the worker leaves. Raises as `Renewer.run`."""
 
-    async def tell_left() -> None:
+    async def report_left() -> None:
         await renewer.left.wait()
         left()
 
-    telling = asyncio.get_running_loop().create_task(tell_left())
+    reporting = asyncio.get_running_loop().create_task(report_left())
     try:
         await renewer.run()
     finally:
-        telling.cancel()
+        reporting.cancel()

@@ -1,7 +1,7 @@
-"""Which container a segment belongs to (server §5).
+"""Maps segments to containers (server §5).
 
-A pure function of the name and the number of containers, so controller and segment store agree without talking. All
-segments that differ only in epoch, transaction or transient part share a container: merges stay inside one.
+A pure function of the name and the number of containers, so controller and segment store agree without a request.
+Segments that differ only in epoch, transaction or transient part share a container: merges stay inside one.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _LCG_MULTIPLIER: Final = 2862933555777941757
 
 
 def container_of(segment_name: str, container_count: int) -> int:
-    """The container, from 0 to `container_count` - 1, that serves the segment.
+    """Return the container, from 0 to `container_count` - 1, that serves the segment.
 
     Raises:
-        BadRequestError: there is no container.
+        BadRequestError: `container_count` is below 1.
     """
     if container_count < 1:
         raise BadRequestError(f"container count is {container_count}, at least 1 is needed")
@@ -31,7 +31,7 @@ def container_of(segment_name: str, container_count: int) -> int:
 
 
 def jump_hash(key: int, buckets: int) -> int:
-    """Jump consistent hash of an unsigned 64-bit key: few keys move when the number of buckets changes."""
+    """Return the jump consistent hash of an unsigned 64-bit key: few keys move when the number of buckets changes."""
     state = key & _MASK
     candidate = 0
     while True:

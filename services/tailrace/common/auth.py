@@ -1,7 +1,7 @@
-"""The seams through which every request passes: who may do what, and who used how much.
+"""The hooks that servers call for every request: authorization and accounting.
 
-Both are plain functions, so that one place decides and the servers only ask. The implementations here are those of a
-server without authentication and without quotas.
+Both are plain functions, so that one place decides for all servers. The implementations here are those of a server
+without authentication and without quotas.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class AccessLevel(enum.IntEnum):
-    """What a request wants to do with a resource, in the order of the permissions (wire §9)."""
+    """The permission that a request needs on a resource, in ascending order (wire §9)."""
 
     NONE = 0
     READ = 1
@@ -21,7 +21,7 @@ class AccessLevel(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who is at the other end of a connection: the peer's address, and its name when a certificate proved one."""
+    """The peer of a connection: its address, and its name when a certificate proved one."""
 
     address: str
     name: str = ""
@@ -41,10 +41,10 @@ class Authorize(Protocol):
 
 
 class Account(Protocol):
-    """Notes that `operations` requests with `length_bytes` bytes of data were made on a scope."""
+    """Records `operations` requests with `length_bytes` bytes of data on a scope."""
 
     def __call__(self, scope: str, length_bytes: int, operations: int) -> None:
-        """Note the use; must not raise."""
+        """Record the use; must not raise."""
         ...
 
 
@@ -53,4 +53,4 @@ def allow_all(principal: Principal, token: str, resource: str, level: AccessLeve
 
 
 def account_nothing(scope: str, length_bytes: int, operations: int) -> None:
-    """Keep no account."""
+    """Record nothing."""

@@ -1,4 +1,4 @@
-"""One memory figure for a worker, and every byte budget that follows from it (design §8)."""
+"""Derives all memory budgets of a worker or pod from one figure (design §8)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PROCESS_BYTES = 96 * limits.MIB  # interpreter, libraries, metadata of idle seg
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """Upper bounds in bytes of what a worker keeps in memory."""
+    """Upper bounds, in bytes, of a worker's memory by use."""
 
     cache_bytes: int
     in_flight_bytes: int
@@ -31,7 +31,7 @@ class Budgets:
 
     @property
     def total_bytes(self) -> int:
-        """What the process may come to; compared with the memory limit."""
+        """Return the largest size of the process; it must fit the memory limit."""
         return (
             self.cache_bytes
             + self.receive_buffer_bytes
@@ -44,8 +44,8 @@ class Budgets:
         )
 
     def lines(self) -> list[tuple[str, int]]:
-        """Name and bytes of each budget, for the start message and `tailrace inspect`."""
-        puts = [("frames on their way to the object store", self.log_put_bytes)] if self.log_put_bytes else []
+        """Return name and bytes of each budget, for the start message and `tailrace inspect`."""
+        puts = [("frames sent to the object store", self.log_put_bytes)] if self.log_put_bytes else []
         return [
             ("cache", self.cache_bytes),
             ("in flight, all connections", self.in_flight_bytes),
@@ -61,7 +61,7 @@ class Budgets:
 
 
 def budgets_for(cache_bytes: int, containers: int, *, object_logs: bool = False) -> Budgets:
-    """Budgets of a worker with a cache of that size. With object logs the frames in flight have a copy each.
+    """Return the budgets of a worker with a cache of that size. Object logs keep a copy of each frame in flight.
 
     Raises:
         StartError: the cache is too small to hold what is in flight.
@@ -82,22 +82,22 @@ def budgets_for(cache_bytes: int, containers: int, *, object_logs: bool = False)
 
 @dataclass(frozen=True, slots=True)
 class PodBudgets:
-    """What a segment store pod keeps in memory, by its one figure."""
+    """The memory budgets of a segment store pod."""
 
     memory_bytes: int
     workers: int
     worker: Budgets
     main_bytes: int
     spare_bytes: int
-    """For what no budget counts: the heaps' fragmentation, and what the kernel charges for sockets and files."""
+    """For memory outside of the budgets: fragmentation, and the kernel's memory for sockets and files."""
 
     @property
     def total_bytes(self) -> int:
-        """What the pod may come to, the spare part included; never above `memory_bytes`."""
+        """Return the largest size of the pod, spare part included; never above `memory_bytes`."""
         return self.workers * self.worker.total_bytes + self.main_bytes + self.spare_bytes
 
     def lines(self) -> list[tuple[str, int]]:
-        """Name and bytes of each part, for the start message: of the pod first, then of each of its workers."""
+        """Return name and bytes of each part for the start message: the pod's, then those of one worker."""
         return [
             ("memory of the pod", self.memory_bytes),
             ("main process", self.main_bytes),
@@ -108,14 +108,14 @@ class PodBudgets:
 
 
 def pod_budgets(memory_bytes: int, workers: int, containers: int) -> PodBudgets:
-    """Budgets of a segment store pod whose memory limit is `memory_bytes`; pure (design §8).
+    """Return the budgets of a segment store pod with a memory limit of `memory_bytes`; pure (design §8).
 
-    `containers` is the cluster's number: after failures one worker may hold all of them. What their number decides,
-    the index pages, has one bound for a worker, which its containers share; what is left after all fixed parts goes to
-    pages and cache at one to three.
+    `containers` is the number of the cluster, because one worker may own all of them after failures. The containers of
+    a worker share one budget for index pages. Of the memory left after all fixed parts, pages get a quarter and the
+    cache the rest.
 
     Raises:
-        StartError: it does not fit; names the figure and the smallest one that would do.
+        StartError: it does not fit; the text names the figure and the smallest sufficient one.
     """
     smallest = smallest_pod_bytes(workers, containers)
     if memory_bytes < smallest:
@@ -133,37 +133,37 @@ def pod_budgets(memory_bytes: int, workers: int, containers: int) -> PodBudgets:
 
 
 def worker_budgets(cache_bytes: int, index_page_bytes: int) -> Budgets:
-    """Budgets of a worker on object logs whose containers share that much for index pages. Raises StartError."""
+    """Return the budgets of a worker with object logs; its containers share `index_page_bytes`. Raises StartError."""
     return dataclasses.replace(budgets_for(cache_bytes, 0, object_logs=True), index_page_bytes=index_page_bytes)
 
 
 def smallest_pod_bytes(workers: int, containers: int) -> int:
-    """The smallest memory figure of a pod with so many workers in a cluster with so many containers.
+    """Return the smallest memory figure of a pod with these workers in a cluster with these containers.
 
     Raises:
-        StartError: there are no such numbers.
+        StartError: a number is out of range.
     """
     if not 1 <= workers <= limits.WORKERS_MAX:
-        raise StartError(f"{workers} workers: between 1 and {limits.WORKERS_MAX} are possible")
+        raise StartError(f"{workers} workers: the number must be between 1 and {limits.WORKERS_MAX}")
     if not 1 <= containers <= limits.CONTAINERS_MAX:
-        raise StartError(f"{containers} containers: between 1 and {limits.CONTAINERS_MAX} are possible")
+        raise StartError(f"{containers} containers: the number must be between 1 and {limits.CONTAINERS_MAX}")
     each = _fixed_worker_bytes() + limits.CACHE_MIN_BYTES + limits.POD_INDEX_PAGES_MIN_BYTES
     used = workers * (each + 1) + limits.POD_MAIN_PROCESS_BYTES  # one more each: shares are whole numbers
-    # With the share that stays spare, rounded up to whole MiB.
+    # Add the spare share, rounded up to whole MiB.
     share = limits.POD_SPARE_SHARE
     return -(-used * share // ((share - 1) * limits.MIB)) * limits.MIB
 
 
 def _fixed_worker_bytes() -> int:
-    """What a worker needs beside cache and index pages."""
+    """Return what a worker needs besides cache and index pages."""
     smallest = worker_budgets(limits.CACHE_MIN_BYTES, 0)
     return smallest.total_bytes - limits.CACHE_MIN_BYTES
 
 
 def memory_limit(root: Path = Path("/")) -> int | None:
-    """What this process may use at most, in bytes: the machine's memory, or what a cgroup leaves of it.
+    """Return the memory limit of this process in bytes: the machine's memory, or a lower limit of a cgroup.
 
-    `root` is where the file system begins. None when nothing can be found out.
+    `root` is the root of the file system. None when the limit is unknown.
     """
     found = [_physical_bytes(root / "proc/meminfo"), *(_limit_in(file) for file in _cgroup_files(root))]
     return min((limit for limit in found if limit is not None), default=None)
@@ -178,9 +178,9 @@ def _physical_bytes(meminfo: Path) -> int | None:
 
 
 def _cgroup_files(root: Path) -> Iterator[Path]:
-    """Files with the limits of this process's cgroup and of those around it, versions 2 and 1.
+    """Yield the files with the limits of this process's cgroup and its parents, versions 2 and 1.
 
-    In a container its own cgroup is often the root of what is mounted: the path is then unknown there, the root is not.
+    In a container the own cgroup is often the root of the mounted tree: then only the root has a file.
     """
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)

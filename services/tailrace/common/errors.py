@@ -1,9 +1,9 @@
 """The one exception tree of Tailrace.
 
-Every error knows how it looks on each interface (design §"How we build", wire §3.6, controller §3)::
+Every error has its form on each interface: binary protocol, gRPC, REST (design §"How we build", wire §3.6)::
 
     TailraceError
-    ├── BadRequestError                 the caller's fault, names the field
+    ├── BadRequestError                 the caller's mistake; the text names the field
     │   ├── InvalidNameError
     │   ├── InvalidSpecError
     │   ├── EpochTooHighError
@@ -112,7 +112,7 @@ class InvalidSpecError(BadRequestError):
 
 
 class EpochTooHighError(BadRequestError):
-    """A log is not opened for an epoch so far above its last one, ``last``: all between would have to be claimed."""
+    """An epoch is too far above the log's last one, ``last``: the log would have to claim all epochs between them."""
 
     def __init__(self, message: str, last: int = 0) -> None:
         super().__init__(message)
@@ -236,7 +236,7 @@ class NotEmptyError(ConditionFailedError):
 
 
 class WriteConflictError(ConditionFailedError):
-    """A concurrent change won; the operation may be repeated."""
+    """A concurrent change won; the caller may retry."""
 
     retryable = True
 
@@ -246,15 +246,15 @@ class StreamNotSealedError(ConditionFailedError):
 
 
 class NotTheOwnerError(ConditionFailedError):
-    """The stream belongs to ``owner``, "" for nobody (ADR 0014)."""
+    """The stream belongs to ``owner``, "" for none (ADR 0014)."""
 
     def __init__(self, stream: str, owner: str) -> None:
-        super().__init__(f"stream {stream} belongs to {owner or 'nobody'}")
+        super().__init__(f"stream {stream} belongs to {owner or 'no resource'}")
         self.owner = owner
 
 
 class WorkflowBusyError(WriteConflictError):
-    """The same kind of change of the same thing is going on (controller §4)."""
+    """Another change of the same kind is in progress for the same object (controller §4)."""
 
 
 class SegmentSealedError(TailraceError):
@@ -299,7 +299,7 @@ class UnsupportedError(TailraceError):
 
 
 class UnauthenticatedError(TailraceError):
-    """No or wrong credentials (wire 60)."""
+    """Credentials are missing or wrong (wire 60)."""
 
     wire_code = 60
     grpc_code = GRPC_UNAUTHENTICATED
@@ -315,11 +315,11 @@ class PermissionDeniedError(TailraceError):
 
 
 class NotAllowedError(PermissionDeniedError):
-    """The operation can never succeed on this thing; clients do not try it again (controller §3)."""
+    """The operation can never succeed on this object; clients do not retry it (controller §3)."""
 
 
 class IllegalStateError(TailraceError):
-    """The thing is in a state that does not allow the operation."""
+    """The object is in a state that does not allow the operation."""
 
     grpc_code = GRPC_INTERNAL
 
@@ -354,7 +354,7 @@ class WrongHostError(UnavailableError):
 
 
 class NotOwnerError(WrongHostError):
-    """The container map, read freshly, does not name this worker for the container (design §9)."""
+    """The current container map does not assign the container to this worker (design §9)."""
 
 
 class ContainerStoppedError(UnavailableError):
@@ -364,9 +364,10 @@ class ContainerStoppedError(UnavailableError):
 
 
 class OutcomeUnknownError(ContainerStoppedError):
-    """The container stopped while the operation was on its way to the log: it may turn out to be applied.
+    """The container stopped while it wrote the operation to the log: the operation may turn out to be applied.
 
-    Not answered WrongHost, which says that nothing was done: the connection is closed, and clients look what is there.
+    It has no WrongHost reply, which means that nothing was done. The connection closes, and clients read what is
+    stored.
     """
 
     wire_code = None
@@ -392,7 +393,7 @@ class DeadlineError(UnavailableError):
 
 
 class OverloadedError(UnavailableError):
-    """A bound is reached and waiting longer would not be honest."""
+    """A bound is reached; a longer wait would not help."""
 
     grpc_code = GRPC_RESOURCE_EXHAUSTED
 
@@ -405,7 +406,7 @@ class DiskFullError(UnavailableError):
 
 
 class FencedError(UnavailableError):
-    """Another owner has taken the container or the log (design §4); ``epoch`` is the greatest one that was seen."""
+    """Another owner has taken the container or the log (design §4); ``epoch`` is the greatest epoch seen."""
 
     def __init__(self, message: str, epoch: int = 0) -> None:
         super().__init__(message)
@@ -439,4 +440,4 @@ class FormatVersionError(DataError):
 
 
 class StartError(TailraceError):
-    """The process refuses to start; the message is the one line that the user sees."""
+    """The process cannot start; the message is the one line that the user sees."""

@@ -1,4 +1,4 @@
-"""Serving an ASGI application on a bound socket, inside a process that has its own loop and signals."""
+"""Serves an ASGI application on a bound socket, in a process with an event loop and signal handlers of its own."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class _BodyTooLargeError(Exception):
 
 
 class BoundedBodies:
-    """An ASGI application that answers 413 to bodies above `limits.HTTP_BODY_MAX_BYTES`, before they are in memory."""
+    """An ASGI application that returns 413 for bodies above `limits.HTTP_BODY_MAX_BYTES`, before they are in memory."""
 
     def __init__(self, app: Application) -> None:
         self._app = app
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        """One request; what is no HTTP request goes through."""
+        """Handle one request; other messages than HTTP requests pass unchanged."""
         received_bytes = 0
         answered = False
 
@@ -79,7 +79,7 @@ async def _answer_too_large(send: Send) -> None:
 
 
 def _bounded_protocol(connections_max: int) -> type[H11Protocol]:
-    """HTTP connections of which there are not too many, and which do not wait for ever for their first request."""
+    """Return a protocol that limits the number of connections and the time until their first request."""
 
     class BoundedProtocol(H11Protocol):
         """One connection."""
@@ -107,22 +107,22 @@ def _bounded_protocol(connections_max: int) -> type[H11Protocol]:
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to the process."""
+    """A server that leaves signals to the process."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """No handlers of its own."""
+        """Install no signal handlers."""
         yield
 
 
 def listen(name: str, host: str, port: int) -> socket.socket:
-    """A bound TCP socket; port 0 takes a free one.
+    """Return a bound TCP socket; port 0 takes a free one.
 
     Raises:
-        StartError: the address cannot be taken; names it and why.
+        StartError: the address cannot be bound; the text names it and the reason.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio turns Nagle's algorithm off only for sockets that say they are TCP; accepted ones repeat the listener
+    # asyncio turns Nagle's algorithm off only for sockets created as TCP; accepted sockets inherit from the listener
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -145,7 +145,7 @@ async def serve_app(
         ws="none",
         backlog=limits.HTTP_BACKLOG,
         log_config=None,
-        log_level="error",  # whatever anybody may send is no warning
+        log_level="error",  # invalid requests of clients are not warnings
         access_log=False,
         lifespan="off",
         timeout_graceful_shutdown=int(limits.CLOSE_DEADLINE_S),

@@ -1,4 +1,4 @@
-"""Logs go to standard error: lines for people on a terminal, JSON for programs otherwise."""
+"""Sends logs to standard error: as lines for people on a terminal, otherwise as JSON."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def configure_logs(level: int = logging.INFO) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        # In one write, also where Python does not buffer: the workers of a server share its standard error.
+        # One write per line, even unbuffered: the workers of a server share its standard error.
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
     )

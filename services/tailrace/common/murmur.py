@@ -31,7 +31,7 @@ def _final_mix(value: int) -> int:
 
 
 def murmur3_128(data: bytes, seed: int) -> tuple[int, int]:
-    """MurmurHash3 x64 128: the two unsigned halves of the digest.
+    """Return the two unsigned halves of the MurmurHash3 x64 128 digest.
 
     `seed` is a signed 32-bit number, sign-extended to 64 bits as the Java library does.
     """

@@ -1,4 +1,4 @@
-"""The one grammar of names, and the arithmetic of segment identifiers (naming §1)."""
+"""The grammar of names, and the arithmetic of segment ids (naming §1)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ READER_GROUP_PREFIX: Final = "_RG"
 TABLE_SUFFIX: Final = "_kvtable"
 
 USER_NAME_PATTERN: Final = r"[A-Za-z0-9.\-]+"
-"""What users may call scopes, streams, groups, readers and tables; the resources' schemas are made of it, too."""
+"""Names that users may give to scopes, streams, groups, readers and tables; the resources' schemas use it too."""
 
 _USER_NAME: Final = re.compile(USER_NAME_PATTERN)
 _ANY_NAME: Final = re.compile(r"_?[A-Za-z0-9.\-]+")
@@ -49,7 +49,7 @@ def check_stream_name(name: str, *, internal: bool = False) -> str:
 
 
 def check_entity_name(kind: str, name: str) -> str:
-    """Return `name` if a reader group, reader, writer or table may be called so, else raise InvalidNameError."""
+    """Return `name` if it is valid for a reader group, reader, writer or table, else raise InvalidNameError."""
     return _check(kind, name, _USER_NAME, limits.STREAM_NAME_MAX_LENGTH)
 
 
@@ -58,42 +58,42 @@ def check_segment_name(name: str) -> str:
     if not name or len(name.encode("utf-8", "surrogatepass")) > limits.SEGMENT_NAME_MAX_BYTES:
         raise InvalidNameError(f"segment name is empty or longer than {limits.SEGMENT_NAME_MAX_BYTES} bytes")
     if not re.fullmatch(r"[A-Za-z0-9._\-#/$]+", name) or name.startswith("/") or name.endswith("/") or "//" in name:
-        raise InvalidNameError(f"segment name {name[:80]!r} has characters that no segment name has")
+        raise InvalidNameError(f"segment name {name[:80]!r} has characters that are not allowed")
     return name
 
 
 def segment_id(number: int, epoch: int) -> int:
-    """The 64-bit id of a segment: creation epoch in the upper half, number in the lower."""
+    """Return the 64-bit id of a segment: creation epoch in the upper half, number in the lower."""
     return (epoch << 32) | number
 
 
 def segment_number(identifier: int) -> int:
-    """The number half of a segment id."""
+    """Return the number half of a segment id."""
     return identifier & 0xFFFFFFFF
 
 
 def segment_epoch(identifier: int) -> int:
-    """The epoch half of a segment id."""
+    """Return the epoch half of a segment id."""
     return (identifier >> 32) & 0xFFFFFFFF
 
 
 def qualified_segment_name(scope: str, stream: str, identifier: int) -> str:
-    """``<scope>/<stream>/<number>.#epoch.<epoch>``."""
+    """Return ``<scope>/<stream>/<number>.#epoch.<epoch>``."""
     return f"{scope}/{stream}/{segment_number(identifier)}.#epoch.{segment_epoch(identifier)}"
 
 
 def transaction_segment_name(parent: str, transaction: uuid.UUID) -> str:
-    """The segment that holds a transaction's events; `parent` carries the *transaction's* epoch (naming §1)."""
+    """Return the segment of a transaction's events; `parent` carries the *transaction's* epoch (naming §1)."""
     return f"{parent}#transaction.{transaction.int:032x}"
 
 
 def transient_segment_name(parent: str, writer: uuid.UUID, random_part: uuid.UUID) -> str:
-    """A short-lived segment for a large event; only the server makes such names."""
+    """Return the name of a short-lived segment for a large event; only the server makes such names."""
     return f"{parent}#transient.{writer.int:032x}.{random_part.int:032x}"
 
 
 def is_transient_segment(name: str) -> bool:
-    """Whether the name is one that `transient_segment_name` makes."""
+    """Return whether the name is one that `transient_segment_name` makes."""
     return "#transient." in name
 
 
@@ -108,7 +108,7 @@ class SegmentName:
 
     @property
     def qualified(self) -> str:
-        """The full name without a transaction or transient suffix."""
+        """Return the full name without a transaction or transient suffix."""
         return qualified_segment_name(self.scope, self.stream, self.identifier)
 
 
@@ -116,7 +116,7 @@ def parse_segment_name(name: str) -> SegmentName:
     """Parse ``scope/stream/N.#epoch.E`` (legacy ``scope/stream/N`` and ``stream/N`` are epoch 0, naming §1).
 
     Raises:
-        InvalidNameError: the text is no such name.
+        InvalidNameError: the text is not such a name.
     """
     match = _QUALIFIED.fullmatch(name)
     if match is None:
@@ -126,5 +126,5 @@ def parse_segment_name(name: str) -> SegmentName:
 
 
 def container_key(name: str) -> str:
-    """The part of a segment name that decides its container: without epoch, transaction and transient marks."""
+    """Return the part of a segment name that decides its container: without epoch, transaction and transient parts."""
     return _CONTAINER_KEY_SUFFIX.sub("", name)

@@ -1,4 +1,4 @@
-"""How many files a process may have open, and how many connections each listener may take of that."""
+"""Raises the limit of open files, and derives the connection limit of each listener from it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tailrace.common.errors import StartError
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Connections of one listener of each kind; together with the files that a server keeps open they always fit."""
+    """Connection limits by listener; with the files that a server keeps open they fit the limit of open files."""
 
     store: int
     controller: int
@@ -19,13 +19,13 @@ class ConnectionLimits:
 
 
 def connection_limits(open_files: int) -> ConnectionLimits:
-    """What `open_files` allow.
+    """Return the connection limits for a limit of open files.
 
     Raises:
-        StartError: they are too few to serve anything.
+        StartError: the limit is below ``limits.OPEN_FILES_MIN``.
     """
     if open_files < limits.OPEN_FILES_MIN:
-        raise StartError(f"{open_files} files may be open (ulimit -n), at least {limits.OPEN_FILES_MIN} are needed")
+        raise StartError(f"the limit of open files (ulimit -n) is {open_files}: set at least {limits.OPEN_FILES_MIN}")
     left = open_files - limits.OPEN_FILES_RESERVED
     return ConnectionLimits(
         store=min(limits.CONNECTIONS_MAX, left // 2),
@@ -35,7 +35,7 @@ def connection_limits(open_files: int) -> ConnectionLimits:
 
 
 def raise_open_files() -> int:
-    """Let this process, and those that it starts, open as many files as the system lets it; returns how many."""
+    """Raise the limit of open files of this process and its children as far as allowed; return the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = limits.OPEN_FILES_MAX
     wanted = most if hard == resource.RLIM_INFINITY else min(hard, most)

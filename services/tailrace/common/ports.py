@@ -13,7 +13,7 @@ class Clock(Protocol):
     """Wall-clock time."""
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970-01-01 UTC; may jump, so it is only recorded and compared loosely."""
+        """Return milliseconds since 1970-01-01 UTC; they may jump, so callers only record and roughly compare them."""
         ...
 
 
@@ -21,14 +21,14 @@ class Entropy(Protocol):
     """Randomness."""
 
     def token(self, length_bytes: int) -> bytes:
-        """Unpredictable bytes."""
+        """Return unpredictable bytes."""
         ...
 
     def uniform(self) -> float:
-        """A float in [0, 1), for jitter and spreading."""
+        """Return a float in [0, 1), for jitter and spreading."""
         ...
 
 
 def new_uuid(entropy: Entropy) -> uuid.UUID:
-    """A random (version 4) UUID from the port."""
+    """Return a random (version 4) UUID."""
     return uuid.UUID(bytes=entropy.token(16), version=4)

@@ -1,4 +1,4 @@
-"""How a process with native threads ends."""
+"""Ends a process that may have native threads."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import NoReturn
 
 
 def end_process(code: int) -> NoReturn:
-    """End the process with this exit code, after writing out what was printed.
+    """Flush the output and end the process with this exit code.
 
-    Where the object store's native runtime was loaded the interpreter is not taken down: a thread of that runtime that
-    lets go of a Python object meanwhile would abort the process (SIGABRT in place of the exit code).
+    When the object store's native runtime is loaded, this skips the shutdown of the interpreter. A thread of that
+    runtime that releases a Python object during the shutdown would abort the process (SIGABRT, not the exit code).
     """
     if "obstore" not in sys.modules:
         sys.exit(code)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
-            with contextlib.suppress(OSError):  # whoever read it has gone
+            with contextlib.suppress(OSError):  # the reader has closed it
                 stream.flush()
     os._exit(code)

@@ -19,15 +19,15 @@ class KeyRange(NamedTuple):
 
     @property
     def width(self) -> float:
-        """Share of the key space."""
+        """Return the share of the key space."""
         return self.high - self.low
 
     def contains(self, key: float) -> bool:
-        """Whether a hashed key in [0, 1] belongs to the range."""
+        """Return whether a hashed key in [0, 1] belongs to the range."""
         return self.low <= key < self.high or (key == 1.0 and self.high == 1.0)
 
     def overlaps(self, other: KeyRange) -> bool:
-        """Whether the two share more than an edge."""
+        """Return whether the two share more than an edge."""
         return self.low < other.high and other.low < self.high
 
 
@@ -35,14 +35,14 @@ WHOLE = KeyRange(0.0, 1.0)
 
 
 def check_range(low: float, high: float) -> KeyRange:
-    """The range, if 0 <= low < high <= 1; raises BadRequestError naming the key range otherwise."""
+    """Return the range if 0 <= low < high <= 1. Raises BadRequestError that names the key range otherwise."""
     if not 0.0 <= low < high <= 1.0:  # also refuses NaN
         raise BadRequestError(f"key range [{low}, {high}) is not a part of [0, 1)")
     return KeyRange(low, high)
 
 
 def split_range(key_range: KeyRange, count: int) -> list[KeyRange]:
-    """`count` equal parts that join without a gap and end exactly where the range ends."""
+    """Return `count` equal parts that join without a gap and end exactly where the range ends."""
     if count < 1:
         raise BadRequestError(f"a key range cannot be split into {count} parts")
     low, high = key_range
@@ -51,18 +51,18 @@ def split_range(key_range: KeyRange, count: int) -> list[KeyRange]:
 
 
 def equal_ranges(count: int) -> list[KeyRange]:
-    """The whole key space in `count` equal parts."""
+    """Return the whole key space in `count` equal parts."""
     return split_range(WHOLE, count)
 
 
 def is_contiguous(ranges: Iterable[KeyRange]) -> bool:
-    """Whether the ranges, sorted, join without gap or overlap."""
+    """Return whether the ranges, sorted, join without gap or overlap."""
     ordered = sorted(ranges)
     return all(a.high == b.low for a, b in itertools.pairwise(ordered))
 
 
 def covers_exactly(ranges: Sequence[KeyRange], whole: KeyRange = WHOLE) -> bool:
-    """Whether the ranges partition `whole`: no gap, no overlap, same edges (naming §2, last paragraph)."""
+    """Return whether the ranges partition `whole`: no gap, no overlap, same edges (naming §2, last paragraph)."""
     if not ranges:
         return False
     ordered = sorted(ranges)
@@ -70,12 +70,12 @@ def covers_exactly(ranges: Sequence[KeyRange], whole: KeyRange = WHOLE) -> bool:
 
 
 def same_cover(first: Sequence[KeyRange], second: Sequence[KeyRange]) -> bool:
-    """Whether two sets of ranges without overlaps cover the same keys (a scale's rule, controller §4)."""
+    """Return whether two sets of ranges without overlaps cover the same keys (a rule of scaling, controller §4)."""
     return _joined(first) == _joined(second)
 
 
 def _joined(ranges: Sequence[KeyRange]) -> list[KeyRange] | None:
-    """Maximal joined intervals, or None when ranges overlap."""
+    """Return the maximal joined intervals; None when ranges overlap."""
     result: list[KeyRange] = []
     for item in sorted(ranges):
         if result and item.low < result[-1].high:
@@ -88,7 +88,7 @@ def _joined(ranges: Sequence[KeyRange]) -> list[KeyRange] | None:
 
 
 def elementary_edges(ranges: Iterable[KeyRange]) -> list[float]:
-    """Sorted distinct edges; between two neighbours every range is wholly inside or outside."""
+    """Return the sorted distinct edges; between two neighbours every range is wholly inside or outside."""
     edges: dict[float, None] = {}
     for item in ranges:
         edges[item.low] = None

@@ -11,7 +11,7 @@ class SystemClock:
     """Wall clock of the machine."""
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970-01-01 UTC."""
+        """Return milliseconds since 1970-01-01 UTC."""
         return time.time_ns() // 1_000_000
 
 
@@ -19,9 +19,9 @@ class SystemEntropy:
     """Entropy of the operating system."""
 
     def token(self, length_bytes: int) -> bytes:
-        """Unpredictable bytes from the kernel."""
+        """Return unpredictable bytes from the kernel."""
         return os.urandom(length_bytes)
 
     def uniform(self) -> float:
-        """A float in [0, 1)."""
+        """Return a float in [0, 1)."""
         return random.random()

@@ -10,17 +10,17 @@ import base64
 import binascii
 import enum
 import gzip
-import itertools
 import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tailrace.common import limits, names
 from tailrace.common.errors import BadRequestError
-from tailrace.common.ranges import KeyRange, covers_exactly, elementary_edges
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
+
+    from tailrace.common.ranges import KeyRange
 
 UNBOUNDED_TEXT: Final = "UNBOUNDED"
 FUTURE_OFFSET: Final = -1
@@ -62,7 +62,7 @@ def parse_stream_cut(text: str) -> StreamCut | None:
     """Read the text form; None for ``UNBOUNDED``.
 
     Raises:
-        BadRequestError: the text is no stream cut, or larger than allowed.
+        BadRequestError: the text is not a stream cut, or larger than allowed.
     """
     if text == UNBOUNDED_TEXT:
         return None
@@ -122,20 +122,15 @@ def _integers(field: str) -> list[int]:
 
 
 class CutOrder(enum.Enum):
-    """Where one cut lies with regard to another (server §2, "cut comparison")."""
+    """The order of one cut relative to another (server §2, "cut comparison")."""
 
     BEFORE = "before"
     EQUAL_OR_AFTER = "equal or after"
     OVERLAPS = "overlaps"
 
 
-def covers_key_space(positions: Mapping[int, int], ranges: Mapping[int, KeyRange]) -> bool:
-    """Whether the cut's segments without the not yet reached ones partition [0, 1)."""
-    return covers_exactly([ranges[i] for i, offset in positions.items() if offset != FUTURE_OFFSET])
-
-
 def compare_cuts(first: Mapping[int, int], second: Mapping[int, int], ranges: Mapping[int, KeyRange]) -> CutOrder:
-    """Order of two cuts of one stream; `ranges` knows the key range of every segment in both.
+    """Compare two cuts of one stream; `ranges` has the key range of every segment in both.
 
     BEFORE: nowhere after and somewhere before. EQUAL_OR_AFTER: nowhere before. OVERLAPS: both happen.
     """
@@ -150,18 +145,3 @@ def compare_cuts(first: Mapping[int, int], second: Mapping[int, int], ranges: Ma
     if before and after:
         return CutOrder.OVERLAPS
     return CutOrder.BEFORE if before else CutOrder.EQUAL_OR_AFTER
-
-
-def lower_bound(cuts: Sequence[Mapping[int, int]], ranges: Mapping[int, KeyRange]) -> dict[int, int]:
-    """The cut before which everybody has read: for each part of the key space the earliest position (server §2)."""
-    result: dict[int, int] = {}
-    used = [ranges[identifier] for cut in cuts for identifier in cut]
-    edges = elementary_edges(used)
-    for low, high in itertools.pairwise(edges):
-        part = KeyRange(low, high)
-        here = [item for cut in cuts for item in cut.items() if ranges[item[0]].overlaps(part)]
-        if not here:
-            continue
-        identifier, offset = min(here)
-        result[identifier] = min(offset, result.get(identifier, offset))
-    return result

@@ -99,7 +99,7 @@ async def test_the_younger_of_two_pods_of_one_name_stays(pods: Pods) -> None:
         assert older.process is not None
         async with asyncio.timeout(60):
             assert await older.process.wait() == 1
-        assert "was started again elsewhere" in older.log_file.read_text().splitlines()[-1]
+        assert "was started elsewhere" in older.log_file.read_text().splitlines()[-1]
         await pods.settle()
     finally:
         await older.kill()

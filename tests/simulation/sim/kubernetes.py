@@ -118,7 +118,7 @@ class KubernetesCore:
     def _compare(self, kind: Kind, manifest: Manifest) -> Manifest:
         metadata = manifest["metadata"]
         if not metadata.get("uid") or not metadata.get("resourceVersion"):
-            raise ValueError("uid and resourceVersion are what a replace compares")
+            raise ValueError("a replace needs metadata.uid and metadata.resourceVersion")
         found = self._object(kind, metadata["name"])["metadata"]
         if (found["uid"], found["resourceVersion"]) != (metadata["uid"], metadata["resourceVersion"]):
             raise WriteConflictError(f"{kind.plural} {metadata['name']} has been modified")

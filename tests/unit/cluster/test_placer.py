@@ -189,7 +189,7 @@ def test_nobody_lapses_while_others_are_asked() -> None:
 def test_a_new_cluster_is_placed_once_its_workers_are_known_to_live() -> None:
     async def scenario(stage: Stage) -> None:
         first = await stage.step()
-        assert first == Decision("nothing moves until it is known whether a, b live", changed=True)
+        assert first == Decision("nothing moves until it is known whether a, b are alive", changed=True)
         assert stage.owners == "----"
         second = await stage.step()
         assert second == Decision("workers that take containers: 2; containers placed: 4", changed=True)
@@ -215,7 +215,7 @@ def test_a_lost_map_with_holders_that_are_not_seen_yet_moves_nothing() -> None:
         await stage.step()
         for _ in range(3):
             decision = await stage.step()
-            assert decision.reason == "nothing moves until it is known whether x live"
+            assert decision.reason == "nothing moves until it is known whether x are alive"
             assert stage.owners == "xaxa"
         stage.renewals["x"] = 0
         await stage.step()
@@ -241,7 +241,7 @@ def test_a_map_that_names_a_worker_nobody_has_heard_of_moves_nothing_at_once() -
         for _ in range(3):
             await stage.step()
         stage.put("abxx")  # by another placer, which knows more
-        assert (await stage.step()).reason == "nothing moves until it is known whether x live"
+        assert (await stage.step()).reason == "nothing moves until it is known whether x are alive"
         assert stage.owners == "abxx"
 
     on_stage(scenario)
@@ -317,7 +317,7 @@ def test_the_pods_of_those_that_fell_silent_together_are_asked() -> None:
         assert stage.owners == "aabb"
         stage.answering.add("a")
         reasons = [(await stage.step(silent="ab")).reason for _ in range(11)]
-        assert "workers that take containers: 0; silent together and kept until their pods were asked: a, b" in reasons
+        assert "workers that take containers: 0; silent together and kept until they are probed: a, b" in reasons
         assert stage.asked == [("a", endpoints_of("a")), ("b", endpoints_of("b"))]
         assert stage.owners == "aabb"  # nobody takes them
         stage.renewals["c"] = 0

@@ -157,7 +157,7 @@ async def test_the_younger_process_is_the_worker(api: LocalKubernetes) -> None:
     old, new = renewer(api, "1"), renewer(api, "2")
     await old.register()
     await new.register()
-    with pytest.raises(NotOwnerError, match="started again elsewhere"):
+    with pytest.raises(NotOwnerError, match="started elsewhere"):
         await old.renew()
     await new.renew()
     assert stored(api.core).incarnation == "2"

@@ -97,7 +97,7 @@ def test_the_copies_of_frames_on_their_way_to_a_store_are_counted() -> None:
     files, objects = budgets_for(GIB, 4), budgets_for(GIB, 4, object_logs=True)
     copies = objects.total_bytes - files.total_bytes
     assert copies == limits.ALL_CONNECTIONS_IN_FLIGHT_MAX_BYTES
-    assert dict(objects.lines())["frames on their way to the object store"] == copies
+    assert dict(objects.lines())["frames sent to the object store"] == copies
     for budgets in (files, objects):
         *parts, (name, total) = budgets.lines()
         assert name == "total"

@@ -22,7 +22,7 @@ def test_connections_leave_the_reserved_files(open_files: int) -> None:
 
 
 def test_too_few_files_are_said_at_start() -> None:
-    with pytest.raises(StartError, match="511 files may be open"):
+    with pytest.raises(StartError, match="is 511: set at least"):
         connection_limits(511)
 
 

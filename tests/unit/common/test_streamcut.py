@@ -14,8 +14,6 @@ from tailrace.common.stream_cut import (
     CutOrder,
     StreamCut,
     compare_cuts,
-    covers_key_space,
-    lower_bound,
     parse_stream_cut,
 )
 
@@ -98,22 +96,3 @@ def test_a_small_text_cannot_grow_without_bound() -> None:
 )
 def test_order_of_cuts(first: dict[int, int], second: dict[int, int], order: CutOrder) -> None:
     assert compare_cuts(first, second, RANGES) is order
-
-
-def test_lower_bound_takes_the_earliest_position_of_each_part() -> None:
-    assert lower_bound([{S0: 5, S1: 9}, {S2: 1, S4: 1}], RANGES) == {S0: 5, S1: 9}
-    assert lower_bound([{S2: 5, S3: 2, S1: 4}, {S2: 3, S4: 1}], RANGES) == {S2: 3, S3: 2, S1: 4}
-    assert lower_bound([], RANGES) == {}
-
-
-@given(st.lists(st.sampled_from([{S0: 5, S1: 9}, {S0: 6, S1: 2}, {S2: 1, S3: 3, S1: 5}, {S2: 4, S4: 0}]), min_size=1))
-def test_no_cut_lies_before_the_lower_bound(cuts: list[dict[int, int]]) -> None:
-    bound = lower_bound(cuts, RANGES)
-    assert covers_key_space(bound, RANGES)
-    for cut in cuts:
-        assert compare_cuts(cut, bound, RANGES) is CutOrder.EQUAL_OR_AFTER
-
-
-def test_coverage_leaves_out_segments_not_reached() -> None:
-    assert covers_key_space({S0: 1, S1: 1, S4: -1}, RANGES)
-    assert not covers_key_space({S0: 1}, RANGES)
