@@ -31,7 +31,7 @@ class Case:
     without: tuple[str, ...] = ()
 
     def manifest(self) -> dict[str, Any]:
-        """As it is applied."""
+        """Return the manifest to apply."""
         return manifest(self.kind, self.name, self.fields, self.without)
 
 
