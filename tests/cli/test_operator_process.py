@@ -389,7 +389,7 @@ async def test_bad_input_is_reported_and_makes_no_pods(
     assert warnings() == [reason], "one, not one for each round"
     assert operators.children() == {}
     found = {str(item.object_name) for item in store.client().list_objects(store.bucket, recursive=True)}
-    assert message == set(marks), "no data is touched"
+    assert found == set(marks), "no data is touched"
 
 
 async def test_names_that_others_have_are_left_to_them(operators: Operators, store: Store) -> None:
