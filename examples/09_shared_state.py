@@ -1,4 +1,4 @@
-"""Two clients count together: each writes only if nobody wrote in between, else it reads and tries again."""
+"""Two clients share a counter: a write fails when the other has written since the read; the client then retries."""
 
 import asyncio
 import os

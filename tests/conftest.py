@@ -65,7 +65,7 @@ def test_profile() -> str:
 
 @pytest.fixture
 def test_seed(request: pytest.FixtureRequest) -> Iterator[int]:
-    """The seed of this run for tests that draw their own random cases; told again when the test fails."""
+    """Return the seed of this run, for tests that draw their own random cases. The report of a failure repeats it."""
     yield SEED
     request.node.add_report_section("call", "seed", f"TAILRACE_TEST_SEED={SEED}")
 

@@ -57,8 +57,8 @@ def _wait_until_ready(process: subprocess.Popen[bytes], ready: Path, log: Path) 
         if process.poll() is not None:
             raise RuntimeError(f"the server ended with {process.returncode}:\n{_tail(log)}")
         if ready.exists():
-            told: dict[str, object] = json.loads(ready.read_text())
-            return told
+            report: dict[str, object] = json.loads(ready.read_text())
+            return report
         time.sleep(0.05)  # polling another process: the ready file is its way to say that it is ready
     raise RuntimeError(f"the server was not ready within {READY_DEADLINE_S:.0f} s:\n{_tail(log)}")
 
@@ -111,11 +111,11 @@ def server(tmp_path_factory: pytest.TempPathFactory, log_kind: str) -> Iterator[
     with log.open("wb") as output:
         process = subprocess.Popen(arguments, stdout=output, stderr=subprocess.STDOUT)
     try:
-        told = _wait_until_ready(process, ready, log)
-        stores = told["stores"]
+        report = _wait_until_ready(process, ready, log)
+        stores = report["stores"]
         assert isinstance(stores, list)
         scale = [*cli, "stream", "scale", "{scope}/{stream}", "--segments", "{segments}"]
-        yield CompatServer(str(told["controller"]), str(stores[0]), scale)
+        yield CompatServer(str(report["controller"]), str(stores[0]), scale)
         _end(process, log)
     finally:
         if process.poll() is None:

@@ -115,12 +115,12 @@ async def test_a_replace_compares(core: KubernetesCore, api: KubernetesApi) -> N
 
 async def test_status_is_apart(api: KubernetesApi) -> None:
     made = await api.create(STREAM_CLUSTERS, cluster())
-    told = await api.replace_status(STREAM_CLUSTERS, {**made, "spec": {"containers": 9}, "status": {"x": [1]}})
-    assert told["spec"] == {"containers": 4}
-    assert told["status"] == {"x": [1]}
+    replaced = await api.replace_status(STREAM_CLUSTERS, {**made, "spec": {"containers": 9}, "status": {"x": [1]}})
+    assert replaced["spec"] == {"containers": 4}
+    assert replaced["status"] == {"x": [1]}
     with pytest.raises(WriteConflictError):
         await api.replace_status(STREAM_CLUSTERS, {**made, "status": {}})
-    changed = await api.replace(STREAM_CLUSTERS, {**told, "spec": {"containers": 5}, "status": {}})
+    changed = await api.replace(STREAM_CLUSTERS, {**replaced, "spec": {"containers": 5}, "status": {}})
     assert (changed["spec"], changed["status"]) == ({"containers": 5}, {"x": [1]})
 
 
@@ -146,7 +146,7 @@ async def take(api: KubernetesApi, since: str, count: int) -> list[WatchEvent]:
     return found
 
 
-async def test_a_watch_tells_what_was_missed_and_what_comes(core: KubernetesCore, api: KubernetesApi) -> None:
+async def test_a_watch_reports_missed_and_new_changes(core: KubernetesCore, api: KubernetesApi) -> None:
     since = (await api.list(LEASES, {})).resource_version
     made = await api.create(LEASES, lease("a", role="w"))
     await api.create(LEASES, lease("b", role="x"))
@@ -211,7 +211,7 @@ async def test_no_write_is_repeated_behind_our_back(
     assert server.requests == ["POST", "PUT", "POST", "GET"]
 
 
-async def test_nobody_listens() -> None:
+async def test_no_server_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     api = HttpKubernetes(client.Configuration(host=f"http://127.0.0.1:{port}"), NAMESPACE)

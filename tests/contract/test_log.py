@@ -25,7 +25,7 @@ NONCE = bytes(range(16))
 
 @dataclass
 class Place:
-    """Where one log lives; `new` gives another owner's handle of it."""
+    """Where one log is; `new` gives another owner's handle of it."""
 
     new: Callable[[], DurableLog]
     fences_while_open: bool
@@ -99,7 +99,7 @@ async def test_frames_come_back_in_order_with_their_epochs(place: Place) -> None
         assert await contents(log) == [(0, 1, b"ab"), (1, 1, b"c"), (2, 3, b"d")]
 
 
-async def test_it_tells_how_many_epochs_it_holds(place: Place) -> None:
+async def test_it_returns_how_many_epochs_it_holds(place: Place) -> None:
     for epoch, held in ((1, 0), (2, 1), (4, 2), (5, 2)):
         async with opened(place, epoch) as log:
             assert log.epochs_at_opening == held
@@ -198,7 +198,7 @@ async def test_an_owner_knows_since_when_it_was_surely_the_owner(place: Place) -
     assert log.owned_at_s >= asked_at_s
     if place.fences_while_open:
         async with opened(place, 4):
-            # Whoever does not look may not know better, but never claims to know what happened since.
+            # An owner that does not look may be out of date, but never claims to know what happened since.
             taken_at_s = loop.time()
             assert log.owned_at_s < taken_at_s
             with pytest.raises(FencedError) as fenced:
@@ -210,7 +210,7 @@ async def test_an_owner_knows_since_when_it_was_surely_the_owner(place: Place) -
             with pytest.raises(FencedError):
                 await log.append([b"x"])
     else:
-        assert log.owned_at_s == float("inf"), "nobody else can open it"
+        assert log.owned_at_s == float("inf"), "no other owner can open it"
     await log.close()
     assert log.owned_at_s == float("-inf")
     with pytest.raises(UnavailableError):

@@ -161,7 +161,7 @@ async def test_only_the_worker_that_the_map_names_gets_an_epoch(core: Kubernetes
         await lease_epochs(api).take(0)
 
 
-async def test_without_a_map_nobody_gets_an_epoch(core: KubernetesCore) -> None:
+async def test_without_a_map_no_worker_gets_an_epoch(core: KubernetesCore) -> None:
     cluster = core.get(STREAM_CLUSTERS, "c")
     core.replace_status(STREAM_CLUSTERS, {**cluster, "status": {}})
     with pytest.raises(NotOwnerError, match="assigned to no worker"):
@@ -246,7 +246,7 @@ async def test_who_lets_go_is_the_holder_no_longer_but_the_epoch_stays(core: Kub
     assert await epochs.take(0) == 2
 
 
-async def test_nobody_lets_go_of_what_another_process_has_taken_since(core: KubernetesCore) -> None:
+async def test_a_process_does_not_release_what_another_process_has_taken_since(core: KubernetesCore) -> None:
     old, new = lease_epochs(LocalKubernetes(core)), lease_epochs(LocalKubernetes(core))
     await old.take(0)
     await new.take(0)
@@ -255,7 +255,7 @@ async def test_nobody_lets_go_of_what_another_process_has_taken_since(core: Kube
 
 
 async def test_an_epoch_that_is_beyond_the_log_is_given_back(core: KubernetesCore) -> None:
-    """Somebody wrote it by hand: nobody could ever open the log for what follows it."""
+    """A user edited the Lease by hand; no worker could open the log with the epoch after it."""
     epochs = lease_epochs(LocalKubernetes(core))
     for _ in range(6):
         await epochs.take(0)
@@ -289,7 +289,7 @@ async def test_what_was_given_back_is_not_made_again(core: KubernetesCore) -> No
     assert await epochs.take(0) == 7
 
 
-async def test_nobody_lets_go_of_another_workers_epoch_of_the_same_number(core: KubernetesCore) -> None:
+async def test_a_worker_does_not_release_another_workers_epoch_of_the_same_number(core: KubernetesCore) -> None:
     old, new = lease_epochs(LocalKubernetes(core)), lease_epochs(LocalKubernetes(core), "other")
     await old.take(0)
     name_owner(core, core.get(STREAM_CLUSTERS, "c"), "other")
@@ -322,7 +322,7 @@ async def test_leases_that_were_wiped_are_made_again_by_who_holds_the_containers
 
 
 async def test_a_namespace_that_is_gone_is_looked_at_again(core: KubernetesCore) -> None:
-    """Whoever keeps the Leases would end with any other error, and nobody would make them again."""
+    """Any other error would end the process that keeps the Leases, and no process would create them again."""
     api = LocalKubernetes(core)
     epochs = lease_epochs(api)
     await epochs.take(0)
@@ -352,7 +352,7 @@ async def test_leases_tell_whether_there_was_an_owner_ever(core: KubernetesCore)
 
 
 async def test_a_cluster_that_was_made_again_under_its_name_had_no_owner(core: KubernetesCore) -> None:
-    """Its Leases go on counting; it may have another Tier 2, which nobody has marked yet."""
+    """Its Leases go on counting; it may have another Tier 2 without a `cluster.json`."""
     api = LocalKubernetes(core)
     core.replace_status(
         STREAM_CLUSTERS,

@@ -25,7 +25,7 @@ OPTIONS = ("--cache", "128MiB")
 
 
 class Writer:
-    """Writes to a few keys until told to stop; waits for some events, and gives some waits up."""
+    """Writes to a few keys until asked to stop; waits for some events, and gives some waits up."""
 
     def __init__(self, client: Client, history: History, name: str, seed: int) -> None:
         self._client = client
@@ -54,7 +54,7 @@ class Writer:
         future = writer.write_event(encode(Event(key, numbers[0], ""), length_bytes), key)
         future.add_done_callback(lambda done: self._written(key, numbers, done))
         if self._rng.random() < 0.1:
-            future.cancel()  # whoever waits goes away; the event does not
+            future.cancel()  # the waiter goes away; the event does not
 
     def _written(self, key: str, numbers: range, done: asyncio.Future[None]) -> None:
         if not done.cancelled():
@@ -135,7 +135,7 @@ async def written_everywhere(client: Client) -> None:
 async def check(client: Client, history: History, got: list[bytes]) -> None:
     """What is stored, and what the group was given, is what was written."""
     for record in history.keys.values():
-        record.acknowledged.update(range(record.written))  # `close` of the writers has told it of all
+        record.acknowledged.update(range(record.written))  # `close` of the writers waits for all
     pieces = sorted(await client.slices(STREAM), key=lambda piece: names.parse_segment_name(piece.segment).identifier)
     stored = [[event async for events in client.read_slice(piece) for event in events] for piece in pieces]
     assert history.check(stored) == []

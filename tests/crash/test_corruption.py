@@ -32,7 +32,7 @@ SEGMENTS = 8
 CONTAINERS = 4
 EVENTS = 400
 EVENT_BYTES = 5000
-DAMAGED_READ_PATIENCE_S = 5.0
+DAMAGED_READ_TIMEOUT_S = 5.0
 
 
 class Written(NamedTuple):
@@ -113,7 +113,7 @@ async def read_piece(client: Client, piece: SegmentSlice) -> list[bytes] | str:
     """The events of a slice; an error, or silence, ends it."""
     events: list[bytes] = []
     try:
-        async with asyncio.timeout(DAMAGED_READ_PATIENCE_S):
+        async with asyncio.timeout(DAMAGED_READ_TIMEOUT_S):
             async for batch in client.read_slice(piece):
                 events += batch
     except (TailraceError, TimeoutError) as error:
@@ -229,7 +229,7 @@ async def check_others(written: Written, damaged: int) -> None:
             name = STREAM.segment(segment.identifier)
             if container_of(name, CONTAINERS) == damaged:
                 with pytest.raises((TailraceError, TimeoutError)):
-                    async with asyncio.timeout(DAMAGED_READ_PATIENCE_S):
+                    async with asyncio.timeout(DAMAGED_READ_TIMEOUT_S):
                         await client.context.segments.segment_info(name)
                 continue
             low, high = segment.key_range

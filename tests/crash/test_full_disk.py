@@ -24,8 +24,8 @@ STALLED_S = 4.0
 FULL_DEADLINE_S = 90.0
 
 
-class Course:
-    """One writer that keeps writing, and what it was told."""
+class Scenario:
+    """One writer that keeps writing, and the outcomes of its writes."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -108,28 +108,28 @@ async def server(disk: SmallDisk, tmp_path: Path) -> AsyncIterator[Server]:
 async def test_full_and_room_again(server: Server, disk: SmallDisk) -> None:
     async with Client(server.controller) as client:
         await create_stream(client, STREAM, 2)
-        course = Course(client)
-        await course.start()
-        await course.more()
+        scenario = Scenario(client)
+        await scenario.start()
+        await scenario.more()
         disk.fill()
-        stalled_at = await course.stalled()
+        stalled_at = await scenario.stalled()
         assert stalled_at
 
-        await course.check()
+        await scenario.check()
         with pytest.raises((UnavailableError, TimeoutError)):
             async with asyncio.timeout(STALLED_S), client.writer(STREAM) as writer:
                 await writer.write_event(bytes(2_000_000))
-        told = [line["reason"] for line in server.log_events("log_disk_full")]
-        assert len(told) == 1
-        assert told[0].startswith("the log has no room for "), told
+        reported = [line["reason"] for line in server.log_events("log_disk_full")]
+        assert len(reported) == 1
+        assert reported[0].startswith("the log has no room for "), reported
         health = await server.ask("/v1/health")
         assert health["ready"]
         assert "No space left" in health["containers"]["0"]["reason"]
 
         disk.make_room()
-        await course.more()
-        await course.finish()
-        await course.check()
+        await scenario.more()
+        await scenario.finish()
+        await scenario.check()
         await server.flush()
         await healthy(server)
         assert len(server.log_events("log_disk_full")) == 1
@@ -154,12 +154,12 @@ async def test_killed_while_full(server: Server, disk: SmallDisk) -> None:
     """A start on a full disk serves or says why it cannot; with room again, everything acknowledged is there."""
     async with Client(server.controller) as client:
         await create_stream(client, STREAM, 2)
-        course = Course(client)
-        await course.start()
-        await course.more()
+        scenario = Scenario(client)
+        await scenario.start()
+        await scenario.more()
         disk.fill()
-        await course.stalled()
-        await course.abandon()
+        await scenario.stalled()
+        await scenario.abandon()
     await server.kill()
     refusal = r"^exit code 1: tailrace: Tier 2 .* is not available: .* No space left on"
     with pytest.raises(StartFailedError, match=refusal):
@@ -167,5 +167,5 @@ async def test_killed_while_full(server: Server, disk: SmallDisk) -> None:
     disk.make_room()
     await server.start()
     async with Client(server.controller) as client:
-        course.client = client
-        await course.check()
+        scenario.client = client
+        await scenario.check()

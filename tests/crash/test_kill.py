@@ -23,23 +23,23 @@ from harness.kills import (
 from harness.server import Server
 
 FULL = os.environ.get("TAILRACE_TEST_PROFILE") == "full"
-COURSES = 5 if FULL else 1
-KILLS_PER_COURSE = 10 if FULL else 6
-COURSE_DEADLINE_S = 290
+SCENARIOS = 5 if FULL else 1
+KILLS_PER_SCENARIO = 10 if FULL else 6
+SCENARIO_DEADLINE_S = 290
 OPTIONS = ("--cache", "128MiB")
 
 
-@pytest.mark.timeout(COURSE_DEADLINE_S)
+@pytest.mark.timeout(SCENARIO_DEADLINE_S)
 @pytest.mark.parametrize("log", ["file", "object"])
-@pytest.mark.parametrize("course", range(COURSES))
-async def test_one_process(tmp_path: Path, course: int, log: str, test_seed: int) -> None:
-    seed = test_seed + course
+@pytest.mark.parametrize("scenario", range(SCENARIOS))
+async def test_one_process(tmp_path: Path, scenario: int, log: str, test_seed: int) -> None:
+    seed = test_seed + scenario
     print(f"seed {seed}")
     async with Server(tmp_path, options=(*OPTIONS, "--log", log)) as server:
-        await kill_again_and_again(server, plan(random.Random(seed), KILLS_PER_COURSE), seed)
+        await kill_again_and_again(server, plan(random.Random(seed), KILLS_PER_SCENARIO), seed)
 
 
-@pytest.mark.timeout(COURSE_DEADLINE_S)
+@pytest.mark.timeout(SCENARIO_DEADLINE_S)
 @pytest.mark.parametrize("log", ["file", "object"])
 async def test_worker_processes(tmp_path: Path, log: str, test_seed: int) -> None:
     kills: list[Kill] = [while_recovering, while_serving, one_worker]
@@ -49,7 +49,7 @@ async def test_worker_processes(tmp_path: Path, log: str, test_seed: int) -> Non
         await kill_again_and_again(server, kills, test_seed)
 
 
-@pytest.mark.timeout(COURSE_DEADLINE_S)
+@pytest.mark.timeout(SCENARIO_DEADLINE_S)
 async def test_clients_in_java(tmp_path: Path, java_class_path: str, test_seed: int) -> None:
     kills: list[Kill] = [while_serving, between_flush_and_commit]
     if FULL:

@@ -64,7 +64,7 @@ async def test_owners_that_replace_each_other_lose_and_repeat_nothing(store: Obj
     fenced = 0
 
     async def own(epoch: int) -> None:
-        """Append until somebody else owns the log."""
+        """Append until another owner has the log."""
         nonlocal fenced
         log = ObjectLog(store, 1)
         await log.open(epoch, bytes([epoch]) * 16)

@@ -84,7 +84,7 @@ async def test_an_outage_of_the_store_fails_nothing(server: Server, minio: Minio
         assert not any(word.startswith("write:") for word in workload.errors), workload.errors
         await server.kill()
         await server.start()
-        await workload.settle()  # a commit is durable when it is told, and visible a little later
+        await workload.settle()  # a commit is durable when the call returns, and visible a little later
         await check(client, workload.history, "after the outage")
 
 
@@ -92,7 +92,7 @@ async def test_an_outage_of_the_store_fails_nothing(server: Server, minio: Minio
 async def test_of_two_servers_over_one_cluster_one_acknowledges(
     server: Server, minio: MinioProcess, test_seed: int
 ) -> None:
-    """The second one has a copy of the first one's folder. Whoever starts last owns every container."""
+    """The second one has a copy of the first one's folder. The server that starts last owns every container."""
     await server.start()
     other = Server(server.folder.parent / "other", options=server.options, environment=server.environment)
     async with contextlib.AsyncExitStack() as stack:

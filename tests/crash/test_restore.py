@@ -1,4 +1,4 @@
-"""Data folders that are destroyed: ``tailrace restore`` makes them anew from Tier 2, and servers go on with them."""
+"""Restore destroyed data folders from Tier 2 with ``tailrace restore``; servers start with them."""
 
 from __future__ import annotations
 

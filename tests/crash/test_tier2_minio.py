@@ -186,7 +186,7 @@ async def test_wrong_settings_are_named_at_start(minio: MinioProcess, server: Se
     place = f"Tier 2 s3://{bucket}/p at {endpoint} is not available: "
     cases = [
         (f"s3://{bucket}/p", endpoint, {"AWS_SECRET_ACCESS_KEY": "wrong"}, place, "SignatureDoesNotMatch"),
-        (f"s3://{bucket}/p", endpoint, {"AWS_ACCESS_KEY_ID": "nobody"}, place, "InvalidAccessKeyId"),
+        (f"s3://{bucket}/p", endpoint, {"AWS_ACCESS_KEY_ID": "no-such-user"}, place, "InvalidAccessKeyId"),
         ("s3://no-such-bucket/p", endpoint, {}, f"Tier 2 s3://no-such-bucket/p at {endpoint} does not exist", ""),
         (
             f"s3://{bucket}/p",

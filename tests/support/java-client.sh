@@ -24,7 +24,7 @@ done_path="$final/target/classes:$final/target/lib/*"
 mkdir -p "$cache" || fail "cannot write to $cache"
 log=$cache/compat-java.log
 
-# One build at a time; whoever waited finds it done.
+# One build at a time; a process that waited finds it done.
 exec 9>"$cache/compat-java.lock" || fail "cannot write to $cache"
 flock -w "$LIMIT_S" 9 || fail "another build has not ended within $LIMIT_S s"
 [ -e "$final/complete" ] && { echo "$done_path"; exit 0; }

@@ -16,7 +16,7 @@ fail() { echo "minio: $*" >&2; exit 1; }
 mkdir -p "$cache" || fail "cannot write to $cache"
 log=$cache/minio-build.log
 
-# One build at a time; whoever waited finds it done.
+# One build at a time; a process that waited finds it done.
 exec 9>"$cache/minio.lock" || fail "cannot write to $cache"
 flock -w "$BUILD_LIMIT_S" 9 || fail "another build of MinIO has not ended within $BUILD_LIMIT_S s"
 [ -x "$final/minio" ] && { echo "$final/minio"; exit 0; }

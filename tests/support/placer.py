@@ -1,6 +1,6 @@
 """A placer in a process of its own, as the operator runs one: ``python placer.py NAMESPACE CLUSTER KUBECONFIG CALM_S``.
 
-``CALM_S``: for how many seconds it leaves an uneven map as it is after a failure.
+``CALM_S``: for how many seconds it leaves an uneven map unchanged after a failure.
 """
 
 from __future__ import annotations

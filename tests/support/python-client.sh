@@ -25,7 +25,7 @@ done
 mkdir -p "$cache" || fail "cannot write to $cache"
 log=$cache/compat-python.log
 
-# One installation at a time; whoever waited finds it done. A venv cannot be moved, hence the mark of completion.
+# One installation at a time; a process that waited finds it done. A venv cannot be moved, hence the mark of completion.
 exec 9>"$cache/compat-python.lock" || fail "cannot write to $cache"
 flock -w "$LIMIT_S" 9 || fail "another installation has not ended within $LIMIT_S s"
 [ -e "$final/complete" ] && { echo "$final/bin/python"; exit 0; }

@@ -28,7 +28,7 @@ done_already && exit 0
 mkdir -p "$cache" || fail "cannot write to $cache"
 log=$cache/tlc.log
 
-# One download at a time; whoever waited finds it done.
+# One download at a time; a process that waited finds it done.
 exec 9>"$cache/tlc.lock" || fail "cannot write to $cache"
 flock -w "$LIMIT_S" 9 || fail "another download has not ended within $LIMIT_S s"
 done_already && exit 0

@@ -49,7 +49,7 @@ async def until_online(group: ReaderGroup, count: int) -> None:
 
 
 async def read(reader: EventReader, got: list[str], stop: asyncio.Event) -> None:
-    """Read until told to stop, then leave the group."""
+    """Read until asked to stop, then leave the group."""
     async with reader:
         while not stop.is_set():
             got.extend(item.event.decode()[:-2] for item in await reader.read_events(1000, 100) if item.event)

@@ -19,7 +19,7 @@ STEP_DEADLINE_S = 60.0
 
 
 async def look(client: Client, scope: str) -> Sample:
-    """The group as it is now."""
+    """Measure the group."""
     positions = await read_positions(client, scope, "group")
     assert positions.streams == (f"{scope}/stream",)
     return await measure(client, f"{scope}/group", positions, SegmentLook(Histories()), {}, publishes=False)

@@ -36,8 +36,8 @@ def test_pipelined_appends(connection: Any) -> None:
     while previous != len(pieces):
         reply = connection.expect("data_appended")
         assert reply.uuid() == writer
-        number, told = reply.i64(), reply.i64()
-        assert told == previous
+        number, reported = reply.i64(), reply.i64()
+        assert reported == previous
         assert number > previous
         reply.i64()
         assert reply.i64() == sum(map(len, pieces[:number]))

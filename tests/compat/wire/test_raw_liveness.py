@@ -19,7 +19,7 @@ def test_overlapping_versions_are_served(wire: Any, versions: tuple[int, int]) -
 
 
 @pytest.mark.parametrize("versions", [(4, 1), (20, 17)])
-def test_versions_without_overlap_are_told_ours_and_closed(wire: Any, versions: tuple[int, int]) -> None:
+def test_versions_without_overlap_are_answered_with_ours_and_closed(wire: Any, versions: tuple[int, int]) -> None:
     wire.connect(versions).expect_closed()
 
 

@@ -116,7 +116,7 @@ def test_read_beyond_the_tail_waits(connection: Any, wire: Any, segment: str) ->
     assert connection.read_reply(segment, 12, request_id)[0] == b"cdef"
 
 
-def test_read_below_the_start_tells_both_offsets(connection: Any, segment: str) -> None:
+def test_read_below_the_start_returns_both_offsets(connection: Any, segment: str) -> None:
     connection.call("truncate_segment", segment, 6, "", answer="segment_truncated")
     request_id = connection.send_read(segment, 5)
     reply = connection.expect("is_truncated")

@@ -88,7 +88,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Keep everything that tells why a test failed."""
+    """Keep everything that shows why a test failed."""
     report = yield
     kube = item.config.stash.get(KUBE, None)
     if report.failed and kube is not None:
@@ -167,13 +167,13 @@ def remove_namespace(kube: Kubectl) -> None:
 
 
 def _first_write(system: StreamSystem, images: Images) -> float:
-    """When the first event was acknowledged, by the clock of whoever wrote it."""
+    """When the first event was acknowledged, by the clock of its writer."""
     with stream(system, "first", "install", 2) as name:
         load = Load(system.kube, images, system.controller_uri, name, keys=2)
         load.start()
-        told = load.writer.until("acknowledged", 1, FIRST_WRITE_DEADLINE_S)
+        progress = load.writer.until("acknowledged", 1, FIRST_WRITE_DEADLINE_S)
         load.finish()
-    return float(told["first"])
+    return float(progress["first"])
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from tailrace.cluster.kubernetes_requests import kubeconfig_configuration
 from tailrace.common.errors import WriteConflictError
 from tailrace_operator.kube.objects import SERVICE_ACCOUNTS, HttpObjects
 
-TOLD_S = 90.0
+REPORTED_S = 90.0
 GONE_S = 90.0
 FOREIGN_ID = "0a0a0a0a-1b1b-2c2c-3d3d-4e4e4e4e4e4e"
 FOREIGN_CONTAINERS = 4
@@ -28,7 +28,7 @@ NAME = "bad"
 
 @dataclass(frozen=True)
 class Bad:
-    """What is wrong, how it is told: reason and words of the message."""
+    """What is wrong, and how the operator reports it: reason and words of the message."""
 
     title: str
     spoil: Callable[[Manifest], None]
@@ -54,7 +54,7 @@ def _memory(spec: Manifest) -> None:
 
 
 BAD = (
-    Bad("no Secret", _tier2(credentialsSecret="nobody-made-it"), "SecretMissing", ("spec.tier2.credentialsSecret",)),
+    Bad("no Secret", _tier2(credentialsSecret="no-such-secret"), "SecretMissing", ("spec.tier2.credentialsSecret",)),
     Bad("half a Secret", _tier2(credentialsSecret="half"), "SecretIncomplete", ("credentialsSecret", "secretKey")),
     Bad("wrong credentials", _tier2(credentialsSecret="wrong"), "CredentialsWrong", ("credentialsSecret", "correct")),
     Bad(
@@ -78,7 +78,7 @@ BAD = (
 @pytest.fixture(scope="module")
 def secrets(system: StreamSystem) -> Iterator[None]:
     """Secrets that do not do."""
-    for name, data in (("half", {"accessKey": "a"}), ("wrong", {"accessKey": "nobody", "secretKey": "knows-nothing"})):
+    for name, data in (("half", {"accessKey": "a"}), ("wrong", {"accessKey": "unknown", "secretKey": "knows-nothing"})):
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": data}
         system.kube.apply(secret)
     yield
@@ -94,7 +94,7 @@ class Bucket:
     images: Images
 
     def objects(self, *words: str) -> dict[str, str]:
-        """What ``programs/objects.py`` tells."""
+        """Return what ``programs/objects.py`` prints."""
         tier2 = self.system.resource()["spec"]["tier2"]
         data = self.system.kube.get("secret", tier2["credentialsSecret"])["data"]
         keys = {"ACCESS_KEY": "accessKey", "SECRET_KEY": "secretKey"}
@@ -143,7 +143,7 @@ def test_a_condition_says_what_is_wrong(
     restarts = healthy.restarts()
     foreign = bucket.objects("list", "foreign")
     kube.apply(spoiled(healthy, bad))
-    found = kube.until_condition("streamcluster", NAME, "Ready", "False", TOLD_S)
+    found = kube.until_condition("streamcluster", NAME, "Ready", "False", REPORTED_S)
     assert found["reason"] == bad.reason, found
     for word in bad.words:
         assert word in found["message"], found
@@ -156,7 +156,7 @@ def test_a_condition_says_what_is_wrong(
 
 @pytest.fixture
 def theirs(kube: Kubectl) -> Iterator[list[Manifest]]:
-    """Objects of somebody else under names of children of the bad cluster; gone afterwards."""
+    """Objects of another user under names of children of the bad cluster; gone afterwards."""
     metadata = {"name": f"{NAME}-store", "labels": {"mine": "yes"}}
     rules = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]}]
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": f"{NAME}-controller"}}
@@ -174,9 +174,9 @@ def theirs(kube: Kubectl) -> Iterator[list[Manifest]]:
 def test_names_that_are_taken_are_left_to_whose_they_are(
     healthy: StreamSystem, kube: Kubectl, theirs: list[Manifest]
 ) -> None:
-    """A ServiceAccount, a Role and a ConfigMap of others: told, not touched; without them the cluster comes up."""
+    """A ServiceAccount, a Role and a ConfigMap of others: reported, not changed; without them the cluster comes up."""
     kube.apply(spoiled(healthy, Bad("names", lambda spec: None, "NameTaken", ())))
-    found = kube.until_condition("streamcluster", NAME, "Ready", "False", TOLD_S)
+    found = kube.until_condition("streamcluster", NAME, "Ready", "False", REPORTED_S)
     assert found["reason"] == "NameTaken", found
     for item in theirs:
         assert f"{item['kind']} {item['metadata']['name']}" in found["message"], found
@@ -208,7 +208,7 @@ def test_what_is_left_of_a_cluster_has_names_that_are_not_taken(healthy: StreamS
     kube.apply(resource)
     owner = kube.get("streamcluster", NAME)["metadata"]["uid"]
     wanted = [(uid, [owner]) for uid, _ in before]
-    kube.until("its children are the new one's", lambda: True if accounts() == wanted else None, TOLD_S)
+    kube.until("its children are the new one's", lambda: True if accounts() == wanted else None, REPORTED_S)
     StreamSystem(kube, NAME).until_ready()
 
 
@@ -234,10 +234,10 @@ async def test_an_apply_that_may_only_make_takes_no_name_that_is_taken(healthy: 
 
 
 def test_a_cluster_that_is_mended_comes_up(healthy: StreamSystem, kube: Kubectl, secrets: None) -> None:
-    """Wrong credentials, then the right Secret; nobody deletes anything in between."""
+    """Wrong credentials, then the right Secret; no deletion in between."""
     bad = next(item for item in BAD if item.reason == "CredentialsWrong")
     kube.apply(spoiled(healthy, bad))
-    kube.until_condition("streamcluster", NAME, "Ready", "False", TOLD_S)
+    kube.until_condition("streamcluster", NAME, "Ready", "False", REPORTED_S)
     right = healthy.resource()["spec"]["tier2"]["credentialsSecret"]
     kube.patch("streamcluster", NAME, {"spec": {"tier2": {"credentialsSecret": right}}})
     StreamSystem(kube, NAME).until_ready()
@@ -249,7 +249,7 @@ def test_bad_input_to_a_running_cluster_stops_nothing(healthy: StreamSystem, kub
     right = healthy.resource()["spec"]["segmentStore"]
     kube.patch("streamcluster", healthy.cluster, {"spec": {"segmentStore": {"memory": "128Mi"}}})
     try:
-        found = kube.until_condition("streamcluster", healthy.cluster, "Ready", "False", TOLD_S)
+        found = kube.until_condition("streamcluster", healthy.cluster, "Ready", "False", REPORTED_S)
         assert found["reason"] == "MemoryTooSmall", found
         assert {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in kube.list("pods")} == pods
     finally:

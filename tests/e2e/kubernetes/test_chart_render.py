@@ -1,6 +1,6 @@
 """The chart as a real API server sees it, without waiting for any pod: manifests, rights, pod security, credentials.
 
-What no server here knows (ServiceMonitor, PodMonitor) or enforces (NetworkPolicy) is looked at as it is rendered.
+What no server here knows (ServiceMonitor, PodMonitor) or enforces (NetworkPolicy) is checked in its rendered form.
 """
 
 import json
@@ -103,7 +103,7 @@ def test_the_api_server_takes_every_manifest(kube: Kubectl, values: list[str]) -
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
 def test_every_pod_is_a_restricted_one(kube: Kubectl, values: list[str]) -> None:
     manifests = rendered(kube, values)
-    for account in ("default", ACCOUNT):  # admission asks for it; nobody makes it here
+    for account in ("default", ACCOUNT):  # admission asks for it; no controller creates it here
         if kube.find("serviceaccount", account) is None:
             kube("create", "serviceaccount", account)
     try:
@@ -283,7 +283,7 @@ def test_credentials_of_the_trial_minio_are_kept_over_upgrades(kube: Kubectl) ->
 
 
 @pytest.mark.parametrize(
-    ("installed", "upgraded", "told"),
+    ("installed", "upgraded", "message"),
     [
         ("enabled=false", "enabled=true", "enabled cannot be changed after installation: it is false."),
         ("enabled=true", "enabled=false", "enabled cannot be changed after installation: it is true."),
@@ -292,21 +292,21 @@ def test_credentials_of_the_trial_minio_are_kept_over_upgrades(kube: Kubectl) ->
     ],
 )
 def test_the_volume_of_the_trial_minio_is_that_of_the_install(
-    kube: Kubectl, installed: str, upgraded: str, told: str
+    kube: Kubectl, installed: str, upgraded: str, message: str
 ) -> None:
     trial = [*VALUES["trial"], *NO_IMAGE, *NO_MINIO_IMAGE]
     kube.helm("install", RELEASE, str(CHART), *chosen([*trial, f"minio.persistence.{installed}"]))
     try:
         with pytest.raises(KubeError) as caught:
             kube.helm("upgrade", RELEASE, str(CHART), *chosen([*trial, f"minio.persistence.{upgraded}"]))
-        assert f"minio.persistence.{told}" in caught.value.answer
+        assert f"minio.persistence.{message}" in caught.value.answer
         kube.helm("upgrade", RELEASE, str(CHART), *chosen([*trial, f"minio.persistence.{installed}"]))
     finally:
         kube.helm("uninstall", RELEASE, "--no-hooks")
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "message"),
     [
         (["cluster.enabled=true"], "cluster.spec.tier2.bucket is required; for a trial, set minio.enabled"),
         (["operator.replicas=0"], "replicas"),
@@ -318,10 +318,10 @@ def test_the_volume_of_the_trial_minio_is_that_of_the_install(
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_values_that_make_no_sense_are_refused(kube: Kubectl, values: list[str], told: str) -> None:
+def test_values_that_make_no_sense_are_refused(kube: Kubectl, values: list[str], message: str) -> None:
     with pytest.raises(KubeError) as caught:
         rendered(kube, values)
-    assert told in caught.value.answer
+    assert message in caught.value.answer
 
 
 def test_helm_finds_nothing_to_object_to(kube: Kubectl) -> None:

@@ -98,7 +98,7 @@ def test_kubectl_scale_to_nothing_is_refused(stream: Kubectl) -> None:
     assert "spec.scaling.minSegments" in caught.value.answer
 
 
-def test_the_scale_subresource_tells_the_segments_of_the_status(stream: Kubectl) -> None:
+def test_the_scale_subresource_returns_the_segments_of_the_status(stream: Kubectl) -> None:
     stream.patch("stream", "scaled", {"status": {"segments": 7}}, "--subresource=status")
     scale = json.loads(stream("get", "stream", "scaled", "--subresource=scale", "--output=json"))
     assert (scale["spec"]["replicas"], scale["status"]["replicas"]) == (1, 7)

@@ -1,4 +1,4 @@
-"""ReaderGroups as resources: made for readers of ours and of Java, their lag told, deleted or kept."""
+"""ReaderGroups as resources: made for readers of ours and of Java, their lag reported, deleted or kept."""
 
 from __future__ import annotations
 
@@ -94,10 +94,10 @@ def test_a_kept_group_keeps_its_place(healthy: StreamSystem, kube: Kubectl, prog
         kube.delete("readergroup", "group-tailrace", deadline_s=GONE_S)
 
 
-def test_impossible_groups_are_told_in_conditions(healthy: StreamSystem, kube: Kubectl) -> None:
+def test_impossible_groups_are_reported_in_conditions(healthy: StreamSystem, kube: Kubectl) -> None:
     restarts = healthy.restarts()
     kube.apply(
-        group_manifest("homeless", "nobody", SCOPE, ["a"]),
+        group_manifest("homeless", "no-such-cluster", SCOPE, ["a"]),
         group_manifest("streamless", CLUSTER, SCOPE, ["there-is-no-such-stream"]),
     )
     for name, field in (("homeless", "spec.cluster"), ("streamless", "spec.streams")):
@@ -110,7 +110,7 @@ def test_a_group_of_the_rust_clients_is_only_watched(healthy: StreamSystem, kube
     with stream(healthy, "rusty", SCOPE, 1):
         kube.apply(group_manifest("oxide", CLUSTER, SCOPE, ["rusty"], flavour="Rust"))
         found = until(
-            "the group is told not to be there",
+            "the group is reported as not there",
             lambda: condition_of(kube.get("readergroup", "oxide"), "Ready") or None,
             READY_S,
         )

@@ -58,10 +58,10 @@ def test_retained_data_comes_back_and_deleted_data_does_not(kube: Kubectl, progr
     assert programs.read(f"{SCOPE}/kept") == {"w-0": 10}
 
 
-def test_impossible_requests_are_told_in_conditions(healthy: StreamSystem, kube: Kubectl) -> None:
+def test_impossible_requests_are_reported_in_conditions(healthy: StreamSystem, kube: Kubectl) -> None:
     restarts = healthy.restarts()
     kube.apply(
-        stream_manifest("nowhere", "nobody", SCOPE),
+        stream_manifest("nowhere", "no-such-cluster", SCOPE),
         stream_manifest("mine", CLUSTER, SCOPE, streamName="contested"),
     )
     found = kube.until_condition("stream", "nowhere", "Ready", "False", READY_S)
@@ -79,9 +79,9 @@ def test_impossible_requests_are_told_in_conditions(healthy: StreamSystem, kube:
 
 
 def test_the_status_says_what_conventions_ask(kube: Kubectl) -> None:
-    kube.apply(stream_manifest("told", CLUSTER, SCOPE, deletionPolicy="Delete"))
-    kube.until_condition("stream", "told", "Ready", "True", READY_S)
-    found = kube.get("stream", "told")
+    kube.apply(stream_manifest("reported", CLUSTER, SCOPE, deletionPolicy="Delete"))
+    kube.until_condition("stream", "reported", "Ready", "True", READY_S)
+    found = kube.get("stream", "reported")
     for condition in found["status"]["conditions"]:
         assert set(condition) >= {"type", "status", "reason", "message", "lastTransitionTime", "observedGeneration"}
         assert condition["message"].endswith("."), condition

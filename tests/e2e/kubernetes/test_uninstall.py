@@ -17,7 +17,7 @@ READY_S = 120.0
 AT_ONCE_S = 20.0
 GONE_S = 90.0
 PODS_GONE_BOUND_S = 45.0
-"""Below the time that pods may take to hand over, which nobody is there for."""
+"""Below the time that pods may take to hand over, which no pod is left for."""
 NAMESPACE_GONE_S = 180.0
 SCOPE = "shop"
 EVENTS = 400
@@ -77,7 +77,7 @@ def test_uninstalled_and_installed_again(namespace: Kubectl, images: Images) -> 
     assert "StreamDeleted" in reasons(kube, "held")
 
 
-def test_pods_of_a_release_that_is_uninstalled_wait_for_nobody(namespace: Kubectl, figures: Figures) -> None:
+def test_pods_of_a_release_that_is_uninstalled_end_without_a_wait(namespace: Kubectl, figures: Figures) -> None:
     """Their rights and the object store go before they have ended; a new installation needs their names."""
     kube = namespace
     kubechart.install(kube)
@@ -94,7 +94,7 @@ def test_pods_of_a_release_that_is_uninstalled_wait_for_nobody(namespace: Kubect
     assert figure.holds
 
 
-def test_what_is_being_deleted_when_a_release_is_removed_goes_with_its_data_or_is_told(
+def test_what_is_being_deleted_when_a_release_is_removed_goes_with_its_data_or_is_reported(
     namespace: Kubectl, images: Images
 ) -> None:
     kube = namespace

@@ -15,7 +15,7 @@ DEADLINE_S = 240
 
 @pytest.fixture
 def taken_controller_port() -> Iterator[None]:
-    """Somebody listens on the controller's usual port: this test or anything else."""
+    """A process listens on the controller's usual port: this test or another program."""
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -35,9 +35,9 @@ class Program:
     output: Path
 
     def lines(self, kind: str) -> list[dict[str, Any]]:
-        """What it told so far."""
-        told = [json.loads(line) for line in self.output.read_text().splitlines() if line.endswith("}")]
-        return [line for line in told if line["kind"] == kind]
+        """Return its reports of a kind so far."""
+        reports = [json.loads(line) for line in self.output.read_text().splitlines() if line.endswith("}")]
+        return [line for line in reports if line["kind"] == kind]
 
     async def until(self, name: str, at_least: int) -> None:
         """Wait for its progress."""

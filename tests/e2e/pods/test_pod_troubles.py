@@ -25,8 +25,8 @@ OUTAGE_S = 8.0
 pytestmark = pytest.mark.timeout(290)
 
 
-async def told(pod: StorePod, words: str) -> dict[str, Any]:
-    """What /readyz says once every worker gives such a reason."""
+async def reason(pod: StorePod, words: str) -> dict[str, Any]:
+    """Wait until every worker gives such a reason in /readyz; return the answer."""
     found: dict[str, Any] = {}
 
     async def says_so() -> bool:
@@ -48,12 +48,12 @@ async def test_without_right_to_leases_then_without_cluster_then_without_store(p
     pod = pods.store(0)
     await minio.stop()
     await pod.start()
-    await told(pod, f"Tier 2 s3://{pods.bucket}/a/prefix at {minio.endpoint} is not available: ")
+    await reason(pod, f"Tier 2 s3://{pods.bucket}/a/prefix at {minio.endpoint} is not available: ")
     await minio.start()
-    found = await told(pod, "leases: the Kubernetes API answers 403 Forbidden")
+    found = await reason(pod, "leases: the Kubernetes API answers 403 Forbidden")
     assert found["reasons"][0].startswith(f"{pod.name}-0: ")
     pods.kubernetes.forbidden.clear()
-    await told(pod, "does not exist")  # the StreamCluster
+    await reason(pod, "does not exist")  # the StreamCluster
     pods.declare()
     await pods.placer.start()
     await pod.wait_ready()
@@ -65,7 +65,7 @@ async def test_without_right_to_leases_then_without_cluster_then_without_store(p
     assert 'tailrace_container_running{worker="0",container=' in metrics
 
 
-async def test_tier2_of_another_cluster_is_told_and_left_alone(pods: Pods, minio: MinioProcess) -> None:
+async def test_tier2_of_another_cluster_is_reported_and_left_alone(pods: Pods, minio: MinioProcess) -> None:
     pods.declare()
     other = "00000000-0000-4000-8000-000000000001"
     first, second = pods.store(0), pods.store(1, cluster_id=other)
@@ -74,7 +74,7 @@ async def test_tier2_of_another_cluster_is_told_and_left_alone(pods: Pods, minio
     await first.wait_ready()
     objects = {key for key in minio.objects(pods.bucket) if not key.startswith("a/prefix/log")}
     await second.start()
-    await told(second, f"belongs to cluster {first.words[first.words.index('--cluster-id') + 1]}, not to {other}")
+    await reason(second, f"belongs to cluster {first.words[first.words.index('--cluster-id') + 1]}, not to {other}")
     await asyncio.sleep(5)
     assert all(worker["starts"] <= 5 for worker in await second.workers()), "it backs off"
     assert await first.is_ready()
@@ -125,7 +125,7 @@ async def test_a_wrong_epoch_in_a_lease_closes_no_container(pods: Pods) -> None:
     assert (await pod.get("/readyz")).json()["reasons"] == []
 
 
-async def test_a_container_that_cannot_be_opened_is_told_of_by_a_pod_that_is_ready(
+async def test_a_container_that_cannot_be_opened_is_reported_by_a_pod_that_is_ready(
     pods: Pods, minio: MinioProcess
 ) -> None:
     await pods.start(stores=1, controllers=0)
@@ -143,7 +143,7 @@ async def test_a_container_that_cannot_be_opened_is_told_of_by_a_pod_that_is_rea
         words = f": container {number} has not been open for "
         return answer.status_code == 200 and len(reasons) == 1 and words in reasons[0]
 
-    await until("the pod is ready and tells of the container", says_so, 60.0)
+    await until("the pod is ready and reports the container", says_so, 60.0)
     assert any(worker["reason"].startswith(f"container {number} ") for worker in await pod.workers())
     opened = Counter(event["container"] for event in pod.log_events("container_opened")) - before
     assert number not in opened

@@ -35,7 +35,7 @@ async def test_a_worker_that_is_killed_is_back_with_its_containers(pods: Pods) -
             before = pods.placed()
             assert sorted(map(len, before.values())) == [2, 2, 2, 2]
             pod = pods.stores[0]
-            for attempt in Tries("SIGKILL of a worker whose containers nobody may take", {"gap": 2 * CRASH_GAP_MAX_S}):
+            for attempt in Tries("SIGKILL of a worker; no other may take its containers", {"gap": 2 * CRASH_GAP_MAX_S}):
                 pods.placer.signal(signal.SIGSTOP)  # on a slow machine, too, the worker is back before the placer looks
                 killed_at_s = loop.time()
                 os.kill(await pod.worker_pid(0), signal.SIGKILL)
@@ -74,7 +74,7 @@ async def comes_back(pods: Pods, pod: StorePod) -> None:
     await pods.settle()
 
 
-async def test_a_worker_that_stands_still_acknowledges_nothing_afterwards(pods: Pods) -> None:
+async def test_a_worker_that_is_stopped_acknowledges_nothing_afterwards(pods: Pods) -> None:
     """Its main process ends it once it has lost its containers, so that clients need not wait for it."""
     await pods.start()
     loop = asyncio.get_running_loop()
@@ -93,7 +93,7 @@ async def test_a_worker_that_stands_still_acknowledges_nothing_afterwards(pods: 
         await writers.check(client)
 
 
-async def test_a_pod_that_stands_still_is_fenced_when_it_goes_on(pods: Pods) -> None:
+async def test_a_pod_that_is_stopped_is_fenced_when_it_continues(pods: Pods) -> None:
     await pods.start()
     async with Client(pods.address_of(pods.controllers[0])) as client:
         writers = await SteadyWriters.create(client, STREAMS)
@@ -101,7 +101,7 @@ async def test_a_pod_that_stands_still_is_fenced_when_it_goes_on(pods: Pods) -> 
             pod = pods.stores[0]
             pod.signal(signal.SIGSTOP)
             await until("its containers are elsewhere", lambda: not any("store-0" in name for name in pods.placed()))
-            await asyncio.sleep(LAPSE_S)  # new owners acknowledge: whoever asks the controller is sent to them
+            await asyncio.sleep(LAPSE_S)  # new owners acknowledge: clients that ask the controller are sent to them
             pod.signal(signal.SIGCONT)
             await writers.progress()
             await pod.wait_ready()
@@ -111,7 +111,7 @@ async def test_a_pod_that_stands_still_is_fenced_when_it_goes_on(pods: Pods) -> 
 
 
 async def setup_at(endpoint: Endpoint) -> c.Command:
-    """What somebody answers there to a writer."""
+    """Return the answer of that endpoint to a writer."""
     connection = await connect(endpoint)
     try:
         return await connection.request(c.SetupAppend(0, bytes(16), "a/b/0.#epoch.0", ""))
@@ -145,7 +145,7 @@ async def test_a_pod_that_ends_hands_over_first(pods: Pods) -> None:
         await writers.check(client)
 
 
-async def test_pods_that_nobody_can_take_over_from_do_not_wait(pods: Pods) -> None:
+async def test_pods_whose_containers_no_pod_can_take_do_not_wait(pods: Pods) -> None:
     """The last one, while Leases of another one that died are there; and all at the same time."""
     await pods.start(controllers=0)
     loop = asyncio.get_running_loop()

@@ -32,7 +32,7 @@ class Figures:
     found: list[Figure] = field(default_factory=list)
 
     def add(self, what: str, of: str, value: float, unit: str, bound: float | None = None) -> Figure:
-        """Note a figure; the file has it at once, so that a run that breaks off tells what it had.
+        """Note a figure; write it to the file at once, so that a run that breaks off leaves its figures.
 
         A figure of the same name replaces the one of an earlier run.
         """

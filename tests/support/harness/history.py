@@ -1,6 +1,6 @@
-"""What writers were told, compared with what a full read from the head returns. Pure: no clock, no network.
+"""Compare the outcomes that writers saw with what a full read from the head returns. Pure: no clock, no network.
 
-An event tells everything that the checker needs: its writer, its routing key, its number under that key, its
+An event holds everything that the checker needs: its writer, its routing key, its number under that key, its
 transaction, and a CRC32C of all of it. A routing key belongs to one writer or one transaction, and its events are
 numbered from 0 in the order of writing.
 """
@@ -114,11 +114,11 @@ class History:
         return numbers
 
     def acknowledge(self, key: str, numbers: Iterable[int]) -> None:
-        """These events were told to be durable."""
+        """Note these events as acknowledged."""
         self.keys[key].acknowledged.update(numbers)
 
     def begin(self, transaction: str) -> TransactionRecord:
-        """A new transaction; its outcome is unknown until it is told."""
+        """Add a transaction; its outcome is unknown until it is noted."""
         return self.transactions.setdefault(transaction, TransactionRecord())
 
     @property

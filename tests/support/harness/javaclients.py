@@ -87,7 +87,7 @@ class JavaClients:
     def _errors(self) -> str:
         return "".join(file.read_text()[-4000:] for file in self._folder.glob("verifiable-*.errors"))
 
-    # -- what they were told -------------------------------------------------------------------------------------
+    # -- acknowledged events -----------------------------------------------------------------------------------
 
     def _learn(self) -> None:
         history = self._history

@@ -147,19 +147,19 @@ def plan(rng: random.Random, count: int) -> list[Kill]:
 
 
 class Companion(Protocol):
-    """Other clients that use the server during a course."""
+    """Other clients that use the server during a scenario."""
 
     def running(self, server: Server) -> contextlib.AbstractAsyncContextManager[None]:
         """They work while the block runs, in streams of their own."""
         ...
 
     async def check(self, client: Client) -> None:
-        """Everything that they were told holds."""
+        """Check that every outcome that they saw holds."""
         ...
 
 
 async def check(client: Client, history: History, when: str) -> None:
-    """A full read from the head agrees with what writers were told."""
+    """A full read from the head agrees with the outcomes that writers saw."""
     segments = await read_from_head(client, STREAM)
     violations = history.check(segments)
     kinds = Counter(violation.kind.value for violation in violations)
@@ -169,7 +169,7 @@ async def check(client: Client, history: History, when: str) -> None:
 async def kill_again_and_again(
     server: Server, kills: list[Kill], seed: int, companions: tuple[Companion, ...] = ()
 ) -> Workload:
-    """The whole course: write, kill, start again; read in the end, from cache and log, and then from Tier 2."""
+    """Run the whole scenario: write, kill, start again; read in the end, from cache and log, and then from Tier 2."""
     rng = random.Random(seed)
     await server.start()
     async with Client(server.controller) as client:

@@ -75,7 +75,7 @@ def images() -> dict[str, Image]:
 
 def _load_images(kubeconfig: Path) -> None:
     """Give the local cluster every image that it does not have in this form."""
-    identity = str(kubeconfig.stat().st_mtime_ns)  # a cluster that was started anew has none of them
+    identity = str(kubeconfig.stat().st_mtime_ns)  # a cluster that was started again has none of them
     known = json.loads(LOADED.read_text()) if LOADED.exists() else {}
     loaded = known.get("images", {}) if known.get("cluster") == identity else {}
     if loaded and keeps():

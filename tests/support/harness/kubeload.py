@@ -101,21 +101,21 @@ def pod_manifest(
 
 @dataclass
 class LoadPod:
-    """A program in a pod; it tells what it does in lines of JSON."""
+    """A program in a pod; it reports what it does in lines of JSON."""
 
     kube: Kubectl
     name: str
 
     def lines(self, kind: str) -> list[dict[str, Any]]:
-        """What it told lately."""
+        """Return its latest reports of a kind."""
         text = self.kube("logs", f"--tail={TALE_LINES}", self.name)
-        told = [json.loads(line) for line in text.splitlines() if line.startswith("{") and line.endswith("}")]
-        return [line for line in told if line["kind"] == kind]
+        reports = [json.loads(line) for line in text.splitlines() if line.startswith("{") and line.endswith("}")]
+        return [line for line in reports if line["kind"] == kind]
 
     def progress(self) -> dict[str, Any]:
         """Its last line of progress; empty before the first one."""
-        told = self.lines("progress")
-        return told[-1] if told else {}
+        reports = self.lines("progress")
+        return reports[-1] if reports else {}
 
     def check_alive(self) -> None:
         """Fails when it ended by itself."""
@@ -126,9 +126,9 @@ class LoadPod:
         """Wait for a figure of its progress."""
 
         def probe() -> dict[str, Any] | None:
-            told = self.progress()
-            if told.get(name, -1) >= at_least:
-                return told
+            report = self.progress()
+            if report.get(name, -1) >= at_least:
+                return report
             self.check_alive()
             return None
 
@@ -294,9 +294,9 @@ class Load:
         pod = LoadPod(self.kube, f"{self.writer.name}-verify")
         command = ["python3.11", f"{PROGRAM_FOLDER}/load_verify.py", self.controller, self.stream]
         self.kube.apply(pod_manifest(pod.name, self.images.python, command))
-        told = pod.end(asked=False)
+        report = pod.end(asked=False)
         pod.delete()
-        return told
+        return report
 
     def agrees(self, read: dict[str, Any], written: dict[str, int]) -> None:
         """Fails when what was read is not what was written, each event once and in order."""

@@ -30,10 +30,10 @@ KINDS = {(kind.group, kind.version, kind.plural): kind for kind in (LEASES, STRE
 
 
 class KubernetesServer:
-    """The server's truth and what it is told to do wrong.
+    """A Kubernetes API server over HTTP, with the faults that a test asks for.
 
     ``answers``: status codes that the next requests are answered with; positive before the effect, negative after it.
-    ``forbidden``: kinds, by their plurals, that nobody may do anything with.
+    ``forbidden``: kinds, by their plurals, that no client may read or write.
     ``outage``: all are answered 503, without effect.
     ``silence_s``: how long requests of this verb get no answer (after their effect).
     """
@@ -93,7 +93,7 @@ class KubernetesServer:
         if request.path_params["plural"] in self.forbidden:
             return _status(403, "forbidden")
         if code > 0:
-            return _status(code, "as told")
+            return _status(code, "as the test asked")
         try:
             result = effect()
         except TailraceError as error:
@@ -102,7 +102,7 @@ class KubernetesServer:
             )
         await asyncio.sleep(self.silence_s.get(request.method, 0.0))
         if code < 0:
-            return _status(-code, "as told")
+            return _status(-code, "as the test asked")
         return JSONResponse(result, 201 if request.method == "POST" else 200)
 
     def _watch(self, kind: Kind, labels: dict[str, str], resource_version: str) -> Any:
@@ -113,7 +113,7 @@ class KubernetesServer:
                 queue.put_nowait(event)
 
         if self.answers or self.outage:
-            return _status(self.answers.pop(0) if self.answers else 503, "as told")
+            return _status(self.answers.pop(0) if self.answers else 503, "as the test asked")
         try:
             missed = self.core.changes_since(kind, resource_version)
         except UnavailableError as error:

@@ -226,9 +226,7 @@ def stream(system: StreamSystem, name: str, scope: str, segments: int) -> Iterat
 def _without_pods(system: StreamSystem, component: str) -> Iterator[None]:
     with cordoned(system.kube):
         system.kill_pods(*system.pods(component))
-        time.sleep(
-            FORCED_END_S
-        )  # the API server forgets such pods before their processes end, and tells nothing of that
+        time.sleep(FORCED_END_S)  # the API server forgets such pods before their processes end, without a notice
         yield
 
 
@@ -244,7 +242,7 @@ def cordoned(kube: Kubectl) -> Iterator[None]:
 
 
 def gather(kube: Kubectl, folder: Path) -> None:
-    """Everything that tells what happened in a namespace: objects, events, logs, also of containers that ended."""
+    """Save everything that shows what happened in a namespace: objects, events, logs, also of containers that ended."""
     folder.mkdir(parents=True, exist_ok=True)
     kinds = "all,streamclusters,streams,readergroups,leases,endpointslices,configmaps,pvc,networkpolicies"
     commands = {

@@ -36,7 +36,7 @@ READY_DEADLINE_S = 60.0
 END_DEADLINE_S = 130.0
 POLL_S = 0.05
 CALM_S = 2.0
-"""How long the placer leaves an uneven map as it is; less than the operator does, which every test would wait for."""
+"""How long the placer leaves an uneven map unchanged; shorter than in the operator, because every test waits for it."""
 PLACER = Path(__file__).resolve().parent.parent / "placer.py"
 
 
@@ -143,7 +143,7 @@ class StorePod(PodProcess):
     """A segment store pod."""
 
     async def workers(self) -> list[dict[str, Any]]:
-        """What it tells of its workers."""
+        """Return what it reports of its workers."""
         found: list[dict[str, Any]] = (await self.get("/v1/workers")).json()
         return found
 
@@ -234,11 +234,11 @@ class Pods:
         await self.settle()
 
     def map(self) -> ClusterMap:
-        """The map as it is."""
+        """Return the stored map."""
         return read_map(self.kubernetes.core.get(STREAM_CLUSTERS, CLUSTER))
 
     def wipe_status(self) -> None:
-        """Somebody empties the status of the StreamCluster."""
+        """Empty the status of the StreamCluster, as a user could."""
         core = self.kubernetes.core
         core.replace_status(STREAM_CLUSTERS, {**core.get(STREAM_CLUSTERS, CLUSTER), "status": {}})
 

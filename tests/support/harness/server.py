@@ -158,7 +158,7 @@ class Server:
         assert code in (0, -signal.SIGTERM), f"the server ended with {code}: {self.log[-LOG_TAIL_CHARACTERS:]}"
 
     async def wait_gone(self) -> None:
-        """Wait until the process has ended, killed by somebody else."""
+        """Wait until the process has ended, killed by another process."""
         assert self.process is not None
         async with asyncio.timeout(STOP_DEADLINE_S):
             await self.process.wait()

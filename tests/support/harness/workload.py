@@ -1,4 +1,4 @@
-"""Clients of ours that write, commit and abort while their server comes and goes, and record what they were told."""
+"""Clients of ours that write, commit and abort while their server comes and goes, and record the outcomes."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class Workload:
         elif gone.is_set() and isinstance(error, ConnectionLostError):
             self.abandoned += len(numbers)
         else:
-            self._note("write", error, expected=False)  # writers reconnect for as long as they exist
+            self._note("write", error, expected=False)  # writers reconnect while they exist
 
     # -- transactions --------------------------------------------------------------------------------------------
 
@@ -209,7 +209,7 @@ class Workload:
         self._undecided.clear()
 
     async def _decided(self, transaction: Transaction) -> Outcome:
-        """What became of a transaction whose owner was told nothing; an open one is aborted."""
+        """Return the outcome of a transaction whose owner got no answer; abort an open one."""
         state = await transaction.state()
         if state is TransactionState.OPEN:
             with contextlib.suppress(IllegalStateError):  # its lease has just ended
@@ -230,6 +230,6 @@ def _is_away(error: BaseException) -> bool:
 
 
 def _seen(done: asyncio.Future[None]) -> None:
-    """The commit tells what went wrong with an event of a transaction."""
+    """Ignore the error of an event of a transaction; the commit reports it."""
     if not done.cancelled():
         done.exception()

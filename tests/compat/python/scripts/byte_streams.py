@@ -95,7 +95,7 @@ def check_truncate() -> None:
 
 
 def check_new_handle_begins_at_the_head() -> None:
-    """A byte stream truncates its segment without the controller; a new handle knows it all the same."""
+    """A byte stream truncates its segment without the controller; a new handle still starts at the new head."""
     client, scope = _byte_stream()
     stream = client.create_byte_stream(scope, "bytes")
     stream.write(b"0123456789")

@@ -75,7 +75,7 @@ def check_readers_of_missing_streams_panic() -> None:
     group = client.create_reader_group("group", scope, "stream")
     reader = group.create_reader("reader")
     assert "already online" in harness.error_of(PANIC, lambda: group.create_reader("reader"))
-    group.reader_offline("nobody")
+    group.reader_offline("no-such-reader")
     reader.reader_offline()
     client.delete_reader_group("group", scope)
 

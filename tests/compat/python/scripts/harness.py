@@ -1,7 +1,7 @@
 """What the checks of the published Python client share. Runs in that client's own environment, without pytest.
 
 The client holds the interpreter's lock while it blocks, so whatever must go on at the same time (readers, writers) is a
-process of its own, and whoever runs a script must be able to kill it.
+process of its own, and the program that runs a script must be able to kill it.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def check_exactly_once(read: Events, names: Iterable[str], count: int) -> None:
     for name in names:
         got = by_key.pop(name, [])
         assert got == list(range(count)), f"{name}: {_difference(got, count)}"
-    assert not by_key, f"keys that nobody wrote: {sorted(by_key)}"
+    assert not by_key, f"keys that no test wrote: {sorted(by_key)}"
 
 
 def check_at_least_once(read: Events, names: Iterable[str], count: int) -> None:
@@ -121,7 +121,7 @@ def _difference(got: list[int], count: int) -> str:
 
 
 def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = 60, poll_s: float = 0.05) -> None:
-    """Waits for other processes; there is nothing to be told by."""
+    """Poll until ``condition`` returns true, because other processes send no signal."""
     end = time.monotonic() + deadline_s
     while not condition():
         assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
@@ -176,7 +176,7 @@ class Worker:
         (self.folder / what).touch()
 
     def stop(self) -> None:
-        """Tells it to end in good order, and waits for that."""
+        """Ask it to end in good order, and wait until it has ended."""
         self.tell("stop")
         try:
             code = self._process.wait(60)

@@ -1,11 +1,10 @@
 """A reader or writer in a process of its own; ``harness.Worker`` starts it and talks to it by files in its folder.
 
-``worker.py FOLDER read SCOPE STREAM GROUP READER``: joins the group by a first name, touches ``joined``; told
-``join-again``, goes offline and joins by its own name, touches ``joined-again``; told ``go``, notes each event in
-``events`` before it releases its slice, and a dot in ``empty`` for each slice without any; goes offline when told
-``stop``.
-``worker.py FOLDER write SCOPE STREAM KEYS LENGTH``: touches ``connected``; told ``go``, writes rounds of one event per
-key until told ``stop``, waits until all are acknowledged and notes in ``result`` how many rounds they were.
+``worker.py FOLDER read SCOPE STREAM GROUP READER``: joins the group by a first name, touches ``joined``; on
+``join-again``, goes offline and joins by its own name, touches ``joined-again``; on ``go``, notes each event in
+``events`` before it releases its slice, and a dot in ``empty`` for each slice without any; goes offline on ``stop``.
+``worker.py FOLDER write SCOPE STREAM KEYS LENGTH``: touches ``connected``; on ``go``, writes rounds of one event per
+key until ``stop``, waits until all are acknowledged and notes in ``result`` how many rounds they were.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ import harness
 PAUSE_BETWEEN_ROUNDS_S = 0.03
 
 
-def _told(folder: Path, word: str) -> None:
-    harness.wait_until(lambda: (folder / word).exists(), f"being told {word}")
+def _wait_for(folder: Path, word: str) -> None:
+    harness.wait_until(lambda: (folder / word).exists(), f"the order {word}")
 
 
 async def _read(folder: Path, scope: str, stream: str, group_name: str, reader_name: str) -> None:
@@ -32,11 +31,11 @@ async def _read(folder: Path, scope: str, stream: str, group_name: str, reader_n
     group = client.create_reader_group(group_name, scope, stream)
     first = group.create_reader(f"{reader_name}-first")
     (folder / "joined").touch()
-    _told(folder, "join-again")
+    _wait_for(folder, "join-again")
     first.reader_offline()
     reader = group.create_reader(reader_name)
     (folder / "joined-again").touch()
-    _told(folder, "go")
+    _wait_for(folder, "go")
     with (folder / "events").open("w") as output, (folder / "empty").open("wb", buffering=0) as empty:
         while not (folder / "stop").exists():
             piece = await reader.get_segment_slice_async()
@@ -56,7 +55,7 @@ def _write(folder: Path, scope: str, stream: str, keys: int, length: int) -> Non
     writer = client.create_writer(scope, stream, harness.IN_FLIGHT)
     names = harness.keys(keys)
     (folder / "connected").touch()
-    _told(folder, "go")
+    _wait_for(folder, "go")
     rounds = 0
     while not (folder / "stop").exists():
         for name in names:

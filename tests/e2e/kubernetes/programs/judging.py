@@ -7,7 +7,7 @@ from sequences import Sequences
 
 
 def judge(data: bytes, sequences: Sequences) -> None:
-    """Enter an event that was read; bytes that nobody wrote are a violation."""
+    """Enter an event that was read; bytes that no writer wrote are a violation."""
     event = decode(data)
     if event is not None:
         sequences.see(event.key, event.number)

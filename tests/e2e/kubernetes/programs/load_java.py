@@ -1,4 +1,4 @@
-"""Runs the program around the published Java client, and tells what it prints in the words of the other programs.
+"""Run the program around the published Java client, and report what it prints in the words of the other programs.
 
 usage: load_java.py writer CLASS_PATH CONTROLLER SCOPE/STREAM NAME KEYS EVENTS_PER_SECOND EVENT_BYTES
        load_java.py reader CLASS_PATH CONTROLLER SCOPE/STREAM GROUP READERS [join]
@@ -131,14 +131,14 @@ async def main() -> None:
     program = [*JAVA, "-cp", class_path, "io.tailrace.compat.Main"]
     if role == "writer":
         name, keys, rate, length = rest
-        told: Written | Read = Written(int(keys), name)
+        counts: Written | Read = Written(int(keys), name)
         words = ["verifiable-writer", controller, *stream.split("/"), name, keys, length, "0", rate]
     else:
         group, readers, *join = rest
-        told = Read()
+        counts = Read()
         words = ["verifiable-reader", controller, *stream.split("/"), group, readers, str(IDLE_MS), *join]
-    await run([*program, *words], told.line, told.progress)
-    tell("end", **told.end())
+    await run([*program, *words], counts.line, counts.progress)
+    tell("end", **counts.end())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Reads a stream from its head with a reader group, and judges the order and number of each key's events on the way.
 
-With ``join`` the group is there already, made by somebody else.
+With ``join`` the group exists already: another client created it.
 
 usage: load_reader.py CONTROLLER SCOPE/STREAM GROUP READERS [join]
 """

@@ -1,4 +1,4 @@
-"""Writes numbered events of some routing keys at a steady rate until SIGTERM, then tells what is durable.
+"""Writes numbered events of some routing keys at a steady rate until SIGTERM, then reports what is durable.
 
 usage: load_writer.py CONTROLLER SCOPE/STREAM NAME KEYS EVENTS_PER_SECOND EVENT_BYTES
 """
@@ -69,7 +69,7 @@ class Load:
         self.pauses.acknowledged(key, now_s)
 
     async def all_done(self) -> None:
-        """Everything handed over was acknowledged or failed; a flush ends a little before the last ones are told."""
+        """Everything handed over was acknowledged or failed; a flush ends a little before the last callbacks run."""
         while self.acknowledged.total() + self.failed.total() < self.written.total():  # noqa: ASYNC110  # few, at the end
             await asyncio.sleep(PACE_S)
 

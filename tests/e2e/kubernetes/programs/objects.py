@@ -15,7 +15,7 @@ from minio import Minio
 
 
 def main() -> None:
-    """Do the one or the other; tells the objects below the prefix with their contents' marks."""
+    """Run the command; print the objects below the prefix with the hashes of their contents."""
     endpoint, bucket, command, prefix, *rest = sys.argv[1:]
     keys = os.environ["ACCESS_KEY"], os.environ["SECRET_KEY"]
     client = Minio(endpoint.removeprefix("http://"), *keys, secure=False)

@@ -1,4 +1,4 @@
-"""Writes so many numbered events of some routing keys, waits until they are durable, and tells it.
+"""Write a number of events per routing key, wait until they are durable, and report it.
 
 With ``java`` they have the form that the Java program knows.
 

@@ -324,7 +324,7 @@ final class Scenarios {
                         lost++;
                     }
                 }
-                check(lost > 0, "no reader was told of lost data");
+                check(lost > 0, "no reader reported lost data");
             }
             afterLoss.checkExactlyOnce(keys, 10, 14);
         }

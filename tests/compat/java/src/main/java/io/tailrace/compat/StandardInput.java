@@ -2,7 +2,7 @@ package io.tailrace.compat;
 
 import java.io.IOException;
 
-/** Standard input as a sign: its end tells a command to finish. */
+/** Standard input as a signal: its end asks a command to finish. */
 final class StandardInput {
     private volatile boolean ended;
 

@@ -15,8 +15,8 @@ import java.util.concurrent.Future;
 import java.util.concurrent.atomic.AtomicLong;
 
 /**
- * Reads a stream from its head with a group of READERS readers and prints the id of each event as it is read. With
- * {@code join} the group is there already, made by somebody else. Ends when standard input has ended and no reader has
+ * Reads a stream from its head with a group of READERS readers and prints the id of each event that it reads. With
+ * {@code join} the group exists already: another client created it. Ends when standard input has ended and no reader has
  * found an event for IDLE_MS, with {@code end EVENTS}.
  */
 final class VerifiableReader {

@@ -11,7 +11,7 @@ import java.util.concurrent.TimeUnit;
 
 /**
  * Writes events {@code NAME-k:sequence:~~~}, round after round of one per key, many in flight, and prints the id
- * {@code NAME-k:sequence} of each as soon as it is acknowledged; {@code failed ID ERROR} for one that was given up.
+ * {@code NAME-k:sequence} of each once it is acknowledged; {@code failed ID ERROR} for one that was given up.
  * With a RATE it hands over that many events a second, else as many as it can. It survives restarts of the server. Ends
  * when standard input ends, or after COUNT rounds (0: without end), once all is acknowledged, with {@code end ROUNDS}.
  */
@@ -38,7 +38,7 @@ final class VerifiableWriter {
         rate = arguments.size() > 6 ? Double.parseDouble(arguments.get(6)) : 0;
     }
 
-    /** Tries again for as long as a test may last. */
+    /** Retries while a test may run. */
     static EventWriterConfig.EventWriterConfigBuilder patient() {
         return EventWriterConfig.builder()
                 .initialBackoffMillis(10).backoffMultiple(2).maxBackoffMillis(500).retryAttempts(10_000);
