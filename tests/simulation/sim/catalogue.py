@@ -9,6 +9,7 @@ from sim.workloads.cluster import ClusterWorkload
 from sim.workloads.container import ContainerWorkload
 from sim.workloads.fleet import FleetWorkload
 from sim.workloads.log import LogWorkload
+from sim.workloads.moving import MovingWorkload
 from sim.workloads.objectcontainer import ObjectContainerWorkload
 from sim.workloads.objectlog import ObjectLogWorkload
 from sim.workloads.ownership import OwnershipWorkload
@@ -47,6 +48,7 @@ WORKLOADS: dict[str, Callable[[int], Workload]] = {
     "server": ServerWorkload,
     "cluster": ClusterWorkload,
     "fleet": FleetWorkload,
+    "moving": MovingWorkload,
     "ownership": OwnershipWorkload,
 }
 

@@ -386,6 +386,9 @@ class AttachedKubernetes:
         self._process.check()
         return result
 
+    async def close(self) -> None:
+        """See HttpKubernetes.close."""
+
     async def get(self, kind: Kind, name: str) -> Manifest:
         """See KubernetesApi.get."""
         found: Manifest = await self._request(f"get {kind.plural} {name}", lambda: self._api.core.get(kind, name))

@@ -1,7 +1,7 @@
 """The segment store of one worker process on Kubernetes, composed of its parts (design §1, §9, ADR 0013).
 
-The same composition as the simulator's (`tests/simulation/sim/workloads/fleetnodes.py`): object logs, epochs in Leases,
-a Lease that a thread renews, and a follower that opens and releases containers according to the map.
+Object logs, epochs in Leases, a Lease that a thread renews, and a follower that opens and releases containers as the
+map says. The simulator runs this composition, too (`tests/simulation/sim/workloads/fleetnodes.py`).
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class ClusterStoreService:
         self._opened: dict[int, int] = {}
         self._scan_slots = scan_slots()
         self._heart = Heart()
-        self._renewals = RenewalThread(self._renewer)
+        self._renewals = self._make_renewals()
         self._registering: asyncio.Task[None] | None = None
         self.worker: Worker
         self._api: HttpKubernetes
@@ -127,7 +127,7 @@ class ClusterStoreService:
         spec = self._spec
         self._api = self._connect()
         self._stack.push_async_callback(self._api.close)
-        self._store = open_object_store(spec.tier2, s3_endpoint=spec.s3_endpoint, s3_region=spec.s3_region)
+        self._store = self._open_store()
         self._stack.push_async_callback(self._store.close)
         if spec.tried:  # renew the Lease soon, or the placer moves the containers to other workers
             self._register()
@@ -161,6 +161,15 @@ class ClusterStoreService:
             await self._server.start_on(listener)
         except OSError as error:
             raise StartError(f"the store cannot listen on port {self._spec.port}: {error.strerror}") from error
+
+    # The simulator replaces these ways out of the process: threads, Tier 2 and the Kubernetes API.
+
+    def _make_renewals(self) -> RenewalThread:
+        return RenewalThread(self._renewer)
+
+    def _open_store(self) -> ObjectStore:
+        spec = self._spec
+        return open_object_store(spec.tier2, s3_endpoint=spec.s3_endpoint, s3_region=spec.s3_region)
 
     def _connect(self) -> HttpKubernetes:
         # Imported here: a server without Kubernetes does not need its client.

@@ -145,15 +145,18 @@ class FleetWorkload:
         before = self.stores.get(number)
         if before is not None and before.process.alive:
             self.world.crash(before.process)
-        self._start_store(number)
+        self._start_store(number, tried=before is not None)
 
     def supplant_store(self, number: int) -> None:
         """Start a worker in the place of one that goes on, as when its machine only seems to be lost."""
         self.stores[number].lose_address()
-        self._start_store(number)
+        self._start_store(number, tried=False)
 
-    def _start_store(self, number: int) -> None:
-        node = self.stores[number] = StoreNode(self.world, self.kubernetes, number, self.owners, self.maps.named)
+    def _start_store(self, number: int, *, tried: bool) -> None:
+        """`tried`: it is a new process of the same pod, which tried out Tier 2 before."""
+        node = self.stores[number] = StoreNode(
+            self.world, self.kubernetes, number, self.owners, self.maps.named, tried=tried
+        )
         serving = node.process.spawn(node.serve())
         serving.add_done_callback(lambda done: self._ended(node, done))
 
@@ -168,7 +171,7 @@ class FleetWorkload:
         if node.process.alive:
             self.world.crash(node.process)
             if self.stores[node.number] is node:
-                self._start_store(node.number)
+                self._start_store(node.number, tried=True)
 
     async def restart_controller(self, number: int) -> None:
         """Start a controller in the place of the one that is there."""
@@ -248,10 +251,14 @@ class FleetWorkload:
 
         return Observer(clients, self.stores[number].endpoint, self.random, well_since_s)
 
-    def _check(self, clients: Clients, watching: list[asyncio.Task[None]]) -> None:
+    def _check_nodes(self) -> None:
+        """Owners and budgets of all workers."""
         self.owners.check()
         for node in self.stores.values():
             node.check_memory()
+
+    def _check(self, clients: Clients, watching: list[asyncio.Task[None]]) -> None:
+        self._check_nodes()
         clients.check_alive()
         for task in watching:
             if task.done():

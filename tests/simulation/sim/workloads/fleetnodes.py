@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
@@ -23,14 +24,11 @@ from tailrace.client.control.transport import error_of_status
 from tailrace.client.types import Endpoint
 from tailrace.cluster.endpoint_follower import EndpointFollower
 from tailrace.cluster.endpoints import ContainerEndpoints, EndpointMap
-from tailrace.cluster.endpoints import Endpoint as ClusterEndpoint
-from tailrace.cluster.follower import Follower
-from tailrace.cluster.heartbeat import Heart
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS
-from tailrace.cluster.lease_epochs import LeaseEpochs
 from tailrace.cluster.placer import Placer
 from tailrace.cluster.prober import HelloProber
 from tailrace.cluster.renewal import Renewer
+from tailrace.cluster.renewal_thread import RenewalThread, _Callbacks
 from tailrace.common import limits
 from tailrace.common.budgets import Budgets
 from tailrace.common.errors import DeadlineError, NotOwnerError, TailraceError, UnavailableError
@@ -41,7 +39,8 @@ from tailrace.log.object import ObjectLog
 from tailrace.log.port import Buffer
 from tailrace.segmentstore.server.budgets import InFlightBudget
 from tailrace.segmentstore.server.listener import SegmentStoreServer
-from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
+from tailrace.segmentstore.worker.cluster_service import ClusterStoreService, ClusterStoreSpec
+from tailrace.segmentstore.worker.worker import Worker
 from tailrace.storage.port import ObjectStore
 
 T = TypeVar("T")
@@ -49,6 +48,8 @@ CLUSTER = "main"
 CONTAINERS = 4
 STORE_PORT = 12345
 CLUSTER_ID = b"simulated-clustr"
+CLUSTER_UUID = str(uuid.UUID(bytes=CLUSTER_ID))
+CONNECTIONS_MAX = 1000
 BUDGETS = Budgets(16 * limits.MIB, 8 * limits.MIB, 4 * limits.MIB, limits.MIB, limits.MIB, limits.MIB)
 MAX_FRAME_BYTES = 64 * 1024
 
@@ -56,8 +57,8 @@ MAX_FRAME_BYTES = 64 * 1024
 class WatchedLog(ObjectLog):
     """The object log, and what its owner is told, for the ledger."""
 
-    def __init__(self, store: ObjectStore, container: int, owner: str, owners: Owners) -> None:
-        super().__init__(store, container, max_frame_bytes=MAX_FRAME_BYTES)
+    def __init__(self, store: ObjectStore, container: int, owner: str, owners: Owners, **options: Any) -> None:
+        super().__init__(store, container, max_frame_bytes=MAX_FRAME_BYTES, **options)
         self._container = container
         self._owner = owner
         self._owners = owners
@@ -112,37 +113,101 @@ class CutStore(AttachedStore):
             raise DeadlineError(f"{name} {key}: the connection to the store was lost")
 
 
-class TaskRenewals:
-    """Renewals by a task of the same process: in the simulator a process stands still as a whole. See `Renewals`."""
+class TaskRenewals(RenewalThread):
+    """Renewals by a task of the same process: in the simulator a process is paused as a whole. See `Renewals`."""
 
-    def __init__(self, renewer: Renewer) -> None:
-        self._renewer = renewer
-        self._task: asyncio.Task[None] | None = None
+    def __init__(self, connect: Callable[[], AbstractAsyncContextManager[Renewer]]) -> None:
+        super().__init__(connect)
+        self._renewing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """See Renewals.start."""
-        await self._renewer.register()
-        self._task = asyncio.get_running_loop().create_task(self._renewer.run())
+        loop = asyncio.get_running_loop()
+        registered: asyncio.Future[None] = loop.create_future()
 
-    def leave(self) -> None:
-        """See Renewals.leave."""
-        self._renewer.leave()
+        def answer(error: TailraceError | None) -> None:
+            if registered.done():
+                return
+            if error is None:
+                registered.set_result(None)
+            else:
+                registered.set_exception(error)
 
-    async def wait_left(self) -> None:
-        """See Renewals.wait_left."""
-        await self._renewer.left.wait()
-
-    async def wait_superseded(self) -> None:
-        """See Renewals.wait_superseded."""
-        assert self._task is not None
-        with contextlib.suppress(NotOwnerError):
-            await self._task
+        self._renewing = loop.create_task(self._run(_Callbacks(answer, self._left.set, self._superseded.set)))
+        await registered
 
     async def stop(self) -> None:
         """See Renewals.stop."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.wait([self._renewing])
+
+
+class SmallSpec(ClusterStoreSpec):
+    """The specification of a worker with the memory of the simulator."""
+
+    @property
+    def budgets(self) -> Budgets:
+        """See ClusterStoreSpec.budgets."""
+        return BUDGETS
+
+
+class SimStoreService(ClusterStoreService):
+    """The product's worker: its ways out lead into the simulated world, and the ledger sees epochs and logs."""
+
+    def __init__(self, node: StoreNode, world: SimWorld, *, tried: bool) -> None:
+        self._node = node
+        self._world = world
+        spec = SmallSpec(
+            namespace="default",
+            cluster=CLUSTER,
+            cluster_id=CLUSTER_UUID,
+            container_count=CONTAINERS,
+            worker=node.name,
+            host=node.endpoint.host,
+            port=node.endpoint.port,
+            tier2="s3://simulated",
+            s3_endpoint=None,
+            s3_region=None,
+            cache_bytes=BUDGETS.cache_bytes,
+            index_page_bytes=BUDGETS.index_page_bytes,
+            tried=tried,
+        )
+        clock, entropy = world.clock(node.name), world.entropy(node.process.name)
+        super().__init__(spec, clock, entropy, CONNECTIONS_MAX, lambda said: None)
+
+    def _make_renewals(self) -> RenewalThread:
+        return TaskRenewals(self._renewer)
+
+    def _open_store(self) -> ObjectStore:
+        return self._node.store
+
+    def _connect(self) -> Any:
+        return self._node.api
+
+    def _open_log(self, container_id: int) -> ObjectLog:
+        return WatchedLog(
+            self._store,
+            container_id,
+            self._node.process.name,
+            self._node.owners,
+            opened_epoch=self._opened[container_id],
+            scan_slots=self._scan_slots,
+        )
+
+    async def _next_epoch(self, container_id: int, floor: int) -> int:
+        owners, owner = self._node.owners, self._node.process.name
+        known, asked_at_s = owners.known(container_id), self._world.loop.time()
+        epoch = await super()._next_epoch(container_id, floor)
+        owners.took(container_id, floor, epoch, owner, known)
+        if not self._node.named(container_id, self._node.name, asked_at_s):
+            owners.unnamed(container_id, owner)
+        return epoch
+
+    async def listen(self) -> SegmentStoreServer:
+        """Listen in the simulated network."""
+        await self._server.start(self._node.endpoint.host, self._node.endpoint.port)
+        return self._server
 
 
 class StoreNode:
@@ -155,59 +220,43 @@ class StoreNode:
         number: int,
         owners: Owners,
         named: Callable[[int, str, float], bool],
+        *,
+        tried: bool = False,
     ) -> None:
         self.name = f"store{number}"
         self.number = number
         self.endpoint = Endpoint(self.name, STORE_PORT)
         self.process: SimProcess = world.process(self.name)
         self.store = CutStore(world.store, self.process)
+        self.api = kubernetes.attach(self.process)
+        self.owners = owners
+        self.named = named
         self.worker: Worker | None = None
-        self.follower: Follower | None = None
         self.server: SegmentStoreServer | None = None
-        self.in_flight = InFlightBudget(BUDGETS.in_flight_bytes)
-        self._api = kubernetes.attach(self.process)
         self._world = world
-        self._owners = owners
-        self._named = named
-
-    def _open_log(self, container: int) -> ObjectLog:
-        return WatchedLog(self.store, container, self.process.name, self._owners)
+        self._tried = tried
+        self._leave = asyncio.Event()
+        self._left = asyncio.Event()
 
     async def serve(self) -> None:
-        """Listen, and follow the map from now on; returns when another process took its place."""
-        clock, entropy = self._world.clock(self.name), self._world.entropy(self.process.name)
-        epochs = LeaseEpochs(self._api, CLUSTER, self.name, self.process.name, clock)
+        """Do what the process of a worker does; returns when another process took its place."""
+        service = SimStoreService(self, self._world, tried=self._tried)
+        await service.start()
+        self.worker = service.worker
+        self.server = await service.listen()
+        try:
+            await service.run(self._leave)
+        except NotOwnerError:
+            await service.close()
+            return
+        await service.close()
+        self._left.set()
+        await asyncio.get_running_loop().create_future()  # its pod ends later
 
-        async def next_epoch(container: int, floor: int) -> int:
-            known, asked_at_s = self._owners.known(container), self._world.loop.time()
-            epoch = await epochs.take(container, floor)
-            self._owners.took(container, floor, epoch, self.process.name, known)
-            if not self._named(container, self.name, asked_at_s):
-                self._owners.unnamed(container, self.process.name)
-            return epoch
-
-        ports = WorkerPorts(
-            self.store, self._open_log, next_epoch, clock, entropy, CLUSTER_ID, lower_epoch=epochs.lower
-        )
-        self.worker = Worker(CONTAINERS, (), BUDGETS, ports)
-        await self.worker.start()
-        server = self.server = SegmentStoreServer(self.worker, self.in_flight, clock, entropy)
-        await server.start(self.endpoint.host, self.endpoint.port)
-        heart = Heart()
-        beating = asyncio.get_running_loop().create_task(heart.beat())
-        endpoints = ContainerEndpoints(ClusterEndpoint(self.endpoint.host, self.endpoint.port))
-        renewals = TaskRenewals(
-            Renewer(self._api, CLUSTER, self.name, self.process.name, endpoints, clock, heart),
-        )
-        await patiently(renewals.start)
-        self.follower = Follower(self._api, CLUSTER, self.name, self.worker, epochs, renewals)
-        following = asyncio.get_running_loop().create_task(self.follower.run())
-        await renewals.wait_superseded()
-        for task in (beating, following):
-            task.cancel()
-        await asyncio.wait([beating, following])
-        await server.close()
-        await self.worker.close()
+    @property
+    def in_flight(self) -> InFlightBudget | None:
+        """The budget of its server."""
+        return self.server._context.in_flight if self.server is not None else None
 
     def lose_address(self) -> None:
         """Who connects from now on reaches whoever listens next; who is connected stays so."""
@@ -227,16 +276,19 @@ class StoreNode:
         cache = self.worker.cache.cache.snapshot()
         used = cache.metadata_bytes + cache.total_blocks * BLOCK_BYTES
         require(used <= BUDGETS.cache_bytes, f"a cache of {BUDGETS.cache_bytes} bytes takes {used}")
-        outstanding, bound = self.in_flight.outstanding_bytes, 2 * self.in_flight.max_bytes
+        in_flight = self.in_flight
+        if in_flight is None:
+            return
+        outstanding, bound = in_flight.outstanding_bytes, 2 * in_flight.max_bytes
         bound += limits.CONNECTION_IN_FLIGHT_MAX_BYTES
         require(0 <= outstanding <= bound, f"{outstanding} bytes are in flight, the bound is {bound}")
         for container in self.worker.containers():
             check_container(container, limits.WRITER_BLOCK_MAX_BYTES, limits.ATTRIBUTE_PAGES_CACHED_MAX_BYTES)
 
     async def drain(self) -> None:
-        """Hand everything over."""
-        if self.follower is not None:
-            await self.follower.drain()
+        """Hand everything over; returns when the process would end."""
+        self._leave.set()
+        await self._left.wait()
 
 
 class ControllerNode:
@@ -306,7 +358,7 @@ def stream_cluster() -> dict[str, Any]:
         "apiVersion": kind.api_version,
         "kind": kind.kind,
         "metadata": {"name": CLUSTER},
-        "spec": {"containers": CONTAINERS},
+        "spec": {"containers": CONTAINERS, "adoptClusterId": CLUSTER_UUID},
     }
 
 
