@@ -40,12 +40,12 @@ by_pytest() {
     note "$1" "$started" "$result"
 }
 
-# Seeds of the simulator: the same ones in CI, others in the long form.
+# Seeds of the simulator: the same ones in CI, others in the long form. Every fault that a workload has must occur.
 by_seeds() {
-    local started=$SECONDS result=passed first=0 seconds=120
-    [ "$profile" = full ] && { first=$((RANDOM * 32768 + RANDOM)); seconds=900; }
+    local started=$SECONDS result=passed chosen=(--ci)
+    [ "$profile" = full ] && chosen=(--first $((RANDOM * 32768 + RANDOM)) --seconds 900 --faults-enabled-in 20)
     echo "== seeds of the simulator ($profile)"
-    "$python" tests/simulation/run.py --first "$first" --seconds "$seconds" --jobs "$(nproc)" || { result="FAILED ($?)"; status=1; }
+    "$python" tests/simulation/run.py "${chosen[@]}" --jobs "$(nproc)" || { result="FAILED ($?)"; status=1; }
     note "simulator seeds" "$started" "$result"
 }
 

@@ -1,7 +1,7 @@
 """Runs simulated workloads over many seeds, replays one, and hunts planted bugs: see docs/simulation.md.
 
-Exits with 1 when a promise was broken or a planted bug was not found, with 2 when a name is unknown or a number makes
-no sense, with 130 when somebody ended it.
+Exits with 1 when a promise was broken, a planted bug was not found or a fault of a workload never occurred, with 2
+when a name is unknown or a number makes no sense, with 130 when it was interrupted.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from sim import document, report
 from sim.bugs import BUGS
 from sim.bugs.registry import SECONDS_MAX, SEEDS_MAX, hunt, of_day
-from sim.catalogue import WORKLOADS
+from sim.catalogue import CI_SEEDS, WORKLOADS
 from sim.hunting import hunt_all
-from sim.seeds import SeedRun, Totals, run_many, run_seed
+from sim.seeds import SeedRun, Totals, never_occurred, run_many, run_seed
 
 SECONDS_WITHOUT_LIMITS = 60.0
 UNKNOWN_NAME = 2
@@ -60,6 +60,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, help="stop after this time")
     parser.add_argument("--seed", type=int, help="run this seed alone, with tracebacks")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--ci", action="store_true", help="the seeds of CI: a fixed number of each workload")
+    parser.add_argument(
+        "--faults-enabled-in",
+        type=_at_least_one,
+        help="fail when a fault that so many seeds of a workload have (--ci: 1) occurred in none of them",
+    )
     parser.add_argument("--workload", help="this workload alone")
     parser.add_argument("--jobs", type=_at_least_one, default=1, help="processes that share the work")
     parser.add_argument("--bug", help="hunt this planted bug; list: print their names; all: hunt all of them")
@@ -86,7 +92,8 @@ def _seeds(names: list[str], options: argparse.Namespace) -> int:
     totals = {name: Totals() for name in names}
     console = report.console()
     seconds = options.seconds
-    if seconds is None and options.seeds is None:
+    seeds = {name: CI_SEEDS[name] for name in names} if options.ci else options.seeds
+    if seconds is None and seeds is None:
         seconds = SECONDS_WITHOUT_LIMITS
     if not options.json:
         console.print(f"workloads {', '.join(names)} from seed {options.first}")
@@ -99,9 +106,13 @@ def _seeds(names: list[str], options: argparse.Namespace) -> int:
                 for line in report.violation_lines(run):
                     console.print(line, markup=False, soft_wrap=True)
 
-        run_many(names, options.first, options.seeds, seconds, tell, options.jobs)
+        run_many(names, options.first, seeds, seconds, tell, options.jobs)
     _summary(totals, [], options)
-    return 1 if report.summed(totals).violations else 0
+    enabled_in = options.faults_enabled_in or (1 if options.ci else None)
+    missing = [] if enabled_in is None else never_occurred(totals, enabled_in)
+    for line in missing:
+        print(f"A FAULT NEVER OCCURRED: {line}", file=sys.stderr)
+    return 1 if missing or report.summed(totals).violations else 0
 
 
 def _replay(names: list[str], options: argparse.Namespace) -> int:

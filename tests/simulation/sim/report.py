@@ -32,11 +32,12 @@ def seeds_tables(totals: dict[str, Totals]) -> list[Table]:
     for name, part in [*totals.items(), ("all", summed(totals))]:
         counts = (part.seeds, part.steps, part.turns, round(part.virtual_s))
         by_workload.add_row(name, *map(str, counts), f"{part.seconds:.1f}", str(len(part.violations)))
-    by_kind = _table("fault", "times", "in")
-    every = summed(totals).faults
-    for kind in sorted(every):
+    by_kind = _table("fault", "times", "enabled in", "in")
+    every = summed(totals)
+    for kind in sorted({*every.faults, *every.enabled}):
         where = [f"{name} {part.faults[kind]}" for name, part in totals.items() if part.faults[kind]]
-        by_kind.add_row(kind, str(every[kind]), ", ".join(where))
+        enabled = f"{every.enabled[kind]} seeds" if every.enabled[kind] else ""
+        by_kind.add_row(kind, str(every.faults[kind]), enabled, ", ".join(where))
     return [by_workload, by_kind]
 
 

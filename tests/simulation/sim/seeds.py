@@ -9,12 +9,12 @@ import signal
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 
-from sim.catalogue import WORKLOADS
+from sim.catalogue import PLANNED, WORKLOADS
 from sim.knobs import silent_logs
 from sim.loop import STARTED_S
 from sim.swarm import Swarm
@@ -74,6 +74,20 @@ class Totals:
             self.violations.append(run)
 
 
+def never_occurred(totals: Mapping[str, Totals], enabled_in: int) -> list[str]:
+    """Name the faults that a workload has, and that did not occur in any of its seeds.
+
+    A fault that the swarm chooses counts when at least `enabled_in` seeds had it: others are up to chance.
+    """
+    found = []
+    for name, part in totals.items():
+        wanted = {kind for kind, seeds in part.enabled.items() if seeds >= enabled_in} | {*PLANNED[name]}
+        for kind in sorted(wanted):
+            if not part.faults[kind]:
+                found.append(f"{kind} in none of {part.seeds} seeds of {name}, {part.enabled[kind]} of which could")
+    return found
+
+
 def run_seed(name: str, seed: int, verbose: bool = False) -> SeedRun:
     """Run one seed of one workload."""
     began = time.monotonic()
@@ -100,11 +114,15 @@ def run_seed(name: str, seed: int, verbose: bool = False) -> SeedRun:
     return run
 
 
-def _cases(names: Sequence[str], first: int, seeds: int | None) -> Iterator[tuple[str, int]]:
-    """Seeds round-robin over the workloads."""
-    for seed in itertools.count(first) if seeds is None else range(first, first + seeds):
+def _cases(names: Sequence[str], first: int, seeds: int | Mapping[str, int] | None) -> Iterator[tuple[str, int]]:
+    """Seeds round-robin over the workloads; of each workload as many as it is given."""
+    most = {name: seeds if seeds is None or isinstance(seeds, int) else seeds[name] for name in names}
+    for number in itertools.count():
+        names = [name for name in names if (limit := most[name]) is None or number < limit]
+        if not names:
+            return
         for name in names:
-            yield name, seed
+            yield name, first + number
 
 
 def processes(jobs: int) -> ProcessPoolExecutor:
@@ -116,7 +134,7 @@ def processes(jobs: int) -> ProcessPoolExecutor:
 def run_many(
     names: Sequence[str],
     first: int,
-    seeds: int | None,
+    seeds: int | Mapping[str, int] | None,
     seconds: float | None,
     report: Callable[[SeedRun], None],
     jobs: int = 1,
