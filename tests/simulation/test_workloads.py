@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from sim.catalogue import WORKLOADS
-from sim.seeds import SeedRun, Totals, run_many, run_seed
+from sim.catalogue import CI_SEEDS, PLANNED, WORKLOADS
+from sim.seeds import SeedRun, Totals, never_occurred, run_many, run_seed
 
 SECONDS = {"ci": 5.0, "full": 60.0}
 """For each workload; ``scripts/run-suites.sh`` runs `run.py` for minutes beside it."""
@@ -50,3 +50,28 @@ def test_processes_share_the_seeds() -> None:
     found = sorted((run.workload, run.seed, run.trace) for run in shared)
     assert found == sorted((run.workload, run.seed, run.trace) for run in alone)
     assert len(found) == 6
+
+
+def test_a_fault_that_never_occurs_is_named() -> None:
+    def ran(seed: int, faults: dict[str, int], *enabled: str) -> SeedRun:
+        return SeedRun("recovery", seed, 1, 1, 1.0, 1.0, faults, "", "", enabled)
+
+    totals = Totals()
+    planned = dict.fromkeys(PLANNED["recovery"], 1)
+    totals.add(ran(1, planned, "pause", "disk full"))
+    totals.add(ran(2, {"pause": 3}, "pause", "disk full"))
+    totals.add(ran(3, {}, "clock jump"))
+    assert never_occurred({"recovery": totals}, 2) == ["disk full in none of 3 seeds of recovery, 2 of which could"]
+    assert [line.partition(" in ")[0] for line in never_occurred({"recovery": totals}, 1)] == [
+        "clock jump",
+        "disk full",
+    ]
+    del totals.faults["crash"]
+    assert [line.partition(" in ")[0] for line in never_occurred({"recovery": totals}, 2)] == ["crash", "disk full"]
+    assert PLANNED.keys() == CI_SEEDS.keys() == WORKLOADS.keys()
+
+
+def test_each_workload_runs_as_many_seeds_as_it_is_given() -> None:
+    ran: list[SeedRun] = []
+    run_many(["log", "objectcontainer"], 5, {"log": 3, "objectcontainer": 1}, None, ran.append)
+    assert [(run.workload, run.seed) for run in ran] == [("log", 5), ("objectcontainer", 5), ("log", 6), ("log", 7)]
