@@ -113,6 +113,8 @@ COMMANDS = ("lint", "sanitize", "spec")
 """Suites that are no folder of tests."""
 SIMULATOR = ("simulation/seeds", "simulation/bugs")
 """Parts of the suite ``simulation`` that run beside its tests."""
+SEEDS_OF_EACH_WORKLOAD = 12
+"""Run on any machine, however slow: enough that every kind of fault that a workload enables happens."""
 NEED_A_HOST = ("e2e/cluster", "e2e/kubernetes")
 """Run only where they are named: they need root or a cluster (docs/testing-on-kubernetes.md)."""
 GROUPS = {
@@ -244,9 +246,10 @@ def _simulator(part: str, plan: Plan, *options: str) -> Job:
 
 
 def _seeds(plan: Plan) -> Job:
-    """Seeds of the simulator: the same ones in the short form, others in the long one."""
+    """Seeds of the simulator: the same ones in the short form, others in the long one. Every enabled fault must happen."""
     first, seconds = (plan.seed, 900) if plan.is_full else (0, 120)
-    return _simulator("simulation/seeds", plan, "--first", str(first), "--seconds", str(seconds))
+    seeds = ("--first", str(first), "--seconds", str(seconds), "--every-fault", str(SEEDS_OF_EACH_WORKLOAD))
+    return _simulator("simulation/seeds", plan, *seeds)
 
 
 def _bugs(plan: Plan) -> Job:
