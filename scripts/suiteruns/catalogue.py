@@ -52,8 +52,9 @@ class Plan:
 class Suite:
     """Tests in one folder below tests/.
 
-    ``share``: how pytest-xdist gives tests to its workers; empty: one process. ``bounds``: patterns of files that
-    measure how long clients wait, and fail when it is too long: they run after the others, alone.
+    ``share``: how pytest-xdist gives tests to its workers, with ``loadfile`` by whole files and their servers; empty: one
+    process. ``cores``: of each worker. ``bounds``: patterns of files that measure how long clients wait, and fail when
+    it is too long: they run after the others, alone.
     """
 
     name: str
@@ -100,9 +101,9 @@ SUITES = (
         ),
         limits=False,
     ),
-    Suite("crash", (MINIO, JAVA_CLIENT, PYTHON_CLIENT), takes=MOUNTS),
+    Suite("crash", (MINIO, JAVA_CLIENT, PYTHON_CLIENT), cores=0.7, share="loadfile", takes=MOUNTS),
     Suite("e2e/pods", (MINIO,), bounds=("test_*.py",)),
-    Suite("cli", (MINIO,)),
+    Suite("cli", (MINIO,), cores=0.7, share="loadfile"),
     Suite("compat/java", (JAVA_CLIENT,)),
     Suite("e2e/local", (JAVA_CLIENT,)),
     Suite("compat/python", (PYTHON_CLIENT,), cores=WAITS),
