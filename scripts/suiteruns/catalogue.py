@@ -52,9 +52,9 @@ class Plan:
 class Suite:
     """Tests in one folder below tests/.
 
-    ``share``: how pytest-xdist gives tests to its workers, with ``loadfile`` by whole files and their servers; empty: one
-    process. ``cores``: of each worker. ``bounds``: patterns of files that measure how long clients wait, and fail when
-    it is too long: they run after the others, alone.
+    ``share``: how pytest-xdist gives tests to its workers, with ``loadfile`` by whole files and their servers; empty:
+    one process. ``cores``: of each worker. ``bounds``: patterns of files that measure how long clients wait, and fail
+    when it is too long: they run after the others, alone.
     """
 
     name: str
