@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cached-spec", action="store_true", help="take the kept result of an unchanged specification")
     parser.add_argument("--one-by-one", action="store_true", help="run one suite at a time")
     parser.add_argument("--report", type=Path, default=RESULTS, help="where report.md and report.json go")
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
     cores = _cores()
     plan = Plan(
         profile=options.profile,
