@@ -89,6 +89,10 @@ test: setup ## every suite in its short form (SUITES="unit contract" for some)
 test-full: setup ## every suite in its long form
 	@$(SUITES_RUN) full $(SUITES)
 
+.PHONY: nightly
+nightly: setup ## everything in its long form, also on a real cluster (as root): build/nightly/report.md and .json
+	@$(SUITES_RUN) full --report build/nightly everything || status=$$?; $(CLUSTER) down; exit $${status:-0}
+
 .PHONY: simulate
 simulate: setup ## seeds of the simulator (SEEDS=200, SECONDS_MAX=60, WORKLOAD=name; SEED=n replays one; BUG=name hunts a planted bug, BUG=list)
 	@$(SIMULATE)

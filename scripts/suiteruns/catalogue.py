@@ -52,8 +52,9 @@ class Plan:
 class Suite:
     """Tests in one folder below tests/.
 
-    ``share``: how pytest-xdist gives tests to its workers; empty: one process. ``bounds``: patterns of files that
-    measure how long clients wait, and fail when it is too long: they run after the others, alone.
+    ``share``: how pytest-xdist gives tests to its workers, with ``loadfile`` by whole files and their servers; empty:
+    one process. ``cores``: of each worker. ``bounds``: patterns of files that measure how long clients wait, and fail
+    when it is too long: they run after the others, alone.
     """
 
     name: str
@@ -63,6 +64,8 @@ class Suite:
     takes: frozenset[str] = frozenset()
     later_than: tuple[str, ...] = ()
     bounds: tuple[str, ...] = ()
+    computes: bool = False
+    """Whether its tests only compute, without servers and disk."""
     limits: bool = True
     """Whether a test may take as long as pytest's own limits say, and no longer."""
 
@@ -82,6 +85,7 @@ PREPARATIONS = {
 """What takes longer to build or download than a test may last is made ready once, before the suites that need it."""
 
 KUBERNETES, FAULT = "e2e/kubernetes", "e2e/kubernetes/fault"
+PURE = "compat/wire/pure"
 
 # In the order in which they are started: what waits and takes long first, what keeps all cores busy last.
 SUITES = (
@@ -97,17 +101,17 @@ SUITES = (
         ),
         limits=False,
     ),
-    Suite("crash", (MINIO, JAVA_CLIENT, PYTHON_CLIENT), takes=MOUNTS),
+    Suite("crash", (MINIO, JAVA_CLIENT, PYTHON_CLIENT), cores=0.7, share="loadfile", takes=MOUNTS),
     Suite("e2e/pods", (MINIO,), bounds=("test_*.py",)),
-    Suite("cli", (MINIO,)),
+    Suite("cli", (MINIO,), cores=0.7, share="loadfile"),
     Suite("compat/java", (JAVA_CLIENT,)),
     Suite("e2e/local", (JAVA_CLIENT,)),
     Suite("compat/python", (PYTHON_CLIENT,), cores=WAITS),
     Suite("images", (IMAGES,), takes=MOUNTS),
     Suite("compat/wire", cores=WAITS),
     Suite("contract", (MINIO,)),
-    Suite("simulation", share="worksteal"),
     Suite("unit", share="worksteal"),
+    Suite("simulation", computes=True),
 )
 COMMANDS = ("lint", "sanitize", "spec")
 """Suites that are no folder of tests."""
@@ -142,8 +146,11 @@ def chosen(names: Sequence[str]) -> list[str]:
 
 
 def jobs(names: Sequence[str], plan: Plan) -> list[Job]:
-    """The jobs of these suites, in the order in which they are to start, after what they need."""
-    suites = [job for job in _suites(plan) if job.suite in names]
+    """The jobs of these suites, in the order in which they are to start, after what they need.
+
+    What measures comes after what does not, and what only computes last: it fills the cores that the others leave.
+    """
+    suites = sorted((job for job in _suites(plan) if job.suite in names), key=lambda job: 2 * job.computes + job.alone)
     needed = {name for job in suites for name in job.after}
     while more := {name for job in PREPARATIONS.values() if job.name in needed for name in job.after} - needed:
         needed |= more
@@ -162,6 +169,7 @@ def _suites(plan: Plan) -> Iterator[Job]:
             yield _by_pytest(f"{suite.name}/bounds", suite, plan, without=files - bounds, alone=True)
     if plan.extras:
         yield _fault(plan)
+    yield _pure(plan)
     yield _seeds(plan)
     yield _bugs(plan)
     cached = ("--cached",) if plan.cached_spec else ()
@@ -212,6 +220,7 @@ def _pytest_job(
         later_than=later_than,
         takes=suite.takes,
         alone=alone,
+        computes=suite.computes,
         environment={"TAILRACE_TEST_PROFILE": plan.profile, "TAILRACE_TEST_SEED": str(plan.seed), **environment},
         limit_s=_limit_s(plan),
         suite=suite.name,
@@ -233,29 +242,31 @@ def _fault(plan: Plan) -> Job:
     )
 
 
-def _simulator(part: str, plan: Plan, *options: str) -> Job:
-    command = (sys.executable, "tests/simulation/run.py", *options, "--jobs", str(plan.workers))
-    return Job(
-        part,
-        command,
-        cores=plan.workers,
-        environment={"TAILRACE_TEST_PROFILE": plan.profile},
-        limit_s=_limit_s(plan),
-        suite=part,
-    )
+def _pure(plan: Plan) -> Job:
+    """The wire protocol's tests once more, against a server on the kernel's pure-Python twins."""
+    suite = next(suite for suite in SUITES if suite.name == "compat/wire")
+    environment = {"TAILRACE_PURE": "1"}
+    return _pytest_job(PURE, suite, plan, ("-k", "file"), environment, cores=WAITS, later_than=(), alone=False)
 
 
 def _seeds(plan: Plan) -> Job:
-    """Seeds of the simulator: the same ones in the short form, others in the long one. Every enabled fault must happen."""
+    """Seeds of the simulator on all cores: the same ones in the short form, others in the long one."""
     first, seconds = (plan.seed, 900) if plan.is_full else (0, 120)
-    seeds = ("--first", str(first), "--seconds", str(seconds), "--every-fault", str(SEEDS_OF_EACH_WORKLOAD))
-    return _simulator("simulation/seeds", plan, *seeds)
+    options = ("--first", str(first), "--seconds", str(seconds), "--jobs", str(plan.workers))
+    every_fault = ("--every-fault", str(SEEDS_OF_EACH_WORKLOAD))
+    return replace(_simulator("simulation/seeds", plan, *options, *every_fault), cores=plan.workers)
 
 
 def _bugs(plan: Plan) -> Job:
     """Planted bugs, which the simulator must find: some by date in the short form, all in the long one."""
     which = ("--bug", "all") if plan.is_full else ("--bugs-of", plan.day.isoformat())
-    return _simulator("simulation/bugs", plan, *which)
+    return replace(_simulator("simulation/bugs", plan, *which), computes=True)
+
+
+def _simulator(part: str, plan: Plan, *options: str) -> Job:
+    command = (sys.executable, "tests/simulation/run.py", *options)
+    environment = {"TAILRACE_TEST_PROFILE": plan.profile}
+    return Job(part, command, environment=environment, limit_s=_limit_s(plan), suite=part)
 
 
 def _limit_s(plan: Plan) -> float:

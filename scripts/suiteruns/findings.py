@@ -16,6 +16,7 @@ from suiteruns.catalogue import GROUPS, NEED_A_HOST, REPOSITORY, SIMULATOR, Plan
 from suiteruns.scheduler import Job
 
 COLLECT_LIMIT_S = 300
+SLOWEST = 30
 TESTS = REPOSITORY / "tests"
 CHOOSES_CASES = ("crash", "e2e/kubernetes")
 """Suites whose long form has more cases, by files that are left out or by parameters."""
@@ -30,7 +31,7 @@ class ReportError(Exception):
 class Case:
     """One test that ran."""
 
-    suite: str
+    job: str
     file: str
     """Below tests/, with dots, without ending."""
     name: str
@@ -52,14 +53,14 @@ def cases_of(job: Job) -> list[Case]:
         root = ElementTree.parse(job.report).getroot()
     except (OSError, ElementTree.ParseError) as error:
         raise ReportError(f"{job.report.name} cannot be read: {error}") from error
-    return [_case(job.suite, element) for element in root.iter("testcase")]
+    return [_case(job.name, element) for element in root.iter("testcase")]
 
 
-def _case(suite: str, element: ElementTree.Element) -> Case:
+def _case(job: str, element: ElementTree.Element) -> Case:
     kinds = {child.tag for child in element}
     outcome = "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
     place = element.get("classname", "").removeprefix("tests.")
-    return Case(suite, place, element.get("name", ""), float(element.get("time", "0")), outcome)
+    return Case(job, place, element.get("name", ""), float(element.get("time", "0")), outcome)
 
 
 def judge(job: Job) -> str:
@@ -76,7 +77,7 @@ def judge(job: Job) -> str:
     return "" if cases else "no test ran"
 
 
-def slowest(cases: Iterable[Case], count: int = 30) -> list[Case]:
+def slowest(cases: Iterable[Case], count: int = SLOWEST) -> list[Case]:
     """The cases that took longest, with their fixtures, the slowest first."""
     return sorted(cases, key=lambda case: -case.seconds)[:count]
 

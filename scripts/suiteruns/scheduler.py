@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 POLL_S = 0.1
+SPARE_CORES = 0.5
+"""What jobs may take beyond the cores there are: most of them wait at some time."""
 INTERRUPT_LIMIT_S = 30.0
 """How long a job that is interrupted may take to end its own children, before it is killed."""
 
@@ -32,13 +34,19 @@ class Job:
     takes: frozenset[str] = frozenset()
     """Things of which there is one on this machine: two jobs that take the same thing never run at once."""
     alone: bool = False
-    """Nothing else runs beside it: it measures time."""
+    """It measures time: beside it runs nothing but what only computes, and leaves it a core of its own."""
+    computes: bool = False
+    """It only computes, without servers and disk, and gives way to everything else."""
     environment: Mapping[str, str] = field(default_factory=dict)
     limit_s: float = 3600.0
     suite: str = ""
     """The suite that it belongs to; empty for what only prepares others."""
     report: Path | None = None
     """Where pytest writes what it found, as JUnit XML."""
+
+    def log_in(self, folder: Path) -> Path:
+        """Where its output goes."""
+        return folder / f"{self.name.replace('/', '-').replace(' ', '-')}.log"
 
 
 @dataclass(frozen=True)
@@ -121,19 +129,22 @@ class Scheduler:
         if waiting & {*job.after, *job.later_than}:
             return False
         busy = [running.job for running in self._running]
-        if not busy:
-            return True
-        if job.alone or any(other.alone or other.takes & job.takes for other in busy):
+        if any(other.takes & job.takes for other in busy):
             return False
-        return sum(other.cores for other in busy) + job.cores <= self._cores
+        beside = sum(other.cores for other in busy if not other.alone)
+        if job.alone:
+            return all(other.computes for other in busy) and beside <= max(0.0, self._cores - 1)
+        if any(other.alone for other in busy):
+            return job.computes and beside + job.cores <= self._cores - 1
+        return not busy or beside + job.cores <= self._cores + SPARE_CORES
 
     def _start(self, job: Job) -> None:
-        log = self._folder / f"{job.name.replace('/', '-').replace(' ', '-')}.log"
+        log = job.log_in(self._folder)
         if job.report is not None:
             job.report.unlink(missing_ok=True)
         with log.open("wb") as output:
             process = subprocess.Popen(
-                job.command,
+                (*(("nice", "-n", "19") if job.computes else ()), *job.command),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

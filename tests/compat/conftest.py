@@ -78,6 +78,13 @@ def _end(process: subprocess.Popen[bytes], log: Path) -> None:
         raise RuntimeError(f"the server ended with {code}:\n{_tail(log)}")
 
 
+def _check_kernel(pid: int) -> None:
+    """The server runs on the kernel that the environment asks for: native, or with TAILRACE_PURE=1 on its twins."""
+    is_native = "/tailrace/kernel/_" in Path(f"/proc/{pid}/maps").read_text()
+    if is_native == (os.environ.get("TAILRACE_PURE") == "1"):
+        raise RuntimeError(f"the server runs on the {'native' if is_native else 'pure'} kernel")
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """The tests of the protocol itself, and some of a published client, run over both kinds of log."""
     if "log_kind" in metafunc.fixturenames:
@@ -112,6 +119,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, log_kind: str) -> Iterator[
         process = subprocess.Popen(arguments, stdout=output, stderr=subprocess.STDOUT)
     try:
         report = _wait_until_ready(process, ready, log)
+        _check_kernel(process.pid)
         stores = report["stores"]
         assert isinstance(stores, list)
         scale = [*cli, "stream", "scale", "{scope}/{stream}", "--segments", "{segments}"]

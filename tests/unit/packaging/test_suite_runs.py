@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import json
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from suiteruns import catalogue, findings
+from suiteruns import catalogue, findings, reports
 from suiteruns.catalogue import Plan
+from suiteruns.reports import Run
 from suiteruns.scheduler import Ended, Job, Scheduler
 
 PLAN = Plan("ci", workers=2, seed=1, day=datetime.date(2026, 11, 22))
@@ -57,6 +60,20 @@ def test_jobs_that_fit_run_beside_each_other(note: Path, tmp_path: Path) -> None
 def test_jobs_that_do_not_fit_run_one_after_the_other(note: Path, tmp_path: Path, fields: dict[str, object]) -> None:
     run([noting(note, name, **fields) for name in "abc"], tmp_path)
     assert note.read_text() == "+a -a +b -b +c -c "
+
+
+def test_what_only_computes_runs_beside_what_measures(note: Path, tmp_path: Path) -> None:
+    computing = noting(note, "c", "m", computes=True)
+    run([noting(note, "a"), noting(note, "m", "c", alone=True), computing, noting(note, "z", computes=True)], tmp_path)
+    words = note.read_text().split()
+    assert words.index("-a") < words.index("+m")
+    assert words.index("-c") < words.index("+z"), "what measures keeps a core of its own"
+
+
+def test_what_measures_waits_for_what_keeps_all_cores_busy(note: Path, tmp_path: Path) -> None:
+    jobs = [noting(note, "c", computes=True, cores=2.0), noting(note, "m", alone=True)]
+    run(jobs, tmp_path)
+    assert note.read_text() == "+c -c +m -m "
 
 
 def test_a_job_without_room_does_not_hold_up_those_behind_it(note: Path, tmp_path: Path) -> None:
@@ -131,6 +148,23 @@ def test_every_folder_of_tests_belongs_to_a_suite() -> None:
     suites = {suite.name for suite in catalogue.SUITES}
     assert {folder for folder in folders if not any(f"{folder}/".startswith(f"{name}/") for name in suites)} == set()
     assert {name for name in suites if not (tests / name).is_dir()} == set()
+
+
+def test_a_run_is_reported_for_programs_and_for_people(tmp_path: Path) -> None:
+    logs = tmp_path / "out"
+    job = by_pytest(tmp_path, "assert n == 1")
+    ended = Scheduler([job], 2.0, logs, findings.judge, lambda words: None).run()
+    made = Run(PLAN, ended, findings.cases_of(job), ["the rest"], 1.0, time.time())
+    reports.write(made, tmp_path / "report", logs)
+    written = json.loads((tmp_path / "report/report.json").read_text())
+    assert (written["passed"], written["suites"][0]["tests"], written["not_in_this_run"]) == (False, 3, ["the rest"])
+    assert [title.rpartition("::")[2] for title in written["failed"]] == ["test_two[2]"]
+    page = (tmp_path / "report/report.md").read_text()
+    assert page.startswith("# Tailrace, 2026-11-22: FAILED\n")
+    assert "assert 2 == 1" in page
+    assert "| these | 3 |" in page
+    assert "- the rest" in page
+    assert "not in this run: the rest" in reports.lines(made)
 
 
 def test_names_and_groups() -> None:
