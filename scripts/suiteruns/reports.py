@@ -126,7 +126,7 @@ def write(run: Run, folder: Path, logs: Path) -> None:
 
 
 def _rows(run: Run) -> list[tuple[str, ...]]:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for one in run.ended:
         tests = run.tests_of(one)
         counted = "" if tests is None else str(tests)
