@@ -1,4 +1,4 @@
-"""Two clients count together: each writes only if nobody wrote in between, else it reads and tries again."""
+"""Two clients share a counter: each writes on condition that no other write came first, else it reads and retries."""
 
 import asyncio
 import os

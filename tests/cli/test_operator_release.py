@@ -119,8 +119,8 @@ async def test_operators_are_stopped_and_put_nothing_back(pods: Pods) -> None:
     await attending
     assert [await asyncio.wait_for(pod.wait(), PATIENCE_S) for pod in pods.running[:2]] == [0, 0]
     assert released == [pods.finalizers(f"s{number}") for number in range(20)] == [[]] * 20
-    (told,) = [line for line in pods.log(2) if line["event"] == "all_released"]
-    assert (told["namespace"], told["resources"]) == (NAMESPACE, 20)
+    (released,) = [line for line in pods.log(2) if line["event"] == "all_released"]
+    assert (released["namespace"], released["resources"]) == (NAMESPACE, 20)
 
 
 async def test_an_operator_that_comes_back_holds_them_again(pods: Pods) -> None:
