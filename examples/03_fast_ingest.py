@@ -1,4 +1,4 @@
-"""Write many small events fast: lists of events, as many under way as memory allows."""
+"""Write many small events fast: lists of events, as many in flight as the writer's buffer allows."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ async def main() -> None:
         begun = time.perf_counter()
         async with client.writer(stream) as writer:
             for first in range(0, EVENTS, BATCH):
-                await writer.ready()  # waits while too many bytes are under way
+                await writer.ready()  # waits while the writer's buffer is full
                 batch = [b"%0100d" % number for number in range(first, min(first + BATCH, EVENTS))]
                 writer.write_events(batch, routing_key="ticks")
         print(f"{EVENTS / (time.perf_counter() - begun):,.0f} durable events/s")

@@ -1,4 +1,4 @@
-"""Grow a stream while it is written and read: writers and readers follow, the order per key stays."""
+"""Scale a stream during writes and reads: writers and readers follow, and the order per key stays."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ async def main() -> None:
         await client.streams.create_stream(stream)
         groups = client.reader_groups("examples")
         group = f"monitor-{uuid.uuid4().hex[:8]}"
-        # Sealed segments are left behind at checkpoints: often here, so that the example is quick.
+        # Readers move to new segments at checkpoints, which are frequent here so that the example is quick.
         await groups.create(group, group_config({stream: None}, automatic_checkpoint_ms=300, group_refresh_ms=200))
 
         seen: dict[str, list[int]] = {key: [] for key in KEYS}

@@ -1,4 +1,4 @@
-"""A reader dies without a word; another process declares it offline and goes on after the last event it handled."""
+"""A reader fails; another process declares it offline and continues after the last event that it handled."""
 
 import asyncio
 import os
@@ -10,7 +10,7 @@ CONTROLLER = os.environ.get("TAILRACE_CONTROLLER", "tcp://localhost:9090")
 
 
 async def die_in_the_middle(reader: EventReader) -> tuple[list[bytes], Position]:
-    """Handle some events, remember the position with them, and vanish."""
+    """Handle some events and return them with the position, without closing the reader."""
     await reader.start()
     items = await reader.read_events(40, timeout_ms=5000)
     return [item.event for item in items], reader.position

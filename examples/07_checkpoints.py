@@ -1,4 +1,4 @@
-"""Checkpoint a group of readers, and start another group from that very place."""
+"""Checkpoint a group of readers, and start another group from the checkpoint."""
 
 import asyncio
 import os
@@ -10,7 +10,7 @@ CONTROLLER = os.environ.get("TAILRACE_CONTROLLER", "tcp://localhost:9090")
 
 
 async def read_until(reader: EventReader, done: asyncio.Event) -> list[bytes]:
-    """Events before the checkpoint; going on to read is what acknowledges it."""
+    """Return the events before the checkpoint. The next read call acknowledges the checkpoint."""
     events: list[bytes] = []
     passed = False
     while not done.is_set():

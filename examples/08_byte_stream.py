@@ -1,4 +1,4 @@
-"""Append bytes to a stream, read any part of it, and drop its beginning."""
+"""Append bytes to a stream, read any part of it, and truncate its beginning."""
 
 import asyncio
 import os

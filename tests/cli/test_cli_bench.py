@@ -58,7 +58,7 @@ def test_ingest_over_an_object_log(cli, tmp_path: Path) -> None:
     assert names_in(folder) == []
     assert list(objects.glob("bench-*/log/*/claims/*")), "its logs were there"
     line = cli.fails("bench", "ingest", "--controller", cli.endpoints.controller, *SHORT, *options)
-    assert line == "tailrace: --log, --tier2 and --s3-endpoint are for a server of the benchmark's own"
+    assert line == "tailrace: --log, --tier2 and --s3-endpoint apply to the benchmark's own server; omit --controller"
 
 
 @pytest.mark.timeout(240)

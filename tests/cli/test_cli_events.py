@@ -106,7 +106,7 @@ def test_a_group_goes_on_where_it_was(cli, scope: str) -> None:
     assert cli.ok(*reading) == ""
     cli.ok("write", stream, text="four\n")
     assert cli.ok(*reading) == "four\n"
-    assert "exists and goes on where it was" in cli.fails(*reading, "--from", "head")
+    assert "exists and continues at its position" in cli.fails(*reading, "--from", "head")
     cli.ok("stream", "create", f"{scope}/other")
     assert "does not read" in cli.fails("read", f"{scope}/other", "--group", "mine")
     assert "reader group name" in cli.fails("read", stream, "--group", "not allowed")

@@ -96,7 +96,7 @@ def test_scaling_below_the_number_of_a_fixed_policy_lowers_it(cli, scope: str) -
     assert "the policy's minimum is 3" in cli.fails("stream", "scale", stream, "--merge", "0,1")
     ended = cli.run("stream", "scale", stream, "--segments", "2", "--json")
     assert ended.returncode == 0, ended.stderr
-    assert ended.stderr == "the policy's minimum goes from 3 to 2 segments\n"
+    assert ended.stderr == "lowering the policy's minimum from 3 to 2 segments\n"
     assert [segment["high"] for segment in json.loads(ended.stdout)] == [0.5, 1.0]
     assert cli.value("stream", "info", stream)["scaling"]["min_segments"] == 2
 

@@ -2,5 +2,5 @@
 
 import os
 
-# gRPC reads it when it is imported. Its remarks on failed handshakes are no output of a command.
+# gRPC reads it at import. Its warnings about failed handshakes must not appear in a command's output.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

@@ -1,4 +1,4 @@
-"""Where the ``tailrace`` command begins: Ctrl-C while the rest is loaded ends it without a traceback."""
+"""Start the ``tailrace`` command, so that Ctrl-C while modules load ends it without a traceback."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 def main() -> None:
     """Load the command line and run it."""
     python = signal.getsignal(signal.SIGINT)
-    if python is signal.default_int_handler:  # not where our caller has it ignored
+    if python is signal.default_int_handler:  # keep SIGINT ignored if the caller ignores it
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from tailrace.cli.main import main as run
 

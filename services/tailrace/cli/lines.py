@@ -1,4 +1,4 @@
-"""Lines of a file or of standard input as events, a chunk at a time, without a thread."""
+"""Read lines of a file or of standard input as events, in chunks, without a thread."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ CHUNK_BYTES: Final = 256 * limits.KIB
 
 
 class LineSplitter:
-    """Cuts arriving bytes into lines (pure). A line is at most as long as an event may be."""
+    """Split bytes into lines (pure). A line is at most as long as an event."""
 
     def __init__(self, max_line_bytes: int = limits.WRITER_EVENT_MAX_BYTES - EVENT_HEADER_BYTES) -> None:
         self._max_line_bytes = max_line_bytes
         self._whole_lines = 0
         self._begun: list[bytes] = []
-        """Pieces of a line whose end has not come yet; joined once, so that long lines cost no more than others."""
+        """Parts of an incomplete line, joined only once so that long lines take linear time."""
         self._begun_bytes = 0
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Lines that are whole now, without their ends. Raises BadRequestError for one that is too long."""
+        """Return the complete lines without their ends. Raises BadRequestError for one that is too long."""
         first, *lines = data.split(b"\n")
         self._begun.append(first)
         self._begun_bytes += len(first)
         if self._begun_bytes > self._max_line_bytes:
-            raise BadRequestError(f"line {self._whole_lines + 1:,} is longer than {self._max_line_bytes:,} bytes")
+            raise BadRequestError(
+                f"line {self._whole_lines + 1:,} is longer than {self._max_line_bytes:,} bytes, the maximum of an event"
+            )
         if not lines:
             return []
         whole = b"".join(self._begun)
@@ -45,14 +47,14 @@ class LineSplitter:
         return [whole, *lines]
 
     def rest(self) -> list[bytes]:
-        """The last line, if it has no end."""
+        """Return the last line if it has no end."""
         rest = b"".join(self._begun)
         self._begun, self._begun_bytes = [], 0
         return [rest] if rest else []
 
 
 async def read_lines(source: Path | None) -> AsyncIterator[tuple[list[bytes], int]]:
-    """Chunks of lines of a file (standard input when None), each with how many bytes were read for it.
+    """Yield chunks of lines of a file (standard input when None), each with the number of bytes read.
 
     Raises:
         OSError: the file cannot be read. BadRequestError: a line is too long.
@@ -83,19 +85,19 @@ def _open(source: Path) -> int:
 
 
 def known_length(source: Path | None) -> int | None:
-    """Bytes that there are to read, if that is known beforehand."""
+    """Return the number of bytes to read, if it is known."""
     status = os.stat(source if source is not None else 0)
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 def may_block(descriptor: int) -> bool:
-    """Whether reading may wait for somebody: pipes, sockets and terminals."""
+    """Return whether a read may block: pipes, sockets and terminals."""
     mode = os.fstat(descriptor).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)
 
 
 async def _readable(descriptor: int) -> None:
-    """Wait until a read returns at once. The descriptor stays in blocking mode: others share it."""
+    """Wait until a read does not block. The descriptor stays in blocking mode: other processes share it."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
 
@@ -111,7 +113,7 @@ async def _readable(descriptor: int) -> None:
 
 
 def key_of(line: bytes, field: str) -> str:
-    """Routing key of a JSON line: a field's value (``a.b`` is field b of object a). Raises BadRequestError."""
+    """Return a JSON line's routing key: the value of a field (``a.b``: field b of object a). Raises BadRequestError."""
     try:
         value = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -132,16 +134,16 @@ def _shown(line: bytes) -> str:
 
 
 class Grouped(NamedTuple):
-    """Lines by routing key, as far as they could be read, and what is wrong with the one after them."""
+    """Valid lines by routing key, and the error of the line after them, if any."""
 
     groups: dict[str, list[bytes]]
     error: BadRequestError | None
 
 
 def by_key(lines: list[bytes], field: str, first_number: int = 1) -> Grouped:
-    """Lines by routing key, in their order within each key; keys in the order of their first line.
+    """Return lines by routing key, in order within each key; keys in the order of their first line.
 
-    Empty lines are left out. A line without a key ends it: those before it are none the worse for it.
+    Empty lines are skipped. A line without a key ends the result with an error; lines before it are valid.
     """
     groups: dict[str, list[bytes]] = {}
     for number, line in enumerate(lines, first_number):

@@ -1,4 +1,4 @@
-"""The `tailrace` command: what it offers, and how errors look (one line, exit code 1; 2 for a wrong command line)."""
+"""The `tailrace` command. An error is one line with exit code 1, or 2 for a wrong command line."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command; returns the exit code. With ``--debug`` errors are raised instead."""
+    """Run a command; return its exit code. With ``--debug`` errors are raised instead."""
     SETTINGS.debug = False
     _open_standard_streams()
     try:
@@ -80,8 +80,8 @@ def run(arguments: Sequence[str]) -> int:
     except typer.Abort:
         return 1
     except BrokenPipeError:
-        # Whoever read our output has gone, which is its right: `tailrace read … | head`.
-        sys.stdout = None  # nothing is left to flush at exit
+        # The reader of our output has closed it, as in `tailrace read … | head`: not an error.
+        sys.stdout = None  # nothing may be flushed at exit
         return 1
     except Exception as error:
         if SETTINGS.debug:
@@ -91,7 +91,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _open_standard_streams() -> None:
-    """A stream that our caller closed (`>&-`) becomes the null device: its number must not become a file's."""
+    """Open the null device for a standard stream that the caller closed (`>&-`), so that no file gets its number."""
     for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
         if getattr(sys, name) is None:
             opened = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115  # for the rest of the process
@@ -112,7 +112,7 @@ def _usage(error: TyperException) -> int:
 
 
 def one_line(error: BaseException) -> str:
-    """What went wrong in one line: the message of our own errors, with its kind for anything else."""
+    """Return an error as one line: the message of our own errors, and also the type of others."""
     if isinstance(error, BaseExceptionGroup):
         return one_line(error.exceptions[0])
     if isinstance(error, OSError) and error.strerror:

@@ -1,6 +1,6 @@
-"""What commands print: tables for people, JSON for programs, progress on standard error.
+"""Print tables for people, JSON for programs, and progress on standard error.
 
-rich is imported when something is shown with it: a command line answers fast.
+rich is imported at its first use, so that commands start fast.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ FOLDED_LENGTH: Final = 32
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on one line, for programs."""
+    """Print one JSON value on one line, for programs."""
     sys.stdout.write(json.dumps(value) + "\n")
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """A table; numbers are aligned to the right."""
+    """Print a table with numbers aligned to the right."""
     from rich.table import Table
 
     table = Table()
@@ -36,12 +36,14 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
     console = _stdout()
-    console.print(title, style="bold", soft_wrap=True)  # a table's own title is folded to the table's width
+    console.print(
+        title, style="bold", soft_wrap=True
+    )  # printed separately: rich folds a table's title to the table's width
     console.print(table)
 
 
 def print_fields(title: str, fields: Mapping[str, Any]) -> None:
-    """Names and values below each other, each on one line however long: stream cuts are copied from here."""
+    """Print names and values, each pair on one line of any length, because users copy stream cuts from it."""
     console = _stdout()
     console.print(title, style="bold", soft_wrap=True)
     width = max(map(len, fields), default=0)
@@ -50,12 +52,12 @@ def print_fields(title: str, fields: Mapping[str, Any]) -> None:
 
 
 def print_line(text: str) -> None:
-    """One line of text on standard output."""
+    """Print one line on standard output."""
     sys.stdout.write(text + "\n")
 
 
 def note(text: str) -> None:
-    """One line on standard error."""
+    """Print one line on standard error."""
     sys.stderr.write(text + "\n")
 
 
@@ -71,31 +73,31 @@ def _stdout() -> Console:
     from rich.console import Console
 
     console = Console(highlight=False, markup=False)
-    # A table that goes into a pipe is not folded to the width of a terminal that does not exist.
+    # A table in a pipe is not folded to a terminal's width.
     return console if console.is_terminal else Console(highlight=False, markup=False, width=200)
 
 
 class Bar:
-    """A progress bar that knows how far it is; does nothing when nobody looks at it."""
+    """A progress bar; without a terminal it shows nothing."""
 
     def __init__(self, progress: Progress | None = None, task: TaskID | None = None) -> None:
         self._progress = progress
         self._task = task
 
     def advance(self, amount: float) -> None:
-        """So much more is done."""
+        """Add to the completed amount."""
         if self._progress is not None and self._task is not None:
             self._progress.advance(self._task, amount)
 
     def set(self, completed: float, total: float) -> None:
-        """So much of so much is done."""
+        """Set the completed and the total amount."""
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, completed=completed, total=total)
 
 
 @contextmanager
 def progress_bar(text: str, total: float | None, *, shown: bool = True) -> Iterator[Bar]:
-    """A bar (a spinner when `total` is None) on standard error while the block runs, if that is a terminal."""
+    """Show a bar (a spinner when `total` is None) while the block runs, if standard error is a terminal."""
     if not shown or not sys.stderr.isatty():
         yield Bar()
         return

@@ -1,4 +1,4 @@
-"""Stream cuts as the command line takes them."""
+"""Check stream cuts from the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading for the command line: through a group that is shared and stays, or one of its own that goes again."""
+"""Read for the command line, through a shared reader group or a temporary one."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ Write = Callable[[str, int, list[bytes]], None]
 BATCH_EVENTS: Final = 1000
 LOOK_MS: Final = 500
 CHECKPOINT_MS: Final = 250
-"""Sealed segments are left behind at a checkpoint: often, so that a reader gets through many scales quickly."""
+"""Readers follow a scale at a checkpoint, so frequent checkpoints get a reader through many scales quickly."""
 SEGMENTS_MEASURED_MAX: Final = 1000
 LEAVE_TEMPORARY_S: Final = 2.0
 LEAVE_SHARED_S: Final = 10.0
-"""Readers that did not leave keep their segments from the others."""
+"""Longer, because a reader that did not leave keeps its segments from other readers."""
 
 
 async def read_with_temporary_group(
@@ -44,7 +44,7 @@ async def read_with_temporary_group(
     follow: bool,
     limit: int | None,
 ) -> None:
-    """Read from `begin` through a group that is deleted at the end; without `follow` up to the present tail."""
+    """Read from `begin` through a temporary group; without `follow` up to the present tail."""
     await _check_exists(client, stream)
     end = None if follow else await StreamManager(client).tail(stream)
     start = await _start_cut(client, stream, begin)
@@ -60,7 +60,7 @@ async def read_with_temporary_group(
     await manager.create(group, config)
     try:
         await remove_groups_left_behind(client, stream.scope, group)
-        # Events on a terminal are their own progress.
+        # No bar when events are printed on a terminal.
         with progress_bar(f"reading {stream}", total, shown=total is not None and not _is_terminal()) as bar:
             await _read(client, stream, group, write, bar, limit=limit, idle_ms=None)
     finally:
@@ -78,7 +78,7 @@ async def read_with_group(
     limit: int | None,
     idle_ms: int,
 ) -> None:
-    """Join a group, which is made when it is missing; without `follow` until nothing came for `idle_ms`."""
+    """Join a group, created if missing; without `follow` read until no event arrives for `idle_ms`."""
     await _check_exists(client, stream)
     manager = ReaderGroupManager(client, stream.scope)
     config = await _config_of(client, stream.scope, group)
@@ -88,7 +88,7 @@ async def read_with_group(
     elif str(stream) not in config.starting:
         raise BadRequestError(f"reader group {stream.scope}/{group} does not read {stream}")
     elif begin is not None:
-        raise BadRequestError(f"reader group {stream.scope}/{group} exists and goes on where it was: leave out --from")
+        raise BadRequestError(f"reader group {stream.scope}/{group} exists and continues at its position: omit --from")
     await _read(client, stream, group, write, Bar(), limit=limit, idle_ms=None if follow else idle_ms)
 
 
@@ -122,7 +122,7 @@ async def _read(
     limit: int | None,
     idle_ms: int | None,
 ) -> None:
-    """Read until the group's end, `limit` events, or nothing for `idle_ms`."""
+    """Read until the group's end, `limit` events, or no event for `idle_ms`."""
     left = limit
     name = f"cli-{uuid.uuid4().hex}"
     reader = EventReader(client, stream.scope, group, name)
@@ -137,15 +137,15 @@ async def _read(
             elif reader.end_of_data or (batch is None and idle_ms is not None):
                 return
     finally:
-        if maker_of(group) is not None:  # the group goes with its only reader
+        if maker_of(group) is not None:  # the group is deleted with its only reader
             await tidy_up(reader.close(), deadline_s=LEAVE_TEMPORARY_S)
         else:
-            held = f"reader {name} still belongs to reader group {stream.scope}/{group} and keeps its segments"
+            held = f"reader {name} still belongs to reader group {stream.scope}/{group} and holds its segments"
             await tidy_up(reader.close(), deadline_s=LEAVE_SHARED_S, else_=held)
 
 
 async def _bytes_between(client: ClientContext, stream: StreamName, start: StreamCut, end: StreamCut) -> int | None:
-    """Bytes from one cut to another; None when finding out would take many requests."""
+    """Return the bytes between two cuts; None when that needs too many requests."""
     identifiers = await client.controller.segments_between(stream, start.positions, end.positions)
     if len(identifiers) > SEGMENTS_MEASURED_MAX:
         return None

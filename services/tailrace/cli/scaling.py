@@ -1,4 +1,4 @@
-"""``stream scale``: from what is asked for to what the controller does."""
+"""Scale a stream for ``stream scale``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def scale_stream(
     merges: Sequence[str],
     deadline_s: float,
 ) -> list[SegmentRange]:
-    """Scale to `count` equal segments, or make the splits and merges; returns the active segments afterwards."""
+    """Scale to `count` equal segments, or make the splits and merges; return the new active segments."""
     if count is not None:
         await _lower_minimum(client, stream, count)
     active = await _active(client, stream)
@@ -47,13 +47,13 @@ async def _active(client: ClientContext, stream: StreamName) -> list[SegmentRang
 
 
 async def _lower_minimum(client: ClientContext, stream: StreamName, count: int) -> None:
-    """No scale goes below the policy's minimum (controller §4, "scale"), so the minimum follows what is asked for.
+    """Lower the policy's minimum to `count`: the controller refuses a scale below it (controller §4, "scale").
 
-    For a fixed policy the minimum is its number of segments, and the update scales by itself.
+    For a fixed policy the minimum is its number of segments, so the update scales the stream.
     """
     config = await client.controller.stream_config(stream)
     if config.scaling.min_segments > count:
-        note(f"the policy's minimum goes from {config.scaling.min_segments} to {count} segments")
+        note(f"lowering the policy's minimum from {config.scaling.min_segments} to {count} segments")
         scaling = msgspec.structs.replace(config.scaling, min_segments=count)
         await client.controller.update_stream(stream, msgspec.structs.replace(config, scaling=scaling))
 
@@ -62,6 +62,6 @@ async def _check_minimum(client: ClientContext, stream: StreamName, plan: ScaleP
     minimum = (await client.controller.stream_config(stream)).scaling.min_segments
     if plan.resulting_count < minimum:
         raise BadRequestError(
-            f"{plan.resulting_count} segments would be left, the policy's minimum is {minimum}: "
-            f"scale --segments {plan.resulting_count} lowers it too"
+            f"the scale leaves {plan.resulting_count} segments, the policy's minimum is {minimum}: "
+            f"use scale --segments {plan.resulting_count} to lower it too"
         )

@@ -1,4 +1,4 @@
-"""Segments, splits and merges as the command line names them (pure)."""
+"""Parse segments, splits and merges of the command line (pure)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SEGMENT: Final = re.compile(r"(\d+)(?:\.#epoch\.(\d+))?")
 
 
 def plan_texts(active: Sequence[SegmentRange], splits: Sequence[str], merges: Sequence[str]) -> ScalePlan:
-    """Splits (``ID:N``) and merges (``ID,ID``) in one scale. Raises BadRequestError."""
+    """Plan splits (``ID:N``) and merges (``ID,ID``) in one scale. Raises BadRequestError."""
     return plan_changes(
         active, [_parse_split(active, text) for text in splits], [_parse_merge(active, text) for text in merges]
     )
@@ -36,13 +36,13 @@ def _parse_merge(active: Sequence[SegmentRange], text: str) -> list[int]:
 
 
 def find_segment(active: Sequence[SegmentRange], text: str) -> SegmentRange:
-    """The active segment that is meant by an id, a number, or ``NUMBER.#epoch.EPOCH``.
+    """Return the active segment for an id, a number, or ``NUMBER.#epoch.EPOCH``.
 
     Numbers are unique in a stream (naming §1). Raises BadRequestError.
     """
     match = _SEGMENT.fullmatch(text.strip())
     if match is None:
-        raise BadRequestError(f"{text[:80]!r} is not the id of a segment")
+        raise BadRequestError(f"{text[:80]!r} is not a segment id")
     number, epoch = int(match[1]), match[2]
     for segment in active:
         if epoch is not None:

@@ -1,4 +1,4 @@
-"""A command's connection to the server: made after a look whether anybody listens there, closed at its end."""
+"""Connect a command to the server, after a check that a controller listens there."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ TIDY_UP_DEADLINE_S: Final = 5.0
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a command's work on an event loop of its own; SIGINT, SIGTERM and SIGHUP let it tidy up.
+    """Run a command's work on its own event loop; SIGINT, SIGTERM and SIGHUP cancel it and let it clean up.
 
     Raises:
-        KeyboardInterrupt: after SIGINT. SystemExit: after the others.
+        KeyboardInterrupt: after SIGINT. SystemExit: after SIGTERM and SIGHUP.
     """
     ended: list[signal.Signals] = []
     try:
@@ -40,7 +40,7 @@ async def _until_ended(work: Coroutine[Any, Any, T], ended: list[signal.Signals]
 
 
 def cancel_on(signals: Iterable[signal.Signals], ended: list[signal.Signals]) -> None:
-    """Let signals cancel the running task, and put which one it was into `ended`; what is ignored (nohup) stays so."""
+    """Let signals cancel the running task, and append the signal to `ended`. Ignored signals (nohup) stay ignored."""
     task = asyncio.current_task()
     assert task is not None
     cancel = task.cancel
@@ -55,9 +55,9 @@ def cancel_on(signals: Iterable[signal.Signals], ended: list[signal.Signals]) ->
 
 
 async def tidy_up(work: Coroutine[Any, Any, None], *, deadline_s: float = TIDY_UP_DEADLINE_S, else_: str = "") -> None:
-    """What remains to be done at a command's end; for a server that has gone meanwhile nobody waits long.
+    """Clean up at a command's end, within a short deadline because the server may be gone.
 
-    `else_` is said when it could not be done; without it, what is left behind does no harm.
+    `else_` is printed when the cleanup failed. Without it a failed cleanup is harmless.
     """
     try:
         async with asyncio.timeout(deadline_s):
@@ -69,11 +69,10 @@ async def tidy_up(work: Coroutine[Any, Any, None], *, deadline_s: float = TIDY_U
 
 @contextlib.asynccontextmanager
 async def connected(controller: str) -> AsyncIterator[ClientContext]:
-    """A client of the server at that address.
+    """Connect to the server at that address.
 
     Raises:
-        UnavailableError: nobody listens there, or something else than a controller; the client's own retries would
-            wait long for a server that is not there.
+        UnavailableError: no controller listens there. The client's own retries would wait much longer.
         BadRequestError: the address is malformed.
     """
     from tailrace.client.context import ClientContext
@@ -84,14 +83,14 @@ async def connected(controller: str) -> AsyncIterator[ClientContext]:
     context = ClientContext(transport)
     try:
         if not await transport.wait_ready(CONNECT_DEADLINE_S):
-            raise UnavailableError(f"what listens at {controller} is not a controller, or its security differs")
+            raise UnavailableError(f"the server at {controller} is not a controller, or its TLS settings differ")
         yield context
     finally:
         await context.close()
 
 
 async def check_reachable(controller: str) -> None:
-    """Raise UnavailableError unless something listens at one of the addresses; BadRequestError for a malformed one."""
+    """Raise UnavailableError unless a server listens at an address; BadRequestError for a malformed address."""
     from tailrace.client.control.transport import parse_controller_uri
 
     targets, _ = parse_controller_uri(controller)
@@ -102,7 +101,7 @@ async def check_reachable(controller: str) -> None:
             async with asyncio.timeout(CONNECT_DEADLINE_S):
                 _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
         except TimeoutError:
-            reason = f"no answer within {CONNECT_DEADLINE_S:g} s"
+            reason = f"no reply within {CONNECT_DEADLINE_S:g} s"
         except socket.gaierror as error:
             reason = error.strerror or str(error)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""What the options before the command say; set once, before any command runs."""
+"""The options before the command, set once before any command runs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ DEFAULT_ADMIN: Final = "http://127.0.0.1:6061"
 
 @dataclass(slots=True)
 class Settings:
-    """Options of the whole program; an option after the command wins over the one before it."""
+    """Options of the whole program. An option after the command overrides them."""
 
     controller: str = DEFAULT_CONTROLLER
     controller_given: bool = False
-    """Whether it was given on the command line: the environment does not choose what is measured."""
+    """Whether the command line has it: benchmarks ignore the environment variable."""
     debug: bool = False
 
     def choose_controller(self, option: str | None) -> str:
-        """Where the controller is."""
+        """Return the address of the controller."""
         return option or self.controller
 
 
@@ -32,7 +32,7 @@ ControllerOption = Annotated[
     typer.Option(
         "--controller",
         metavar="URI",
-        help=f"Address of the controller; else TAILRACE_CONTROLLER, else {DEFAULT_CONTROLLER}.",
+        help=f"Address of the controller. Default: TAILRACE_CONTROLLER, else {DEFAULT_CONTROLLER}.",
         show_default=False,
     ),
 ]

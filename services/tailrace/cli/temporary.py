@@ -1,8 +1,8 @@
-"""Temporary reader groups: names that say which process made them, and which of them nobody reads any more.
+"""Name temporary reader groups by their process, and delete those whose process has ended.
 
-A `read` that was killed could not delete its group. Whether its process is gone is certain only on its own machine, in
-its own process namespace, and for its own user; of any other group it is taken for granted once its state has not
-changed for a day, by the server's clock: a reader writes into it every few seconds.
+A `read` that was killed could not delete its group. Only the same machine, process namespace and user can check whether
+its process has ended. Any other group is taken for abandoned when its state has not changed for a day, by the server's
+clock: a reader writes to it every few seconds.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 QUIET_MAX_MS: Final = 86_400_000
 STREAMS_LOOKED_AT_MAX: Final = 2000
-"""Of a scope, for groups left behind: a `read` does not wait long for the remains of others."""
+"""Deadline for deleting abandoned groups of a scope, so that a `read` starts without a long wait."""
 REMOVED_MAX: Final = 10
-"""Groups removed by one `read`; the next one goes on."""
+"""Groups that one `read` deletes; the next one continues."""
 _NAME: Final = re.compile(r"cli-([0-9a-f]{16})-(\d{1,10})-(\d{1,20})-[0-9a-f]{32}")
 
 
 class Maker(NamedTuple):
-    """The process that made a group: where process numbers mean something, its number, and when it began."""
+    """The process that created a group: its process namespace, its number and its start time."""
 
     place: str
     pid: int
@@ -39,39 +39,39 @@ class Maker(NamedTuple):
 
 
 def this_process() -> Maker:
-    """This process."""
+    """Return this process."""
     pid = os.getpid()
     return Maker(_place(), pid, _started(pid) or 0)
 
 
 def group_name(maker: Maker) -> str:
-    """A new name for a group of that process."""
+    """Return a new name for a group of that process."""
     return f"cli-{maker.place}-{maker.pid}-{maker.started}-{uuid.uuid4().hex}"
 
 
 def maker_of(group: str) -> Maker | None:
-    """Who made a temporary group; None for a group that is none."""
+    """Return the process that created a temporary group; None for other groups."""
     match = _NAME.fullmatch(group)
     return Maker(match[1], int(match[2]), int(match[3])) if match else None
 
 
 def surely_gone(maker: Maker, here: str) -> bool:
-    """Whether the process ran here and does not any more."""
+    """Return whether the process ran here and has ended."""
     return maker.place == here and _started(maker.pid) != maker.started
 
 
 def _place() -> str:
-    """This boot of this machine, this process namespace, this user: others' processes may be hidden from us."""
+    """Return the boot, process namespace and user: processes of others may be invisible."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         text = f"{boot} {os.readlink('/proc/self/ns/pid')} {os.getuid()}"
-    except OSError:  # some sandboxes do not tell: a place that no other process is at
+    except OSError:  # some sandboxes hide them: use a value that no other process has
         text = uuid.uuid4().hex
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _started(pid: int) -> int | None:
-    """When a process began, in ticks since boot; None when there is none, or only its remains."""
+    """Return the start of a process in ticks since boot; None when it does not exist or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -82,9 +82,9 @@ def _started(pid: int) -> int | None:
 async def remove_groups_left_behind(
     client: ClientContext, scope: str, own: str, *, quiet_max_ms: int = QUIET_MAX_MS
 ) -> list[str]:
-    """Delete temporary groups of the scope whose reader is gone, a bounded number; returns their names.
+    """Delete a bounded number of abandoned temporary groups of the scope; return their names.
 
-    `own` is a group that has just been made: it tells the server's time.
+    `own` is a group that was just created: its state has the server's time.
     """
     here = this_process().place
     candidates = {group: maker for group in await _groups(client, scope) if (maker := maker_of(group)) is not None}
@@ -102,7 +102,7 @@ async def remove_groups_left_behind(
                     continue
             await manager.delete(group)
         except NotFoundError:
-            continue  # somebody else removed it meanwhile
+            continue  # another client deleted it
         removed.append(group)
     return removed
 
@@ -120,6 +120,6 @@ async def _groups(client: ClientContext, scope: str) -> list[str]:
 
 
 async def _changed_ms(client: ClientContext, scope: str, group: str) -> int:
-    """When the state of a group last changed, by the server's clock."""
+    """Return the time of the last change of a group's state, by the server's clock."""
     state = StreamName(scope, names.READER_GROUP_PREFIX + group)
     return (await client.segments.segment_info(state.segment(0))).last_modified_ms

@@ -1,4 +1,4 @@
-"""Texts of the command line as values, and back: sizes, durations, retention, positions (pure)."""
+"""Parse and format sizes, durations, retention bounds and positions (pure)."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ INT64_MAX: Final = 2**63 - 1
 
 
 def parse_size(text: str) -> int:
-    """Bytes of ``1000``, ``64KiB``, ``1.5GB`` (KB is 1000, KiB 1024). Raises BadRequestError."""
+    """Return the bytes of ``1000``, ``64KiB``, ``1.5GB`` (KB is 1000, KiB 1024). Raises BadRequestError."""
     return _parse_number(text, _SIZE_UNITS, "a size such as 256MiB")
 
 
 def parse_duration_ms(text: str) -> int:
-    """Milliseconds of ``500ms``, ``90s``, ``2h``, ``7d``, ``1w``; a unit is required. Raises BadRequestError."""
+    """Return the milliseconds of ``500ms``, ``90s``, ``2h``, ``7d``, ``1w``; with a unit. Raises BadRequestError."""
     return _parse_number(text, _DURATION_UNITS_MS, "a duration such as 90s, 2h or 7d")
 
 
@@ -85,12 +85,12 @@ def parse_position(text: str) -> str | StreamCut:
 
 
 def count_text(count: int, noun: str) -> str:
-    """A number of things for people: ``1 event``, ``5,000 events``."""
+    """Format a count: ``1 event``, ``5,000 events``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def duration_text(duration_ms: int) -> str:
-    """A duration for people, in the largest unit that divides it: ``7d``, ``90s``."""
+    """Format a duration in the largest unit that divides it: ``7d``, ``90s``."""
     for unit in ("w", "d", "h", "m", "s"):
         if duration_ms and duration_ms % _DURATION_UNITS_MS[unit] == 0:
             return f"{duration_ms // _DURATION_UNITS_MS[unit]}{unit}"

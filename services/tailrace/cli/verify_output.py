@@ -1,4 +1,4 @@
-"""How the outcome of ``inspect verify`` looks."""
+"""Print the report of ``inspect verify``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def print_report(folder: str, report: Report) -> None:
-    """Sums, then every orphan and every problem on a line of its own."""
+    """Print the sums, then one line for each orphan and problem."""
     verdict = "healthy" if report.healthy else f"{report.problem_count:,} problems"
     print_fields(
         f"{folder}: {verdict}",
@@ -33,7 +33,9 @@ def print_report(folder: str, report: Report) -> None:
         },
     )
     if report.from_snapshots:
-        print_line(f"{report.from_snapshots:,} containers as of their newest snapshots: their logs are not in Tier 2")
+        print_line(
+            f"{report.from_snapshots:,} containers checked as of their newest snapshots: their logs are not in Tier 2"
+        )
     if report.unaccounted_objects:
         print_line(f"{report.unaccounted_objects:,} objects belong to containers whose metadata cannot be read")
     for orphan in report.orphans:

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Self
 
-from tailrace.client.retry import raised_anew
+from tailrace.client.retry import without_traceback
 from tailrace.client.writer.append_blocks import Run
 from tailrace.client.writer.segment_writer import SegmentWriter
 from tailrace.common import limits
@@ -72,7 +72,7 @@ class ByteStreamWriter:
 
     def _add(self, part: bytes) -> None:
         if self._error is not None:
-            raise raised_anew(self._error)
+            raise without_traceback(self._error)
         if self._writer is None:
             raise BadRequestError(f"the writer of byte stream {self.stream} is not started or is closed")
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -93,7 +93,7 @@ class ByteStreamWriter:
         while self._futures:
             await self._first_done()
         if self._error is not None:
-            raise raised_anew(self._error)
+            raise without_traceback(self._error)
 
     async def length(self) -> int:
         """Return the offset of the end of the stream."""

@@ -61,7 +61,7 @@ class StreamName(NamedTuple):
         """Read ``scope/stream``. Raises InvalidNameError, BadRequestError."""
         scope, separator, stream = text.partition("/")
         if not separator:
-            raise BadRequestError(f"{text[:80]!r} does not have the form SCOPE/STREAM")
+            raise BadRequestError(f"{text[:80]!r} is not of the form SCOPE/STREAM")
         names.check_scope_name(scope, internal=True)
         names.check_stream_name(stream, internal=True)
         return cls(scope, stream)

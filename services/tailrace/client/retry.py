@@ -16,7 +16,7 @@ T = TypeVar("T")
 E = TypeVar("E", bound=TailraceError)
 
 
-def raised_anew(error: E) -> E:
+def without_traceback(error: E) -> E:
     """Return the error without its traceback: an error that is raised many times would collect tracebacks."""
     return error.with_traceback(None)
 

@@ -216,5 +216,5 @@ def _with_revisions(payloads: list[bytes], revision: int) -> list[Entry]:
 def _check_size(payload: bytes) -> None:
     if len(payload) > limits.READER_GROUP_RECORD_MAX_BYTES:
         raise BadRequestError(
-            f"a record of {len(payload)} bytes is too large, at most {limits.EVENT_MAX_BYTES} are allowed"
+            f"a record of {len(payload)} bytes is too large, at most {limits.READER_GROUP_RECORD_MAX_BYTES} are allowed"
         )

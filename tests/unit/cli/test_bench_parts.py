@@ -55,7 +55,7 @@ def test_counts_weigh() -> None:
 
 
 def test_a_pause_counts_for_all_that_it_held_up() -> None:
-    """A loop that sends every ms and stands still for 100 ms once: without the correction nobody would see it."""
+    """A loop that sends every ms and pauses for 100 ms once: only the correction shows the pause."""
     corrected, plain = LatencyHistogram(), LatencyHistogram()
     for latency in [0.0001] * 900 + [0.1]:
         corrected.record_corrected(latency, 0.001)

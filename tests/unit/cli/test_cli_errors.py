@@ -45,7 +45,7 @@ def test_others_are_named() -> None:
         (["stream", "create", "a/b", "--retention-size", "2KB:1KB"], 2, "the maximum is below the minimum"),
         (["stream", "create", "a/b", "--event-rate", "99999999999"], 2, "--event-rate"),
         (["stream", "create", "a/b", "--kb-rate", "2147483648"], 2, "--kb-rate"),
-        (["stream", "update", "a/b"], 2, "say what is to change"),
+        (["stream", "update", "a/b"], 2, "no change was given"),
         (["stream", "update", "a/b", "--segments", "2", "--min", "5"], 2, "--factor and --min need"),
         (["stream", "update", "a/b", "--no-retention", "--retention-time", "1d"], 2, "--no-retention excludes"),
         (["stream", "update", "a/b", "--retention-size", "2KB:1KB"], 2, "the maximum is below the minimum"),
@@ -90,7 +90,7 @@ def test_something_else_than_a_controller(monkeypatch: pytest.MonkeyPatch, capsy
             address = f"{scheme}://127.0.0.1:{silent.getsockname()[1]}"
             assert run(["scope", "list", "--controller", address]) == 1
             assert capsys.readouterr().err == (
-                f"tailrace: what listens at {address} is not a controller, or its security differs\n"
+                f"tailrace: the server at {address} is not a controller, or its TLS settings differ\n"
             )
 
 

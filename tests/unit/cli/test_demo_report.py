@@ -69,9 +69,7 @@ def test_summary_shows_every_figure() -> None:
 
 
 def test_wrong_delivery_is_told_in_numbers() -> None:
-    assert verdict_line(Verdict(10, 1, 2, 3, 4)) == (
-        "WRONG: 1 missing, 2 duplicated, 3 out of order, 4 that nobody wrote"
-    )
+    assert verdict_line(Verdict(10, 1, 2, 3, 4)) == ("WRONG: 1 missing, 2 duplicated, 3 out of order, 4 never written")
 
 
 def test_ready_file_names_the_ports_and_the_way_to_connect() -> None:

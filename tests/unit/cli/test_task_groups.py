@@ -10,7 +10,7 @@ from tailrace.common.task_groups import run_all, run_until_first, running
 
 
 class Work:
-    """Runs until it is cancelled, and tells that it was."""
+    """Runs until it is cancelled, and records the cancellation."""
 
     def __init__(self) -> None:
         self.begun = asyncio.Event()

@@ -34,7 +34,7 @@ async def client(controller: Any) -> AsyncIterator[BlockingClient]:
 
 
 async def in_thread(function: Any, *arguments: Any) -> Any:
-    """Run in a thread that nobody has to wait for if it hangs."""
+    """Run in a daemon thread, which does not delay the process's exit when it hangs."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Any] = loop.create_future()
 

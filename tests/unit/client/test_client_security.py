@@ -135,7 +135,7 @@ def test_unusable_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "bad.pem").write_text("no certificate")
     with pytest.raises(BadRequestError, match=r"bad\.pem"):
         TlsOptions(tmp_path / "bad.pem").context()
-    with pytest.raises(BadRequestError, match="belong together"):
+    with pytest.raises(BadRequestError, match="must be given together"):
         TlsOptions(certificate_file="a")
     with pytest.raises(BadRequestError, match="colon"):
         basic_authorization("a:b", "c")

@@ -83,9 +83,9 @@ async def test_a_transaction_that_is_gone_cannot_be_committed(
 ) -> None:
     transaction = await writer.begin()
     del store.segments[segment_of(0)], store.segments[segment_of(1)]
-    with pytest.raises(IllegalStateError, match="not open any more"):
+    with pytest.raises(IllegalStateError, match="no longer open"):
         await transaction.write_event(b"x")
-    with pytest.raises(IllegalStateError, match="not open any more"):
+    with pytest.raises(IllegalStateError, match="no longer open"):
         await transaction.commit()
     assert "commitTransaction" not in methods(controller)
 

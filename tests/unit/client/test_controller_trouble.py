@@ -86,10 +86,18 @@ def state(value: int) -> pb.TxnState:
     [
         ([LOST, REFUSED, state(pb.TxnState.COMMITTED)], lambda c: c.commit_transaction(STREAM, TRANSACTION), None),
         ([LOST, REFUSED, state(pb.TxnState.COMMITTING)], lambda c: c.commit_transaction(STREAM, TRANSACTION), None),
-        ([LOST, REFUSED, state(pb.TxnState.ABORTED)], lambda c: c.commit_transaction(STREAM, TRANSACTION), "not open"),
-        ([REFUSED], lambda c: c.commit_transaction(STREAM, TRANSACTION), "not open"),
+        (
+            [LOST, REFUSED, state(pb.TxnState.ABORTED)],
+            lambda c: c.commit_transaction(STREAM, TRANSACTION),
+            "no longer open",
+        ),
+        ([REFUSED], lambda c: c.commit_transaction(STREAM, TRANSACTION), "no longer open"),
         ([LOST, REFUSED, state(pb.TxnState.ABORTING)], lambda c: c.abort_transaction(STREAM, TRANSACTION), None),
-        ([LOST, REFUSED, state(pb.TxnState.COMMITTED)], lambda c: c.abort_transaction(STREAM, TRANSACTION), "not open"),
+        (
+            [LOST, REFUSED, state(pb.TxnState.COMMITTED)],
+            lambda c: c.abort_transaction(STREAM, TRANSACTION),
+            "no longer open",
+        ),
         ([LOST, pb.DeleteStreamStatus(status=2)], lambda c: c.delete_stream(STREAM), True),
         ([pb.DeleteStreamStatus(status=2)], lambda c: c.delete_stream(STREAM), False),
         ([LOST, pb.DeleteScopeStatus(status=2)], lambda c: c.delete_scope("s"), True),
@@ -260,7 +268,7 @@ async def test_what_went_wrong_in_a_transaction_is_not_hidden_by_its_abort(
         with pytest.raises(ZeroDivisionError) as caught:
             async with await writer.begin():
                 raise ZeroDivisionError
-        assert "could not be aborted" in caught.value.__notes__[0]
+        assert "was not aborted" in caught.value.__notes__[0]
 
 
 async def test_a_transaction_that_was_decided_inside_its_block_is_left_alone(

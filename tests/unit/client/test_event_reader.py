@@ -195,12 +195,12 @@ async def test_a_checkpoint_is_an_event_and_covers_all_readers(store: Any, group
 async def test_a_checkpoint_that_a_later_one_clears_at_once_is_seen(
     context: ClientContext, group: ReaderGroup, readers: Any
 ) -> None:
-    """Automatic checkpoints clear those before them, however rarely whoever asked for one looks."""
+    """A checkpoint's caller gets its positions although a later automatic checkpoint removes it from the state."""
     reader = await readers("r")
     await drain(reader)
     other = await ReaderGroupManager(context, "s").open("g")
     asked = asyncio.create_task(group.checkpoint("cp", deadline_s=10))
-    while "cp" not in (await other.state()).due:  # noqa: ASYNC110 - in the store, which tells nobody
+    while "cp" not in (await other.state()).due:  # noqa: ASYNC110 - a change in the store has no event
         await asyncio.sleep(0)
     answers = [r.CheckpointReader(name, "r", dict((await other.state()).assigned["r"])) for name in ("cp", "later")]
     later = [answers[0], r.CreateCheckpoint("later"), answers[1], r.ClearCheckpointsBefore("later")]

@@ -197,7 +197,7 @@ async def test_large_events_keep_their_place(
 
 
 async def test_wrong_arguments_are_refused(writer: EventWriter, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BadRequestError, match="no events"):
+    with pytest.raises(BadRequestError, match="list of events is empty"):
         writer.write_events([])
     monkeypatch.setattr(limits, "WRITER_EVENT_MAX_BYTES", 100)
     with pytest.raises(BadRequestError, match="too large"):

@@ -140,9 +140,9 @@ TestGroup.settings = settings(max_examples=60, stateful_step_count=40, deadline=
     [
         r.AddReader("r1"),
         r.AcquireSegment("r1", C),
-        r.AcquireSegment("nobody", B),
+        r.AcquireSegment("unknown", B),
         r.ReleaseSegment("r1", B, 0),
-        r.ReleaseSegment("nobody", A, 0),
+        r.ReleaseSegment("unknown", A, 0),
         r.SegmentCompleted("r1", B, {}),
         r.CheckpointReader("cp", "r2", {}),
         r.CheckpointReader("cp", "r1", {A: 1}),

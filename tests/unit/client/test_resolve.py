@@ -1,4 +1,4 @@
-"""A client whose name server is late, loses questions, or names addresses at which nobody is."""
+"""A client whose name server is late, loses queries, or returns addresses without a listener."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class NameServer:
 
 @pytest.fixture
 def name_server(monkeypatch: pytest.MonkeyPatch) -> Callable[..., NameServer]:
-    """Put one in the place of the running loop's; nobody is impatient with it who does not say so."""
+    """Replace the running loop's resolver; lookups are not repeated unless the test sets a delay."""
 
     def install(*answers: list[Address] | OSError | None, patience_s: float = 3600) -> NameServer:
         monkeypatch.setattr(limits, "CLIENT_RESOLVE_TIMEOUT_S", patience_s)
@@ -65,7 +65,7 @@ async def test_a_lost_question_is_asked_once_more(name_server: Callable[..., Nam
 async def test_questions_are_bounded(name_server: Callable[..., NameServer]) -> None:
     server = name_server(*[None] * 10, patience_s=0.001)
     asking = asyncio.create_task(resolve("store", 7))
-    while server.waiting < limits.CLIENT_RESOLVE_QUESTIONS_MAX:  # noqa: ASYNC110 - the client tells nothing
+    while server.waiting < limits.CLIENT_RESOLVE_QUESTIONS_MAX:  # noqa: ASYNC110 - the client has no event to wait for
         await asyncio.sleep(0.001)
     await asyncio.wait([asking], timeout=0.05)
     assert server.questions == limits.CLIENT_RESOLVE_QUESTIONS_MAX
@@ -89,9 +89,9 @@ async def test_a_name_that_is_not_known_is_told_at_once(name_server: Callable[..
 
 
 async def test_the_next_address_is_tried(name_server: Callable[..., NameServer], store: Any) -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        name_server([nobody.getsockname(), (store.endpoint.host, store.endpoint.port)], [nobody.getsockname()])
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        name_server([unused.getsockname(), (store.endpoint.host, store.endpoint.port)], [unused.getsockname()])
         connection = await connect(Endpoint("store", 7))
         assert connection.is_open
         await connection.close()

@@ -170,7 +170,7 @@ async def test_a_merge_in_doubt_for_ever_fails_the_event_instead_of_storing_it_a
     context.segments._deadline_s = 0.1
     lose_merges(store, cut, 1000)
     async with asyncio.timeout(DEADLINE_S):
-        with pytest.raises(IllegalStateError, match="not known"):
+        with pytest.raises(IllegalStateError, match="it is unknown whether a large event was appended"):
             await writer.write_event(large, "k")
     assert stored(store, split) == [large]
 
@@ -186,7 +186,7 @@ async def test_flush_waits_for_events_whose_futures_were_cancelled(
         await asyncio.wait_for(writer.write_event(b"one", "k"), 0.01)
     flushing = asyncio.create_task(writer.flush())
     await asyncio.sleep(0.01)
-    assert not flushing.done(), "the event is on its way, whoever waits for it"
+    assert not flushing.done(), "the event is in flight although its caller was cancelled"
     store.rules.clear()
     store.drop_all()
     async with asyncio.timeout(DEADLINE_S):
@@ -275,7 +275,7 @@ async def test_retired_connections_end_when_nobody_uses_them(
         async with EventWriter(context, STREAM) as other:
             await other.write_event(b"x", "k")
     async with asyncio.timeout(DEADLINE_S):
-        while sum(not writer.is_closing() for writer in store._writers) > 2:  # noqa: ASYNC110  # no event tells
+        while sum(not writer.is_closing() for writer in store._writers) > 2:  # noqa: ASYNC110  # no event to wait for
             await asyncio.sleep(0.005)
     assert store.connections >= 5
 

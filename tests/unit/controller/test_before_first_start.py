@@ -1,4 +1,4 @@
-"""A controller that has never seen its tables knows nothing, and tells clients to come back instead of "not found"."""
+"""A controller without its tables reports UnavailableError, so that clients retry, instead of "not found"."""
 
 from __future__ import annotations
 

@@ -60,20 +60,20 @@ class _FlakyStore:
 
 
 class Client:
-    """Runs transactions against one controller and remembers what it was told."""
+    """Runs transactions against one controller and records its replies."""
 
-    def __init__(self, api: Any, world: Any, chance: random.Random, told: dict[bytes, str]) -> None:
+    def __init__(self, api: Any, world: Any, chance: random.Random, outcomes: dict[bytes, str]) -> None:
         self._api = api
         self._world = world
         self._chance = chance
-        self._told = told
+        self._outcomes = outcomes
 
     async def run(self, name: str) -> None:
         """Some transactions, one after the other."""
         for number in range(ROUNDS):
             event = f"<{name}.{number}>".encode()
             begun = await self._begin()
-            self._told[event] = "unknown"
+            self._outcomes[event] = "unknown"
             with contextlib.suppress(TailraceError):
                 await self._one(event, begun)
 
@@ -93,11 +93,11 @@ class Client:
             self._world.segments.append(own, event)
         if self._chance.random() < 0.3:
             if await self._api.abort(begun.txnId) == pb.TxnStatus.SUCCESS:
-                self._told[event] = "aborted"
+                self._outcomes[event] = "aborted"
         elif await self._api.commit(begun.txnId) == pb.TxnStatus.SUCCESS:
-            self._told[event] = "committed"
+            self._outcomes[event] = "committed"
         else:
-            self._told[event] = "aborted"  # the lease was over
+            self._outcomes[event] = "aborted"  # the lease was over
 
 
 async def scale_now_and_then(api: Any, chance: random.Random) -> None:
@@ -132,8 +132,8 @@ async def test_transactions_stay_whole_and_in_order(
     ticking = asyncio.ensure_future(tick(world.clock))
     await apis[0].setup(2)
     flaky.share = 0.01
-    told: dict[bytes, str] = {}
-    clients = [Client(api, world, chance, told) for api in apis * 4]
+    outcomes: dict[bytes, str] = {}
+    clients = [Client(api, world, chance, outcomes) for api in apis * 4]
     await asyncio.gather(
         *(client.run(str(number)) for number, client in enumerate(clients)),
         *(scale_now_and_then(api, chance) for api in apis),
@@ -148,7 +148,7 @@ async def test_transactions_stay_whole_and_in_order(
 
     await wait_until(is_settled, 10_000)
     assert (await apis[0].call("sealStream", apis[0].info)).status == pb.UpdateStreamStatus.SUCCESS
-    check_events(world, told)
+    check_events(world, outcomes)
     root = await store.load(key)
     epochs = await store.epochs(key, root, 0, root.active_epoch)
     assert [epoch.epoch for epoch in epochs] == list(range(len(epochs)))
@@ -157,11 +157,11 @@ async def test_transactions_stay_whole_and_in_order(
         for segment in epoch.segments:
             assert f"{S}{segment.number}.#epoch.{segment.epoch}" in world.segments.segments
     assert not [name for name in world.segments.segments if "#transaction" in name]
-    assert sum(outcome == "committed" for outcome in told.values()) > ROUNDS
+    assert sum(outcome == "committed" for outcome in outcomes.values()) > ROUNDS
     ticking.cancel()
 
 
-def check_events(world: Any, told: dict[bytes, str]) -> None:
+def check_events(world: Any, outcomes: dict[bytes, str]) -> None:
     """Each transaction is in all segments of an epoch or in none, once, and in the same order everywhere."""
     order: dict[bytes, dict[bytes, int]] = {}
     places: dict[bytes, int] = {}
@@ -173,6 +173,6 @@ def check_events(world: Any, told: dict[bytes, str]) -> None:
             for earlier in pieces[:position]:
                 order.setdefault(earlier, {})[event] = 1
                 assert earlier not in order.get(event, {}), f"{earlier!r} and {event!r} are in both orders"
-    for event, outcome in told.items():
+    for event, outcome in outcomes.items():
         assert (event in places) == (outcome == "committed") or outcome == "unknown", f"{event!r} was {outcome}"
         assert places.get(event, 2) >= 2, f"{event!r} is in one segment only"

@@ -76,7 +76,7 @@ async def test_errors_are_statuses(stub: Any, rpc: str, request_message: Any, co
     assert caught.value.code() is code
     assert text in (caught.value.details() or "")
     named = dict(caught.value.trailing_metadata() or ())
-    assert str(named["tailrace-error"]).endswith("Error"), "clients are told which error a status stands for"
+    assert str(named["tailrace-error"]).endswith("Error"), "the trailing metadata names the error behind a status"
 
 
 async def test_a_port_in_use_is_told(server: ControllerServer, controller: Any) -> None:

@@ -18,7 +18,7 @@ STATUS = pb.OwnedStreamStatus
 
 
 async def describe(api: Any, *, sizes: bool = True) -> pb.StreamDescription:
-    """The stream as it is."""
+    """Return the present description of the stream."""
     request = pb.DescribeStreamRequest(scope=api.scope, stream=api.stream, sizes=sizes)
     found: pb.StreamDescription = await api.call("describeStream", request)
     return found

@@ -64,7 +64,7 @@ class _Stalling:
 
 
 class Twins:
-    """A controller that stands still at some call of `act`, and one that takes its place meanwhile."""
+    """A controller that is paused at some call of `act`, and one that replaces it."""
 
     def __init__(self, world: Any, make_api: Any) -> None:
         self._world = world
@@ -308,7 +308,7 @@ async def test_a_stream_stays_pending_while_one_of_two_controllers_counts_on_it(
     crash.crashed = True
     await second.controller.close()
     pending = world.metadata.dump()[PENDING_TABLE]
-    assert b"stream/scope/stream" in pending, "nobody will ever end the lease of the transaction"
+    assert b"stream/scope/stream" in pending, "no controller will ever end the lease of the transaction"
     assert opened.txnId
 
 

@@ -1,1 +1,1 @@
-"""What ``tailrace bench`` measures, and how it does it honestly (performance §5)."""
+"""The measurements of ``tailrace bench`` (performance §5)."""

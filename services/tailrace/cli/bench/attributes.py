@@ -1,4 +1,4 @@
-"""Size and speed of the attribute index: the two tables of the attributes article, in memory."""
+"""Measure size and speed of the attribute index in memory."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def _random_updates(count: int, batch: int) -> list[Row]:
 
 
 async def rows(count: int = ENTRIES, batches: Sequence[int] = BATCHES) -> list[Row]:
-    """The rows of both tables for `count` attributes."""
+    """Return the rows of both tables for `count` attributes."""
     result: list[Row] = []
     for batch in batches:
         result += await _sorted_inserts(count, batch)

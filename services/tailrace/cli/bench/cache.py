@@ -1,10 +1,9 @@
-"""The streaming cache against itself in pure Python and against a plain dictionary: the article's tests of raw caches.
+"""Compare the streaming cache, native and in pure Python, with a plain dictionary.
 
 Sequential: entries of 10 KB are inserted, read, grown by appends of 2 KB and deleted. Random: 60 % inserts, 40 %
-removals, lengths uniform from 0 to the maximum, and one read of a random entry after each. Every system copies what
-it is given and copies it out again, as the article does for fairness. Each test runs several times on the same data
-and the best time counts. The article does a million operations; the default here is smaller so that memory stays
-small, hence figures per operation.
+removals, lengths uniform from 0 to the maximum, and one read of a random entry after each. For fairness, every system
+copies entries in and out. Each test runs several times on the same data, and the best time counts. Figures are per
+operation.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ USABLE_BLOCKS_PER_BUFFER = 511
 
 
 class System(Protocol):
-    """What is measured: each call copies."""
+    """A system under test: each call copies."""
 
     def insert(self, data: memoryview) -> int: ...
 
@@ -85,7 +84,7 @@ Operation: TypeAlias = tuple[int, float, float]
 
 
 def run(entries: int = 50_000, repeats: int = 3) -> list[Row]:
-    """Rows of all systems and tests. ``entries`` is the number of entries, or of random operations, of each test."""
+    """Return the rows of all systems and tests, each with that many entries or random operations."""
     if entries < 1 or repeats < 1:
         raise ValueError("entries and repeats must be at least 1")
     plans = {length_max: plan_operations(entries, length_max) for length_max in RANDOM_ENTRY_BYTES_MAX}
@@ -94,7 +93,7 @@ def run(entries: int = 50_000, repeats: int = 3) -> list[Row]:
         *(peak_blocks(plan) for plan in plans.values()),
     )
     max_bytes = -(-blocks // USABLE_BLOCKS_PER_BUFFER) * BUFFER_BYTES
-    # Made one at a time, so that only one cache's memory is there at once.
+    # One system at a time, so that memory holds one cache only.
     makers: dict[str, Callable[[], System]] = {
         "tailrace native": lambda: CacheSystem(_cache.BlockCache(max_bytes)),
         "tailrace pure Python": lambda: CacheSystem(_cache_py.BlockCache(max_bytes)),
@@ -113,7 +112,7 @@ def run(entries: int = 50_000, repeats: int = 3) -> list[Row]:
 
 
 def measure(system: System, entries: int, plans: Mapping[int, Sequence[Operation]]) -> dict[tuple[str, str], float]:
-    """Seconds of each test, by case and metric."""
+    """Return the seconds of each test, by case and metric."""
     times = {("sequential 10 KB", metric): seconds for metric, seconds in run_sequential(system, entries).items()}
     for length_max, plan in plans.items():
         times[f"random up to {length_max // 1024} KB", "insert or delete, and read"] = run_random(
@@ -123,7 +122,7 @@ def measure(system: System, entries: int, plans: Mapping[int, Sequence[Operation
 
 
 def run_sequential(system: System, entries: int) -> dict[str, float]:
-    """Seconds to insert, read, append to and delete that many entries."""
+    """Return the seconds to insert, read, append to and delete that many entries."""
     data = memoryview(random.Random(1).randbytes(ENTRY_BYTES))
     more = data[:APPEND_BYTES]
     target = memoryview(bytearray(ENTRY_BYTES))
@@ -136,7 +135,7 @@ def run_sequential(system: System, entries: int) -> dict[str, float]:
         system.read(handle, ENTRY_BYTES, target)
     times["read"] = time.perf_counter() - started
     if target != data:
-        raise AssertionError("the cache returned other bytes than it was given")
+        raise AssertionError("the cache returned wrong bytes")
     started = time.perf_counter()
     handles = [system.append(handle, ENTRY_BYTES, more) for handle in handles]
     times["append 2 KB"] = time.perf_counter() - started
@@ -148,7 +147,7 @@ def run_sequential(system: System, entries: int) -> dict[str, float]:
 
 
 def plan_operations(count: int, length_max: int) -> list[Operation]:
-    """The same random operations for every system."""
+    """Return the random operations, which are the same for every system."""
     source = random.Random(length_max)
     return [
         (source.randint(0, length_max) if source.random() < INSERT_SHARE else -1, source.random(), source.random())
@@ -157,7 +156,7 @@ def plan_operations(count: int, length_max: int) -> list[Operation]:
 
 
 def peak_blocks(plan: Sequence[Operation]) -> int:
-    """The most blocks that the live entries of a plan ever take."""
+    """Return the maximum of blocks that the live entries of a plan occupy."""
     live: list[int] = []
     blocks = peak = 0
     for length, remove, _ in plan:
@@ -171,14 +170,14 @@ def peak_blocks(plan: Sequence[Operation]) -> int:
 
 
 def _take(live: list[int], choice: float) -> int:
-    """Removes the chosen element in constant time."""
+    """Remove the chosen element in constant time."""
     index = int(choice * len(live))
     live[index], live[-1] = live[-1], live[index]
     return live.pop()
 
 
 def run_random(system: System, length_max: int, plan: Sequence[Operation]) -> float:
-    """Seconds that a plan takes; what is left is deleted afterwards, outside of the time."""
+    """Return the seconds of a plan, without the deletion of the entries that remain."""
     data = memoryview(random.Random(2).randbytes(length_max))
     target = memoryview(bytearray(length_max))
     live: list[int] = []

@@ -1,4 +1,4 @@
-"""Latencies in logarithmic buckets, as HDR histograms keep them (pure)."""
+"""Count latencies in logarithmic buckets like an HDR histogram (pure)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _BUCKETS_PER_DOUBLING: Final = 64  # a bucket is 1.1 % wide
 
 
 class LatencyHistogram:
-    """Counts of latencies in seconds from 1 µs on, each known within 1.1 %; memory does not grow with their number."""
+    """Counts of latencies from 1 µs on with an error below 1.1 %, in constant memory."""
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
@@ -27,9 +27,9 @@ class LatencyHistogram:
         self.maximum_s = max(self.maximum_s, latency_s)
 
     def record_corrected(self, latency_s: float, interval_s: float) -> None:
-        """Add a latency of a closed loop that was to send every `interval_s`, and those that it kept from being sent.
+        """Add a latency of a closed loop that sends every `interval_s`, and the latencies of requests that it delayed.
 
-        Without this a pause counts as one slow request although many would have been slow (coordinated omission).
+        Without them a pause counts as one slow request although it delays many (coordinated omission).
         """
         self.record(latency_s)
         if interval_s > 0:
@@ -37,7 +37,7 @@ class LatencyHistogram:
                 self.record(latency_s - missed * interval_s)
 
     def percentile_s(self, share: float) -> float:
-        """The latency that `share` (0 to 1] of all do not exceed (nearest rank); NaN when there are none."""
+        """Return a percentile (nearest rank), `share` in (0, 1]; NaN when empty."""
         if not self.count:
             return math.nan
         rank = max(1, math.ceil(share * self.count))
@@ -48,11 +48,11 @@ class LatencyHistogram:
 
     @property
     def mean_s(self) -> float:
-        """The mean; NaN when there are none."""
+        """Return the mean; NaN when empty."""
         return self._sum_s / self.count if self.count else math.nan
 
     def merge(self, other: LatencyHistogram) -> None:
-        """Add what another one counted."""
+        """Add the counts of another histogram."""
         for bucket, count in other._counts.items():
             self._counts[bucket] = self._counts.get(bucket, 0) + count
         self.count += other.count

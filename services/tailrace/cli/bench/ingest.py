@@ -1,4 +1,4 @@
-"""How fast events become durable: batches, single calls, large events, one at a time (performance §4, §6)."""
+"""Measure durable appends: batches, single calls, large events, one at a time (performance §4, §6)."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ SYSTEM: Final = "tailrace"
 SCOPE: Final = "bench"
 HEADER_BYTES: Final = 8
 KEYS: Final = [str(number) for number in range(64)]
-"""Routing keys; they spread over the segments."""
+"""Number of routing keys, which spread over the segments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one case writes."""
+    """The load of one case."""
 
     name: str
     event_bytes: int
     segments: int
     batch_events: int
     window_bytes: int
-    """Bytes written and not yet acknowledged; more would only wait in queues."""
+    """Maximum of unacknowledged bytes; more would only wait in queues."""
 
 
 def loads(batch_events: int, window_bytes: int) -> list[Load]:
-    """The throughput cases."""
+    """Return the throughput cases."""
     return [
         Load("100 B, 1 segment, batches", 100, 1, batch_events, window_bytes),
         Load("100 B, 4 segments, batches", 100, 4, batch_events, window_bytes),
@@ -61,7 +61,7 @@ async def measure_ingest(
     window_bytes: int,
     report: Callable[[str], None],
 ) -> list[Row]:
-    """Rows of all cases."""
+    """Return the rows of all cases."""
     rows: list[Row] = []
     context = ClientContext(target.controller)
     try:
@@ -82,7 +82,7 @@ async def measure_ingest(
 
 @asynccontextmanager
 async def temporary_stream(context: ClientContext, segments: int) -> AsyncIterator[StreamName]:
-    """A new stream that is deleted afterwards."""
+    """Create a stream and delete it afterwards."""
     stream = await new_stream(context, segments)
     try:
         yield stream
@@ -92,14 +92,14 @@ async def temporary_stream(context: ClientContext, segments: int) -> AsyncIterat
 
 
 async def new_stream(context: ClientContext, segments: int) -> StreamName:
-    """A stream that did not exist."""
+    """Create a stream with a new name."""
     stream = StreamName(SCOPE, f"b{time.time_ns():x}")
     await context.controller.create_stream(stream, StreamConfig(scaling=ScalingPolicy.fixed(segments)))
     return stream
 
 
 class _Run:
-    """A closed window of batches under way."""
+    """A bounded window of batches in flight."""
 
     def __init__(self, writer: EventWriter, load: Load) -> None:
         self._writer = writer
@@ -166,7 +166,7 @@ async def _throughput(
 
 
 async def check_length(context: ClientContext, stream: StreamName, expected_bytes: int) -> None:
-    """Raise DataLossError unless the stream holds exactly the acknowledged bytes: else figures mean nothing."""
+    """Raise DataLossError unless the stream holds exactly the acknowledged bytes."""
     segments = await context.controller.current_segments(stream)
     infos = [await context.segments.segment_info(stream.segment(segment.identifier)) for segment in segments]
     length = sum(info.length for info in infos)
@@ -196,7 +196,7 @@ async def _one_at_a_time(context: ClientContext, stream: StreamName, seconds: fl
 
 
 class CpuMeter:
-    """Processor time of this process and of an own server from now on."""
+    """Processor time of this process and of its own server, from the creation of the meter."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -204,7 +204,7 @@ class CpuMeter:
         self._server_s = target.cpu_s()
 
     def rows(self, system: str, case: str, elapsed_s: float) -> list[Row]:
-        """Cores that were busy on average."""
+        """Return the average number of busy cores."""
         rows = [row(system, case, "client CPU", (time.process_time() - self._client_s) / elapsed_s, "cores")]
         server_s = self._target.cpu_s()
         if self._server_s is not None and server_s is not None:

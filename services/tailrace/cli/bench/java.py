@@ -1,4 +1,4 @@
-"""The same cases through the published Java client: the program in tests/compat/java of the source tree."""
+"""Measure the same cases with the Pravega Java client, by a program in tests/compat/java."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CASE_DEADLINE_S: Final = 300.0
 
 
 def read_cases(rate_per_s: int) -> dict[str, str]:
-    """The reading cases by the name that the program knows them by."""
+    """Return the reading cases by their names in the program."""
     return {
         f"tail-100b-1-{rate_per_s}": f"100 B, tail, {rate_per_s:,} events/s",
         "catchup-100b-1": "100 B, catch-up from the cache",
@@ -35,10 +35,10 @@ def read_cases(rate_per_s: int) -> dict[str, str]:
 
 
 async def measure_java(target: Target, cases: Mapping[str, str], report: Callable[[str], None]) -> list[Row]:
-    """Rows of the cases. Each takes about 12 s and warms up first, in a Java process of its own.
+    """Return the rows of the cases. Each takes about 12 s with its warm-up, in its own Java process.
 
     Raises:
-        UnsupportedError: there is no source tree. IllegalStateError: the program could not be built or failed.
+        UnsupportedError: the source tree is missing. IllegalStateError: the program was not built or failed.
     """
     class_path = await _prepare()
     rows: list[Row] = []
@@ -51,7 +51,7 @@ async def measure_java(target: Target, cases: Mapping[str, str], report: Callabl
 
 
 def rows_of(case: str, found: Mapping[str, Any]) -> list[Row]:
-    """What the program prints, as rows (pure)."""
+    """Parse the program's output to rows (pure)."""
     metrics = (("events_per_s", "events", "events/s"), ("mb_per_s", "payload", "MB/s"), ("p50_ms", "p50", "ms"))
     return [
         row(SYSTEM, case, metric, found[name], unit)

@@ -1,4 +1,4 @@
-"""How fast one container's log takes frames: one at a time, and as many as the pipeline keeps under way (design §4)."""
+"""Measure one container's log: one frame at a time, and as many in flight as a container has (design §4)."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 SMALL_FRAME_BYTES: Final = 4096
 TRUNCATE_EVERY_BYTES: Final = 64 * limits.MIB
-"""As a container does whose checkpoints and flushes keep up."""
+"""Frames between truncations, as in a container whose checkpoints and flushes keep up."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogLoad:
-    """What one case appends: frames of `frame_bytes`, `in_flight` of them not acknowledged."""
+    """The load of one case: frames of `frame_bytes`, `in_flight` of them not acknowledged."""
 
     name: str
     frame_bytes: int
@@ -59,10 +59,10 @@ async def measure_log(
     warm_up_s: float,
     report: Callable[[str], None],
 ) -> list[Row]:
-    """Rows of the file log and, when `tier2` names a store, of the object log in a folder of its own there.
+    """Return the rows of the file log and, with `tier2`, of an object log in a new folder there.
 
     Raises:
-        StartError: the store cannot be used. DataLossError: a log holds something else than was acknowledged.
+        StartError: the store cannot be used. DataLossError: a log does not hold exactly the acknowledged frames.
     """
     async with contextlib.AsyncExitStack() as stack:
         store = await stack.enter_async_context(_own_folder(tier2, s3_endpoint)) if tier2 else None
@@ -78,7 +78,7 @@ async def measure_log(
 
 @contextlib.asynccontextmanager
 async def _own_folder(tier2: str, s3_endpoint: str | None) -> AsyncIterator[ObjectStore]:
-    """A store below `tier2` that is empty afterwards."""
+    """Open a store below `tier2` and empty it afterwards."""
     nonce = os.urandom(8).hex()
     store = open_object_store(f"{tier2.rstrip('/')}/bench-{nonce}", s3_endpoint=s3_endpoint)
     try:
@@ -126,7 +126,7 @@ async def _run(system: str, log: DurableLog, load: LogLoad, seconds: float, warm
 
 
 class _Appends:
-    """A closed window of appends, with a truncation now and then."""
+    """A bounded window of appends, with regular truncations."""
 
     def __init__(self, log: DurableLog, load: LogLoad) -> None:
         self._log = log
@@ -137,7 +137,7 @@ class _Appends:
         self.latencies = LatencyHistogram()
 
     async def until(self, ends_at_s: float) -> None:
-        """Append; returns when everything is acknowledged."""
+        """Append until the deadline, and wait until everything is acknowledged."""
         loop = asyncio.get_running_loop()
         under_way: deque[asyncio.Future[int]] = deque()
         while under_way or loop.time() < ends_at_s:

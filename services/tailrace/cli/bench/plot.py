@@ -1,4 +1,4 @@
-"""Results as a picture."""
+"""Draw results as a PNG."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast events are read: at the tail while they are written, and in catch-up from the cache and from Tier 2."""
+"""Measure reads: at the tail during writes, and in catch-up from the cache and from Tier 2."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CATCH_UP_BATCH: Final = 500
 READ_EVENTS: Final = 1000
 TICK_S: Final = 0.001
 TAIL_DEADLINE_S: Final = 30.0
-"""For what was written last to arrive."""
+"""Deadline for the last events to arrive."""
 _DUE: Final = struct.Struct("<dI")
 
 
@@ -43,7 +43,7 @@ async def measure_read(
     catch_up_bytes: int,
     report: Callable[[str], None],
 ) -> list[Row]:
-    """Rows of all cases; reading from Tier 2 needs a server of our own, which is restarted for it."""
+    """Return the rows of all cases. Reading from Tier 2 needs the benchmark's own server, which it restarts."""
     rows: list[Row] = []
     context = ClientContext(target.controller)
     try:
@@ -77,7 +77,7 @@ async def measure_read(
 
 
 class _Tail:
-    """Counts what arrives: every event once, in order, with the time since it was due."""
+    """Check that every event arrives once and in order, and record its latency since its due time."""
 
     def __init__(self, warm_up_events: int) -> None:
         self._warm_up_events = warm_up_events
@@ -110,7 +110,7 @@ async def _tail(
     manager = ReaderGroupManager(context, stream.scope)
     await manager.create(group, group_config({stream: None}))
     async with EventReader(context, stream.scope, group, "reader") as reader:
-        await reader.read_batch(1, 200)  # joins and takes the segment, so that the first events wait for nothing
+        await reader.read_batch(1, 200)  # join and acquire the segment, so that the first events do not wait for it
         cpu = CpuMeter(target)
         started_s = loop.time()
         writing_s, _ = await run_all(
@@ -126,7 +126,7 @@ async def _tail(
 
 
 async def _write_paced(context: ClientContext, stream: StreamName, pace: Pace, total: int) -> float:
-    """Write every event when it is due, or as soon after as possible; returns how long that took in seconds."""
+    """Write every event when it is due or as soon as possible; return the seconds taken."""
     loop = asyncio.get_running_loop()
     filler = os.urandom(EVENT_BYTES - _DUE.size)
     sent = 0
@@ -160,7 +160,7 @@ async def _read_tail(reader: EventReader, tail: _Tail, total: int) -> None:
 
 
 async def _fill(context: ClientContext, total_bytes: int) -> tuple[StreamName, int]:
-    """A stream with so many bytes of events, and how many events that are."""
+    """Write a stream of that many bytes; return it and its number of events."""
     stream = await new_stream(context, 1)
     batch = [os.urandom(CATCH_UP_EVENT_BYTES) for _ in range(CATCH_UP_BATCH)]
     count = max(1, total_bytes // (CATCH_UP_EVENT_BYTES * CATCH_UP_BATCH))

@@ -1,4 +1,4 @@
-"""How fast a container is rebuilt from its log at start (design §4), when neither Tier 2 nor a checkpoint helps."""
+"""Measure the recovery of a container from its log alone, without Tier 2 or a checkpoint (design §4)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SEGMENTS: Final = 8
 IN_FLIGHT_BYTES: Final = 16 * limits.MIB
 IN_FLIGHT_MAX: Final = 1000
 OPERATIONS_MAX: Final = 200_000
-"""Appends, or entries of a table, of one case: small ones take long to write."""
+"""Maximum of appends or table entries in one case, because small ones take long to write."""
 TABLE: Final = "_system/_tables/bench"
 TABLE_BATCH: Final = 100
 TABLE_VALUE_BYTES: Final = 100
@@ -41,7 +41,7 @@ TABLE_VALUE_BYTES: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class LogShape:
-    """What the log of one case is made of: appends of `append_bytes`, or (0) updates of a table."""
+    """The contents of a case's log: appends of `append_bytes`, or with 0 updates of a table."""
 
     name: str
     append_bytes: int
@@ -57,13 +57,13 @@ SHAPES: Final = (
 
 
 class _Unreachable:
-    """An object store that takes nothing, so that everything stays in the log."""
+    """An object store that refuses writes, so that everything stays in the log."""
 
     def __init__(self) -> None:
         self._empty = open_object_store("memory://")
 
     async def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> None:
-        raise UnavailableError("this store takes nothing")
+        raise UnavailableError("this store refuses all writes")
 
     async def get(self, key: str) -> bytes:
         return await self._empty.get(key)
@@ -82,7 +82,7 @@ class _Unreachable:
 
 
 class _Took(NamedTuple):
-    """Time of a start, and processor time of it: the rest was waiting for the disk, or for other programs."""
+    """Elapsed time and processor time of a start. The difference is waiting for the disk or other programs."""
 
     elapsed_s: float
     cpu_s: float
@@ -98,7 +98,7 @@ class _World:
         self._epochs = itertools.count(1)
 
     async def open(self) -> tuple[Container, _Took]:
-        """Start the container; returns it, and how long this took."""
+        """Start the container; return it and the time taken."""
         store: ObjectStore = _Unreachable()
         log = FileLog(self._disk, self._directory, 1)
         cache = CacheManager(BlockCache(self._cache_bytes))
@@ -111,7 +111,7 @@ class _World:
         return container, _Took(time.perf_counter() - begin_s, time.process_time() - begin_cpu_s)
 
     async def payload_bytes(self) -> int:
-        """Bytes of the frames' payloads, while no container runs."""
+        """Return the bytes of the frames' payloads, while no container runs."""
         log = ClosedLog(self._disk, self._directory, 1)
         await log.open()
         try:
@@ -127,10 +127,10 @@ async def measure_recovery(
     report: Callable[[str], None],
     shapes: Sequence[LogShape] = SHAPES,
 ) -> list[Row]:
-    """Rows of each shape: a log of about `log_bytes`, recovered `repeats` times, the best of which counts.
+    """Return the rows of each shape: a log of about `log_bytes`, the best of `repeats` recoveries.
 
     Raises:
-        DataLossError: something else was recovered than was written.
+        DataLossError: the recovered state differs from the written one.
     """
     rows: list[Row] = []
     disk = RealDisk()
@@ -138,7 +138,7 @@ async def measure_recovery(
         for shape in shapes:
             report(shape.name)
             with tempfile.TemporaryDirectory(prefix="tailrace-bench-", dir=folder) as name:
-                # What was written without Tier 2 must fit the cache; so must what is recovered.
+                # Without Tier 2 the cache must hold all written and recovered data.
                 world = _World(f"{name}/log", disk, 2 * log_bytes + limits.CACHE_MIN_BYTES)
                 rows += await _measure(world, shape, log_bytes, repeats)
     finally:
@@ -158,7 +158,7 @@ async def _measure(world: _World, shape: LogShape, log_bytes: int, repeats: int)
         found = _lengths(container)
         await container.close()
         if found != lengths:
-            raise DataLossError(f"{shape.name}: recovery led to another state")
+            raise DataLossError(f"{shape.name}: the recovered state differs from the written one")
         best = min(best, took)
     return [
         row(SYSTEM, shape.name, "recovered", payload_bytes / best.elapsed_s / 1e6, "MB/s"),
@@ -174,7 +174,7 @@ def _lengths(container: Container) -> dict[str, int]:
 
 
 async def _append(container: Container, shape: LogShape, log_bytes: int) -> None:
-    """Appends of a writer to each segment, with the attributes that the server gives them."""
+    """Append to each segment as one writer, with the attributes that the server sets."""
     names = [f"bench/recovery/{number}.#epoch.0" for number in range(SEGMENTS)]
     for name in names:
         await container.create_segment(name)

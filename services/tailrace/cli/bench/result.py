@@ -1,4 +1,4 @@
-"""The one form of all results: a machine and rows."""
+"""The form of all results: a machine and rows."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ class Row(TypedDict):
 
 
 def row(system: str, case: str, metric: str, value: float, unit: str) -> Row:
-    """A row, with the value rounded to what can be told apart."""
+    """Return a row, with the value rounded to significant digits."""
     return Row(system=system, case=case, metric=metric, value=float(f"{value:.5g}"), unit=unit)
 
 
 def latency_rows(
     system: str, case: str, histogram: LatencyHistogram, shares: Sequence[float] = (0.5, 0.99, 0.999)
 ) -> list[Row]:
-    """Percentiles in milliseconds."""
+    """Return rows of percentiles in milliseconds."""
     return [row(system, case, f"p{share * 100:g}", histogram.percentile_s(share) * 1000, "ms") for share in shares]
 
 
 def result(benchmark: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The object that ``--json`` prints."""
+    """Return the object that ``--json`` prints."""
     return {"benchmark": benchmark, "machine": machine(), "rows": list(rows)}
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers were measured on."""
+    """Return the machine of the measurement."""
     return {
         "cpu": cpu_model(_read("/proc/cpuinfo")) or platform.processor() or platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
@@ -50,7 +50,7 @@ def machine() -> dict[str, Any]:
 
 
 def cpu_model(cpuinfo: str) -> str:
-    """The first model name of ``/proc/cpuinfo``; empty when there is none."""
+    """Return the first model name of ``/proc/cpuinfo``; empty without one."""
     for line in cpuinfo.splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "model name":

@@ -1,4 +1,4 @@
-"""The server that is measured: one of its own over a temporary folder, or one that runs already."""
+"""The server under measurement: a running one, or a new one over a temporary folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OWN_PORTS = {"controller": 0, "rest": 0, "store": 0, "admin": 0}
 
 @dataclass(slots=True)
 class Target:
-    """A running server; `process` and `admin` are known of an own one only."""
+    """A running server; only the benchmark's own server has `process` and `admin`."""
 
     controller: str
     admin: str | None = None
@@ -25,9 +25,9 @@ class Target:
     process: ServerProcess | None = None
 
     async def restart(self) -> None:
-        """Stop the server and start it again over the same folder. Its cache is empty then."""
+        """Restart the server over the same folder, with an empty cache."""
         if self.process is None:
-            raise BadRequestError("a server that runs already is not restarted")
+            raise BadRequestError("the benchmark restarts only its own server; omit --controller")
         await self.process.stop()
         self._follow(await self.process.start())
 
@@ -35,7 +35,7 @@ class Target:
         self.controller, self.admin, self.pid = endpoints.controller, endpoints.admin, endpoints.pid
 
     def cpu_s(self) -> float | None:
-        """Processor time that the server has used, if it runs on this machine and is ours."""
+        """Return the processor time of the benchmark's own server; None for another one."""
         return None if self.pid is None else _cpu_s(self.pid)
 
 
@@ -43,13 +43,15 @@ class Target:
 async def bench_target(
     controller: str | None, folder: Path | None, options: Sequence[str] = ()
 ) -> AsyncIterator[Target]:
-    """The server at `controller`, or an own one over a temporary folder in `folder` that is gone afterwards.
+    """Return the server at `controller`, or start one over a temporary folder in `folder`, which is deleted afterwards.
 
-    ``options`` are more words of the own one's command line.
+    ``options`` are added to the new server's command line.
     """
     if controller is not None:
         if options:
-            raise BadRequestError("--log, --tier2 and --s3-endpoint are for a server of the benchmark's own")
+            raise BadRequestError(
+                "--log, --tier2 and --s3-endpoint apply to the benchmark's own server; omit --controller"
+            )
         yield Target(controller)
         return
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-", dir=folder) as name:
@@ -62,7 +64,7 @@ async def bench_target(
 
 
 def own_options(log: str, tier2: str, s3_endpoint: str | None) -> list[str]:
-    """Words of an own server's command line: a new folder below `tier2`, if that is given, is its Tier 2."""
+    """Return options of a new server. With `tier2`, a new folder below it is the server's Tier 2."""
     options = ["--log", log] if log != "file" else []
     if tier2:
         options += ["--tier2", f"{tier2.rstrip('/')}/bench-{os.urandom(8).hex()}"]
@@ -72,7 +74,7 @@ def own_options(log: str, tier2: str, s3_endpoint: str | None) -> list[str]:
 
 
 def _cpu_s(pid: int) -> float:
-    """Processor time of a process and of those that it has started and that still run."""
+    """Return the processor time of a process and its running children."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") + sum(
@@ -81,7 +83,7 @@ def _cpu_s(pid: int) -> float:
 
 
 async def flush_all(admin: str) -> None:
-    """Have every container move what it holds to Tier 2."""
+    """Flush every container to Tier 2."""
     import httpx
 
     async with httpx.AsyncClient(base_url=admin, timeout=300.0, trust_env=False) as client:

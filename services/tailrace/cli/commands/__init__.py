@@ -1,1 +1,1 @@
-"""The commands. They import what they need when they run: a command line answers fast."""
+"""The commands. They import their modules when they run, so that the command line starts fast."""

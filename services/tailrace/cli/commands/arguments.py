@@ -1,4 +1,4 @@
-"""Arguments and options that several commands take."""
+"""Arguments and options of several commands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def checked(parse: Callable[[str], T], text: str) -> T:
-    """The parsed value; what cannot be read is a wrong command line, a name that is not allowed is an error."""
+    """Parse a value. Raises BadParameter for malformed text; an invalid name raises its own error."""
     try:
         return parse(text)
     except InvalidNameError:
@@ -26,22 +26,22 @@ def checked(parse: Callable[[str], T], text: str) -> T:
 
 
 def size(text: str) -> int:
-    """Parser of sizes for typer."""
+    """Parse a size for typer."""
     return checked(values.parse_size, text)
 
 
 def duration_ms(text: str) -> int:
-    """Parser of durations for typer."""
+    """Parse a duration for typer."""
     return checked(values.parse_duration_ms, text)
 
 
 def stream_name(text: str) -> StreamName:
-    """Parser of SCOPE/STREAM for typer."""
+    """Parse SCOPE/STREAM for typer."""
     return checked(StreamName.parse, text)
 
 
 def position(text: str) -> str | StreamCut:
-    """Parser of head, tail or a stream cut for typer."""
+    """Parse head, tail or a stream cut for typer."""
     return checked(values.parse_position, text)
 
 

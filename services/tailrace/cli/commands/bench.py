@@ -1,4 +1,4 @@
-"""``tailrace bench``: what this machine does."""
+"""``tailrace bench``: measure this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Client(StrEnum):
-    """Whose client is used."""
+    """The client that a benchmark uses."""
 
     OURS = "ours"
     JAVA = "java"
@@ -34,19 +34,22 @@ PlotOption = Annotated[
 ServerOption = Annotated[
     str | None,
     typer.Option(
-        "--controller", metavar="URI", help="A running server.", show_default="an own one in a temporary folder"
+        "--controller",
+        metavar="URI",
+        help="Address of a running server.",
+        show_default="a new one in a temporary folder",
     ),
 ]
 FolderOption = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="Where the own server's temporary folder is made.", show_default="the system's"),
+    typer.Option(metavar="DIR", help="Parent of the new server's temporary folder.", show_default="the system's"),
 ]
 S3EndpointOption = Annotated[
     str | None, typer.Option(metavar="URL", help="Endpoint of an S3-compatible object store.", show_default=False)
 ]
 SecondsOption = Annotated[float, typer.Option(min=0.1, help="How long each case is measured.")]
 ClientOption = Annotated[
-    Client, typer.Option("--client", help="Our client, or the published Java client (4 s + 8 s a case).")
+    Client, typer.Option("--client", help="Tailrace's client, or the Pravega Java client (4 s + 8 s a case).")
 ]
 WarmUpOption = Annotated[float, typer.Option("--warm-up", min=0.0, help="Seconds before each measurement.")]
 
@@ -60,20 +63,22 @@ def ingest(
     warm_up: WarmUpOption = 2.0,
     batch: Annotated[int, typer.Option(min=1, max=20_000, help="Events of one batched call.")] = 1000,
     window: Annotated[
-        int, typer.Option(parser=size, metavar="SIZE", help="Bytes under way at most, 100 B events.")
+        int, typer.Option(parser=size, metavar="SIZE", help="Maximum of unacknowledged bytes, for 100 B events.")
     ] = "1MiB",  # type: ignore[assignment]  # typer parses defaults too
     log: Annotated[
-        Literal["file", "object"], typer.Option(help="Logs of the own server: in files, or in objects of --tier2.")
+        Literal["file", "object"], typer.Option(help="Logs of the new server: in files, or in objects of --tier2.")
     ] = "file",
     tier2: Annotated[
         str,
-        typer.Option(metavar="URL", help="Tier 2 of the own server; a folder in it stays.", show_default="its folder"),
+        typer.Option(
+            metavar="URL", help="Tier 2 of the new server. A folder in it is kept.", show_default="its folder"
+        ),
     ] = "",
     s3_endpoint: S3EndpointOption = None,
     json: JsonOption = False,
     plot: PlotOption = None,
 ) -> None:
-    """Durable appends: throughput in batches and by single calls, large events, one at a time."""
+    """Measure durable appends: throughput in batches and by single calls, large events, one at a time."""
 
     async def work() -> list[Row]:
         from tailrace.cli.bench.ingest import measure_ingest
@@ -100,12 +105,12 @@ def read(
     warm_up: WarmUpOption = 2.0,
     rate: Annotated[int, typer.Option(min=1, help="Events per second at the tail.")] = 10_000,
     catch_up: Annotated[
-        int, typer.Option(parser=size, metavar="SIZE", help="How much is read in catch-up; below the cache's size.")
+        int, typer.Option(parser=size, metavar="SIZE", help="Bytes to read in catch-up; less than the cache's size.")
     ] = "100MB",  # type: ignore[assignment]  # typer parses defaults too
     json: JsonOption = False,
     plot: PlotOption = None,
 ) -> None:
-    """Reading: end to end at the tail at a fixed rate, and catch-up from the cache and from Tier 2."""
+    """Measure reads: end to end at the tail at a fixed rate, and catch-up from the cache and from Tier 2."""
 
     async def work() -> list[Row]:
         from tailrace.cli.bench.java import measure_java, read_cases
@@ -124,12 +129,12 @@ def read(
 
 @app.command()
 def cache(
-    entries: Annotated[int, typer.Option(min=1, help="Entries, or operations, of each test.")] = 50_000,
-    repeats: Annotated[int, typer.Option(min=1, help="The best of so many runs counts.")] = 3,
+    entries: Annotated[int, typer.Option(min=1, help="Entries or operations of each test.")] = 50_000,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of runs; the best one counts.")] = 3,
     json: JsonOption = False,
     plot: PlotOption = None,
 ) -> None:
-    """The block cache, native and in pure Python, against a dictionary."""
+    """Compare the block cache, native and in pure Python, with a dictionary."""
     from tailrace.cli.bench import cache as benchmark
 
     _report("cache", benchmark.run(entries, repeats), json, plot)
@@ -141,7 +146,7 @@ def attributes(
     json: JsonOption = False,
     plot: PlotOption = None,
 ) -> None:
-    """The attribute index in memory: sorted inserts, gets, random updates."""
+    """Measure the attribute index in memory: sorted inserts, gets, random updates."""
     from tailrace.cli.bench import attributes as benchmark
 
     _report("attributes", run(benchmark.rows(count)), json, plot)
@@ -150,10 +155,11 @@ def attributes(
 @app.command("log")
 def durable_log(
     folder: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where the file log is made.", show_default="the system's")
+        Path | None,
+        typer.Option(metavar="DIR", help="Parent of the file log's temporary folder.", show_default="the system's"),
     ] = None,
     tier2: Annotated[
-        str, typer.Option(metavar="URL", help="Measure an object log, too: file:///DIR or s3://BUCKET/PREFIX.")
+        str, typer.Option(metavar="URL", help="Also measure an object log: file:///DIR or s3://BUCKET/PREFIX.")
     ] = "",
     s3_endpoint: S3EndpointOption = None,
     seconds: SecondsOption = 10.0,
@@ -161,7 +167,7 @@ def durable_log(
     json: JsonOption = False,
     plot: PlotOption = None,
 ) -> None:
-    """The log of one container: one append at a time, and sustained; on the disk and in an object store."""
+    """Measure the log of one container on disk and in an object store: single appends and sustained load."""
 
     async def work() -> list[Row]:
         from tailrace.cli.bench.log import measure_log
@@ -175,13 +181,13 @@ def durable_log(
 def recovery(
     folder: FolderOption = None,
     log: Annotated[
-        int, typer.Option("--log", parser=size, metavar="SIZE", help="Log that is recovered, of each case.")
+        int, typer.Option("--log", parser=size, metavar="SIZE", help="Size of the log in each case.")
     ] = "256MiB",  # type: ignore[assignment]  # typer parses defaults too
-    repeats: Annotated[int, typer.Option(min=1, help="The best of so many runs counts.")] = 3,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of runs; the best one counts.")] = 3,
     json: JsonOption = False,
     plot: PlotOption = None,
 ) -> None:
-    """Rebuilding a container from its log at start."""
+    """Measure the recovery of a container from its log."""
     import logging
 
     from tailrace.cli.bench.recovery import measure_recovery
@@ -192,7 +198,7 @@ def recovery(
 
 
 async def _server(controller: str | None) -> str | None:
-    """The address of a server that was asked for and answers, or None for an own one."""
+    """Return the address of a requested server that answers, or None to start a new one."""
     chosen = controller or (SETTINGS.controller if SETTINGS.controller_given else None)
     if chosen is not None:
         await check_reachable(chosen)

@@ -1,4 +1,4 @@
-"""``tailrace inspect``: what a running server holds, by its admin interface; whether a stopped one's data is whole."""
+"""``tailrace inspect``: show the contents of a running server, or verify the data of a stopped one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tailrace.common import limits
 from tailrace.common.errors import IllegalStateError, NotFoundError, TailraceError, UnavailableError
 from tailrace.common.quantities import size_text
 
-app = typer.Typer(help="Look into a running server; verify the data of a stopped one.", no_args_is_help=True)
+app = typer.Typer(help="Show the contents of a running server; verify the data of a stopped one.", no_args_is_help=True)
 
 AdminOption = Annotated[
     str, typer.Option("--admin", envvar="TAILRACE_ADMIN", metavar="URL", help="Admin interface of the server.")
@@ -23,7 +23,7 @@ AdminOption = Annotated[
 SegmentArgument = Annotated[
     str, typer.Argument(metavar="SEGMENT", help="Full name, for example demo/sensors/0.#epoch.0.", show_default=False)
 ]
-LimitOption = Annotated[int | None, typer.Option(min=1, help="At most so many.", show_default="all")]
+LimitOption = Annotated[int | None, typer.Option(min=1, help="Maximum number to show.", show_default="all")]
 REQUEST_DEADLINE_S: Final = 30.0
 
 
@@ -48,7 +48,7 @@ def _error(admin: str, status: int, text: str) -> TailraceError:
         reason = str(content.get("error") or content.get("detail") or content)
     except (ValueError, AttributeError):
         reason = text.strip() or f"HTTP status {status}"
-    if status == 404 and reason != "Not Found":  # that is what other HTTP servers say, our REST interface for one
+    if status == 404 and reason != "Not Found":  # other HTTP servers reply so, for example the REST interface
         return NotFoundError(reason)
     return IllegalStateError(f"the admin interface at {admin} answered {status}: {reason}")
 
@@ -56,7 +56,7 @@ def _error(admin: str, status: int, text: str) -> TailraceError:
 def _pages(
     admin: str, path: str, parameters: dict[str, str | int], key: str, limit: int | None
 ) -> Iterator[dict[str, Any]]:
-    """Items of a paged list, whose pages go on after the `key` of the last item."""
+    """Return the items of a paged list; each page continues after the `key` of the last item."""
     left = limit
     after = ""
     while left is None or left > 0:
@@ -71,7 +71,7 @@ def _pages(
 
 @app.command()
 def containers(admin: AdminOption = DEFAULT_ADMIN, json: JsonOption = False) -> None:
-    """Segment containers: state, epoch, segments, bytes of the log and bytes not yet in Tier 2."""
+    """List segment containers: state, epoch, segments, bytes of the log and bytes not yet in Tier 2."""
     found = _get(admin, "/v1/containers")
     if json:
         print_json(found)
@@ -96,12 +96,14 @@ def containers(admin: AdminOption = DEFAULT_ADMIN, json: JsonOption = False) -> 
 @app.command()
 def segments(
     admin: AdminOption = DEFAULT_ADMIN,
-    prefix: Annotated[str, typer.Option(help="Only names that begin so, for example demo/.")] = "",
-    container: Annotated[int | None, typer.Option(min=0, help="Only of this container.", show_default="all")] = None,
+    prefix: Annotated[str, typer.Option(help="Only names with this prefix, for example demo/.")] = "",
+    container: Annotated[
+        int | None, typer.Option(min=0, help="Only segments of this container.", show_default="all")
+    ] = None,
     limit: LimitOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Segments with their lengths, internal ones too."""
+    """List segments with their lengths, including internal ones."""
     parameters: dict[str, str | int] = {"prefix": prefix, **({} if container is None else {"container": container})}
     found = list(_pages(admin, "/v1/segments", parameters, "name", limit))
     if json:
@@ -125,7 +127,7 @@ def _kind(number: int) -> str:
 def attributes(
     segment: SegmentArgument, admin: AdminOption = DEFAULT_ADMIN, limit: LimitOption = None, json: JsonOption = False
 ) -> None:
-    """Attributes of a segment: the last event number of each writer, and more."""
+    """List the attributes of a segment, for example the last event number of each writer."""
     found = list(_pages(admin, f"/v1/segments/{quote(segment)}/attributes", {}, "id", limit))
     if json:
         print_json(found)
@@ -136,7 +138,7 @@ def attributes(
 
 @app.command()
 def chunks(segment: SegmentArgument, admin: AdminOption = DEFAULT_ADMIN, json: JsonOption = False) -> None:
-    """Chunks of Tier 2 that hold a segment's bytes."""
+    """List the chunks of Tier 2 that hold a segment's bytes."""
     found = _get(admin, f"/v1/segments/{quote(segment)}/chunks")
     if json:
         print_json(found)
@@ -147,7 +149,7 @@ def chunks(segment: SegmentArgument, admin: AdminOption = DEFAULT_ADMIN, json: J
 
 @app.command()
 def cache(admin: AdminOption = DEFAULT_ADMIN, json: JsonOption = False) -> None:
-    """The cache, and the memory budgets of the server."""
+    """Show the cache and the memory budgets of the server."""
     found = _get(admin, "/v1/cache")
     if json:
         print_json(found)
@@ -167,22 +169,20 @@ def cache(admin: AdminOption = DEFAULT_ADMIN, json: JsonOption = False) -> None:
 def verify(
     data: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", help="Folder of a server that does not run.", show_default=".tailrace, without --tier2"
-        ),
+        typer.Option(metavar="DIR", help="Folder of a stopped server.", show_default=".tailrace, without --tier2"),
     ] = None,
     tier2: Annotated[
         str,
-        typer.Option(metavar="URL", help="Tier 2, of the folder or alone.", show_default="the folder's own"),
+        typer.Option(metavar="URL", help="Tier 2 of the folder, or Tier 2 alone.", show_default="the folder's own"),
     ] = "",
     s3_endpoint: Annotated[
         str | None, typer.Option(metavar="URL", help="Endpoint of an S3-compatible object store.", show_default=False)
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Prove that every byte of a stopped server is readable and every object accounted for.
+    """Verify that every byte of a stopped server is readable and every object is accounted for.
 
-    With --tier2 and without --data: what Tier 2 holds, its logs if they are there, else its newest snapshots.
+    With --tier2 and without --data: verify Tier 2 with the logs in it, or with its newest snapshots.
     """
     import logging
 
@@ -193,7 +193,7 @@ def verify(
     from tailrace.common.real_ports import SystemEntropy
     from tailrace.segmentstore.verify.folder import verify_folder, verify_tier2
 
-    configure_logs(logging.ERROR)  # what is wrong is in the report
+    configure_logs(logging.ERROR)  # the report has the errors
     entropy = SystemEntropy()
     with progress_bar("verifying", 1.0) as bar:
         if data is None and tier2:

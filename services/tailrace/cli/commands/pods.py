@@ -1,4 +1,4 @@
-"""``tailrace segmentstore`` and ``tailrace controller``: what the pods of a cluster run (ADR 0013)."""
+"""``tailrace segmentstore`` and ``tailrace controller``: the processes of a cluster's pods (ADR 0013)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tailrace.cli.commands import arguments
 _Namespace = Annotated[str, typer.Option(metavar="NS", help="Namespace of the cluster.", show_default=False)]
 _Cluster = Annotated[str, typer.Option(metavar="NAME", help="Its StreamCluster.", show_default=False)]
 _Containers = Annotated[int, typer.Option(min=1, help="Its spec.containers.", show_default=False)]
-_Advertise = Annotated[str, typer.Option(metavar="HOST", help="Host that clients are sent to.", show_default=False)]
+_Advertise = Annotated[str, typer.Option(metavar="HOST", help="Host name that clients connect to.", show_default=False)]
 _Bind = Annotated[str, typer.Option(metavar="HOST", help="Address to listen on.")]
 _Kubeconfig = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="How to reach Kubernetes; else as a pod does.", show_default=False),
+    typer.Option(metavar="FILE", help="Kubeconfig file. Default: the pod's service account.", show_default=False),
 ]
 
 
@@ -28,7 +28,7 @@ def segmentstore(
     containers: _Containers,
     memory: Annotated[
         int,
-        typer.Option(parser=arguments.size, metavar="BYTES", help="All that the pod may use.", show_default=False),
+        typer.Option(parser=arguments.size, metavar="BYTES", help="Memory limit of the pod.", show_default=False),
     ],
     tier2: Annotated[str, typer.Option(metavar="URL", help="s3://BUCKET/PREFIX.", show_default=False)],
     advertise: _Advertise,
@@ -44,7 +44,7 @@ def segmentstore(
     admin_port: Annotated[int, typer.Option(min=1, max=65535, help="Admin interface and health.")] = 6061,
     kubeconfig: _Kubeconfig = None,
 ) -> None:
-    """Run the workers of a segment store pod, until SIGTERM; then hand over their containers."""
+    """Run the workers of a segment store pod until SIGTERM, then hand over their containers."""
     from tailrace.common.logs import configure_logs
     from tailrace.processes.segment_store_pod import StorePodOptions, run
 
@@ -79,7 +79,7 @@ def controller(
     rest_port: Annotated[int, typer.Option(min=1, max=65535, help="REST and health.")] = 9091,
     kubeconfig: _Kubeconfig = None,
 ) -> None:
-    """Run a controller of a cluster, until SIGTERM."""
+    """Run a controller of a cluster until SIGTERM."""
     from tailrace.common.logs import configure_logs
     from tailrace.processes.controller_pod import ControllerPodOptions, run
 

@@ -1,4 +1,4 @@
-"""Options of ``stream create`` and ``stream update`` as policies, and policies as text."""
+"""Convert options of ``stream create`` and ``stream update`` to policies, and policies to text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tailrace.common.stream_policies import (
 
 _DEFAULT_FACTOR: Final = 2
 _INT32_MAX: Final = 2**31 - 1
-"""What the fields of the controller's messages can hold (controller §5)."""
+"""The maximum of the fields in the controller's messages (controller §5)."""
 
 SegmentsOption = Annotated[
     int | None, typer.Option(min=1, max=_INT32_MAX, help="A fixed number of segments.", show_default=False)
@@ -37,10 +37,10 @@ KbRateOption = Annotated[
     typer.Option(min=1, max=_INT32_MAX, help="Scale by kilobytes per second and segment.", show_default=False),
 ]
 FactorOption = Annotated[
-    int | None, typer.Option(min=2, max=_INT32_MAX, help="Into how many segments one splits.", show_default=False)
+    int | None, typer.Option(min=2, max=_INT32_MAX, help="Number of segments that one splits into.", show_default=False)
 ]
 MinimumOption = Annotated[
-    int | None, typer.Option("--min", min=1, max=_INT32_MAX, help="Never fewer segments.", show_default=False)
+    int | None, typer.Option("--min", min=1, max=_INT32_MAX, help="Minimum number of segments.", show_default=False)
 ]
 RetentionTimeOption = Annotated[
     str | None, typer.Option(metavar="MIN[:MAX]", help="Keep by age, for example 1d:7d.", show_default=False)
@@ -96,20 +96,20 @@ class ScalingOptions:
 def changed_retention(
     present: RetentionPolicy | None, time: str | None, size: str | None, none: bool
 ) -> RetentionPolicy | None:
-    """The retention after an update."""
+    """Return the retention after an update."""
     if none and (time is not None or size is not None):
         raise typer.BadParameter("--no-retention excludes --retention-time and --retention-size")
     return None if none else retention_policy(time, size) or present
 
 
 def changed_tags(present: Sequence[str], added: Sequence[str], removed: Sequence[str]) -> tuple[str, ...]:
-    """The tags after an update, those that were there first."""
+    """Return the tags after an update, present ones first."""
     kept = [tag for tag in present if tag not in removed]
     return (*kept, *(tag for tag in dict.fromkeys(added) if tag not in kept and tag not in removed))
 
 
 def retention_policy(time: str | None, size: str | None) -> RetentionPolicy | None:
-    """The retention that the options describe, or none."""
+    """Return the retention that the options describe, or None."""
     if time is not None and size is not None:
         raise typer.BadParameter("--retention-time and --retention-size exclude each other")
     if time is not None:
@@ -126,7 +126,7 @@ def _bounds(text: str, kind: str) -> Bounds:
 
 
 def config_fields(config: StreamConfig) -> tuple[dict[str, Any], dict[str, str]]:
-    """A configuration for programs and for people."""
+    """Return a configuration as JSON values and as text."""
     scaling, retention = config.scaling, config.retention
     machine: dict[str, Any] = {
         "scaling": {

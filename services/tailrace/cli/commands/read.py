@@ -1,4 +1,4 @@
-"""``tailrace read``: events to standard output."""
+"""``tailrace read``: print events."""
 
 from __future__ import annotations
 
@@ -22,24 +22,29 @@ def read(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Reader group to share and to go on with; made when missing.",
+            help="Reader group to join; created if missing. It keeps its position.",
             show_default="a temporary one",
         ),
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar="head|tail|CUT", help="Where a new group begins.", show_default="head"),
+        typer.Option("--from", metavar="head|tail|CUT", help="Start position of a new group.", show_default="head"),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with events that are written later.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="End after so many events.", show_default="all")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Continue with events that are written later.")
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Stop after this number of events.", show_default="all")
+    ] = None,
     idle: Annotated[
-        str, typer.Option(metavar="DURATION", help="With --group: end when nothing came for so long.")
+        str, typer.Option(metavar="DURATION", help="With --group: stop when no event arrives for this time.")
     ] = "3s",
     json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line: segment, offset and event (or event_base64).")
+        bool,
+        typer.Option("--json", help="Print one JSON object per line: segment, offset and event (or event_base64)."),
     ] = False,
 ) -> None:
-    """Print events, one a line: what is there now, or with --follow what comes too."""
+    """Print events, one per line: the present ones, or with --follow also later ones."""
     begin = position(start) if start is not None else None
     idle_ms = duration_ms(idle)
     write = _write_json if json else _write_plain

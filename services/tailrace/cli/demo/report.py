@@ -1,4 +1,4 @@
-"""What the demo prints at its end: figures, the verdict, and how to connect."""
+"""Format the demo's results: figures, the verdict, and how to connect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MEGABYTE = 1_000_000
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest of the ascending values that is not exceeded by at least `share` (0 to 1] of them (nearest rank)."""
+    """Return a percentile of ascending values (nearest rank); `share` is in (0, 1]."""
     if not ordered:
         return math.nan
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
@@ -23,7 +23,7 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Tiers:
-    """What is stored where. Log files are preallocated and recycled, so they are larger than what they hold."""
+    """Bytes in Tier 1 and Tier 2. Log files are preallocated and recycled, so they are larger than their contents."""
 
     log_bytes: int
     untiered_bytes: int
@@ -33,7 +33,7 @@ class Tiers:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Everything that one run measured. Times are in seconds of the event loop's clock."""
+    """All figures of one run. Times are in seconds of the event loop's clock."""
 
     stream: str
     events: int
@@ -50,16 +50,16 @@ class Figures:
 
     @property
     def events_per_s(self) -> float:
-        """Events acknowledged per second, the restart of the server included."""
+        """Return the events acknowledged per second, including the server's restart."""
         return self.events / self.writing_s
 
     @property
     def megabytes_per_s(self) -> float:
-        """Payload acknowledged per second, in 10^6 bytes."""
+        """Return the payload acknowledged per second, in 10^6 bytes."""
         return self.payload_bytes / MEGABYTE / self.writing_s
 
     def as_json(self) -> dict[str, object]:
-        """The figures by name; names carry their units."""
+        """Return the figures by name; names contain their units."""
         return {
             "stream": self.stream,
             "events": self.events,
@@ -87,22 +87,22 @@ class Figures:
 
 
 def verdict_line(verdict: Verdict) -> str:
-    """One sentence about the delivery."""
+    """Return one sentence about the delivery."""
     if verdict.right:
         return f"all {verdict.arrived:,} events arrived once and in order per key"
     return (
         f"WRONG: {verdict.missing:,} missing, {verdict.duplicated:,} duplicated, "
-        f"{verdict.out_of_order:,} out of order, {verdict.invented:,} that nobody wrote"
+        f"{verdict.out_of_order:,} out of order, {verdict.invented:,} never written"
     )
 
 
 def summary(figures: Figures) -> Table:
-    """The table at the end of a run."""
+    """Return the table at the end of a run."""
     table = Table(title=f"{figures.events:,} flights through {figures.stream}", show_header=False)
     table.add_column(style="bold")
     table.add_column()
     megabytes = figures.payload_bytes / MEGABYTE
-    table.add_row("written", f"{megabytes:,.1f} MB in {figures.writing_s:.1f} s, the restart included")
+    table.add_row("written", f"{megabytes:,.1f} MB in {figures.writing_s:.1f} s, including the restart")
     table.add_row("throughput", f"{figures.events_per_s:,.0f} events/s, {figures.megabytes_per_s:,.1f} MB/s")
     table.add_row(
         "acknowledged after",
@@ -118,7 +118,7 @@ def summary(figures: Figures) -> Table:
 
 
 def how_to_connect(endpoints: Endpoints, stream: str) -> str:
-    """What to type next, while the server goes on."""
+    """Return commands to try while the server keeps running."""
     return f"""\
 serving (process {endpoints.pid}; Ctrl-C ends it)
   clients      {endpoints.controller}

@@ -1,4 +1,4 @@
-"""The demo's progress: write and tail a stream, kill the server midway, bring it back, check what arrived."""
+"""Run the demo: write and read a stream, kill and restart the server midway, check the events."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ SCOPE: Final = "demo"
 SEGMENTS: Final = 4
 READERS: Final = 2
 BURST_EVENTS: Final = 100
-"""Events written between two looks at the room that is left."""
+"""Events written between two checks of the buffer."""
 UNACKNOWLEDGED_EVENTS_MAX: Final = 2048
-"""More would only wait in queues, and the acknowledgement times would tell how long those are."""
+"""More events would only wait in queues, and their acknowledgement times would measure the queues."""
 READ_TIMEOUT_MS: Final = 500
 READ_BATCH_EVENTS: Final = 1000
 QUIET_S: Final = 2.0
-"""For so long nothing more arrives once everything did: no duplicate is under way."""
+"""Wait for duplicates after all events arrived."""
 STALL_S: Final = 120.0
-"""For so long nothing arrived although something is missing: it is lost."""
+"""After this time without an arrival, missing events count as lost."""
 SHOW_INTERVAL_S: Final = 0.1
 ADMIN_DEADLINE_S: Final = 10.0
 
 
 class Display(Protocol):
-    """Shows how far the run is."""
+    """Shows the progress of the run."""
 
     def stage(self, text: str) -> None:
-        """What is being done now."""
+        """Show the present step."""
         ...
 
     def progress(self, acknowledged: int, read: Sequence[int]) -> None:
-        """Events acknowledged, and read by each reader, so far."""
+        """Show the events acknowledged, and read by each reader."""
         ...
 
 
 @dataclass(slots=True)
 class _Progress:
-    """What has happened so far."""
+    """The state of the run."""
 
     check: DeliveryCheck
     total: int
@@ -70,38 +70,38 @@ class _Progress:
     unacknowledged: int = 0
 
     def sent(self) -> None:
-        """One more event is under way."""
+        """Count an event in flight."""
         self.unacknowledged += 1
         if self.unacknowledged >= UNACKNOWLEDGED_EVENTS_MAX:
             self.room.clear()
 
     def done(self, sent_s: float, future: asyncio.Future[None]) -> None:
-        """An event is acknowledged, or will never be."""
+        """Record that an event is acknowledged or has failed."""
         self.unacknowledged -= 1
         if self.unacknowledged <= UNACKNOWLEDGED_EVENTS_MAX // 2:
             self.room.set()
         if future.cancelled() or future.exception() is not None:
-            return  # the writer's flush tells
+            return  # the writer's flush raises the error
         self.latencies_s.append(asyncio.get_running_loop().time() - sent_s)
         self.acknowledged += 1
         if self.acknowledged >= self.total // 2:
             self.half_way.set()
 
     def arrived(self, reader: int, events: Sequence[bytes]) -> None:
-        """A reader got events."""
+        """Check events that a reader returned."""
         for event in events:
             self.check.arrive(event)
         self.read[reader] += len(events)
         self.last_arrival_s = asyncio.get_running_loop().time()
 
     def finished(self) -> bool:
-        """Whether nothing more is to be expected of the readers."""
+        """Return whether no more events are expected."""
         quiet_s = asyncio.get_running_loop().time() - self.last_arrival_s
         return quiet_s > (QUIET_S if self.check.distinct == self.total else STALL_S)
 
 
 async def run_demo(events: Sequence[Flight], server: ServerProcess, data: Path, display: Display) -> Figures:
-    """Runs everything against a server that is started here, over the folder `data`, and still runs at the end."""
+    """Start the server over the folder `data` and run the demo; the server still runs at the end."""
     display.stage("starting the server")
     endpoints = await server.start()
     context = ClientContext(endpoints.controller)
@@ -164,7 +164,7 @@ def _figures(
 
 
 async def _tiers(admin: str, data: Path) -> Tiers:
-    """What the server says of its log, and what lies in the folder of Tier 2."""
+    """Return the bytes of the server's log, and of the objects in the folder of Tier 2."""
     async with httpx.AsyncClient(base_url=admin, timeout=ADMIN_DEADLINE_S) as client:
         reply = await client.get("/v1/containers")
     containers = reply.raise_for_status().json()
@@ -178,7 +178,7 @@ async def _tiers(admin: str, data: Path) -> Tiers:
 
 
 async def _prepare(context: ClientContext, stream: StreamName) -> list[EventReader]:
-    """The stream, and a group of two readers at its head: both join before either takes segments, so they share."""
+    """Create the stream and two readers of a group. Both join before they acquire segments, so they share them."""
     await context.controller.create_scope(stream.scope)
     await context.controller.create_stream(stream, StreamConfig(scaling=ScalingPolicy.fixed(SEGMENTS)))
     group = f"{stream.stream}-readers"
@@ -196,7 +196,7 @@ async def _watch(progress: _Progress, display: Display) -> None:
 
 
 async def _write(context: ClientContext, stream: StreamName, events: Sequence[Flight], progress: _Progress) -> float:
-    """Writes all events; returns when the last one was acknowledged, by the loop's clock."""
+    """Write all events; return the time of the last acknowledgement by the loop's clock."""
     loop = asyncio.get_running_loop()
     async with EventWriter(context, stream) as writer:
         for start in range(0, len(events), BURST_EVENTS):
@@ -222,9 +222,9 @@ async def _read(reader: EventReader, number: int, progress: _Progress) -> None:
 
 
 async def _kill_midway(server: ServerProcess, progress: _Progress, display: Display) -> tuple[int, float]:
-    """Kills the server when half of the events are acknowledged, and starts it again.
+    """Kill the server when half of the events are acknowledged, and start it again.
 
-    Returns how many were acknowledged then, and for how long nothing served.
+    Return how many were acknowledged then, and how long the server was down.
     """
     await progress.half_way.wait()
     loop = asyncio.get_running_loop()

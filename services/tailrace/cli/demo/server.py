@@ -1,4 +1,4 @@
-"""The demo's server: `tailrace standalone` as a child process, killed and restarted at the same addresses."""
+"""Run `tailrace standalone` as a child process, and kill and restart it at the same addresses."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ READY_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 30.0
 POLL_INTERVAL_S = 0.02
 
-# Where clients look for the original: controller, REST, segment store, admin.
+# The default ports of Pravega: controller, REST, segment store, admin.
 USUAL_PORTS = {"controller": 9090, "rest": 9091, "store": 12345, "admin": 6061}
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where a server listens, as its ready file tells."""
+    """Addresses of a server, from its ready file."""
 
     controller: str
     rest: str
@@ -35,12 +35,12 @@ class Endpoints:
 
     @classmethod
     def parse(cls, text: str) -> Endpoints:
-        """Reads the ready file of `tailrace standalone`."""
+        """Parse the ready file of `tailrace standalone`."""
         fields = json.loads(text)
         return cls(fields["controller"], fields["rest"], fields["admin"], tuple(fields["stores"]), fields["pid"])
 
     def ports(self) -> dict[str, int]:
-        """The ports by the name of their command-line option."""
+        """Return the ports by the name of their command-line option."""
         addresses = {
             "controller": self.controller,
             "rest": self.rest,
@@ -51,7 +51,7 @@ class Endpoints:
 
 
 def free_or_ephemeral(ports: dict[str, int], host: str = "127.0.0.1") -> dict[str, int]:
-    """The same ports, with 0 (any) in place of those that something else listens on."""
+    """Return the ports, with 0 (any) for those in use by another process."""
     chosen = {}
     for name, port in ports.items():
         with socket.socket() as probe:
@@ -65,9 +65,9 @@ def free_or_ephemeral(ports: dict[str, int], host: str = "127.0.0.1") -> dict[st
 
 
 class ServerProcess:
-    """A standalone server over one folder, as a child process; on the usual ports where they are free.
+    """A standalone server over one folder, as a child process, on the default ports where they are free.
 
-    ``options`` are more words of its command line.
+    ``options`` are added to its command line.
     """
 
     def __init__(self, data: Path, *, ports: dict[str, int] | None = None, options: Sequence[str] = ()) -> None:
@@ -78,18 +78,18 @@ class ServerProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._ports = dict(ports or USUAL_PORTS)
         self.endpoints: Endpoints | None = None
-        """Where the server listens, once it was started."""
+        """Addresses of the server after its start."""
 
     @property
     def log_file(self) -> Path:
-        """Where the server's output goes."""
+        """Return the file of the server's output."""
         return self._log_file
 
     async def start(self) -> Endpoints:
-        """Starts the server and waits until it serves; after a restart at the same addresses.
+        """Start the server and wait until it is ready; a restart keeps the addresses.
 
         Raises:
-            StartError: it ended instead, with its own words, or it did not serve in time.
+            StartError: the server ended (with its last line of output) or was not ready in time.
         """
         self._data.mkdir(parents=True, exist_ok=True)
         self._ready_file.unlink(missing_ok=True)
@@ -102,7 +102,7 @@ class ServerProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                process_group=0,  # Ctrl-C is for us: we end the server when nothing needs it any more
+                process_group=0,  # Ctrl-C goes to this process only, which stops the server last
             )
         try:
             async with asyncio.timeout(READY_DEADLINE_S):
@@ -110,13 +110,15 @@ class ServerProcess:
         except TimeoutError:
             await self.kill()
             words = self._last_words(start_of_log)
-            raise StartError(f"the server did not serve within {READY_DEADLINE_S:g} s; it said: {words}") from None
+            raise StartError(
+                f"the server was not ready within {READY_DEADLINE_S:g} s; its last output: {words}"
+            ) from None
         self._ports = endpoints.ports()
         self.endpoints = endpoints
         return endpoints
 
     async def _wait_until_ready(self, process: asyncio.subprocess.Process, start_of_log: int) -> Endpoints:
-        """Polls for the ready file, which is renamed into place when it is whole."""
+        """Poll for the ready file, which is renamed into place when it is complete."""
         while True:
             if process.returncode is not None:
                 words = self._last_words(start_of_log)
@@ -131,18 +133,18 @@ class ServerProcess:
         with self._log_file.open("rb") as log:
             log.seek(start_of_log)
             lines = log.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else f"it said nothing; see {self._log_file}"
+        return lines[-1] if lines else f"no output; see {self._log_file}"
 
     async def kill(self) -> None:
-        """SIGKILL: nothing of the server runs any more when this returns."""
+        """Kill the server with SIGKILL and wait for its end."""
         await self._end(signal.SIGKILL)
 
     async def stop(self) -> None:
-        """SIGTERM, and SIGKILL when it takes too long."""
+        """Stop the server with SIGTERM, and with SIGKILL after a deadline."""
         await self._end(signal.SIGTERM)
 
     async def wait(self) -> int:
-        """Waits until the server ends by itself; returns its exit code."""
+        """Wait until the server ends by itself; return its exit code."""
         return await self._process.wait() if self._process is not None else 0
 
     async def _end(self, number: signal.Signals) -> None:

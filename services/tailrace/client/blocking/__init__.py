@@ -1,1 +1,1 @@
-"""The parts of the blocking facade; `tailrace.client.blocking.client` joins them."""
+"""The client for programs without asyncio; `tailrace.client.blocking.client` is its entry point."""

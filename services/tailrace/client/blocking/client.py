@@ -1,7 +1,7 @@
-"""The client for programs without asyncio: the same operations, each of which waits for its result.
+"""Create writers, readers and managers for programs without asyncio: each call waits for its result.
 
-One thread runs the event loop for all objects of a `BlockingClient`; calls may come from any thread. An object (a
-writer, a reader) is for one thread at a time.
+One thread runs the event loop for all objects of a `BlockingClient`. Calls may come from any thread, but only one
+thread at a time may use a writer or a reader.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 class BlockingClient:
-    """As `Client`. Use with ``with``, or close it after everything that it made.
+    """The blocking form of `Client`. Use ``with``, or close it after all objects that it created.
 
-    It belongs to the process that made it; after a fork the child makes its own.
+    It belongs to the process that created it; a forked child creates its own.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class BlockingClient:
         self.close()
 
     def close(self) -> None:
-        """Close all connections and stop the thread; calls under way in other threads fail. Does nothing again."""
+        """Close all connections and stop the thread; calls in other threads fail. A second call does nothing."""
         if not self._portal.usable:
             return
         try:
@@ -62,49 +62,49 @@ class BlockingClient:
             self._portal.close()
 
     def writer(self, stream: str | StreamName) -> BlockingEventWriter:
-        """A started writer of events."""
+        """Return a started writer of events."""
         made = self._portal.call(lambda: self._client.writer(stream))
         return BlockingEventWriter(self._portal, self._portal.run(made.start()))
 
     def transactional_writer(
         self, stream: str | StreamName, *, lease_ms: int = limits.TRANSACTION_LEASE_DEFAULT_MS
     ) -> BlockingTransactionalWriter:
-        """A writer of transactions."""
+        """Return a writer of transactions."""
         made = self._portal.call(lambda: self._client.transactional_writer(stream, lease_ms=lease_ms))
         return BlockingTransactionalWriter(self._portal, made)
 
     def reader_groups(self, scope: str) -> BlockingReaderGroupManager:
-        """The reader groups of a scope."""
+        """Return the manager of a scope's reader groups."""
         return BlockingReaderGroupManager(self._portal, self._client.reader_groups(scope))
 
     def reader(self, scope: str, group: str, reader: str) -> BlockingEventReader:
-        """A reader that has joined a group."""
+        """Return a reader that has joined a group."""
         made = self._portal.call(lambda: self._client.reader(scope, group, reader))
         return BlockingEventReader(self._portal, self._portal.run(made.start()))
 
     def byte_writer(self, stream: str | StreamName) -> BlockingByteStreamWriter:
-        """A started writer of bytes."""
+        """Return a started writer of bytes."""
         made = self._portal.call(lambda: self._client.byte_writer(stream))
         return BlockingByteStreamWriter(self._portal, self._portal.run(made.start()))
 
     def byte_reader(self, stream: str | StreamName) -> BlockingByteStreamReader:
-        """A started reader of bytes."""
+        """Return a started reader of bytes."""
         made = self._portal.call(lambda: self._client.byte_reader(stream))
         return BlockingByteStreamReader(self._portal, self._portal.run(made.start()))
 
     def table(self, scope: str, table: str) -> BlockingTable:
-        """A started key-value table."""
+        """Return a started key-value table."""
         made = self._portal.call(lambda: self._client.table(scope, table))
         return BlockingTable(self._portal, self._portal.run(made.start()))
 
     def slices(
         self, stream: str | StreamName, start: StreamCut | None = None, end: StreamCut | None = None
     ) -> list[SegmentSlice]:
-        """What lies between two cuts, to be read in any order by `read_slice`."""
+        """Return the segment slices between two cuts, for `read_slice` in any order."""
         return self._portal.run(self._client.slices(stream, start, end))
 
     def read_slice(self, piece: SegmentSlice) -> Iterator[list[bytes]]:
-        """The events of a slice, in lists."""
+        """Yield the events of a slice, in lists."""
         source = self._client.read_slice(piece)
         while events := self._portal.run(next_of(source)):
             yield events

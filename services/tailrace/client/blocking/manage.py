@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 
 
 class BlockingStreamManager:
-    """As `StreamManager`."""
+    """The blocking form of `StreamManager`."""
 
     def __init__(self, portal: Portal, manager: StreamManager) -> None:
         self._run = portal.run
         self._manager = manager
 
     def create_scope(self, scope: str) -> bool:
-        """Create a scope; False when it exists."""
+        """Create a scope; return False when it exists."""
         return self._run(self._manager.create_scope(scope))
 
     def delete_scope(self, scope: str, *, recursive: bool = False) -> bool:
-        """Delete a scope; False when there is none."""
+        """Delete a scope; return False when it does not exist."""
         return self._run(self._manager.delete_scope(scope, recursive=recursive))
 
     def list_scopes(self) -> list[str]:
-        """All scopes."""
+        """Return all scopes."""
         return self._run(self._manager.list_scopes())
 
     def create_stream(self, stream: str | StreamName, config: StreamConfig | None = None) -> bool:
-        """Create a stream; False when it exists."""
+        """Create a stream; return False when it exists."""
         return self._run(self._manager.create_stream(stream, config))
 
     def update_stream(self, stream: str | StreamName, config: StreamConfig) -> None:
@@ -44,19 +44,19 @@ class BlockingStreamManager:
         self._run(self._manager.update_stream(stream, config))
 
     def list_streams(self, scope: str, *, tag: str | None = None, internal: bool = False) -> list[StreamName]:
-        """Streams of a scope."""
+        """Return the streams of a scope."""
         return self._run(self._manager.list_streams(scope, tag=tag, internal=internal))
 
     def info(self, stream: str | StreamName) -> StreamInfo:
-        """Configuration, active segments, head and tail."""
+        """Return configuration, active segments, head and tail."""
         return self._run(self._manager.info(stream))
 
     def head(self, stream: str | StreamName) -> StreamCut:
-        """The cut at the first event that is left."""
+        """Return the cut at the first event."""
         return self._run(self._manager.head(stream))
 
     def tail(self, stream: str | StreamName) -> StreamCut:
-        """A cut after everything acknowledged before this call."""
+        """Return a cut after everything acknowledged before this call."""
         return self._run(self._manager.tail(stream))
 
     def seal_stream(self, stream: str | StreamName) -> None:
@@ -64,11 +64,11 @@ class BlockingStreamManager:
         self._run(self._manager.seal_stream(stream))
 
     def truncate_stream(self, stream: str | StreamName, cut: StreamCut) -> None:
-        """Drop everything before a cut."""
+        """Truncate a stream at a cut."""
         self._run(self._manager.truncate_stream(stream, cut))
 
     def delete_stream(self, stream: str | StreamName) -> bool:
-        """Delete a sealed stream; False when there is none."""
+        """Delete a sealed stream; return False when it does not exist."""
         return self._run(self._manager.delete_stream(stream))
 
     def scale_to(self, stream: str | StreamName, count: int) -> None:
@@ -85,18 +85,18 @@ class BlockingStreamManager:
 
 
 class BlockingReaderGroupManager:
-    """As `ReaderGroupManager`."""
+    """The blocking form of `ReaderGroupManager`."""
 
     def __init__(self, portal: Portal, manager: ReaderGroupManager) -> None:
         self._portal = portal
         self._manager = manager
 
     def create(self, group: str, config: ReaderGroupConfig) -> bool:
-        """Create a group; False when it exists with the same settings."""
+        """Create a group; return False when it exists with the same settings."""
         return self._portal.run(self._manager.create(group, config))
 
     def open(self, group: str) -> BlockingReaderGroup:
-        """A handle of an existing group."""
+        """Return a handle of an existing group."""
         return BlockingReaderGroup(self._portal, self._portal.run(self._manager.open(group)))
 
     def delete(self, group: str) -> None:
@@ -104,41 +104,41 @@ class BlockingReaderGroupManager:
         self._portal.run(self._manager.delete(group))
 
     def list(self) -> list[str]:
-        """Names of the groups of the scope."""
+        """Return the names of the scope's groups."""
         return self._portal.run(self._manager.list())
 
 
 class BlockingReaderGroup:
-    """As `ReaderGroup`."""
+    """The blocking form of `ReaderGroup`."""
 
     def __init__(self, portal: Portal, group: ReaderGroup) -> None:
         self._run = portal.run
         self._group = group
 
     def online_readers(self) -> list[str]:
-        """Readers that belong to the group at present."""
+        """Return the readers that are online."""
         return self._run(self._group.online_readers())
 
     def positions(self) -> dict[str, StreamCut]:
-        """How far the group has read, by stream."""
+        """Return the group's position by stream."""
         return self._run(self._group.positions())
 
     def reader_offline(self, reader: str, position: Position | None = None) -> None:
-        """Declare a reader dead."""
+        """Declare a reader offline."""
         self._run(self._group.reader_offline(reader, position))
 
     def checkpoint(self, name: str, *, deadline_s: float) -> Checkpoint:
-        """Make a named checkpoint; readers must be reading in other threads."""
+        """Create a named checkpoint; the group's readers must read in other threads."""
         return self._run(self._group.checkpoint(name, deadline_s=deadline_s))
 
     def stream_cuts(self, *, deadline_s: float) -> dict[str, StreamCut]:
-        """A consistent cut; readers must be reading in other threads."""
+        """Return a consistent cut; the group's readers must read in other threads."""
         return self._run(self._group.stream_cuts(deadline_s=deadline_s))
 
     def publish_cuts(self, cuts: Mapping[StreamName, StreamCut]) -> None:
-        """Tell the controller up to where the group has consumed."""
+        """Publish the cut up to which the group has consumed."""
         self._run(self._group.publish_cuts(cuts))
 
     def reset(self, config: ReaderGroupConfig | None = None) -> None:
-        """Begin anew."""
+        """Reset the group."""
         self._run(self._group.reset(config))

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, and how other threads use it."""
+"""Run coroutines of other threads on an event loop in its own thread."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ T = TypeVar("T")
 
 
 class Portal:
-    """Runs coroutines on an event loop in a thread of its own.
+    """Run coroutines on an event loop in its own thread.
 
-    It belongs to the process that made it: a forked child has the object, but not the thread.
+    It belongs to the process that created it: a forked child has the object, but not the thread.
     """
 
     def __init__(self) -> None:
@@ -34,15 +34,15 @@ class Portal:
 
     @property
     def usable(self) -> bool:
-        """Whether this process may still make calls."""
+        """Return whether this process can make calls."""
         return not self._closed and os.getpid() == self._process
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run to the end and return the result; an interrupt of the caller cancels it.
+        """Run a coroutine and return its result; an interrupt of the caller cancels it.
 
         Raises:
-            IllegalStateError: the client was closed, before or meanwhile; or the caller is the client's own thread, or
-                a forked child.
+            IllegalStateError: the client is closed, or was closed during the call; or the caller is the client's own
+                thread, or a forked child.
         """
         try:
             self._check_caller()
@@ -56,16 +56,16 @@ class Portal:
         try:
             return future.result()
         except concurrent.futures.CancelledError:
-            raise IllegalStateError("the client was closed") from None
+            raise IllegalStateError("the client was closed during the call") from None
         except BaseException:
             future.cancel()
             raise
 
     def _check_caller(self) -> None:
         if os.getpid() != self._process:
-            raise IllegalStateError("a client does not survive a fork: make a new one in the child")
+            raise IllegalStateError("a client cannot be used after a fork: create a new one in the child")
         if threading.current_thread() is self._thread:
-            raise IllegalStateError("the client's own thread cannot wait for itself: use the asyncio client there")
+            raise IllegalStateError("the client's own thread cannot make blocking calls: use the asyncio client there")
 
     def call(self, function: Callable[[], T]) -> T:
         """Call a function on the loop."""
@@ -76,9 +76,9 @@ class Portal:
         return self.run(work())
 
     def close(self) -> None:
-        """End all calls under way, stop the loop and the thread. Does nothing the second time and in a forked child."""
+        """Cancel all calls, and stop the loop and the thread. Does nothing in a second call or in a forked child."""
         if os.getpid() != self._process:
-            return  # the loop's descriptors are shared with the parent: leave them alone
+            return  # the parent shares the loop's descriptors: do not close them
         with self._lock:
             if self._closed:
                 return
@@ -89,7 +89,7 @@ class Portal:
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """The thread: run until stopped, then end what still runs, so that nobody waits for it for ever."""
+    """Run the loop until it is stopped, then cancel remaining tasks, so that no caller waits for ever."""
     try:
         loop.run_forever()
     finally:
@@ -103,7 +103,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _close_at_exit(portal: Portal) -> Callable[[], None]:
-    """Close at the program's end a portal that nobody closed; it is not kept alive for that."""
+    """Close the portal at the program's exit if it is open, without keeping it alive until then."""
     reference = weakref.ref(portal)
 
     def close() -> None:
@@ -116,5 +116,5 @@ def _close_at_exit(portal: Portal) -> Callable[[], None]:
 
 
 async def next_of(source: AsyncIterator[T]) -> T | None:
-    """The next item; None at the end."""
+    """Return the next item; None at the end."""
     return await anext(source, None)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class BlockingEventReader:
-    """As `EventReader`."""
+    """The blocking form of `EventReader`."""
 
     def __init__(self, portal: Portal, reader: EventReader) -> None:
         self._run = portal.run
@@ -30,27 +30,27 @@ class BlockingEventReader:
         self.close()
 
     def read_events(self, max_events: int, timeout_ms: int) -> list[EventRead]:
-        """Events of one segment, or one checkpoint; nothing when nothing came in time."""
+        """Return events of one segment, or one checkpoint; nothing when none arrived in time."""
         return self._run(self._reader.read_events(max_events, timeout_ms))
 
     def read_event(self, timeout_ms: int) -> EventRead | None:
-        """The next event or checkpoint."""
+        """Return the next event or checkpoint."""
         return self._run(self._reader.read_event(timeout_ms))
 
     def events(self, *, idle_ms: int) -> Iterator[EventRead]:
-        """Events one after the other, until none came for `idle_ms`."""
+        """Yield events until none arrived for `idle_ms`."""
         source = self._reader.events(idle_ms=idle_ms)
         while (item := self._run(next_of(source))) is not None:
             yield item
 
     @property
     def position(self) -> Position:
-        """What was returned so far."""
+        """Return the position after all returned events."""
         return self._reader.position
 
     @property
     def end_of_data(self) -> bool:
-        """Whether the whole group has read everything that it should read."""
+        """Return whether the group has read everything up to its end cuts."""
         return self._reader.end_of_data
 
     def close(self) -> None:
@@ -59,54 +59,54 @@ class BlockingEventReader:
 
 
 class BlockingByteStreamReader:
-    """As `ByteStreamReader`."""
+    """The blocking form of `ByteStreamReader`."""
 
     def __init__(self, portal: Portal, reader: ByteStreamReader) -> None:
         self._run = portal.run
         self._reader = reader
 
     def head(self) -> int:
-        """Offset of the first byte that is left."""
+        """Return the offset of the first byte."""
         return self._run(self._reader.head())
 
     def tail(self) -> int:
-        """Offset of the end."""
+        """Return the offset of the end."""
         return self._run(self._reader.tail())
 
     def seek(self, offset: int) -> None:
-        """Read from `offset` next."""
+        """Continue reading at `offset`."""
         self._reader.seek(offset)
 
     def read(self, max_bytes: int, *, timeout_s: float | None = None) -> bytes:
-        """Up to `max_bytes` bytes; waits at the end of the stream."""
+        """Return up to `max_bytes` bytes; waits at the end of the stream."""
         return self._run(self._reader.read(max_bytes, timeout_s=timeout_s))
 
     def read_exactly(self, count: int, *, timeout_s: float | None = None) -> bytes:
-        """`count` bytes."""
+        """Return `count` bytes."""
         return self._run(self._reader.read_exactly(count, timeout_s=timeout_s))
 
 
 class BlockingTable:
-    """As `KeyValueTable`."""
+    """The blocking form of `KeyValueTable`."""
 
     def __init__(self, portal: Portal, table: KeyValueTable) -> None:
         self._run = portal.run
         self._table = table
 
     def put(self, key: TableKeyParts, value: bytes, *, version: int | None = None) -> int:
-        """Insert or update; returns the new version."""
+        """Insert or update an entry; return the new version."""
         return self._run(self._table.put(key, value, version=version))
 
     def get(self, key: TableKeyParts) -> TableValue | None:
-        """The entry of a key."""
+        """Return the entry of a key."""
         return self._run(self._table.get(key))
 
     def remove(self, key: TableKeyParts, *, version: int | None = None) -> None:
-        """Remove."""
+        """Remove an entry."""
         self._run(self._table.remove(key, version=version))
 
     def entries(self, primary: bytes | None = None) -> Iterator[TableValue]:
-        """Entries in order of their keys."""
+        """Yield entries in order of key."""
         source = self._table.entries(primary)
         while (entry := self._run(next_of(source))) is not None:
             yield entry

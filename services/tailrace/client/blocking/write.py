@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 class _BlockingWrites:
-    """Writes of events that wait for room, not for durability."""
+    """Writes of events that wait for buffer space, not for durability."""
 
     def __init__(self, portal: Portal, writer: RoutedWriter) -> None:
         self._run = portal.run
         self._routed = writer
 
     def write_event(self, event: bytes, routing_key: str | None = None) -> None:
-        """Take an event; `flush` waits until it is durable."""
+        """Buffer an event; `flush` waits until it is durable."""
         self.write_events((event,), routing_key)
 
     def write_events(self, events: Sequence[bytes], routing_key: str | None = None) -> None:
-        """Take events of one routing key; `flush` waits until they are durable."""
+        """Buffer events of one routing key; `flush` waits until they are durable."""
 
         async def work() -> None:
             await self._routed.ready()
@@ -36,16 +36,16 @@ class _BlockingWrites:
         self._run(work())
 
     def flush(self) -> None:
-        """Wait until everything taken is durable. Raises the error of an event that is not."""
+        """Wait until everything written is durable. Raises the error of a failed event."""
         self._run(self._routed.flush())
 
     def abandon(self) -> None:
-        """Stop at once; what is not durable yet may or may not have been stored."""
+        """Stop at once. Events or bytes that are not durable yet may be stored or not."""
         self._run(self._routed.abandon())
 
 
 class BlockingEventWriter(_BlockingWrites):
-    """As `EventWriter`, except that writes return nothing: use `flush`."""
+    """The blocking form of `EventWriter`. Writes return nothing: use `flush`."""
 
     def __enter__(self) -> Self:
         return self
@@ -62,7 +62,7 @@ class BlockingEventWriter(_BlockingWrites):
 
 
 class BlockingTransaction(_BlockingWrites):
-    """As `Transaction`; ``with`` commits, or aborts when an exception leaves the block."""
+    """The blocking form of `Transaction`; ``with`` commits, or aborts when an exception leaves the block."""
 
     def __init__(self, portal: Portal, transaction: Transaction) -> None:
         super().__init__(portal, transaction)
@@ -79,19 +79,19 @@ class BlockingTransaction(_BlockingWrites):
 
     @property
     def transaction_id(self) -> uuid.UUID:
-        """Id of the transaction."""
+        """Return the id of the transaction."""
         return self._transaction.transaction_id
 
     def commit(self, timestamp_ms: int | None = None) -> None:
-        """Decide to commit."""
+        """Commit."""
         self._run(self._transaction.commit(timestamp_ms))
 
     def abort(self) -> None:
-        """Drop the events."""
+        """Abort."""
         self._run(self._transaction.abort())
 
     def state(self) -> TransactionState:
-        """What the controller says."""
+        """Return the transaction's state from the controller."""
         return self._run(self._transaction.state())
 
     def wait_until_visible(self, deadline_s: float) -> None:
@@ -100,7 +100,7 @@ class BlockingTransaction(_BlockingWrites):
 
 
 class BlockingTransactionalWriter:
-    """As `TransactionalWriter`."""
+    """The blocking form of `TransactionalWriter`."""
 
     def __init__(self, portal: Portal, writer: TransactionalWriter) -> None:
         self._portal = portal
@@ -113,11 +113,11 @@ class BlockingTransactionalWriter:
         self.close()
 
     def begin(self) -> BlockingTransaction:
-        """Open a transaction."""
+        """Begin a transaction."""
         return BlockingTransaction(self._portal, self._portal.run(self._writer.begin()))
 
     def resume(self, transaction_id: uuid.UUID) -> BlockingTransaction:
-        """A handle of an open transaction."""
+        """Return a handle of an open transaction."""
         return BlockingTransaction(self._portal, self._portal.run(self._writer.resume(transaction_id)))
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class BlockingTransactionalWriter:
 
 
 class BlockingByteStreamWriter:
-    """As `ByteStreamWriter`."""
+    """The blocking form of `ByteStreamWriter`."""
 
     def __init__(self, portal: Portal, writer: ByteStreamWriter) -> None:
         self._run = portal.run
@@ -150,11 +150,11 @@ class BlockingByteStreamWriter:
         self._run(self._writer.flush())
 
     def abandon(self) -> None:
-        """Stop at once; what is not durable yet may or may not have been stored."""
+        """Stop at once. Events or bytes that are not durable yet may be stored or not."""
         self._run(self._writer.abandon())
 
     def truncate(self, offset: int) -> None:
-        """Drop the bytes before `offset`."""
+        """Truncate the stream at `offset`."""
         self._run(self._writer.truncate(offset))
 
     def seal(self) -> None:

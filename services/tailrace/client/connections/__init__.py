@@ -1,1 +1,1 @@
-"""Connections to segment stores and the requests that go over them."""
+"""Connect to segment stores and send requests."""

@@ -1,4 +1,4 @@
-"""A connection to a segment store: handshake, correlation of replies, liveness, back-pressure (wire §1, §2)."""
+"""Connect to a segment store: handshake, correlation of replies, liveness, back-pressure (wire §1, §2)."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ _APPEND_FIXED_BYTES: Final = _APPEND_HEAD.size - 8 + _APPEND_TAIL.size
 
 
 class AppendFlow(Protocol):
-    """Receives what concerns one writer on a connection; called on the loop, must not raise."""
+    """Callbacks for one writer on a connection. They run on the event loop and must not raise."""
 
     def appended(self, event_number: int, segment_length: int) -> None:
-        """Everything up to `event_number` is durable."""
+        """Handle an acknowledgement: everything up to `event_number` is durable."""
         ...
 
     def append_failed(self, reply: c.Command) -> None:
-        """An append was refused; nothing after it was appended either."""
+        """Handle a refused append; later appends were not stored either."""
         ...
 
     def disconnected(self, error: ConnectionLostError) -> None:
-        """The connection is gone; outcomes of unacknowledged appends are unknown."""
+        """Handle a lost connection; outcomes of unacknowledged appends are unknown."""
         ...
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One connection. Make it with `connect`.
+    """One connection. Create it with `connect`.
 
-    Requests may be pipelined; each reply finds its request by id. Appends run in flows: the upper half of their
-    request ids names the flow that gets their acknowledgements and failures.
+    Requests may be pipelined; request ids match replies. Appends belong to flows: the upper half of their request ids
+    names the flow that gets their acknowledgements and failures.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -78,16 +78,16 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether requests can be made."""
+        """Return whether requests can be made."""
         return self._error is None and self._transport is not None
 
     @property
     def may_set_up(self) -> bool:
-        """Whether another writer may be set up here (wire §5: a bounded number of set-ups per connection)."""
+        """Return whether another writer may be set up here (wire §5: a bounded number of set-ups per connection)."""
         return self._setups < limits.SETUP_APPENDS_PER_CONNECTION_MAX
 
     def retire(self) -> None:
-        """End as soon as no writer and no request uses this connection."""
+        """Close when no writer and no request uses this connection."""
         self._retired = True
         self._loop.call_soon(self._close_if_unused)
 
@@ -96,26 +96,28 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
 
     def abort(self) -> None:
-        """Close at once; requests under way fail with ConnectionLostError."""
+        """Close at once; requests in flight fail with ConnectionLostError."""
         self._lose(ConnectionLostError(f"connection to {self.endpoint} was closed"))
 
     async def close(self) -> None:
-        """Close and wait until the transport is gone; requests under way fail with ConnectionLostError."""
+        """Close and wait until the transport is closed; requests in flight fail with ConnectionLostError."""
         self.abort()
         await asyncio.wait([self._closed], timeout=limits.CLIENT_CONNECT_DEADLINE_S)
 
     # -- requests -----------------------------------------------------------------------------------------------
 
     async def request(self, command: Any, deadline_s: float | None = limits.CLIENT_REPLY_DEADLINE_S) -> c.Command:
-        """Send a command with a fresh ``request_id`` and return its reply, whatever kind it is.
+        """Send a command with a new ``request_id`` and return its reply of any kind.
 
-        A deadline of None is for reads that wait for data: those end with the connection, whose liveness is watched.
+        A deadline of None is for reads that wait for data: keep-alives detect a dead connection, which ends them.
 
         Raises:
             ConnectionLostError: the connection ended first. DeadlineError: no reply in time.
         """
         if len(self._pending) >= limits.CLIENT_REQUESTS_IN_FLIGHT_MAX:
-            raise OverloadedError(f"{len(self._pending)} requests wait on the connection to {self.endpoint}")
+            raise OverloadedError(
+                f"{len(self._pending)} requests are in flight to {self.endpoint}, which is the maximum"
+            )
         self._last_request = self._last_request % 0x7FFFFFFF + 1
         command.request_id = request_id = self._last_request
         if isinstance(command, c.SetupAppend):
@@ -128,26 +130,26 @@ class Connection(asyncio.BufferedProtocol):
             async with asyncio.timeout(deadline_s):
                 return await future
         except TimeoutError as error:
-            raise DeadlineError(f"{self.endpoint} did not answer within {deadline_s:g} s") from error
+            raise DeadlineError(f"segment store {self.endpoint} did not answer within {deadline_s:g} s") from error
         finally:
             self._pending.pop(request_id, None)
             if self._retired:
-                self._loop.call_soon(self._close_if_unused)  # whoever got this answer may register a writer now
+                self._loop.call_soon(self._close_if_unused)  # the caller of this set-up may register a writer now
 
     def open_flow(self, flow: AppendFlow) -> int:
-        """Register a writer; returns the number to put in the upper half of its request ids."""
+        """Register a writer; return the number for the upper half of its request ids."""
         self._last_flow += 1
         self._flows[self._last_flow] = flow
         return self._last_flow
 
     def close_flow(self, number: int) -> None:
-        """Forget a writer; what still comes for it is dropped."""
+        """Unregister a writer; drop later replies for it."""
         self._flows.pop(number, None)
         if self._retired:
             self._loop.call_soon(self._close_if_unused)
 
     def send(self, command: c.Command) -> None:
-        """Send a command that has no reply of its own (appends). Raises ConnectionLostError."""
+        """Send a command without its own reply (appends). Raises ConnectionLostError."""
         self._check_open()
         self._write(encode_parts(command))
 
@@ -161,11 +163,11 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def writable(self) -> bool:
-        """Whether the peer takes bytes fast enough."""
+        """Return whether the transport accepts more bytes."""
         return self._writable
 
     def call_when_writable(self, callback: Callable[[], None]) -> None:
-        """Call back, once, when the peer takes bytes again or the connection has ended."""
+        """Call back once when the transport accepts bytes again or the connection has ended."""
         if self._writable:
             self._loop.call_soon(callback)
         else:
@@ -184,7 +186,7 @@ class Connection(asyncio.BufferedProtocol):
     def _write(self, parts: Sequence[c.Buffer]) -> None:
         assert self._transport is not None
         if self._transport.is_closing():
-            return  # the end is on its way to `connection_lost`; asyncio would drop the bytes too, and complain
+            return  # `connection_lost` follows; asyncio would drop the bytes too and log a warning
         small: list[c.Buffer] = []
         for part in parts:
             if len(part) >= _SEPARATE_WRITE_MIN_BYTES:
@@ -200,7 +202,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- protocol -----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say Hello at once (wire §2)."""
+        """Send Hello at once (wire §2)."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         if self._error is not None:
@@ -211,7 +213,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timer = self._loop.call_later(limits.CLIENT_KEEP_ALIVE_S, self._tick)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Room after the bytes that are not consumed yet; grows only for a frame that does not fit."""
+        """Return the buffer space after the unconsumed bytes; grow it only for a frame that does not fit."""
         if self._end == len(self._buffer):
             kept = self._end - self._start
             size = len(self._buffer) * 2 if kept > len(self._buffer) // 2 else len(self._buffer)
@@ -229,7 +231,7 @@ class Connection(asyncio.BufferedProtocol):
             while self._scan() == _FRAMES_PER_SCAN:
                 pass
         except (ValueError, ProtocolError) as error:
-            self._lose(ConnectionLostError(f"{self.endpoint} broke the protocol: {error}"))
+            self._lose(ConnectionLostError(f"segment store {self.endpoint} violated the wire protocol: {error}"))
         if self._start == self._end:
             self._start = self._end = 0
 
@@ -270,19 +272,19 @@ class Connection(asyncio.BufferedProtocol):
             flow.append_failed(command)
 
     def pause_writing(self) -> None:
-        """The peer does not take bytes fast enough."""
+        """Stop sending: the transport's buffer is full."""
         self._writable = False
 
     def resume_writing(self) -> None:
-        """The peer has taken most of them."""
+        """Resume sending: the transport's buffer has drained."""
         self._set_writable()
 
     def eof_received(self) -> bool:
-        """The peer sends no more: the connection ends."""
+        """Close the connection: the peer sends no more."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail everything that waits."""
+        """Fail all requests and writers that wait."""
         self._lose(ConnectionLostError(f"connection to {self.endpoint} ended: {exc or 'closed by the peer'}"))
         if not self._closed.done():
             self._closed.set_result(None)
@@ -303,16 +305,16 @@ class Connection(asyncio.BufferedProtocol):
                 future.set_exception(ConnectionLostError(str(error)))
         if not self._hello.done():
             self._hello.set_exception(ConnectionLostError(str(error)))
-            self._hello.exception()  # nobody may be waiting for it any more
+            self._hello.exception()  # its caller may have been cancelled
         flows, self._flows = self._flows, {}
         for flow in flows.values():
             flow.disconnected(error)
 
     def _tick(self) -> None:
-        """Keep an idle connection alive, and give up one whose peer is silent although asked."""
+        """Send keep-alives on an idle connection, and close one whose peer does not answer them."""
         silent_s = self._loop.time() - self._heard_at_s
         if silent_s >= limits.CLIENT_SILENCE_MAX_S:
-            self._lose(ConnectionLostError(f"{self.endpoint} was silent for {silent_s:.0f} s"))
+            self._lose(ConnectionLostError(f"segment store {self.endpoint} sent nothing for {silent_s:.0f} s"))
             return
         if silent_s >= limits.CLIENT_KEEP_ALIVE_S / 2 and self._transport is not None:
             self._transport.write(encode(c.KeepAlive()))
@@ -327,16 +329,16 @@ class Connection(asyncio.BufferedProtocol):
         hello = await self._hello
         if hello.low_version > WIRE_VERSION or hello.high_version < OLDEST_WIRE_VERSION:
             raise UnsupportedError(
-                f"{self.endpoint} speaks wire versions {hello.low_version} to {hello.high_version},"
+                f"segment store {self.endpoint} supports wire versions {hello.low_version} to {hello.high_version},"
                 f" this client {OLDEST_WIRE_VERSION} to {WIRE_VERSION}"
             )
 
 
 async def connect(endpoint: Endpoint, tls: ssl.SSLContext | None = None, server_name: str | None = None) -> Connection:
-    """Open a connection, handshakes included; with `tls` the certificate must name the host, or `server_name`.
+    """Open a connection with its handshakes; with `tls` the certificate must name the host or `server_name`.
 
     Raises:
-        ConnectionLostError: not reachable, or no Hello in time. UnsupportedError: another version.
+        ConnectionLostError: not reachable, or no Hello in time. UnsupportedError: no common version.
     """
     connection = Connection(endpoint)
     try:
@@ -345,9 +347,9 @@ async def connect(endpoint: Endpoint, tls: ssl.SSLContext | None = None, server_
             await connection.handshake()
     except TimeoutError as error:
         connection.abort()
-        raise ConnectionLostError(f"{endpoint} does not answer") from error
+        raise ConnectionLostError(f"segment store {endpoint} does not answer") from error
     except OSError as error:
-        raise ConnectionLostError(f"{endpoint} is not reachable: {error}") from error
+        raise ConnectionLostError(f"segment store {endpoint} is not reachable: {error}") from error
     except BaseException:
         connection.abort()
         raise
@@ -355,10 +357,10 @@ async def connect(endpoint: Endpoint, tls: ssl.SSLContext | None = None, server_
 
 
 async def _reach(connection: Connection, tls: ssl.SSLContext | None, server_name: str | None) -> None:
-    """Connect to the first of the endpoint's addresses that takes a connection. Raises OSError."""
+    """Connect to the first of the endpoint's addresses that accepts a connection. Raises OSError."""
     endpoint = connection.endpoint
     name = server_name or endpoint.host if tls is not None else None
-    refusal = OSError("its name has no address")
+    refusal = OSError("the host name has no address")
     for host, port in await resolve(endpoint.host, endpoint.port):
         try:
             await asyncio.get_running_loop().create_connection(

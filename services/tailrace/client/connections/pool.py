@@ -1,4 +1,4 @@
-"""Connections to segment stores, shared by all that one client does (design §10)."""
+"""Share connections to segment stores between all parts of a client (design §10)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class ConnectionPool:
     """Shared connections by endpoint and lane.
 
-    Lanes keep traffic apart that could hold up other traffic: a server that stops reading a connection for its
-    appends must not stop reads on it.
+    Lanes separate traffic that could delay other traffic: a server that stops reading a connection because of appends
+    must not delay reads.
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None, server_name: str | None = None) -> None:
@@ -29,7 +29,7 @@ class ConnectionPool:
         self._open = True
 
     async def get(self, endpoint: Endpoint, lane: str = "control") -> Connection:
-        """An open connection; several callers share one attempt to make it.
+        """Return an open connection. Several callers share one attempt to open it.
 
         Raises:
             ConnectionLostError, UnsupportedError. ClientClosedError.
@@ -46,11 +46,11 @@ class ConnectionPool:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled() and not _is_being_cancelled():
-                raise ClientClosedError from None  # `close` ended the attempt, not the caller's own canceller
+                raise ClientClosedError from None  # `close` cancelled the attempt, not the caller
             raise
 
     def retire(self, endpoint: Endpoint, lane: str, connection: Connection) -> None:
-        """Make a new connection for the next caller; those who use this one keep it until they are done."""
+        """Open a new connection for the next caller; present users keep this one until they finish."""
         task = self._connections.get((endpoint, lane))
         if task is not None and task.done() and not self._is_spent(task) and task.result() is connection:
             del self._connections[endpoint, lane]
@@ -65,7 +65,7 @@ class ConnectionPool:
         return task.cancelled() or task.exception() is not None or not task.result().is_open
 
     async def close(self) -> None:
-        """Close all connections. They end at once; only for the end of the transports is waited."""
+        """Close all connections at once, and wait until their transports are closed."""
         self._open = False
         tasks, self._connections = list(self._connections.values()), {}
         connections, self._retired = self._retired, []
@@ -86,6 +86,6 @@ def _is_being_cancelled() -> bool:
 
 
 def _look_at(task: asyncio.Task[Connection]) -> None:
-    """Nobody may be left who waits for this attempt."""
+    """Read the attempt's error: no caller may be left that does."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""Replies of the segment store as errors of the one tree (wire §3.6)."""
+"""Convert failure replies of the segment store to errors (wire §3.6)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from tailrace.wire import commands as c
 
 
 def error_of(reply: c.Command) -> TailraceError:
-    """The error that a reply stands for; a ProtocolError when it is no failure reply."""
+    """Return the error for a failure reply; a ProtocolError for other replies."""
     match reply:
         case c.WrongHost():
-            return WrongHostError(f"segment {reply.segment} is not served here")
+            return WrongHostError(f"segment {reply.segment} is not served by this segment store")
         case c.NoSuchSegment():
             return NoSuchSegmentError(reply.segment)
         case c.SegmentAlreadyExists():
@@ -37,16 +37,16 @@ def error_of(reply: c.Command) -> TailraceError:
         case c.SegmentIsTruncated():
             return SegmentTruncatedError(reply.segment, reply.start_offset)
         case c.InvalidEventNumber():
-            return BadEventNumberError(f"event number {reply.event_number} does not follow the stored one")
+            return BadEventNumberError(f"event number {reply.event_number} does not follow the last stored one")
         case c.OperationUnsupported():
-            return UnsupportedError(f"{reply.operation_name} is not offered")
+            return UnsupportedError(f"the segment store does not support {reply.operation_name}")
         case c.AuthTokenCheckFailed():
             if reply.error_code == 1:
                 return TokenExpiredError("the delegation token has expired")
             return PermissionDeniedError("the delegation token was refused")
         case c.ErrorMessage():
             kind_of = BadRequestError if reply.error_code == 0 else IllegalStateError
-            return kind_of(reply.message or f"segment {reply.segment}: unspecified error")
+            return kind_of(reply.message or f"segment {reply.segment}: unspecified error of the segment store")
         case _:
             return _table_error_of(reply)
 
@@ -56,8 +56,8 @@ def _table_error_of(reply: c.Command) -> TailraceError:
         case c.TableSegmentNotEmpty():
             return TableNotEmptyError(f"table {reply.segment} is not empty")
         case c.TableKeyDoesNotExist():
-            return TableKeyNotExistsError(f"a key to change does not exist in {reply.segment}")
+            return TableKeyNotExistsError(f"a key to update or remove does not exist in {reply.segment}")
         case c.TableKeyBadVersion():
             return TableKeyBadVersionError(f"a key of {reply.segment} has another version")
         case _:
-            return ProtocolError(f"{type(reply).__name__} is no answer to the request")
+            return ProtocolError(f"unexpected reply {type(reply).__name__}")

@@ -1,7 +1,7 @@
-"""Addresses of names, asked for more than once when an answer is late (design §10).
+"""Look up host names, and repeat a lookup whose answer is late (design §10).
 
-A resolver waits 5 s for an answer before it asks again, and in a busy cluster single datagrams are lost: a writer whose
-container moved would wait as long for nothing but the address of a host that it may have known all the time.
+A resolver retries after 5 s, and busy clusters lose single datagrams. Without earlier retries, a writer whose container
+moved would wait 5 s for the address of a host.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from tailrace.common import limits
 
 
 async def resolve(host: str, port: int) -> list[tuple[str, int]]:
-    """Addresses and ports of a host, in the order in which to try them.
+    """Return the addresses of a host, in the order in which to try them.
 
-    The first answer counts, be it an error. A question goes on in its thread when nobody waits for it any more.
+    The first answer wins, also when it is an error. Other lookups continue in their threads without effect.
 
     Raises:
-        OSError: there is no such host, or the name server cannot tell.
+        OSError: the host does not exist, or the name server does not answer.
     """
     loop = asyncio.get_running_loop()
     questions: list[asyncio.Task[list[tuple[str, int]]]] = []
@@ -36,7 +36,7 @@ async def resolve(host: str, port: int) -> list[tuple[str, int]]:
         await asyncio.wait(questions)
         for question in questions:
             if not question.cancelled():
-                question.exception()  # seen: the first answer counts
+                question.exception()  # read the error: the first answer wins
 
 
 async def _ask(host: str, port: int) -> list[tuple[str, int]]:

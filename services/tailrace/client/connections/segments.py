@@ -1,8 +1,8 @@
-"""Raw segment operations against whichever worker serves the segment (wire §3.2 to §3.4).
+"""Segment operations on the worker that serves the segment (wire §3.2 to §3.4).
 
-Every operation finds the segment's endpoint, sends its request and returns the answer. It retries when the segment
-moved, when the connection ended or when the worker is not ready, within a deadline, and raises errors of the one
-tree otherwise. Where an attempt ended without an answer and the next one finds its effect, that counts as success.
+Every operation locates the segment, sends its request and returns the reply. It retries within a deadline when the
+segment moved, the connection ended or the worker is not ready. Where an attempt ended without a reply and the next one
+finds its effect, the operation succeeds.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ R = TypeVar("R", bound=c.Command)
 Locate = Callable[[str], Awaitable[Endpoint]]
 
 _SETTLED_S = 1.0
-"""An attempt to read that lasted longer than this had reached its server: the retry deadline starts anew."""
+"""A read that lasted longer than this had reached its server: its retry deadline starts again."""
 
 
 class SegmentClient:
     """Operations on segments by full name.
 
-    ``locate`` gives a segment's endpoint, ``forget`` is told when that endpoint was wrong. All methods raise
-    NoSuchSegmentError, DeadlineError, ConnectionLostError, WrongHostError, UnauthenticatedError and
-    PermissionDeniedError besides the errors that they name.
+    ``locate`` returns a segment's endpoint; ``forget`` drops a wrong one. All methods raise NoSuchSegmentError,
+    DeadlineError, ConnectionLostError, WrongHostError, UnauthenticatedError and PermissionDeniedError beside the errors
+    that they name.
     """
 
     def __init__(
@@ -82,23 +82,23 @@ class SegmentClient:
         self._entropy: Entropy = entropy or SystemEntropy()
         self._deadline_s = deadline_s
 
-    # -- plumbing -----------------------------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------------------------
 
     async def locate(self, segment: str) -> Endpoint:
-        """Endpoint that serves the segment at present, as far as known."""
+        """Return the endpoint that serves the segment, from the cache if possible."""
         return await self._locate(segment)
 
     def forget(self, segment: str) -> None:
-        """The endpoint given by `locate` does not serve the segment (any more)."""
+        """Drop the segment's endpoint: it does not serve the segment."""
         if self._forget is not None:
             self._forget(segment)
 
     async def token(self, segment: str) -> str:
-        """Delegation token for a segment; empty for a client without credentials."""
+        """Return the delegation token of a segment; empty for a client without credentials."""
         return "" if self._tokens is None else await self._tokens.token(segment)
 
     def refusal(self, segment: str, reply: c.Command) -> TailraceError:
-        """The error of a reply; what it proves wrong, endpoint or token, is asked for again at the next attempt."""
+        """Return the error of a reply. Drop the endpoint or token that it shows to be wrong."""
         error = error_of(reply)
         if isinstance(error, WrongHostError):
             self.forget(segment)
@@ -126,7 +126,7 @@ class SegmentClient:
         reply: type[R],
         recover: Callable[[Exception], Awaitable[R | None]] | None = None,
     ) -> R:
-        """Request with retries. `recover` turns an error after an uncertain attempt into the reply it stands for."""
+        """Send a request with retries. `recover` converts an error after an uncertain attempt to a success."""
 
         async def attempt(attempts: Attempts) -> R:
             try:
@@ -150,7 +150,7 @@ class SegmentClient:
 
         return await with_retries(attempt, self._entropy, self._deadline_s)
 
-    # -- life cycle ---------------------------------------------------------------------------------------------
+    # -- lifecycle ---------------------------------------------------------------------------------------------
 
     async def create_segment(
         self, name: str, *, scale_type: int = 0, target_rate: int = 0, rollover_bytes: int = 0
@@ -170,7 +170,7 @@ class SegmentClient:
         )
 
     async def seal_segment(self, name: str) -> None:
-        """Seal. Raises SegmentSealedError when it is sealed already."""
+        """Seal a segment. Raises SegmentSealedError when it is sealed."""
         await self._call(
             name,
             lambda token: c.SealSegment(0, name, token),
@@ -179,11 +179,11 @@ class SegmentClient:
         )
 
     async def truncate_segment(self, name: str, offset: int) -> None:
-        """Drop bytes before `offset`. Raises SegmentTruncatedError when it lies before the start or past the end."""
+        """Truncate a segment. Raises SegmentTruncatedError when `offset` lies before the start or past the end."""
         await self._call(name, lambda token: c.TruncateSegment(0, name, offset, token), c.SegmentTruncated)
 
     async def delete_segment(self, name: str) -> None:
-        """Delete."""
+        """Delete a segment."""
         await self._call(
             name,
             lambda token: c.DeleteSegment(0, name, token),
@@ -192,39 +192,39 @@ class SegmentClient:
         )
 
     async def merge_segments(self, target: str, source: str) -> int:
-        """Append the source to the target atomically and drop it; returns the target's length.
+        """Append the source to the target atomically and delete it; return the target's length.
 
         Raises:
-            NoSuchSegmentError: with the name of the one that is missing. SegmentSealedError: the target.
+            NoSuchSegmentError: names the missing one. SegmentSealedError: the target.
         """
         reply = await self._call(target, lambda token: c.MergeSegments(0, target, source, token), c.SegmentsMerged)
         return reply.new_target_write_offset
 
     async def merge_batch(self, target: str, sources: Sequence[str]) -> list[int]:
-        """Merge several sources in order; missing ones count as merged. Returns the target's length after each."""
+        """Merge several sources in order; missing ones count as merged. Return the target's length after each."""
         reply = await self._call(
             target, lambda token: c.MergeSegmentsBatch(0, target, list(sources), token), c.SegmentsBatchMerged
         )
         return [merged.new_target_write_offset for merged in reply.merged]
 
     async def segment_info(self, name: str) -> SegmentInfo:
-        """Committed properties."""
+        """Return committed properties."""
         reply = await self._call(name, lambda token: c.GetStreamSegmentInfo(0, name, token), c.StreamSegmentInfo)
         if not reply.exists or reply.is_deleted:
             raise NoSuchSegmentError(name)
         return SegmentInfo(name, reply.write_offset, reply.start_offset, reply.is_sealed, reply.last_modified)
 
     async def get_attribute(self, name: str, attribute_id: uuid.UUID) -> int:
-        """Value of an attribute, NO_ATTRIBUTE when it is not set."""
+        """Return the value of an attribute; NO_ATTRIBUTE when it is not set."""
         reply = await self._call(
             name, lambda token: c.GetSegmentAttribute(0, name, attribute_id.bytes, token), c.SegmentAttribute
         )
         return reply.value
 
     async def update_attribute(self, name: str, attribute_id: uuid.UUID, new: int, expected: int) -> bool:
-        """Set an attribute if it has the expected value (NO_ATTRIBUTE = unset); whether it had.
+        """Set an attribute if it has the expected value (NO_ATTRIBUTE: unset); return whether it had.
 
-        After an attempt without an answer, finding the new value there counts as success.
+        After an attempt without a reply, the new value counts as success.
         """
         raw = attribute_id.bytes
         uncertain = False
@@ -250,7 +250,7 @@ class SegmentClient:
     async def read(
         self, name: str, offset: int, max_length: int, *, timeout_s: float | None = None
     ) -> SegmentReadResult:
-        """Bytes from `offset` (wire §6). At the tail of an unsealed segment it waits for data, `timeout_s` at most.
+        """Return bytes from `offset` (wire §6). At the tail of an unsealed segment, wait up to `timeout_s` for data.
 
         Raises:
             SegmentTruncatedError: `offset` lies before the start. BadRequestError: beyond the end of a sealed one.
@@ -260,7 +260,7 @@ class SegmentClient:
             async with asyncio.timeout(timeout_s):
                 return await self._read(name, offset, max_length)
         except TimeoutError as error:
-            raise DeadlineError(f"no data at {offset} of {name} within {timeout_s:g} s") from error
+            raise DeadlineError(f"no data arrived at offset {offset} of {name} within {timeout_s:g} s") from error
 
     async def _read(self, name: str, offset: int, max_length: int) -> SegmentReadResult:
         loop = asyncio.get_running_loop()
@@ -272,8 +272,8 @@ class SegmentClient:
                 reply = await self._once(name, command, c.SegmentRead, lane="read", deadline_s=None)
                 if not reply.data and not reply.end_of_segment:
                     raise ContainerStoppedError(
-                        f"the container of {name} stops"
-                    )  # it ends waiting reads so (wire §3.6)
+                        f"the container of {name} is stopping"
+                    )  # a stopping container ends waiting reads with this reply (wire §3.6)
                 return SegmentReadResult(cast("bytes", reply.data), reply.at_tail, reply.end_of_segment)
             except UnavailableError as error:
                 if loop.time() - begun_at_s > _SETTLED_S:
@@ -301,19 +301,19 @@ class SegmentClient:
         )
 
     async def table_info(self, name: str) -> TableSegmentDetails:
-        """Properties of a table segment."""
+        """Return the properties of a table segment."""
         reply = await self._call(name, lambda token: c.GetTableSegmentInfo(0, name, token), c.TableSegmentInfo)
         return TableSegmentDetails(reply.start_offset, reply.length, reply.entry_count, reply.key_length)
 
     async def table_update(self, name: str, entries: Sequence[TableEntry]) -> list[int]:
-        """Insert or update atomically, each entry under its version; returns the new versions in the same order.
+        """Insert or update atomically, each entry under its version; return the new versions in the same order.
 
-        After an attempt without an answer, finding every key with the value written counts as success: values of
-        conditional updates should therefore tell their writer.
+        After an attempt without a reply, finding the written value under every key counts as success. So values of
+        conditional updates should identify their writer.
 
         Raises:
             TableKeyBadVersionError, TableKeyNotExistsError: a condition failed, nothing was changed. BadRequestError.
-            UnavailableError: also when an attempt without an answer may have been applied, and others wrote after it.
+            UnavailableError: also when an attempt without a reply may have been applied and overwritten since.
         """
         doubtful = False
 
@@ -331,12 +331,14 @@ class SegmentClient:
             )
         except (TableKeyBadVersionError, TableKeyNotExistsError) as error:
             if doubtful:
-                raise UnavailableError(f"whether a lost update was applied is unknown: {error}") from error
+                raise UnavailableError(
+                    f"it is unknown whether an update without a reply was applied: {error}"
+                ) from error
             raise
         return reply.versions
 
     async def table_remove(self, name: str, keys: Sequence[tuple[bytes, int]]) -> None:
-        """Remove keys atomically, each under its version. Raises as `table_update`."""
+        """Remove keys atomically, each under its version. Raises the errors of `table_update`."""
         wanted = [TableKey(key, version) for key, version in keys]
         doubtful = False
 
@@ -349,11 +351,13 @@ class SegmentClient:
             await self._call(name, lambda token: c.RemoveTableKeys(0, name, token, wanted), c.TableKeysRemoved, recover)
         except TableKeyBadVersionError as error:
             if doubtful:
-                raise UnavailableError(f"whether a lost removal was applied is unknown: {error}") from error
+                raise UnavailableError(
+                    f"it is unknown whether a removal without a reply was applied: {error}"
+                ) from error
             raise
 
     async def table_get(self, name: str, keys: Sequence[bytes]) -> list[TableEntry | None]:
-        """Entries in the order of the keys; None for a missing one."""
+        """Return entries in the order of the keys; None for a missing one."""
         wanted = [TableKey(key, NO_VERSION) for key in keys]
         reply = await self._call(name, lambda token: c.ReadTable(0, name, token, wanted), c.TableRead)
         return [None if entry.version == NOT_EXISTS else entry for entry in reply.entries]
@@ -361,9 +365,9 @@ class SegmentClient:
     async def table_keys(
         self, name: str, limit: int, token: bytes = b"", from_key: bytes = b"", to_key: bytes = b""
     ) -> tuple[list[tuple[bytes, int]], bytes]:
-        """About `limit` keys with versions, and the token to go on with; no keys means the end.
+        """Return about `limit` keys with versions, and the token of the next page; no keys at the end.
 
-        The hash layout goes on by token and has no ranges; the fixed-key layout goes on by `from_key` (wire §8).
+        The hash layout continues by token and has no ranges; the fixed-key layout continues by `from_key` (wire §8).
         """
         reply = await self._call(
             name,
@@ -375,7 +379,7 @@ class SegmentClient:
     async def table_entries(
         self, name: str, limit: int, token: bytes = b"", from_key: bytes = b"", to_key: bytes = b""
     ) -> tuple[list[TableEntry], bytes]:
-        """As `table_keys`, with values."""
+        """Return a page like `table_keys`, with values."""
         reply = await self._call(
             name,
             lambda delegation: c.ReadTableEntries(0, name, delegation, limit, token, b"", from_key, to_key),
@@ -384,7 +388,7 @@ class SegmentClient:
         return reply.entries, reply.continuation_token
 
     async def table_delta(self, name: str, position: int, limit: int) -> TableDelta:
-        """What changed since `position` (hash layout). Raises UnsupportedError, BadRequestError."""
+        """Return the changes since `position` (hash layout). Raises UnsupportedError, BadRequestError."""
         reply = await self._call(
             name,
             lambda token: c.ReadTableEntriesDelta(0, name, token, position, limit),
@@ -394,7 +398,7 @@ class SegmentClient:
 
 
 def _when(kind: type[Exception], reply: R) -> Callable[[Exception], Awaitable[R | None]]:
-    """A recovery that takes one kind of error as success."""
+    """Return a recovery that takes one kind of error as success."""
 
     async def recover(error: Exception) -> R | None:
         return reply if isinstance(error, kind) else None

@@ -1,4 +1,4 @@
-"""Delegation tokens: what segment stores want to see, issued by the controller per stream (wire §9)."""
+"""Cache delegation tokens for segment stores, which the controller issues per stream (wire §9)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _NEVER_MS: Final = 2**63 - 1
 
 
 class TokenSource:
-    """Tokens by stream, asked for at the first use and again shortly before they expire.
+    """Tokens by stream, requested at the first use and again shortly before they expire.
 
-    ``issue`` None is a client without credentials, whose tokens are empty and cost no call.
+    ``issue`` None is a client without credentials: its tokens are empty and need no call.
     """
 
     def __init__(self, clock: Clock, issue: Issue | None) -> None:
@@ -31,7 +31,7 @@ class TokenSource:
         self._known: OrderedDict[StreamName, tuple[int, str]] = OrderedDict()
 
     async def token(self, segment: str) -> str:
-        """Token for a segment. Raises as the controller's call does."""
+        """Return the token of a segment. Raises the errors of the controller's call."""
         if self._issue is None:
             return ""
         stream = _stream_of(segment)
@@ -46,7 +46,7 @@ class TokenSource:
         return token
 
     def forget(self, segment: str) -> None:
-        """The token of the segment's stream was refused as expired."""
+        """Drop the token of the segment's stream: a segment store refused it as expired."""
         self._known.pop(_stream_of(segment), None)
 
     def _renew_at_ms(self, token: str) -> int:
@@ -56,7 +56,7 @@ class TokenSource:
 
 
 def expiry_ms(token: str) -> int:
-    """When a token expires, by its claims; 2^63−1 for one that says nothing of it or is no JWT."""
+    """Return a token's expiry from its claims; 2^63−1 for a token without expiry or that is not a JWT."""
     parts = token.split(".")
     if len(parts) != 3:
         return _NEVER_MS

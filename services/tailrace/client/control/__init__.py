@@ -1,1 +1,1 @@
-"""Calls to the controller, by subject (controller §4); `controller` joins them in one client."""
+"""Call the controller: one module per subject, joined in `controller` (controller §4)."""

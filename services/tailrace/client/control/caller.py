@@ -1,4 +1,4 @@
-"""One call to the controller with its deadline and retries (controller §3)."""
+"""Make one call to the controller with its deadline and retries (controller §3)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ M = TypeVar("M", bound="Message")
 
 
 class Caller:
-    """Makes calls; the mixins of this package build on it."""
+    """Make calls; the base of the classes of this package."""
 
     def __init__(
         self,
@@ -47,19 +47,19 @@ class Caller:
         self._deadline_s = deadline_s
 
     async def _call(self, method: str, request: Message, reply: type[M]) -> M:
-        """`_call_unsure`, for calls whose repetition has no other effect or answer than one call."""
+        """Make an idempotent call: repeating it has the same effect and reply as one call."""
         return (await self._call_unsure(method, request, reply))[0]
 
     async def _call_unsure(self, method: str, request: Message, reply: type[M]) -> tuple[M, bool]:
-        """Call until it succeeds, fails for good or the deadline passes.
+        """Call until it succeeds, fails permanently or the deadline passes.
 
-        Returns the answer and whether an earlier attempt may have had its effect although its answer was lost: then a
-        refusal may mean that very effect, and the caller reads and compares.
+        Return the reply, and whether an earlier attempt without a reply may have taken effect. A refusal may then be
+        the result of that attempt, so the caller reads and compares.
 
-        Controllers that cannot be reached are retried all that time, so that a restart goes unnoticed. Errors that may
-        pass otherwise (conflicts, and INTERNAL, which a starting controller answers with) get
-        CLIENT_CONTROLLER_ATTEMPTS_MAX attempts; UNKNOWN, which may also be a wrong argument, gets
-        CLIENT_CONTROLLER_UNKNOWN_ATTEMPTS_MAX, and none when the server says that it is one.
+        Unreachable controllers are retried until the deadline, so that a restart causes no error. Other errors that may
+        pass (conflicts, and INTERNAL, which a starting controller returns) get CLIENT_CONTROLLER_ATTEMPTS_MAX attempts.
+        UNKNOWN, which may also be a wrong argument, gets CLIENT_CONTROLLER_UNKNOWN_ATTEMPTS_MAX, and no retry when the
+        server marks it as one.
         """
         loop = asyncio.get_running_loop()
         ends_at_s = loop.time() + self._deadline_s
@@ -72,7 +72,7 @@ class Caller:
                 async with asyncio.timeout(left_s):
                     return await self._transport.call(method, request, reply, left_s), unsure
             except TimeoutError as error:
-                raise DeadlineError(f"{method} had no answer within {self._deadline_s:g} s") from error
+                raise DeadlineError(f"the controller did not answer {method} within {self._deadline_s:g} s") from error
             except UnavailableError as error:
                 failure: TailraceError = error
             except TailraceError as error:
@@ -92,7 +92,7 @@ class Caller:
 
 
 def _attempts_of(error: TailraceError) -> int:
-    """How often a call is tried that fails in this way."""
+    """Return the number of attempts for a call that fails with this error."""
     if isinstance(error, ClientClosedError):
         return 1
     if isinstance(error, UnknownStatusError):
@@ -103,7 +103,7 @@ def _attempts_of(error: TailraceError) -> int:
 
 
 def check_status(reply: Any, subject: str, failures: Mapping[str, Callable[[str], TailraceError]]) -> str:
-    """Name of the reply's status if it is SUCCESS, else raise what `failures` says for it.
+    """Return the name of the reply's status if it is SUCCESS, else raise the error that `failures` names for it.
 
     Statuses that are not listed become IllegalStateError.
     """
@@ -117,25 +117,25 @@ def check_status(reply: Any, subject: str, failures: Mapping[str, Callable[[str]
 
 
 def stream_info(stream: StreamName) -> pb.StreamInfo:
-    """The message that names a stream."""
+    """Return the message that names a stream."""
     return pb.StreamInfo(scope=stream.scope, stream=stream.stream)
 
 
 def segment_id(stream: StreamName, identifier: int) -> pb.SegmentId:
-    """The message that names a segment."""
+    """Return the message that names a segment."""
     return pb.SegmentId(streamInfo=stream_info(stream), segmentId=identifier)
 
 
 def cut_message(stream: StreamName, cut: Cut | None) -> pb.StreamCut:
-    """The message of a cut; None is unbounded."""
+    """Return the message of a cut; None is unbounded."""
     return pb.StreamCut(streamInfo=stream_info(stream), cut=dict(cut or {}))
 
 
 def segment_range(message: pb.SegmentRange) -> SegmentRange:
-    """A segment with its key range."""
+    """Return a segment with its key range."""
     return SegmentRange(message.segmentId.segmentId, KeyRange(message.minKey, message.maxKey))
 
 
 def segment_ranges(messages: Iterable[pb.SegmentRange]) -> list[SegmentRange]:
-    """Segments sorted by key range."""
+    """Return segments sorted by key range."""
     return sorted((segment_range(message) for message in messages), key=lambda segment: segment.key_range)

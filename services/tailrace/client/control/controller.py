@@ -1,4 +1,4 @@
-"""The client of the controller's gRPC service (controller §3, §4)."""
+"""Join all calls of the controller in one client (controller §3, §4)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class ControllerClient(
     """All calls of the controller.
 
     ``controller`` is an address (``tcp://HOST:PORT``, several separated by commas, ``tls://`` for TLS) or a transport.
-    Calls raise errors of the one tree: NotFoundError and its kinds, BadRequestError for wrong arguments,
-    UnauthenticatedError, PermissionDeniedError, and UnavailableError or DeadlineError when retries were in vain.
+    Calls raise kinds of NotFoundError, BadRequestError for wrong arguments, UnauthenticatedError,
+    PermissionDeniedError, and UnavailableError or DeadlineError when all retries failed.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Reader groups and subscribers as the controller knows them (controller §4)."""
+"""Calls about reader groups and subscribers (controller §4)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ReaderGroupCalls(Caller):
     """Calls on reader groups. A missing group raises NoSuchReaderGroupError."""
 
     async def create_reader_group(self, scope: str, group: str, config: ReaderGroupConfig) -> ReaderGroupConfig:
-        """Create a group; returns the configuration stored, which is another one if the group existed."""
+        """Create a group; return the stored configuration, which differs if the group existed."""
         request = group_message(scope, group, config)
         reply = await self._call("createReaderGroup", request, pb.CreateReaderGroupResponse)
         check_status(
@@ -38,17 +38,17 @@ class ReaderGroupCalls(Caller):
         return group_config_of(reply.config)
 
     async def reader_group_config(self, scope: str, group: str) -> ReaderGroupConfig:
-        """The configuration stored."""
+        """Return the stored configuration."""
         request = pb.ReaderGroupInfo(scope=scope, readerGroup=group)
         reply = await self._call("getReaderGroupConfig", request, pb.ReaderGroupConfigResponse)
         check_status(reply, f"reader group {scope}/{group}", {"RG_NOT_FOUND": _no_group})
         return group_config_of(reply.config)
 
     async def update_reader_group(self, scope: str, group: str, config: ReaderGroupConfig) -> int:
-        """Replace the configuration of the same id and generation; returns the new generation.
+        """Replace the configuration of the same id and generation; return the new generation.
 
         Raises:
-            WriteConflictError: id or generation are not the stored ones.
+            WriteConflictError: the id or generation differs from the stored one.
         """
         request = group_message(scope, group, config)
         reply, unsure = await self._call_unsure("updateReaderGroup", request, pb.UpdateReaderGroupResponse)
@@ -56,7 +56,7 @@ class ReaderGroupCalls(Caller):
             stored = await self.reader_group_config(scope, group)
             own = stored.group_id == config.group_id and stored.same_settings(config)
             if own and stored.generation == config.generation + 1:
-                return stored.generation  # by the attempt whose answer was lost
+                return stored.generation  # updated by the attempt whose reply was lost
         check_status(
             reply,
             f"reader group {scope}/{group}",
@@ -72,11 +72,11 @@ class ReaderGroupCalls(Caller):
         request = pb.ReaderGroupInfo(scope=scope, readerGroup=group, readerGroupId=str(group_id))
         reply, unsure = await self._call_unsure("deleteReaderGroup", request, pb.DeleteReaderGroupStatus)
         if unsure and reply.status == pb.DeleteReaderGroupStatus.RG_NOT_FOUND:
-            return  # gone by an attempt whose answer was lost, as far as can be known
+            return  # probably deleted by an attempt whose reply was lost
         check_status(reply, f"reader group {scope}/{group}", {"RG_NOT_FOUND": _no_group})
 
     async def list_subscribers(self, stream: StreamName) -> list[str]:
-        """Groups (``scope/group``) whose consumption bounds the stream's retention."""
+        """Return the groups (``scope/group``) whose positions hold back the stream's retention."""
         reply = await self._call("listSubscribers", stream_info(stream), pb.SubscribersResponse)
         check_status(
             reply,
@@ -88,7 +88,7 @@ class ReaderGroupCalls(Caller):
     async def update_subscriber_cut(
         self, stream: StreamName, subscriber: str, group_id: uuid.UUID, generation: int, cut: Cut
     ) -> None:
-        """Tell how far a subscriber (``scope/group``) has read.
+        """Publish the position of a subscriber (``scope/group``).
 
         Raises:
             BadRequestError: the cut is not valid or goes back. WriteConflictError: another generation.
@@ -104,7 +104,7 @@ class ReaderGroupCalls(Caller):
             reply,
             f"subscriber {subscriber} of {stream}",
             {
-                "STREAM_NOT_FOUND": lambda subject: NoSuchStreamError(f"{subject}: no such stream"),
+                "STREAM_NOT_FOUND": lambda subject: NoSuchStreamError(f"{subject}: the stream does not exist"),
                 "SUBSCRIBER_NOT_FOUND": _no_group,
                 "STREAM_CUT_NOT_VALID": lambda subject: BadRequestError(f"{subject}: the cut is not valid"),
                 "GENERATION_MISMATCH": lambda subject: WriteConflictError(f"{subject}: the group was reset"),
@@ -117,7 +117,7 @@ def _no_group(subject: str) -> NoSuchReaderGroupError:
 
 
 def group_message(scope: str, group: str, config: ReaderGroupConfig) -> pb.ReaderGroupConfiguration:
-    """The message of a group's configuration."""
+    """Return the message of a group's configuration."""
     return pb.ReaderGroupConfiguration(
         scope=scope,
         readerGroupName=group,
@@ -137,11 +137,13 @@ def _cut_messages(cuts: Mapping[str, StreamCut | None]) -> list[pb.StreamCut]:
 
 
 def group_config_of(message: pb.ReaderGroupConfiguration) -> ReaderGroupConfig:
-    """Inverse of `group_message`. Raises IllegalStateError when the controller sends no valid id."""
+    """Return the configuration of a message. Raises IllegalStateError when the controller sends an invalid id."""
     try:
         group_id = uuid.UUID(message.readerGroupId)
     except ValueError as error:
-        raise IllegalStateError(f"the controller sent {message.readerGroupId!r} as a reader group's id") from error
+        raise IllegalStateError(
+            f"the controller sent {message.readerGroupId!r} as a reader group's id, which is not a UUID"
+        ) from error
     return ReaderGroupConfig(
         automatic_checkpoint_ms=message.automaticCheckpointIntervalMillis,
         group_refresh_ms=message.groupRefreshTimeMillis,

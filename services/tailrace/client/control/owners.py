@@ -1,4 +1,4 @@
-"""A stream as its resource sees it: configuration, owner, sizes; deletion by its owner alone (ADR 0014)."""
+"""Calls of the operator: describe, claim and delete streams as their owner (ADR 0014)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from tailrace.common.stream_policies import StreamConfig
 
 SEALED_STATES = frozenset({"sealing", "sealed", "deleting"})
-"""States of a stream that takes no events, and no change but its deletion."""
+"""States of a stream that takes no events and no change but its deletion."""
 
 
 class StreamDescription(NamedTuple):
-    """A stream as it is. Bytes are counted from its beginning: those dropped, and those ever written.
+    """The present state of a stream. ``head_bytes`` and ``tail_bytes`` count all truncated and all written bytes.
 
-    ``incarnation`` grows each time a stream of the name is created. ``state``: active, updating, scaling, truncating,
-    sealing, sealed or deleting.
+    ``incarnation`` increases each time a stream of the name is created. ``state``: active, updating, scaling,
+    truncating, sealing, sealed or deleting.
     """
 
     config: StreamConfig
@@ -35,12 +35,12 @@ class StreamDescription(NamedTuple):
 
     @property
     def is_sealed(self) -> bool:
-        """Whether nothing can be written any more."""
+        """Return whether the stream takes no more events."""
         return self.state in SEALED_STATES
 
     @property
     def is_settled(self) -> bool:
-        """Whether no change of the stream is going on."""
+        """Return whether no workflow of the stream is running."""
         return self.state in ("active", "sealed")
 
 
@@ -48,7 +48,7 @@ class OwnerCalls(Caller):
     """Calls of `OperatorService`. A missing stream raises NoSuchStreamError."""
 
     async def describe_stream(self, stream: StreamName, *, sizes: bool = True) -> StreamDescription:
-        """The stream as it is; without `sizes` no segment is asked and both are 0."""
+        """Return a stream's present state. Without `sizes` both sizes are 0 and no segment is read."""
         request = pb.DescribeStreamRequest(scope=stream.scope, stream=stream.stream, sizes=sizes)
         reply = await self._call("describeStream", request, pb.StreamDescription)
         check_status(reply, f"stream {stream}", {"STREAM_NOT_FOUND": _no_stream})
@@ -64,7 +64,7 @@ class OwnerCalls(Caller):
         )
 
     async def claim_stream(self, stream: StreamName, incarnation: int, owner: str, *, expected: str = "") -> None:
-        """Make `owner` the owner of that incarnation; it may be it already.
+        """Make `owner` the owner of that incarnation. Succeeds when it is the owner.
 
         Raises:
             NotTheOwnerError: its owner is neither `owner` nor `expected`.
@@ -76,20 +76,20 @@ class OwnerCalls(Caller):
         _check_owned(reply, stream)
 
     async def delete_owned_stream(self, stream: StreamName, owner: str) -> bool:
-        """Seal and delete the stream if it belongs to `owner`; False when there is none.
+        """Seal and delete the stream if `owner` owns it; return False when it does not exist.
 
         Raises:
-            NotTheOwnerError. DeadlineError: it goes on, or an open transaction holds it.
+            NotTheOwnerError. DeadlineError: the deletion continues, or an open transaction delays it.
         """
         request = pb.DeleteOwnedStreamRequest(scope=stream.scope, stream=stream.stream, owner=owner)
         reply, unsure = await self._call_unsure("deleteOwnedStream", request, pb.OwnedStreamStatus)
         if reply.status == pb.OwnedStreamStatus.STREAM_NOT_FOUND:
-            return unsure  # gone by an attempt whose answer was lost, as far as can be known
+            return unsure  # probably deleted by an attempt whose reply was lost
         _check_owned(reply, stream)
         return True
 
     async def subscriber_cut(self, stream: StreamName, subscriber: str) -> dict[int, int]:
-        """What a subscriber (``scope/group``) has published for the stream; empty before it published anything.
+        """Return the position that a subscriber (``scope/group``) published for the stream; empty before the first one.
 
         Raises:
             NoSuchReaderGroupError: the group does not subscribe to the stream.
@@ -101,7 +101,9 @@ class OwnerCalls(Caller):
             f"stream {stream}",
             {
                 "STREAM_NOT_FOUND": _no_stream,
-                "SUBSCRIBER_NOT_FOUND": lambda subject: NoSuchReaderGroupError(f"{subscriber} does not hold {subject}"),
+                "SUBSCRIBER_NOT_FOUND": lambda subject: NoSuchReaderGroupError(
+                    f"reader group {subscriber} does not subscribe to {subject}"
+                ),
             },
         )
         return dict(reply.cut)

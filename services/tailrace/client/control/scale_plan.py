@@ -1,4 +1,4 @@
-"""Which segments a scale seals and which key ranges it makes (pure; controller §4, "scale")."""
+"""Plan a scale: the segments to seal and the new key ranges (controller §4, "scale"). Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ScalePlan:
-    """Segments to seal, the ranges of those that replace them, and how many segments there are then."""
+    """The segments to seal, the ranges of the new ones, and the resulting number of segments."""
 
     sealed: tuple[int, ...]
     ranges: tuple[KeyRange, ...]
@@ -26,14 +26,14 @@ class ScalePlan:
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether the stream is as asked for already."""
+        """Return whether the stream has the requested segments already."""
         return not self.sealed
 
 
 def plan_count(active: Sequence[SegmentRange], count: int) -> ScalePlan:
-    """`count` equal ranges; segments whose range is one of them stay. Raises BadRequestError."""
+    """Plan `count` equal ranges; segments with one of these ranges stay. Raises BadRequestError."""
     if not 1 <= count <= limits.STREAM_SEGMENTS_MAX:
-        raise BadRequestError(f"{count} segments: between 1 and {limits.STREAM_SEGMENTS_MAX} are possible")
+        raise BadRequestError(f"{count} segments requested, 1 to {limits.STREAM_SEGMENTS_MAX} are allowed")
     wanted = equal_ranges(count)
     present = [segment.key_range for segment in active]
     sealed = tuple(segment.identifier for segment in active if segment.key_range not in wanted)
@@ -43,7 +43,7 @@ def plan_count(active: Sequence[SegmentRange], count: int) -> ScalePlan:
 def plan_changes(
     active: Sequence[SegmentRange], splits: Sequence[tuple[int, int]], merges: Sequence[Sequence[int]]
 ) -> ScalePlan:
-    """Splits (segment, number of parts) and merges (neighbours) in one scale. Raises BadRequestError."""
+    """Plan splits (segment, number of parts) and merges (neighbours) in one scale. Raises BadRequestError."""
     if not splits and not merges:
         raise BadRequestError("no segment is named")
     sealed: list[int] = []
@@ -58,13 +58,17 @@ def plan_changes(
         raise BadRequestError("a segment is named twice")
     count = len(active) - len(sealed) + len(ranges)
     if count > limits.STREAM_SEGMENTS_MAX:
-        raise BadRequestError(f"{count} segments would be left, at most {limits.STREAM_SEGMENTS_MAX} are possible")
+        raise BadRequestError(
+            f"the scale results in {count} segments, at most {limits.STREAM_SEGMENTS_MAX} are allowed"
+        )
     return ScalePlan(tuple(sealed), tuple(ranges), count)
 
 
 def _split(segment: SegmentRange, parts: int) -> list[KeyRange]:
     if not 2 <= parts <= limits.STREAM_SEGMENTS_MAX:
-        raise BadRequestError(f"a segment is split into 2 to {limits.STREAM_SEGMENTS_MAX} parts, not into {parts}")
+        raise BadRequestError(
+            f"a segment cannot be split into {parts} parts, 2 to {limits.STREAM_SEGMENTS_MAX} are allowed"
+        )
     return split_range(segment.key_range, parts)
 
 
@@ -86,6 +90,6 @@ def _find(active: Sequence[SegmentRange], identifier: int) -> SegmentRange:
 
 
 def active_text(active: Sequence[SegmentRange]) -> str:
-    """Which segments are active, for messages."""
+    """List the active segments for a message."""
     shown = ", ".join(str(segment.identifier) for segment in active[:20])
-    return f"active are {shown}{', …' if len(active) > 20 else ''}"
+    return f"active segments: {shown}{', …' if len(active) > 20 else ''}"

@@ -1,4 +1,4 @@
-"""Segments of a stream: which there are, what follows them, where they are served, scaling (controller §4)."""
+"""Calls about a stream's segments: list, successors, locations, scaling (controller §4)."""
 
 from __future__ import annotations
 
@@ -49,23 +49,23 @@ class SegmentCalls(Caller):
         self._endpoints: OrderedDict[str, tuple[float, Endpoint]] = OrderedDict()
 
     async def current_segments(self, stream: StreamName) -> list[SegmentRange]:
-        """Segments that may be written to, sorted by key range; none when the stream is sealed."""
+        """Return the active segments, sorted by key range; none when the stream is sealed."""
         reply = await self._call("getCurrentSegments", stream_info(stream), pb.SegmentRanges)
         return segment_ranges(reply.segmentRanges)
 
     async def epoch_segments(self, stream: StreamName, epoch: int) -> list[SegmentRange]:
-        """Segments of an epoch, sorted by key range."""
+        """Return the segments of an epoch, sorted by key range."""
         request = pb.GetEpochSegmentsRequest(streamInfo=stream_info(stream), epoch=epoch)
         return segment_ranges((await self._call("getEpochSegments", request, pb.SegmentRanges)).segmentRanges)
 
     async def head_segments(self, stream: StreamName) -> dict[int, int]:
-        """Segments at the head of the stream with their start offsets."""
+        """Return the segments at the head of the stream with their start offsets."""
         request = pb.GetSegmentsRequest(streamInfo=stream_info(stream), timestamp=0)
         reply = await self._call("getSegments", request, pb.SegmentsAtTime)
         return {location.segmentId.segmentId: location.offset for location in reply.segments}
 
     async def successors(self, stream: StreamName, identifier: int) -> list[Successor]:
-        """What follows a sealed segment; nothing when it or the stream's end was reached."""
+        """Return the successors of a sealed segment; none for an active segment or at the stream's end."""
         reply = await self._call(
             "getSegmentsImmediatelyFollowing", segment_id(stream, identifier), pb.SuccessorResponse
         )
@@ -73,9 +73,9 @@ class SegmentCalls(Caller):
         return sorted(found, key=lambda successor: successor.segment.key_range)
 
     async def segments_between(self, stream: StreamName, start: Cut | None, end: Cut | None) -> list[int]:
-        """Ids of the segments from one cut to another; None is the head and the tail."""
+        """Return the ids of the segments from one cut to another; None is the head and the tail."""
         if not start and not end:
-            start = await self.head_segments(stream)  # the call takes at most one unbounded side (controller §4)
+            start = await self.head_segments(stream)  # the call allows one unbounded side only (controller §4)
         request = pb.StreamCutRange(streamInfo=stream_info(stream))
         getattr(request, "from").update(start or {})
         request.to.update(end or {})
@@ -83,22 +83,22 @@ class SegmentCalls(Caller):
         return [segment.segmentId for segment in reply.segments]
 
     async def is_segment_active(self, stream: StreamName, identifier: int) -> bool:
-        """Whether the segment is in the active epoch."""
+        """Return whether the segment is in the active epoch."""
         reply = await self._call("isSegmentValid", segment_id(stream, identifier), pb.SegmentValidityResponse)
         return reply.response
 
     async def is_cut_valid(self, stream: StreamName, cut: Cut) -> bool:
-        """Whether the cut covers the key space with segments of the stream."""
+        """Return whether the cut covers the key space with segments of the stream."""
         reply = await self._call("isStreamCutValid", cut_message(stream, cut), pb.StreamCutValidityResponse)
         return reply.response
 
-    # -- where segments are served ------------------------------------------------------------------------------
+    # -- locations of segments ------------------------------------------------------------------------------
 
     async def locate(self, segment: str) -> Endpoint:
-        """Endpoint of a segment; remembered until `forget` or CLIENT_ENDPOINT_TTL_S.
+        """Return the endpoint of a segment, cached until `forget` or CLIENT_ENDPOINT_TTL_S.
 
         Raises:
-            InvalidNameError. UnavailableError: also for INTERNAL, which here only a controller in trouble answers with.
+            InvalidNameError. UnavailableError: also for INTERNAL, which only a failing controller returns here.
         """
         key = names.container_key(segment)
         now_s = asyncio.get_running_loop().time()
@@ -112,7 +112,7 @@ class SegmentCalls(Caller):
         except ClientClosedError:
             raise
         except IllegalStateError as error:
-            raise UnavailableError(f"the controller does not tell where {segment} is: {error}") from error
+            raise UnavailableError(f"the controller did not return the location of {segment}: {error}") from error
         endpoint = Endpoint(reply.endpoint, reply.port)
         self._endpoints[key] = (now_s + limits.CLIENT_ENDPOINT_TTL_S, endpoint)
         if len(self._endpoints) > limits.CLIENT_ENDPOINTS_CACHED_MAX:
@@ -120,26 +120,26 @@ class SegmentCalls(Caller):
         return endpoint
 
     def forget(self, segment: str) -> None:
-        """Ask the controller again where the segment is."""
+        """Drop the cached endpoint of a segment."""
         self._endpoints.pop(names.container_key(segment), None)
 
     async def delegation_token(self, stream: StreamName) -> str:
-        """Token for the segments of a stream; empty when the server asks for none."""
+        """Return the token for the segments of a stream; empty when the server requires none."""
         reply = await self._call("getDelegationToken", stream_info(stream), pb.DelegationToken)
         return reply.delegationToken
 
     async def controllers(self) -> list[Endpoint]:
-        """Addresses of the live controllers."""
+        """Return the addresses of the running controllers."""
         reply = await self._call("getControllerServerList", pb.ServerRequest(), pb.ServerResponse)
         return [Endpoint(node.endpoint, node.port) for node in reply.nodeURI]
 
     # -- scaling ------------------------------------------------------------------------------------------------
 
     async def start_scale(self, stream: StreamName, sealed: Sequence[int], ranges: Sequence[KeyRange]) -> ScaleStarted:
-        """Replace segments by new ones with the given ranges; returns before it is done.
+        """Begin to replace segments by new ones with the given ranges.
 
         Raises:
-            WriteConflictError: a segment is not active, or there would be fewer segments than the minimum.
+            WriteConflictError: a segment is not active, or fewer segments than the minimum remain.
             IllegalStateError: another scale runs, the stream is sealed, or the ranges do not match.
         """
         entries = [pb.ScaleRequest.KeyRangeEntry(start=low, end=high) for low, high in ranges]
@@ -151,18 +151,20 @@ class SegmentCalls(Caller):
                 return started
         if reply.status == pb.ScaleResponse.PRECONDITION_FAILED:
             raise WriteConflictError(
-                f"stream {stream}: a segment to seal is not active, or fewer segments than the minimum would be left"
+                f"stream {stream}: a segment to seal is not active, or the scale leaves fewer segments than the minimum"
             )
         if reply.status != pb.ScaleResponse.STARTED:
-            raise IllegalStateError(f"stream {stream} was not scaled: it is being changed, sealed, or ranges differ")
+            raise IllegalStateError(
+                f"stream {stream} was not scaled: another change is running, it is sealed, or the ranges do not match"
+            )
         return ScaleStarted(reply.epoch, segment_ranges(reply.segments))
 
     async def _scaled_already(
         self, stream: StreamName, sealed: Sequence[int], ranges: Sequence[KeyRange]
     ) -> ScaleStarted | None:
-        """The scale that an attempt with a lost answer has begun, if the stream looks as it was to look.
+        """Return the scale that an attempt with a lost reply began, if the stream has the requested ranges.
 
-        The new segments are shown before the scale is complete, but not at once: a short wait belongs to it.
+        The controller shows the new segments before the scale is complete, but not at once, so wait a short time.
         """
         backoff = Backoff(self._entropy)
         ends_at_s = asyncio.get_running_loop().time() + limits.CLIENT_REPLY_DEADLINE_S
@@ -172,28 +174,28 @@ class SegmentCalls(Caller):
             if len(fresh) == len(ranges) and all(segment.identifier not in sealed for segment in active):
                 return ScaleStarted(max(names.segment_epoch(segment.identifier) for segment in fresh) - 1, fresh)
             if not all(any(segment.identifier == one for segment in active) for one in sealed):
-                return None  # somebody else replaced some of them
+                return None  # another client replaced some of them
             await asyncio.sleep(backoff.next_delay_s())
         return None
 
     async def scale_is_done(self, stream: StreamName, epoch: int) -> bool:
-        """Whether the scale that left `epoch` is complete. Raises IllegalStateError for an epoch that is not known."""
+        """Return whether the scale that ended `epoch` is complete. Raises IllegalStateError for an unknown epoch."""
         request = pb.ScaleStatusRequest(streamInfo=stream_info(stream), epoch=epoch)
         reply = await self._call("checkScale", request, pb.ScaleStatusResponse)
         if reply.status in (pb.ScaleStatusResponse.IN_PROGRESS, pb.ScaleStatusResponse.SUCCESS):
             return reply.status == pb.ScaleStatusResponse.SUCCESS
         name = pb.ScaleStatusResponse.ScaleStatus.Name(reply.status)
-        raise IllegalStateError(f"stream {stream}: asking for the scale of epoch {epoch} was answered {name}")
+        raise IllegalStateError(f"stream {stream}: checkScale of epoch {epoch} returned {name}")
 
     async def scale(
         self, stream: StreamName, sealed: Sequence[int], ranges: Sequence[KeyRange], *, deadline_s: float
     ) -> list[SegmentRange]:
-        """Scale and wait until it is done; returns the new segments. Raises as `start_scale`, and DeadlineError."""
+        """Scale, wait until it is complete and return the new segments. Raises as `start_scale`, and DeadlineError."""
         started = await self.start_scale(stream, sealed, ranges)
         ends_at_s = asyncio.get_running_loop().time() + deadline_s
         backoff = Backoff(self._entropy, maximum_s=1.0)
         while not await self.scale_is_done(stream, started.epoch):
             if asyncio.get_running_loop().time() > ends_at_s:
-                raise DeadlineError(f"scaling {stream} goes on after {deadline_s:g} s")
+                raise DeadlineError(f"scaling of {stream} is not complete after {deadline_s:g} s; it continues")
             await asyncio.sleep(backoff.next_delay_s())
         return list(started.segments)

@@ -1,4 +1,4 @@
-"""Scopes and streams: create, list, configure, seal, truncate, delete (controller §4)."""
+"""Calls about scopes and streams: create, list, configure, seal, truncate, delete (controller §4)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ScopeCalls(Caller):
     """Calls on scopes."""
 
     async def create_scope(self, scope: str) -> bool:
-        """Create a scope; False when it exists, also by this call's own attempt if its answer was lost.
+        """Create a scope; return False when it exists, also when an attempt of this call with a lost reply created it.
 
         Raises InvalidNameError.
         """
@@ -60,21 +60,21 @@ class ScopeCalls(Caller):
         return True
 
     async def delete_scope(self, scope: str, *, recursive: bool = False) -> bool:
-        """Delete a scope; False when there is none. Raises NotEmptyError unless `recursive`."""
+        """Delete a scope; return False when it does not exist. Raises NotEmptyError unless `recursive`."""
         method = "deleteScopeRecursive" if recursive else "deleteScope"
         reply, unsure = await self._call_unsure(method, pb.ScopeInfo(scope=scope), pb.DeleteScopeStatus)
         if reply.status == pb.DeleteScopeStatus.SCOPE_NOT_FOUND:
-            return unsure  # gone by an attempt whose answer was lost, as far as can be known
+            return unsure  # probably deleted by an attempt whose reply was lost
         check_status(reply, f"scope {scope}", {"SCOPE_NOT_EMPTY": lambda s: NotEmptyError(f"{s} is not empty")})
         return True
 
     async def scope_exists(self, scope: str) -> bool:
-        """Whether there is such a scope."""
+        """Return whether the scope exists."""
         reply = await self._call("checkScopeExists", pb.ScopeInfo(scope=scope), pb.ExistsResponse)
         return reply.exists
 
     async def list_scopes(self) -> AsyncIterator[str]:
-        """All scopes, internal ones too, page by page."""
+        """Yield all scopes, including internal ones, page by page."""
         token = ""
         while True:
             request = pb.ScopesRequest(continuationToken=pb.ContinuationToken(token=token))
@@ -87,10 +87,10 @@ class ScopeCalls(Caller):
 
 
 class StreamCalls(Caller):
-    """Calls on streams as a whole. Missing scopes and streams raise NoSuchScopeError and NoSuchStreamError."""
+    """Calls on streams. Missing scopes and streams raise NoSuchScopeError and NoSuchStreamError."""
 
     async def create_stream(self, stream: StreamName, config: StreamConfig) -> bool:
-        """Create a stream; False when it exists, also by this call's own attempt if its answer was lost.
+        """Create a stream; return False when it exists, also when an attempt of this call with a lost reply created it.
 
         Raises NoSuchScopeError, InvalidNameError, BadRequestError.
         """
@@ -110,7 +110,7 @@ class StreamCalls(Caller):
         check_status(reply, f"stream {stream}", {**_NO_STREAM, **_SEALED})
 
     async def truncate_stream(self, stream: StreamName, cut: Cut) -> None:
-        """Drop everything before the cut. Raises IllegalStateError for a cut that is not valid."""
+        """Truncate a stream at a cut. Raises IllegalStateError for a cut that is not valid."""
         reply = await self._change("truncateStream", cut_message(stream, cut))
         check_status(
             reply,
@@ -119,20 +119,20 @@ class StreamCalls(Caller):
                 **_NO_STREAM,
                 **_SEALED,
                 "FAILURE": lambda subject: IllegalStateError(
-                    f"{subject}: the cut does not cover the key space or lies before the truncation point"
+                    f"{subject}: the cut does not cover the key space or lies before the head"
                 ),
             },
         )
 
     async def seal_stream(self, stream: StreamName) -> None:
-        """Seal; sealing a sealed stream succeeds."""
+        """Seal a stream. Sealing a sealed stream succeeds."""
         reply = await self._change("sealStream", stream_info(stream))
         check_status(reply, f"stream {stream}", _NO_STREAM)
 
     async def _change(self, method: str, request: Message) -> pb.UpdateStreamStatus:
-        """Change a stream. All these changes may be repeated; a refusal after a lost answer is asked for again.
+        """Change a stream. Repeat the call after a lost reply and a refusal.
 
-        It may mean that the change of the lost attempt is still going on.
+        These changes are idempotent, and the refusal may mean that the change of the lost attempt is still running.
         """
         backoff = Backoff(self._entropy)
         unsure = False
@@ -145,10 +145,10 @@ class StreamCalls(Caller):
         return reply
 
     async def delete_stream(self, stream: StreamName) -> bool:
-        """Delete a sealed stream; False when there is none. Raises IllegalStateError when it is not sealed."""
+        """Delete a sealed stream; return False when it does not exist. Raises IllegalStateError unless it is sealed."""
         reply, unsure = await self._call_unsure("deleteStream", stream_info(stream), pb.DeleteStreamStatus)
         if reply.status == pb.DeleteStreamStatus.STREAM_NOT_FOUND:
-            return unsure  # gone by an attempt whose answer was lost, as far as can be known
+            return unsure  # probably deleted by an attempt whose reply was lost
         check_status(
             reply,
             f"stream {stream}",
@@ -157,16 +157,19 @@ class StreamCalls(Caller):
         return True
 
     async def stream_config(self, stream: StreamName) -> StreamConfig:
-        """The present configuration. Raises NotFoundError."""
+        """Return the present configuration. Raises NotFoundError."""
         reply = await self._call("getStreamConfiguration", stream_info(stream), pb.StreamConfig)
         return config_of(reply)
 
     async def stream_exists(self, stream: StreamName) -> bool:
-        """Whether there is such a stream."""
+        """Return whether the stream exists."""
         return (await self._call("checkStreamExists", stream_info(stream), pb.ExistsResponse)).exists
 
     async def list_streams(self, scope: str, *, tag: str | None = None) -> AsyncIterator[StreamName]:
-        """Streams of a scope, internal ones (leading "_") too, with `tag` if given. Raises NoSuchScopeError."""
+        """Yield the streams of a scope, including internal ones (leading "_"), optionally with `tag`.
+
+        Raises NoSuchScopeError.
+        """
         token = pb.ContinuationToken(token="")
         while True:
             if tag is None:
@@ -186,7 +189,7 @@ class StreamCalls(Caller):
 
 
 def config_message(stream: StreamName, config: StreamConfig) -> pb.StreamConfig:
-    """The message of a stream's configuration."""
+    """Return the message of a stream's configuration."""
     message = pb.StreamConfig(
         streamInfo=stream_info(stream),
         scalingPolicy=pb.ScalingPolicy(
@@ -211,7 +214,7 @@ def config_message(stream: StreamName, config: StreamConfig) -> pb.StreamConfig:
 
 
 def config_of(message: pb.StreamConfig) -> StreamConfig:
-    """Inverse of `config_message`; retention of type UNKNOWN is none (controller §5 "conventions")."""
+    """Return the configuration of a message. Retention of type UNKNOWN is none (controller §5 "conventions")."""
     scaling, retention = message.scalingPolicy, message.retentionPolicy
     kept = None
     if retention.retentionType != pb.RetentionPolicy.UNKNOWN:

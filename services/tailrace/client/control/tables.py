@@ -1,4 +1,4 @@
-"""Key-value tables as the controller knows them (controller §4)."""
+"""Calls about key-value tables (controller §4)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class KeyValueTableCalls(Caller):
     """Calls on key-value tables. A missing table raises NotFoundError."""
 
     async def create_table(self, scope: str, table: str, config: TableConfig) -> bool:
-        """Create a table; False when it exists. Raises NoSuchScopeError, InvalidNameError."""
+        """Create a table; return False when it exists. Raises NoSuchScopeError, InvalidNameError."""
         request = pb.KeyValueTableConfig(
             scope=scope,
             kvtName=table,
@@ -49,16 +49,16 @@ class KeyValueTableCalls(Caller):
         return True
 
     async def delete_table(self, scope: str, table: str) -> bool:
-        """Delete a table; False when there is none."""
+        """Delete a table; return False when it does not exist."""
         request = pb.KeyValueTableInfo(scope=scope, kvtName=table)
         reply, unsure = await self._call_unsure("deleteKeyValueTable", request, pb.DeleteKVTableStatus)
         if reply.status == pb.DeleteKVTableStatus.TABLE_NOT_FOUND:
-            return unsure  # gone by an attempt whose answer was lost, as far as can be known
+            return unsure  # probably deleted by an attempt whose reply was lost
         check_status(reply, f"table {scope}/{table}", {})
         return True
 
     async def table_config(self, scope: str, table: str) -> TableConfig:
-        """The configuration stored."""
+        """Return the stored configuration."""
         request = pb.KeyValueTableInfo(scope=scope, kvtName=table)
         reply = await self._call("getKeyValueTableConfiguration", request, pb.KeyValueTableConfigResponse)
         check_status(
@@ -72,13 +72,13 @@ class KeyValueTableCalls(Caller):
         )
 
     async def table_segments(self, scope: str, table: str) -> list[SegmentRange]:
-        """The table's segments by key range."""
+        """Return the table's segments sorted by key range."""
         request = pb.KeyValueTableInfo(scope=scope, kvtName=table)
         reply = await self._call("getCurrentSegmentsKeyValueTable", request, pb.SegmentRanges)
         return segment_ranges(reply.segmentRanges)
 
     async def list_tables(self, scope: str) -> AsyncIterator[str]:
-        """Names of the tables of a scope. Raises NoSuchScopeError."""
+        """Yield the names of a scope's tables. Raises NoSuchScopeError."""
         token = pb.ContinuationToken(token="")
         while True:
             request = pb.KVTablesInScopeRequest(scope=pb.ScopeInfo(scope=scope), continuationToken=token)

@@ -1,4 +1,4 @@
-"""Transactions and writers' time marks (controller §4)."""
+"""Calls about transactions and writers' times (controller §4)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ NO_TIMESTAMP = -(2**63)
 
 
 class TransactionCalls(Caller):
-    """Calls on transactions and of writers."""
+    """Calls on transactions and writers."""
 
     async def create_transaction(self, stream: StreamName, lease_ms: int) -> TransactionSegments:
-        """Open a transaction. Raises BadRequestError (lease), WriteConflictError (not while a scale waits).
+        """Begin a transaction. Raises BadRequestError (lease), WriteConflictError (while a scale waits).
 
-        When an answer is lost the transaction that it told of is left to its lease, and another one is opened.
+        When a reply is lost, the transaction that it named ends with its lease, and another one begins.
         """
         request = pb.CreateTxnRequest(streamInfo=stream_info(stream), lease=lease_ms)
         reply = await self._call("createTransaction", request, pb.CreateTxnResponse)
@@ -34,7 +34,7 @@ class TransactionCalls(Caller):
     async def commit_transaction(
         self, stream: StreamName, transaction: uuid.UUID, *, writer: str = "", timestamp_ms: int = NO_TIMESTAMP
     ) -> None:
-        """Decide to commit; merging goes on afterwards. Raises IllegalStateError when it cannot be committed."""
+        """Decide to commit; the merge follows. Raises IllegalStateError when the transaction cannot commit."""
         request = pb.TxnRequest(
             streamInfo=stream_info(stream), txnId=_id_of(transaction), writerId=writer, timestamp=timestamp_ms
         )
@@ -42,7 +42,7 @@ class TransactionCalls(Caller):
         await self._decide("commitTransaction", request, stream, transaction, states)
 
     async def abort_transaction(self, stream: StreamName, transaction: uuid.UUID) -> None:
-        """Decide to abort. Raises IllegalStateError when it cannot be aborted."""
+        """Decide to abort. Raises IllegalStateError when the transaction cannot abort."""
         request = pb.TxnRequest(streamInfo=stream_info(stream), txnId=_id_of(transaction))
         states = (TransactionState.ABORTING, TransactionState.ABORTED)
         await self._decide("abortTransaction", request, stream, transaction, states)
@@ -55,7 +55,7 @@ class TransactionCalls(Caller):
         transaction: uuid.UUID,
         states: Sequence[TransactionState],
     ) -> None:
-        """Decide; a refusal after a lost answer is none when the transaction is as decided: then this call did it."""
+        """Decide. After a lost reply, ignore a refusal when the transaction is in the decided state."""
         reply, unsure = await self._call_unsure(method, request, pb.TxnStatus)
         refused = reply.status == pb.TxnStatus.FAILURE
         if refused and unsure and await self.transaction_state(stream, transaction) in states:
@@ -64,24 +64,24 @@ class TransactionCalls(Caller):
             reply,
             f"transaction {transaction} of {stream}",
             {
-                "STREAM_NOT_FOUND": lambda subject: NoSuchStreamError(f"{subject}: no such stream"),
-                "FAILURE": lambda subject: IllegalStateError(f"{subject} is not open any more"),
+                "STREAM_NOT_FOUND": lambda subject: NoSuchStreamError(f"{subject}: the stream does not exist"),
+                "FAILURE": lambda subject: IllegalStateError(f"{subject} is no longer open"),
             },
         )
 
     async def transaction_state(self, stream: StreamName, transaction: uuid.UUID) -> TransactionState:
-        """State; UNKNOWN when the controller does not know the transaction (any more)."""
+        """Return the state; UNKNOWN when the controller does not know the transaction."""
         request = pb.TxnRequest(streamInfo=stream_info(stream), txnId=_id_of(transaction))
         return TransactionState((await self._call("checkTransactionState", request, pb.TxnState)).state)
 
     async def completed_transactions(self, stream: StreamName) -> dict[uuid.UUID, bool]:
-        """The newest completed transactions and whether each was committed."""
+        """Return the newest completed transactions and whether each was committed."""
         request = pb.ListCompletedTxnRequest(streamInfo=stream_info(stream))
         reply = await self._call("listCompletedTransactions", request, pb.ListCompletedTxnResponse)
         return {_uuid_of(item.txnId): item.status == pb.TxnResponse.COMMITTED for item in reply.response}
 
     async def note_timestamp(self, stream: StreamName, writer: str, timestamp_ms: int, position: Cut) -> None:
-        """Tell the time that a writer has reached at a position. Raises BadRequestError when either goes back."""
+        """Report a writer's time and position. Raises BadRequestError when either goes back."""
         request = pb.TimestampFromWriter(writer=writer, position=cut_message(stream, position), timestamp=timestamp_ms)
         reply = await self._call("noteTimestampFromWriter", request, pb.TimestampResponse)
         if reply.result == pb.TimestampResponse.SUCCESS:
@@ -92,7 +92,7 @@ class TransactionCalls(Caller):
         raise BadRequestError(f"time of writer {writer} on {stream}: the controller answered {name}")
 
     async def remove_writer(self, stream: StreamName, writer: str) -> None:
-        """A writer is done; one that is not known is fine."""
+        """Report that a writer notes no more times. An unknown writer is fine."""
         request = pb.RemoveWriterRequest(writer=writer, stream=stream_info(stream))
         reply = await self._call("removeWriter", request, pb.RemoveWriterResponse)
         if reply.result == pb.RemoveWriterResponse.STREAM_DOES_NOT_EXIST:

@@ -1,4 +1,4 @@
-"""How calls reach the controller: gRPC, or any function that answers them (design §10, the simulator)."""
+"""Carry calls to the controller over gRPC (design §10); the simulator has another transport."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound="Message")
 ERROR_NAME_KEY: Final = "tailrace-error"
-"""Trailing metadata in which our controller names the error that a status stands for."""
+"""Trailing metadata in which our controller names the error behind a status."""
 _SERVICES: Final = (
     controller_pb2.DESCRIPTOR.services_by_name["ControllerService"],
     operator_pb2.DESCRIPTOR.services_by_name["OperatorService"],
@@ -51,11 +51,11 @@ _ERRORS: Final[dict[int, type[TailraceError]]] = {
 
 
 class UnknownStatusError(BadRequestError):
-    """The controller answered UNKNOWN and nothing more: a wrong argument, or trouble that may pass (controller §3)."""
+    """The controller returned the status UNKNOWN only: a wrong argument, or a transient failure (controller §3)."""
 
 
 class ControllerTransport(Protocol):
-    """Carries one call to a controller. Raises errors of the one tree."""
+    """Carry one call to a controller. Raises kinds of TailraceError."""
 
     async def call(self, method: str, request: Message, reply: type[M], deadline_s: float) -> M:
         """Make one attempt."""
@@ -67,7 +67,7 @@ class ControllerTransport(Protocol):
 
 
 class GrpcTransport:
-    """gRPC over the network; with several addresses, the next one is tried when one cannot be reached.
+    """Calls over gRPC; with several addresses, it tries the next one when one is unreachable.
 
     Raises BadRequestError for a malformed address or unusable TLS files.
     """
@@ -101,7 +101,7 @@ class GrpcTransport:
         return channel
 
     async def wait_ready(self, deadline_s: float) -> bool:
-        """Connect, and wait until gRPC (with TLS: TLS, too) is spoken at one of the addresses; False when it is not."""
+        """Connect and wait until one address answers with gRPC, over TLS if configured; return False if none does."""
         waiting = [asyncio.ensure_future(self._channel(target).channel_ready()) for target in self._targets]
         try:
             done, _ = await asyncio.wait(waiting, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
@@ -112,7 +112,7 @@ class GrpcTransport:
         return bool(done)
 
     async def call(self, method: str, request: Message, reply: type[M], deadline_s: float) -> M:
-        """One attempt on the address that worked last. Raises ClientClosedError."""
+        """Make one attempt on the address that worked last. Raises ClientClosedError."""
         self._check_open()
         target = self._targets[0]
         stub = self._channel(target).unary_unary(
@@ -125,7 +125,7 @@ class GrpcTransport:
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and not task.cancelling():
-                self._check_open()  # closing the channel ended the call, not the caller's own canceller
+                self._check_open()  # closing the channel cancelled the call, not the caller
             raise
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNAVAILABLE:
@@ -143,7 +143,7 @@ class GrpcTransport:
             raise ClientClosedError
 
     async def close(self) -> None:
-        """Close the channels; calls under way raise ClientClosedError."""
+        """Close the channels; calls in flight raise ClientClosedError."""
         self._closed = True
         channels, self._channels = self._channels, {}
         for channel in channels.values():
@@ -158,9 +158,9 @@ def _error_name(metadata: Iterable[Any]) -> str:
 
 
 def error_of_status(code: int, details: str, target: str, name: str = "") -> TailraceError:
-    """The error that a gRPC status stands for (controller §3); `name` is what the server calls it, if it does."""
+    """Return the error of a gRPC status (controller §3); `name` is the server's name for it, if it sent one."""
     if code == errors.GRPC_UNKNOWN:
-        # Our own server says which of its errors it was; another one's UNKNOWN may be an argument or anything else.
+        # Our server names its error; without a name UNKNOWN may be a wrong argument or any failure.
         kind: type[TailraceError] = BadRequestError if name else UnknownStatusError
     else:
         kind = _ERRORS.get(code, UnavailableError)
@@ -170,7 +170,7 @@ def error_of_status(code: int, details: str, target: str, name: str = "") -> Tai
 
 
 def parse_controller_uri(uri: str) -> tuple[list[str], bool]:
-    """Addresses and whether TLS is used, of ``tcp://h:p[,h:p]``, ``tls://…`` or ``h:p`` (controller §1).
+    """Parse ``tcp://h:p[,h:p]``, ``tls://…`` or ``h:p``; return the addresses and whether to use TLS (controller §1).
 
     Raises:
         BadRequestError: another scheme, or an address without a port.
@@ -179,7 +179,7 @@ def parse_controller_uri(uri: str) -> tuple[list[str], bool]:
     if not separator:
         scheme, rest = "tcp", uri
     if scheme not in _PLAIN_SCHEMES + _TLS_SCHEMES:
-        raise BadRequestError(f"controller address {uri!r} has an unknown scheme")
+        raise BadRequestError(f"controller address {uri!r} has an unknown scheme; use tcp:// or tls://")
     targets = [part.strip() for part in rest.rstrip("/").split(",") if part.strip()]
     if not targets or not all(_has_port(target) for target in targets):
         raise BadRequestError(f"controller address {uri!r} is not of the form tcp://HOST:PORT")

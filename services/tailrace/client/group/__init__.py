@@ -1,1 +1,1 @@
-"""Reader groups: shared state, membership, stream cuts."""
+"""Manage reader groups: shared state, membership, checkpoints, stream cuts."""

@@ -1,7 +1,7 @@
-"""A reader's part in its group: joining, sharing segments, checkpoints, leaving (reader-group-state §5, §6).
+"""Join and leave a group, share its segments and answer its checkpoints (reader-group-state §5, §6).
 
-Everything here happens inside the reader's read calls, in the order in which the Java reader does it. The rules of
-§11 hold: a due checkpoint is answered before anything else, and all writes with a precondition are conditional.
+All of this happens inside the reader's read calls, in the order of the Java reader. By the rules of §11, a due
+checkpoint is answered first, and all writes with a precondition are conditional.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Positions = Callable[[], dict[str, int]]
 
 
 class Taken(NamedTuple):
-    """A segment acquired: where to read from, and up to where."""
+    """An acquired segment with its start and end offsets."""
 
     segment: str
     offset: int
@@ -44,7 +44,7 @@ class Taken(NamedTuple):
 
 
 class Timers:
-    """When the reader looks at what again, in seconds of the loop's clock."""
+    """When each of the reader's periodic tasks is due, in seconds of the loop's clock."""
 
     def __init__(self, now_s: float, first_acquire_s: float) -> None:
         self.fetch_s = now_s
@@ -56,7 +56,7 @@ class Timers:
 
 
 class GroupMember:
-    """One reader in the state of its group. Not for concurrent use."""
+    """One reader's membership in its group. Not for concurrent use."""
 
     def __init__(
         self, context: ClientContext, synchronizer: GroupSynchronizer, scope: str, group: str, reader: str
@@ -71,27 +71,27 @@ class GroupMember:
 
     @property
     def state(self) -> GroupState:
-        """The state of the group as last seen."""
+        """Return the last fetched state of the group."""
         return self._synchronizer.state
 
     @property
     def owned(self) -> Mapping[str, int]:
-        """Segments that the group has assigned to this reader. Raises ReinitializationRequiredError."""
+        """Return the segments that the group assigns to this reader. Raises ReinitializationRequiredError."""
         owned = self.state.assigned.get(self.reader)
         if owned is None:
             raise ReinitializationRequiredError(
-                f"reader {self.reader} does not belong to group {self._scope}/{self._group} any more"
+                f"reader {self.reader} no longer belongs to group {self._scope}/{self._group}; create a new reader"
             )
         return owned
 
     def next_look_s(self) -> float:
-        """Loop time at which the group should be attended to again."""
+        """Return the loop time at which the next periodic task is due."""
         return min(self._timers.fetch_s, self._now_s() + policy.TIME_UNIT_S)
 
     # -- joining and leaving ------------------------------------------------------------------------------------
 
     async def join(self, first_acquire_s: float = 0.0) -> None:
-        """Come online. Raises AlreadyExistsError when a reader of that name is online."""
+        """Join the group. Raises AlreadyExistsError when a reader of that name is online."""
 
         def add(state: GroupState) -> list[r.Update]:
             if state.is_online(self.reader):
@@ -103,7 +103,7 @@ class GroupMember:
         self._timers = Timers(self._now_s(), first_acquire_s)
 
     async def leave(self, positions: Mapping[str, int]) -> None:
-        """Go offline; the segments become free at `positions`."""
+        """Leave the group; the segments become free at `positions`."""
         await self._synchronizer.fetch()
         await self._synchronizer.update(
             lambda state: [r.RemoveReader(self.reader, dict(positions))] if state.is_online(self.reader) else []
@@ -112,7 +112,7 @@ class GroupMember:
     # -- following the group ------------------------------------------------------------------------------------
 
     async def look(self) -> None:
-        """Fetch the state when it is time."""
+        """Fetch the state when it is due."""
         now_s = self._now_s()
         if now_s >= self._timers.fetch_s:
             self._timers.fetch_s = now_s + self.state.config.group_refresh_ms / 1000
@@ -121,7 +121,7 @@ class GroupMember:
             await self._finish_reset()
 
     async def _finish_reset(self) -> None:
-        """Write the new configuration if whoever reset the group died halfway (§7 "reader's share")."""
+        """Write the new configuration if the client that reset the group failed halfway (§7 "reader's share")."""
         if self._now_s() < self._timers.config_s:
             return
         self._timers.config_s = self._now_s() + limits.READER_GROUP_CONFIG_CHECK_S
@@ -135,11 +135,11 @@ class GroupMember:
             )
 
     def note_event(self, segment: str) -> None:
-        """An event of that segment was handed out: the distance that Java readers would tell (§6 "distance value")."""
+        """Update the distance to the tail after a returned event, as Java readers compute it (§6 "distance value")."""
         self._distance = self._context.clock.now_ms() - names.parse_segment_name(segment).identifier
 
     async def tell_positions(self, positions: Positions) -> None:
-        """Tell how far the segments were read, now and then."""
+        """Report how far the segments were read, when it is due."""
         now_s = self._now_s()
         if now_s >= self._timers.lag_s:
             self._timers.lag_s = now_s + policy.lag_timer_s(self.state)
@@ -152,17 +152,17 @@ class GroupMember:
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     def due_checkpoint(self) -> str | None:
-        """The oldest checkpoint that this reader has to answer."""
+        """Return the oldest checkpoint that this reader must answer."""
         return self.state.due_for(self.reader)
 
     async def answer(self, checkpoint: str, positions: Mapping[str, int]) -> None:
-        """Give this reader's positions to a checkpoint, unless it was cancelled meanwhile."""
+        """Write this reader's positions for a checkpoint, unless the checkpoint was cancelled."""
 
         def give(state: GroupState) -> list[r.Update]:
             owned = state.assigned.get(self.reader)
             if owned is None or self.reader not in state.due.get(checkpoint, ()):
                 return []
-            # A cancelled acquisition may have had its effect: such a segment stands where the state has it.
+            # A cancelled acquisition may have taken effect: such a segment is at the offset in the state.
             answered = {name: positions.get(name, offset) for name, offset in owned.items()}
             return [r.CheckpointReader(checkpoint, self.reader, answered)]
 
@@ -171,7 +171,7 @@ class GroupMember:
             self._restart_checkpoint_timer()
 
     async def begin_checkpoint(self) -> None:
-        """Begin an automatic checkpoint when it is time and nothing is due (§5 "automatic")."""
+        """Begin an automatic checkpoint when it is due and no other is open (§5 "automatic")."""
         interval_ms = self.state.config.automatic_checkpoint_ms
         if interval_ms <= 0 or self._now_s() < self._timers.checkpoint_s:
             return
@@ -189,7 +189,7 @@ class GroupMember:
         self._timers.checkpoint_s = self._now_s() + self.state.config.automatic_checkpoint_ms / 1000
 
     async def publish(self) -> None:
-        """Tell the controller the last checkpoint as the subscriber's cut, if the group is so configured (§5)."""
+        """Publish the last checkpoint to the controller as the subscriber's cut, if so configured (§5)."""
         if not policy.should_publish(self.state):
             return
         config = self.state.config
@@ -204,13 +204,13 @@ class GroupMember:
                     cut.positions,
                 )
         except (UnavailableError, WriteConflictError, BadRequestError):
-            return  # published again at the next checkpoint; a cut that went back means that another reader was first
+            return  # published again at the next checkpoint; refused when another reader published a later cut
         await self._synchronizer.update_unconditionally([r.UpdateCheckpointPublished(True)])
 
     # -- segments -----------------------------------------------------------------------------------------------
 
     async def complete(self, segment: str) -> bool:
-        """Replace a segment read to its end by its successors (only after an answered checkpoint, §6)."""
+        """Replace a segment that was read to its end by its successors, after an answered checkpoint (§6)."""
         successors, ranges = await self._successors(segment)
 
         def finish(state: GroupState) -> list[r.Update]:
@@ -235,7 +235,7 @@ class GroupMember:
         return predecessors, {names_of[item.segment.identifier]: item.segment.key_range for item in found}
 
     async def release_one(self, positions: Mapping[str, int]) -> str | None:
-        """Give a segment away when this reader has clearly more than its share; returns it."""
+        """Release and return a segment when this reader has clearly more than its share."""
         now_s = self._now_s()
         if now_s < self._timers.release_s or policy.segment_to_release(self.state, self.reader) is None:
             return None
@@ -255,7 +255,7 @@ class GroupMember:
         return next((update.segment for update in updates if isinstance(update, r.ReleaseSegment)), None)
 
     async def acquire(self, positions: Positions) -> list[Taken]:
-        """Take free segments when it is time."""
+        """Acquire free segments when it is due."""
         now_s = self._now_s()
         if now_s < self._timers.acquire_s or self.due_checkpoint() is not None:
             return []
@@ -275,7 +275,7 @@ class GroupMember:
         return [self.taken(segment) for segment in taken]
 
     def taken(self, segment: str) -> Taken:
-        """Where an owned segment is read from and up to."""
+        """Return the start and end offsets of an owned segment."""
         return Taken(segment, self.owned[segment], self.state.end_segments.get(segment, UNLIMITED_OFFSET))
 
     def _restart_sharing_timers(self) -> None:

@@ -1,4 +1,4 @@
-"""Reader groups: create, reset, delete, checkpoints, cuts, readers that went away (reader-group-state §5, §7, §8)."""
+"""Create, reset and delete reader groups; checkpoints, stream cuts, offline readers (reader-group-state §5, §7, §8)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def group_config(
     max_outstanding_checkpoints: int = 3,
     retention: StreamDataRetention = StreamDataRetention.NONE,
 ) -> ReaderGroupConfig:
-    """Configuration of a group that reads `streams`, each from a cut (None = its head) to a cut (None = no end)."""
+    """Return the configuration of a group: `streams` with start cuts (None: head), and end cuts (None: no end)."""
     if not streams:
         raise BadRequestError("a reader group needs at least one stream")
     ends = end or {}
@@ -61,14 +61,14 @@ def group_config(
 
 
 class ReaderGroupManager:
-    """Creates and finds the reader groups of a scope."""
+    """Create, open, list and delete the reader groups of a scope."""
 
     def __init__(self, context: ClientContext, scope: str) -> None:
         self.scope = names.check_scope_name(scope)
         self._context = context
 
     async def create(self, group: str, config: ReaderGroupConfig) -> bool:
-        """Create a group; False when it exists with the same settings.
+        """Create a group; return False when it exists with the same settings.
 
         Raises:
             InvalidNameError, NoSuchScopeError, NotFoundError (a stream).
@@ -89,11 +89,11 @@ class ReaderGroupManager:
         return await synchronizer.initialize(await initial_record(self._context, stored))
 
     async def open(self, group: str) -> ReaderGroup:
-        """A handle of an existing group. Raises NoSuchReaderGroupError."""
+        """Return a handle of an existing group. Raises NoSuchReaderGroupError."""
         synchronizer = await GroupSynchronizer.open(self._context, self.scope, group)
         await synchronizer.fetch()
         if not synchronizer.has_state:
-            raise NoSuchReaderGroupError(f"reader group {self.scope}/{group} has not been initialised")
+            raise NoSuchReaderGroupError(f"reader group {self.scope}/{group} is not initialised")
         return ReaderGroup(self._context, self.scope, group, synchronizer)
 
     async def delete(self, group: str) -> None:
@@ -102,14 +102,14 @@ class ReaderGroupManager:
         await self._context.controller.delete_reader_group(self.scope, group, stored.group_id)
 
     async def list(self) -> list[str]:
-        """Names of the groups of the scope, those of Java clients too. Raises NoSuchScopeError."""
+        """Return the names of the scope's groups, including those of Java clients. Raises NoSuchScopeError."""
         prefix = names.READER_GROUP_PREFIX
         streams = self._context.controller.list_streams(self.scope)
         return [stream.stream.removeprefix(prefix) async for stream in streams if stream.stream.startswith(prefix)]
 
 
 async def initial_record(context: ClientContext, config: ReaderGroupConfig) -> r.Init:
-    """The first state of a group: every stream's segments at its start cut or its head (§7 "starting segments")."""
+    """Return the first state of a group: each stream's segments at its start cut or head (§7 "starting segments")."""
     starting: dict[tuple[str, KeyRange | None], int] = {}
     for scoped, cut in config.starting.items():
         stream = StreamName.parse(scoped)
@@ -125,7 +125,7 @@ async def initial_record(context: ClientContext, config: ReaderGroupConfig) -> r
 
 
 class ReaderGroup:
-    """A reader group as its operators see it. Not for concurrent use."""
+    """A handle to watch and control a reader group. Not for concurrent use."""
 
     def __init__(self, context: ClientContext, scope: str, group: str, synchronizer: GroupSynchronizer) -> None:
         self.scope = scope
@@ -134,23 +134,23 @@ class ReaderGroup:
         self._synchronizer = synchronizer
 
     async def state(self) -> GroupState:
-        """The present state; read-only."""
+        """Fetch and return the present state, which is read-only."""
         await self._synchronizer.fetch()
         return self._synchronizer.state
 
     async def online_readers(self) -> list[str]:
-        """Readers that belong to the group at present."""
+        """Return the readers that are online."""
         return (await self.state()).online_readers
 
     async def positions(self) -> dict[str, StreamCut]:
-        """How far the group has read, by stream, as far as its readers told (a few seconds old)."""
+        """Return the group's position by stream, by its readers' last reports (a few seconds old)."""
         state = await self.state()
         offsets = state.coarse_positions()
         offsets.update({segment: max(offset, offsets.get(segment, 0)) for segment, offset in state.last_read.items()})
         return await complete_cuts(self._context, offsets)
 
     async def reader_offline(self, reader: str, position: r.Position | None = None) -> None:
-        """Declare a reader dead: others take its segments over, at `position` or at its last checkpoint."""
+        """Declare a reader offline: other readers take over its segments at `position` or its last checkpoint."""
 
         def leave(state: GroupState) -> list[r.Update]:
             return [r.RemoveReader(reader, position.positions if position else {})] if state.is_online(reader) else []
@@ -159,36 +159,38 @@ class ReaderGroup:
         await self._synchronizer.update(leave)
 
     async def compact(self) -> bool:
-        """Replace the history of the state by one record; False when a reader wrote meanwhile. Readers do it, too."""
+        """Compact the state's records into one; return False when a reader wrote first. Readers compact too."""
         await self._synchronizer.fetch()
         return await self._synchronizer.compact()
 
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     async def checkpoint(self, name: str, *, deadline_s: float) -> r.Checkpoint:
-        """Make a named checkpoint: all readers get an event, and their positions after it are the checkpoint.
+        """Create a named checkpoint: all readers get a checkpoint event, and their positions form the checkpoint.
 
         Raises:
-            OverloadedError: too many are under way. DeadlineError: a reader did not answer in time.
-            IllegalStateError: it was cancelled, or the name is in use.
+            OverloadedError: too many checkpoints are open. DeadlineError: a reader did not answer in time.
+            IllegalStateError: the checkpoint was cancelled, or the name is in use.
         """
 
         def create(state: GroupState) -> list[r.Update]:
             if name in state.checkpoints:
                 raise IllegalStateError(f"checkpoint {name} exists already")
             if not policy.may_checkpoint(state):
-                raise OverloadedError(f"{len(state.outstanding_checkpoints())} checkpoints are not complete yet")
+                raise OverloadedError(
+                    f"{len(state.outstanding_checkpoints())} checkpoints are not complete yet, which is the maximum"
+                )
             return [r.CreateCheckpoint(name)]
 
         await self._synchronizer.fetch()
         await self._synchronizer.update(create)
         cuts = await self._await_checkpoint(name, deadline_s)
         if cuts is None:
-            raise IllegalStateError(f"checkpoint {name} was cancelled, or cleared before it was seen")
+            raise IllegalStateError(f"checkpoint {name} was cancelled, or removed before its positions were read")
         return r.Checkpoint(name, cuts)
 
     async def stream_cuts(self, *, deadline_s: float) -> dict[str, StreamCut]:
-        """A consistent cut of what the readers have been given, without an event for them.
+        """Return a consistent cut of the events returned to readers, without a checkpoint event.
 
         Raises:
             DeadlineError: a reader did not answer in time.
@@ -203,10 +205,10 @@ class ReaderGroup:
                 return cuts
 
     async def _await_checkpoint(self, name: str, deadline_s: float) -> dict[str, StreamCut] | None:
-        """Positions of a checkpoint once it is complete; None when it was cancelled, or cleared before it was.
+        """Return the positions of a complete checkpoint; None when it was cancelled or removed before it was complete.
 
-        A later one that is complete clears it, perhaps before anybody asks: so every state in between is looked at, as
-        long as no compaction hides them.
+        A later complete checkpoint removes it, perhaps between two fetches. So every state in between is examined,
+        while no compaction hides it.
         """
         complete: list[dict[str, int]] = []
 
@@ -224,7 +226,7 @@ class ReaderGroup:
         return result
 
     async def _until_complete(self, name: str, deadline_s: float) -> None:
-        """Until no reader is to answer a checkpoint. Raises DeadlineError."""
+        """Wait until all readers have answered a checkpoint. Raises DeadlineError."""
         loop = asyncio.get_running_loop()
         ends_at_s = loop.time() + deadline_s
         backoff = Backoff(self._context.entropy, maximum_s=limits.READER_GROUP_POLL_S)
@@ -234,7 +236,7 @@ class ReaderGroup:
             await asyncio.sleep(min(backoff.next_delay_s(), max(0.0, ends_at_s - loop.time())))
 
     async def cancel_outstanding_checkpoints(self) -> None:
-        """Forget checkpoints that are not complete. Clients before 0.13 cannot read this record."""
+        """Cancel checkpoints that are not complete. Clients before 0.13 cannot read this record."""
 
         def cancel(state: GroupState) -> list[r.Update]:
             return [r.RemoveOutstandingCheckpoints()] if state.outstanding_checkpoints() else []
@@ -243,7 +245,7 @@ class ReaderGroup:
         await self._synchronizer.update(cancel)
 
     async def publish_cuts(self, cuts: Mapping[StreamName, StreamCut]) -> None:
-        """Tell the controller up to where the group has consumed (retention type MANUAL)."""
+        """Publish the cut up to which the group has consumed, for retention MANUAL."""
         config = (await self.state()).config
         for stream, cut in cuts.items():
             await self._context.controller.update_subscriber_cut(
@@ -253,10 +255,10 @@ class ReaderGroup:
     # -- reset --------------------------------------------------------------------------------------------------
 
     async def reset(self, config: ReaderGroupConfig | None = None) -> None:
-        """Begin anew with `config`, or from the last checkpoint; readers have to be made anew.
+        """Reset the group to `config`, or to its last checkpoint. Readers must be created again.
 
         Raises:
-            NoSuchReaderGroupError. WriteConflictError: others reset it all the time.
+            NoSuchReaderGroupError. WriteConflictError: too many concurrent resets.
         """
         for _ in range(limits.READER_GROUP_RESETS_MAX):
             state = await self.state()
@@ -265,7 +267,7 @@ class ReaderGroup:
                 return
             except WriteConflictError as error:
                 await self._catch_up(error)
-        raise WriteConflictError(f"reader group {self.scope}/{self.group} is reset by others all the time")
+        raise WriteConflictError(f"reader group {self.scope}/{self.group} was reset by other clients too often; retry")
 
     async def _reset_once(self, state: GroupState, wanted: ReaderGroupConfig) -> None:
         current = state.config
@@ -273,7 +275,7 @@ class ReaderGroup:
 
         def announce(latest: GroupState) -> list[r.Update]:
             if latest.config != current:
-                raise WriteConflictError("the configuration was changed")
+                raise WriteConflictError("the configuration was changed by another client")
             return [r.UpdatingConfig(True)]
 
         await self._synchronizer.update(announce)
@@ -282,7 +284,7 @@ class ReaderGroup:
         await self._synchronizer.update(lambda latest: [initial] if latest.config.generation < generation else [])
 
     async def _catch_up(self, error: TailraceError) -> None:
-        """Write the configuration that the controller has, if the state is behind it."""
+        """Write the controller's configuration to the state if the state is older."""
         stored = await self._context.controller.reader_group_config(self.scope, self.group)
         state = await self.state()
         if stored.generation <= state.config.generation:
@@ -294,7 +296,7 @@ class ReaderGroup:
 
 
 async def _from_last_checkpoint(context: ClientContext, state: GroupState) -> ReaderGroupConfig:
-    """The present configuration, starting from the last checkpoint if there is one."""
+    """Return the present configuration, with the last checkpoint as start if there is one."""
     if not state.last_checkpoint:
         return state.config
     starting = {**state.config.starting, **await complete_cuts(context, state.last_checkpoint)}

@@ -1,9 +1,9 @@
-"""Stream cuts of what a reader group has read: positions that others can truncate at, publish and start from.
+"""Compute stream cuts of a reader group's position, to truncate at, publish and start from.
 
-The state of a group says less than a cut has to (reader-group-state §4): −1 stands for the end of a sealed segment,
-while in a cut it is a segment that was not reached (naming §7). And a segment that was read to its end is forgotten,
-though what follows it may still wait for another predecessor: then nobody owns its part of the key space. Every cut
-given out covers the key space [0, 1), and lies nowhere past what was read.
+The state of a group holds less than a cut needs (reader-group-state §4). In the state, −1 is the end of a sealed
+segment; in a cut it is a segment that was not reached (naming §7). The state also drops a segment that was read to its
+end, while its successor may wait for another predecessor: then no segment owns its key range. Every returned cut covers
+the key space [0, 1) and lies nowhere past the events that were read.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 def cuts_of(offsets: Mapping[str, int]) -> dict[str, StreamCut]:
-    """Cuts by ``scope/stream`` of offsets by segment name, just as they are."""
+    """Return cuts by ``scope/stream`` of offsets by segment name, unchanged."""
     return {str(stream): StreamCut(stream.scope, stream.stream, cut) for stream, cut in _by_stream(offsets).items()}
 
 
 async def complete_cuts(context: ClientContext, offsets: Mapping[str, int]) -> dict[str, StreamCut]:
-    """Cuts by ``scope/stream`` of offsets as the state of a group has them (see the module).
+    """Return cuts by ``scope/stream`` of offsets in the state of a group (see the module).
 
-    A cut behind which the stream was truncated or deleted meanwhile is given as far as it is known: it is of no use.
+    When the stream was truncated past the cut or deleted, the cut may be incomplete: it is useless anyway.
     """
     cuts = {}
     for stream, positions in _by_stream(offsets).items():
@@ -71,9 +71,9 @@ async def _epoch(context: ClientContext, stream: StreamName, epoch: int) -> dict
 
 
 def without_gaps(cut: Mapping[int, int], segments: Mapping[int, KeyRange]) -> dict[int, int]:
-    """Fill the gaps of a cut with the ends of the segments that were read there, as far as `segments` tells them.
+    """Fill the gaps of a cut with the ends of the segments that were read there, if `segments` has them.
 
-    Where such a segment and a later one of the cut share keys, the later one is given up: the cut moves back.
+    Where such a segment shares keys with a later one of the cut, the later one is removed: the cut moves back.
     """
     filled = dict(cut)
     while (gap := first_gap({identifier: segments[identifier] for identifier in filled})) is not None:
@@ -87,7 +87,7 @@ def without_gaps(cut: Mapping[int, int], segments: Mapping[int, KeyRange]) -> di
 
 
 def first_gap(ranges: Mapping[int, KeyRange]) -> KeyRange | None:
-    """The lowest part of the key space that no range covers."""
+    """Return the lowest part of the key space that no range covers."""
     end = 0.0
     for low, high in sorted(ranges.values()):
         if low > end:
@@ -97,12 +97,12 @@ def first_gap(ranges: Mapping[int, KeyRange]) -> KeyRange | None:
 
 
 def _last_before(gap: KeyRange, cut: Mapping[int, int], segments: Mapping[int, KeyRange]) -> int | None:
-    """The segment that was read to its end where the gap begins: the newest one that waits for nothing of the cut.
+    """Return the segment that was read to its end where the gap begins: the newest without predecessors in the cut.
 
-    None when it cannot be told yet: what follows it is not among the segments.
+    None when it is unknown because its successors are not among the segments.
     """
     last = None
-    waiting: list[KeyRange] = []  # keys whose later segments come after something that is still being read
+    waiting: list[KeyRange] = []  # keys whose later segments follow a segment that is still being read
     for identifier in sorted(segments, key=names.segment_epoch):
         own = segments[identifier]
         waits = any(own.overlaps(part) for part in waiting)
@@ -116,7 +116,7 @@ def _last_before(gap: KeyRange, cut: Mapping[int, int], segments: Mapping[int, K
 
 
 def _with(parts: list[KeyRange], own: KeyRange) -> list[KeyRange]:
-    """The union, still of parts that do not overlap."""
+    """Return the union as disjoint ranges."""
     met = [part for part in parts if part.overlaps(own)]
     rest = [part for part in parts if not part.overlaps(own)]
     low, high = min(part.low for part in (*met, own)), max(part.high for part in (*met, own))

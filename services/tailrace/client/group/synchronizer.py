@@ -1,7 +1,7 @@
-"""The shared state of a reader group, kept in step with its segment (reader-group-state §2).
+"""Synchronize the shared state of a reader group with its segment (reader-group-state §2).
 
-Every client of the group applies the records of the segment in order. Changes that depend on the state are written on
-condition that the state is the latest, and made anew from the newer state when it is not.
+Every client of the group applies the records of the segment in order. Changes that depend on the state are conditional
+on the latest revision; after a conflict they are computed again from the newer state.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Watcher = Callable[[GroupState], None]
 
 
 class GroupSynchronizer:
-    """Follows and changes the state of one group. Not for concurrent use."""
+    """Follow and change the state of one group. Not for concurrent use."""
 
     def __init__(self, context: ClientContext, stream: RevisionedStream, name: str) -> None:
         self.name = name
@@ -58,19 +58,19 @@ class GroupSynchronizer:
 
     @property
     def state(self) -> GroupState:
-        """The state as of the last fetch or write. Raises IllegalStateError before the first state was written."""
+        """Return the state as of the last fetch or write. Raises IllegalStateError before the first state."""
         if self._state is None:
             raise IllegalStateError(f"reader group {self.name} has no state yet")
         return self._state
 
     @property
     def has_state(self) -> bool:
-        """Whether a first state is known."""
+        """Return whether a first state was read."""
         return self._state is not None
 
     @contextlib.contextmanager
     def watched(self, watcher: Watcher) -> Iterator[None]:
-        """Show `watcher` every state that the block passes through, also those between one fetch and the next."""
+        """Pass every state to `watcher` within the block, including states between two fetches."""
         self._watchers.append(watcher)
         try:
             yield
@@ -84,26 +84,26 @@ class GroupSynchronizer:
 
         Raises:
             CorruptionError, FormatVersionError: a record cannot be read.
-            IllegalStateError: a record does not fit the state; the group cannot be used.
+            IllegalStateError: a record contradicts the state; the group is unusable.
         """
         if self._state is not None:
             try:
                 self._apply_all(await self._stream.read_from(self._revision))
                 return
             except SegmentTruncatedError:
-                pass  # a compaction dropped what is missing here, and stands for it
+                pass  # a compaction truncated these records and replaces them
         for attempt in range(limits.READER_GROUP_LOADS_MAX):
             try:
                 await self._load()
                 return
-            except SegmentTruncatedError:  # compacted again meanwhile
+            except SegmentTruncatedError:  # compacted again since
                 if attempt == limits.READER_GROUP_LOADS_MAX - 1:
                     raise
 
     async def _load(self) -> None:
-        """Start anew from the mark, or from the oldest record; what stands before a first state is skipped.
+        """Read the state again from the mark or the oldest record; skip records before the first state.
 
-        The state is replaced when everything is here, so that a failure leaves the one known before.
+        The state is replaced after all records are read, so that a failure keeps the previous state.
         """
         mark = await self._stream.mark()
         start = await self._stream.oldest() if mark is None else mark
@@ -138,19 +138,19 @@ class GroupSynchronizer:
     # -- writing ------------------------------------------------------------------------------------------------
 
     async def initialize(self, initial: r.Init) -> bool:
-        """Write the first state; False when there is one already."""
+        """Write the first state; return False when one exists."""
         start = await self._stream.oldest()
         revision = await self._stream.write_conditionally(start, encode_initial(initial))
         await self.fetch()
         return revision is not None
 
     async def update(self, generate: Generator) -> list[r.Update]:
-        """Write what `generate` makes of the latest state; returns it (nothing when it makes nothing).
+        """Write and return the updates that `generate` computes from the latest state; nothing when there are none.
 
-        `generate` is called again whenever somebody else wrote first.
+        After a conflict `generate` is called again.
 
         Raises:
-            OverloadedError: others won READER_GROUP_CONFLICTS_MAX times in a row.
+            OverloadedError: READER_GROUP_CONFLICTS_MAX conflicts in a row.
         """
         for _ in range(limits.READER_GROUP_CONFLICTS_MAX):
             updates = list(generate(self.state))
@@ -163,10 +163,10 @@ class GroupSynchronizer:
                 self._revision = revision
                 return updates
             await self.fetch()
-        raise OverloadedError(f"the state of reader group {self.name} is changed by others all the time")
+        raise OverloadedError(f"the state of reader group {self.name} changed too often during a write; retry")
 
     def _rehearse(self, updates: Sequence[r.Update]) -> None:
-        """Raise IllegalStateError here rather than in every client of the group (reader-group-state §11)."""
+        """Check updates before they are written, because a wrong one fails every client (reader-group-state §11)."""
         rehearsal = initial_state(compact(self.state))
         for update in updates:
             rehearsal.apply(update)
@@ -176,16 +176,16 @@ class GroupSynchronizer:
         await self._stream.write_unconditionally(encode_batch(updates))
 
     async def compact_sometimes(self) -> None:
-        """Replace the history by one record when it has grown, rarely enough that not all readers do (§2 "when")."""
+        """Compact the records when they have grown, with a low probability for each reader (§2 "when")."""
         if self._state is None or self._revision - (self._mark or 0) <= limits.READER_GROUP_COMPACT_BYTES:
             return
         if self._context.entropy.uniform() < limits.READER_GROUP_COMPACT_PROBABILITY:
             await self.compact()
 
     async def compact(self) -> bool:
-        """Write the whole state as one record, mark it, and drop what the old mark made superfluous.
+        """Write the whole state as one record, mark it, and truncate the records before the old mark.
 
-        Returns False when somebody else wrote first.
+        Returns False when another client wrote first.
         """
         at = self._revision
         revision = await self._stream.write_conditionally(at, encode_initial(compact(self.state)))

@@ -1,1 +1,1 @@
-"""Readers of events, alone or as members of a reader group."""
+"""Read events, alone or as a member of a reader group."""

@@ -1,4 +1,4 @@
-"""Reading between two cuts without a reader group: slices of segments that can be read in any order (design §2)."""
+"""Read between two cuts without a reader group, as segment slices in any order (design §2)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SegmentSlice(NamedTuple):
 async def slices_between(
     context: ClientContext, stream: StreamName, start: Cut | None = None, end: Cut | None = None
 ) -> list[SegmentSlice]:
-    """What lies between two cuts; None is the head, and the tail as it is now. Empty slices are left out.
+    """Return the slices between two cuts; None is the head, and the present tail. Empty slices are left out.
 
     Raises:
         NotFoundError, BadRequestError.
@@ -43,13 +43,13 @@ async def slices_between(
 
 
 def _offset(cut: Cut | None, identifier: int, absent: int, length: int) -> int:
-    """Where a cut lies in a segment; −1 is the end of a segment that was read to it (reader-group-state §4)."""
+    """Return the offset of a cut in a segment; −1 is the end of a completely read segment (reader-group-state §4)."""
     offset = (cut or {}).get(identifier, absent)
     return length if offset == ENDED_OFFSET else offset
 
 
 class SegmentReader:
-    """Reads one segment from an offset to another, or on and on. Use with ``async with``."""
+    """Read one segment from an offset to another, or without end. Use ``async with``."""
 
     def __init__(self, context: ClientContext, segment: str, start: int, end: int = UNLIMITED_OFFSET) -> None:
         self._changed = asyncio.Event()
@@ -63,11 +63,11 @@ class SegmentReader:
 
     @property
     def offset(self) -> int:
-        """Where the next event begins."""
+        """Return the offset where the next event begins."""
         return self._input.offset
 
     async def read(self, max_events: int = limits.READER_EVENTS_PER_READ_MAX) -> list[bytes]:
-        """The next events; waits for some. Empty at the end. Raises SegmentTruncatedError and others of the segment."""
+        """Wait for events and return them; empty at the end. Raises SegmentTruncatedError and other segment errors."""
         while not self._input.ended:
             self._changed.clear()
             if self._input.ready:
@@ -84,7 +84,7 @@ class SegmentReader:
 
 
 async def read_slice(context: ClientContext, piece: SegmentSlice) -> AsyncIterator[list[bytes]]:
-    """The events of a slice, in lists."""
+    """Yield the events of a slice, in lists."""
     async with SegmentReader(context, piece.segment, piece.start, piece.end) as reader:
         while events := await reader.read():
             yield events

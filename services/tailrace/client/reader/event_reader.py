@@ -1,4 +1,4 @@
-"""The event reader: one member of a reader group, Java's or ours (design §10, reader-group-state §6)."""
+"""Read events as one member of a reader group, shared with Java readers or not (design §10, reader-group-state §6)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class EventBatch(NamedTuple):
-    """Events of one segment that follow each other; the first begins at ``offset``.
+    """Consecutive events of one segment; the first begins at ``offset``.
 
-    A batch with a ``checkpoint`` has no events: the reader's position at this place belongs to that checkpoint. The
-    next read call acknowledges it.
+    A batch with a ``checkpoint`` has no events: the reader's present position belongs to that checkpoint. The next read
+    call acknowledges it.
     """
 
     segment: str
@@ -32,7 +32,7 @@ class EventBatch(NamedTuple):
 
 
 class EventRead(NamedTuple):
-    """One event, its segment, and the offsets at which it begins and ends; or a checkpoint without an event."""
+    """One event, its segment and its start and end offsets; or a checkpoint without an event."""
 
     event: bytes
     segment: str
@@ -42,12 +42,11 @@ class EventRead(NamedTuple):
 
 
 class EventReader:
-    """Reads a share of a group's segments.
+    """Read a share of a group's segments.
 
-    Events of one routing key are read in order, by one reader at a time. An event counts as read when it was
-    returned. Segments that were sealed by a scale are left behind at the next checkpoint after their end was read.
-    Not for concurrent use. Start with `await reader.start()` or ``async with``; a reader that is neither closed nor
-    declared offline keeps its segments for ever.
+    Events of one routing key are read in order, by one reader at a time. An event counts as read when it is returned.
+    After the end of a sealed segment, its successors follow at the next checkpoint. Not for concurrent use. Start with
+    `await reader.start()` or ``async with``. A reader keeps its segments until it is closed or declared offline.
     """
 
     def __init__(self, context: ClientContext, scope: str, group: str, reader: str) -> None:
@@ -63,19 +62,19 @@ class EventReader:
         self._leaving_at: dict[str, int] | None = None
 
     async def start(self, *, first_acquire_s: float = 0.0) -> Self:
-        """Join the group. When that was cancelled or got no answer, `close` makes sure that the reader is not in it.
+        """Join the group. After a cancelled or unanswered call, `close` removes the reader if it joined.
 
         Raises NoSuchReaderGroupError; AlreadyExistsError when a reader of that name is online; UnavailableError.
         """
         synchronizer = await GroupSynchronizer.open(self._context, self._scope, self._group)
         await synchronizer.fetch()
         if not synchronizer.has_state:
-            raise NoSuchReaderGroupError(f"reader group {self._scope}/{self._group} has not been initialised")
+            raise NoSuchReaderGroupError(f"reader group {self._scope}/{self._group} is not initialised")
         member = GroupMember(self._context, synchronizer, self._scope, self._group, self.reader)
         try:
             await member.join(first_acquire_s)
         except (asyncio.CancelledError, UnavailableError):
-            self._member, self._leaving_at = member, {}  # it may have joined: `close` takes it out of the group
+            self._member, self._leaving_at = member, {}  # it may have joined: `close` removes it from the group
             raise
         self._member = member
         return self
@@ -89,13 +88,13 @@ class EventReader:
     # -- reading ------------------------------------------------------------------------------------------------
 
     async def read_batch(self, max_events: int, timeout_ms: int) -> EventBatch | None:
-        """Up to `max_events` events of one segment, or a checkpoint; None when nothing came within `timeout_ms`.
+        """Return up to `max_events` events of one segment, or a checkpoint; None when none arrived within `timeout_ms`.
 
-        This is the cheap way to read many events.
+        This is the fastest way to read many events.
 
         Raises:
             ReinitializationRequiredError: the group was reset, or the reader was declared offline.
-            SegmentTruncatedError: events were dropped before they were read; reading goes on after the gap.
+            SegmentTruncatedError: events were truncated before they were read; the next call reads after the gap.
         """
         if not 1 <= max_events <= limits.READER_EVENTS_PER_READ_MAX:
             raise BadRequestError(f"max_events is {max_events}, allowed are 1 to {limits.READER_EVENTS_PER_READ_MAX}")
@@ -115,7 +114,7 @@ class EventReader:
             await self._wait(min(ends_at_s, self._joined().next_look_s()))
 
     async def read_events(self, max_events: int, timeout_ms: int) -> list[EventRead]:
-        """As `read_batch`, one value per event; a checkpoint is a single value without an event."""
+        """Read a batch and return one value per event; a checkpoint is a single value without an event."""
         batch = await self.read_batch(max_events, timeout_ms)
         if batch is None:
             return []
@@ -130,12 +129,12 @@ class EventReader:
         return result
 
     async def read_event(self, timeout_ms: int) -> EventRead | None:
-        """The next event or checkpoint; None when nothing came in time."""
+        """Return the next event or checkpoint; None when none arrived in time."""
         found = await self.read_events(1, timeout_ms)
         return found[0] if found else None
 
     async def events(self, *, idle_ms: int) -> AsyncIterator[EventRead]:
-        """Events one after the other, until none came for `idle_ms`; checkpoints are passed without a word."""
+        """Yield events until none arrived for `idle_ms`; acknowledge checkpoints without yielding them."""
         loop = asyncio.get_running_loop()
         idle_at_s = loop.time() + idle_ms / 1000
         while True:
@@ -148,7 +147,7 @@ class EventReader:
                 return
 
     def _take(self, max_events: int) -> EventBatch | None:
-        """Events of the next segment that has some; segments take turns."""
+        """Return events of the next segment that has some, round robin."""
         for segment, source in list(self._inputs.items()):
             if source.ready:
                 offset = source.offset
@@ -171,7 +170,7 @@ class EventReader:
     # -- the group ----------------------------------------------------------------------------------------------
 
     async def _keep_up(self) -> str | None:
-        """Do what the group asks for; returns a checkpoint that the application has to see."""
+        """Follow the group's state; return a checkpoint that the application must see."""
         member = self._joined()
         await self._note_ends()
         if self._answering is not None:
@@ -189,9 +188,9 @@ class EventReader:
         return None
 
     async def _acknowledge(self, member: GroupMember, checkpoint: str) -> None:
-        """The application has passed a checkpoint's event: answer it, then do what has to wait for that (§5).
+        """Acknowledge a checkpoint that the application has passed, then do the work that waited for it (§5).
 
-        If that fails or is cancelled, the next read call does it again; what was done already is left out then.
+        After a failure or cancellation, the next read call does what is left.
         """
         await member.answer(checkpoint, self._positions())
         for segment in list(self._ended):
@@ -204,7 +203,7 @@ class EventReader:
         self._answering = None
 
     async def _follow_assignment(self, member: GroupMember) -> None:
-        """Read exactly the segments that the group's state gives to this reader."""
+        """Read exactly the segments that the group's state assigns to this reader."""
         owned = member.owned
         for segment in [name for name in (*self._inputs, *self._ended) if name not in owned]:
             await self._drop(segment)
@@ -221,7 +220,7 @@ class EventReader:
         )
 
     async def _note_ends(self) -> None:
-        """Segments read to their end wait for the next checkpoint, at offset −1 (or their end offset)."""
+        """Keep segments that were read to their end until the next checkpoint, at offset −1 or their end offset."""
         for segment, source in list(self._inputs.items()):
             if source.ended:
                 self._ended[segment] = source.offset if source.offset >= source.end_offset else ENDED_OFFSET
@@ -241,27 +240,27 @@ class EventReader:
 
     def _joined(self) -> GroupMember:
         if self._member is None or self._leaving_at is not None:
-            raise IllegalStateError(f"reader {self.reader} was not started or is closed")
+            raise IllegalStateError(f"reader {self.reader} is not started or is closed")
         return self._member
 
     # -- position and end ---------------------------------------------------------------------------------------
 
     @property
     def position(self) -> Position:
-        """What was returned so far, to be given to `ReaderGroup.reader_offline` if this reader dies."""
+        """Return the position after all returned events, for `ReaderGroup.reader_offline` if this reader fails."""
         state = self._joined().state
         positions = self._positions()
         return Position(positions, {segment: state.range_of(segment) for segment in positions})
 
     @property
     def end_of_data(self) -> bool:
-        """Whether the whole group has read everything that it should read."""
+        """Return whether the group has read everything up to its end cuts."""
         return self._joined().state.end_of_data
 
     async def close(self) -> None:
-        """Leave the group; other readers go on where this one stopped.
+        """Leave the group; other readers continue where this one stopped.
 
-        If that fails or is cancelled the reader still belongs to the group: call it again. After that it does nothing.
+        After a failure or cancellation the reader still belongs to the group: call `close` again.
         """
         member = self._member
         if member is None:

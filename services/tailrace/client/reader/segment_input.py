@@ -1,4 +1,4 @@
-"""Prefetching input of one segment: events come out of memory while the next bytes are on their way (wire §6)."""
+"""Prefetch events of one segment: return them from memory while the next read is in flight (wire §6)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from tailrace.client.retry import raised_anew
+from tailrace.client.retry import without_traceback
 from tailrace.client.writer.append_blocks import EVENT_HEADER_BYTES
 from tailrace.common import limits
 from tailrace.common.errors import (
@@ -26,10 +26,10 @@ UNLIMITED_OFFSET: Final = 2**63 - 1
 
 
 class SegmentInput:
-    """Events of a segment from an offset on, one read outstanding.
+    """Events of a segment from an offset on, with one read in flight.
 
-    ``offset`` is where the next event to hand out begins. ``changed`` is called when `take` or `ended` may have
-    something new to say.
+    ``offset`` is where the next event to return begins. ``changed`` is called when the results of `take` or `ended` may
+    change.
     """
 
     def __init__(
@@ -58,25 +58,25 @@ class SegmentInput:
 
     @property
     def ended(self) -> bool:
-        """Whether everything up to the sealed end or the end offset was handed out."""
+        """Return whether everything up to the sealed end or the end offset was returned."""
         if self.offset >= self.end_offset:
             return True
         return self._sealed_end and self._error is None and self._next == len(self._events)
 
     @property
     def ready(self) -> bool:
-        """Whether `take` has something to hand out or to raise."""
+        """Return whether `take` has events or an error."""
         return self._next < len(self._events) or self._error is not None
 
     def take(self, max_events: int) -> list[bytes]:
-        """Up to `max_events` events, which count as read; none when none are here yet.
+        """Return up to `max_events` prefetched events, which then count as read.
 
         Raises:
-            SegmentTruncatedError: events were dropped before they were read; the next call goes on after the gap.
-            UnavailableError and others: reading failed; the next call tries again. DataError: the same every time.
+            SegmentTruncatedError: events were truncated before they were read; the next call reads after the gap.
+            UnavailableError and others: reading failed; the next call retries. DataError: permanent.
         """
         if self._next == len(self._events) and self._error is not None:
-            raise raised_anew(self._passed(self._error))
+            raise without_traceback(self._passed(self._error))
         first, self._next = self._next, min(len(self._events), self._next + max_events)
         taken = self._events[first : self._next]
         if self.end_offset != UNLIMITED_OFFSET:
@@ -88,7 +88,7 @@ class SegmentInput:
         return taken
 
     def _before_end(self, events: list[bytes]) -> list[bytes]:
-        """Those that begin before the end offset."""
+        """Return the events that begin before the end offset."""
         offset = self.offset
         for index, event in enumerate(events):
             if offset >= self.end_offset:
@@ -97,9 +97,9 @@ class SegmentInput:
         return events
 
     def _passed(self, error: TailraceError) -> TailraceError:
-        """The error, to be raised; what is read after it: data behind a gap, or the same place once more."""
+        """Return the error to raise, and prepare the next read: after a gap, or at the same offset."""
         if isinstance(error, DataError):
-            return error  # it stays
+            return error  # the error is permanent
         self._error = None
         if isinstance(error, SegmentGoneError):
             self._sealed_end = True
@@ -118,7 +118,7 @@ class SegmentInput:
     # -- fetching -----------------------------------------------------------------------------------------------
 
     async def _fill(self) -> None:
-        """Read ahead until the end; at most one batch of events and one reply are held."""
+        """Read ahead until the end; buffer at most one batch of events and one reply."""
         try:
             while not self._sealed_end and self._fetched_to - len(self._rest) < self.end_offset:
                 read = await self._context.segments.read(self.segment, self._fetched_to, limits.READER_REQUEST_BYTES)
@@ -136,7 +136,7 @@ class SegmentInput:
             self._changed()
 
     async def _parse(self) -> None:
-        """Make events of the bytes fetched, once those of before were handed out."""
+        """Parse the fetched bytes when all earlier events were returned."""
         if len(self._rest) < self._bytes_of_next_event():
             return
         if self._events:
@@ -152,10 +152,10 @@ class SegmentInput:
         self._events, self._next = events, 0
 
     def _bytes_of_next_event(self) -> int:
-        """How many bytes the next event takes, so that a large one is not looked at for every piece of it."""
+        """Return the size of the next event, so that a large one is not parsed for every piece of it."""
         if len(self._rest) < EVENT_HEADER_BYTES:
             return EVENT_HEADER_BYTES
         length = int.from_bytes(self._rest[4:8], "big")
         if any(self._rest[:4]) or length > limits.WRITER_EVENT_MAX_BYTES:
-            return EVENT_HEADER_BYTES  # no event begins here: parsing says so
+            return EVENT_HEADER_BYTES  # no event begins here: parsing raises the error
         return EVENT_HEADER_BYTES + length

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Self
 
 from tailrace.client.hashing import key_position
-from tailrace.client.retry import raised_anew
+from tailrace.client.retry import without_traceback
 from tailrace.client.writer.append_blocks import EVENT_HEADER_BYTES, Run, as_bytes, packed_size
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, IllegalStateError, OverloadedError, TailraceError
@@ -83,7 +83,7 @@ class RoutedWriter:
 
     def _write(self, events: Sequence[bytes], size: int, routing_key: str | None) -> asyncio.Future[None]:
         if self._error is not None:
-            raise raised_anew(self._error)
+            raise without_traceback(self._error)
         if size > limits.WRITER_EVENT_MAX_BYTES:
             raise BadRequestError(f"an event of {size} bytes is too large, at most {limits.WRITER_EVENT_MAX_BYTES}")
         if not self._room.is_set():
@@ -106,7 +106,7 @@ class RoutedWriter:
         total = packed_size(events)
         if self._buffered_bytes + total > limits.WRITER_BUFFERED_MAX_BYTES + limits.WRITER_EVENT_MAX_BYTES:
             raise OverloadedError(
-                f"a batch of {total} bytes does not fit the writer's buffer of {limits.WRITER_BUFFERED_MAX_BYTES} bytes"
+                f"a batch of {total} bytes does not fit into the buffer of the writer of {self._target}; split it"
             )
         futures: list[asyncio.Future[None]] = []
         start = size = 0
@@ -136,7 +136,7 @@ class RoutedWriter:
         while not self._room.is_set():
             await self._room.wait()
         if self._error is not None:
-            raise raised_anew(self._error)
+            raise without_traceback(self._error)
 
     async def flush(self) -> None:
         """Wait until everything written before this call is durable. Raises the error of a failed event.
@@ -151,7 +151,7 @@ class RoutedWriter:
             if not future.cancelled() and (error := future.exception()) is not None:
                 raise error
         if self._error is not None:
-            raise raised_anew(self._error)
+            raise without_traceback(self._error)
 
     async def close(self) -> None:
         """Flush and stop. Raises the errors of `flush`; the writer stops in any case."""

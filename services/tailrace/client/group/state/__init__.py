@@ -1,4 +1,4 @@
-"""State of a reader group in the Java client's format: codec, state machine and distribution policy, all pure.
+"""Encode, apply and balance the state of a reader group in the Java client's format. Pure.
 
-Every reader of a group, Java's or ours, holds the same state by reading one segment of records and applying them.
+Every reader of a group, Java's or ours, reads the records of one segment, applies them and so holds the same state.
 """

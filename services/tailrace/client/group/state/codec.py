@@ -1,4 +1,4 @@
-"""Bytes of reader group records and of the client's own objects (reader-group-state §2, §3)."""
+"""Encode and decode reader group records and client objects (reader-group-state §2, §3)."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ _PREDECESSORS: Final = MapOf(SEGMENT, ListOf(I64))
 
 @dataclass(frozen=True)
 class _CutRecord:
-    """A stream cut as it is serialised."""
+    """The serialised form of a stream cut."""
 
     scoped_name: str
     positions: Mapping[int, int]
 
 
 class _StreamCutLayout(Layout):
-    """Version 1 has signed offsets, version 0 (old) unsigned ones."""
+    """Version 1 has signed offsets, the old version 0 unsigned ones."""
 
     def read_body(self, source: Input) -> StreamCut:
         record: _CutRecord = super().read_body(source)
         scope, separator, stream = record.scoped_name.partition("/")
         if not separator:
-            raise corrupt(f"stream cut of {record.scoped_name!r}, which is no scope/stream")
+            raise corrupt(f"the stream cut's name {record.scoped_name!r} is not of the form scope/stream")
         return StreamCut(scope, stream, record.positions)
 
 
@@ -171,12 +171,12 @@ def decode_update(source: Input) -> r.Update:
 
 
 def encode_initial(update: r.InitialUpdate) -> bytes:
-    """Payload of an initialisation record (no padding: every client skips what follows the object)."""
+    """Return the payload of an initialisation record, without padding: clients ignore bytes after the object."""
     return _I32.pack(_RECORD_INIT) + encode_update(update)
 
 
 def encode_batch(updates: Sequence[r.Update]) -> bytes:
-    """Payload of a record of updates, at least one."""
+    """Return the payload of a record of one or more updates."""
     parts = [_I32.pack(_RECORD_UPDATES)]
     for update in updates:
         raw = encode_update(update)
@@ -185,7 +185,7 @@ def encode_batch(updates: Sequence[r.Update]) -> bytes:
 
 
 def decode_record(payload: bytes | memoryview) -> tuple[bool, list[r.Update]]:
-    """Read a record's payload: whether it is an initialisation, and its updates (exactly one of those then).
+    """Decode a record's payload; return whether it is an initialisation, and its updates (one for an initialisation).
 
     Raises:
         CorruptionError, FormatVersionError.
@@ -195,7 +195,7 @@ def decode_record(payload: bytes | memoryview) -> tuple[bool, list[r.Update]]:
     if kind == _RECORD_INIT:
         return True, [decode_update(source)]
     if kind != _RECORD_UPDATES:
-        raise corrupt(f"reader group record of kind {kind}")
+        raise corrupt(f"reader group record of unknown kind {kind}")
     updates = []
     while source.position < source.end:
         updates.append(decode_update(source.inner(I32.read(source))))
@@ -205,30 +205,30 @@ def decode_record(payload: bytes | memoryview) -> tuple[bool, list[r.Update]]:
 
 
 def encode_stream_cut(cut: StreamCut | None) -> bytes:
-    """Binary form of a stream cut; unbounded is empty (naming §7)."""
+    """Encode a stream cut; an unbounded one is empty (naming §7)."""
     return b"" if cut is None else STREAM_CUT.encode(cut)
 
 
 def decode_stream_cut(data: bytes | memoryview) -> StreamCut | None:
-    """Inverse of `encode_stream_cut`. Raises CorruptionError, FormatVersionError."""
+    """Decode a stream cut. Raises CorruptionError, FormatVersionError."""
     return cast("StreamCut", STREAM_CUT.decode(data)) if len(data) else None
 
 
 def encode_position(position: r.Position) -> bytes:
-    """Binary form of a reader's position."""
+    """Encode a reader's position."""
     return POSITION.encode(position)
 
 
 def decode_position(data: bytes | memoryview) -> r.Position:
-    """Inverse of `encode_position`. Raises CorruptionError, FormatVersionError."""
+    """Decode a reader's position. Raises CorruptionError, FormatVersionError."""
     return cast("r.Position", POSITION.decode(data))
 
 
 def encode_checkpoint(checkpoint: r.Checkpoint) -> bytes:
-    """Binary form of a checkpoint."""
+    """Encode a checkpoint."""
     return CHECKPOINT.encode(checkpoint)
 
 
 def decode_checkpoint(data: bytes | memoryview) -> r.Checkpoint:
-    """Inverse of `encode_checkpoint`. Raises CorruptionError, FormatVersionError."""
+    """Decode a checkpoint. Raises CorruptionError, FormatVersionError."""
     return cast("r.Checkpoint", CHECKPOINT.decode(data))

@@ -1,4 +1,4 @@
-"""Primitive encodings and versioned framing of the Java client's serialised objects (reader-group-state §1)."""
+"""Encode primitives and versioned frames of the Java client's serialised objects (reader-group-state §1)."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _TWO_F64: Final = struct.Struct(">dd")
 
 
 def corrupt(reason: str) -> CorruptionError:
-    """The error for bytes that are not what they should be; the reader of the segment adds the place."""
+    """Return the error for invalid bytes; the reader of the segment adds the position."""
     return CorruptionError(_PLACE, reason)
 
 
 class Input:
-    """Bytes being read from ``data[position:end]``."""
+    """An input over ``data[position:end]``."""
 
     __slots__ = ("data", "end", "position")
 
@@ -38,32 +38,32 @@ class Input:
         self.end = len(self.data) if end is None else end
 
     def take(self, count: int) -> memoryview:
-        """The next `count` bytes; CorruptionError when they are not there."""
+        """Read `count` bytes. Raises CorruptionError when there are fewer."""
         after = self.position + count
         if count < 0 or after > self.end:
-            raise corrupt(f"{count} bytes wanted at {self.position}, {self.end - self.position} are left")
+            raise corrupt(f"{count} bytes expected at {self.position}, {self.end - self.position} remain")
         result = self.data[self.position : after]
         self.position = after
         return result
 
     def inner(self, count: int) -> Input:
-        """A bounded input over the next `count` bytes, which are consumed here."""
+        """Consume the next `count` bytes and return an input over them."""
         start = self.position
         self.take(count)
         return Input(self.data, start, self.position)
 
     def number(self, form: struct.Struct) -> int:
-        """One integer of the given form."""
+        """Read one integer of the given form."""
         value: int = form.unpack(self.take(form.size))[0]
         return value
 
     def byte(self) -> int:
-        """One unsigned byte."""
+        """Read one unsigned byte."""
         return self.take(1)[0]
 
 
 class Kind(Protocol):
-    """How one field is written and read."""
+    """Encode and decode one field."""
 
     def write(self, out: bytearray, value: Any) -> None:
         """Append the field."""
@@ -120,7 +120,7 @@ class _CompactInt:
 
     def write(self, out: bytearray, value: Any) -> None:
         if not 0 <= value < 1 << 30:
-            raise BadRequestError(f"{value} is no compact integer")
+            raise BadRequestError(f"{value} does not fit a compact integer")
         if value < 0x80:
             out.append(value)
         elif value < 0x4000:
@@ -143,7 +143,7 @@ def _write_sized(out: bytearray, value: int, top: int, bits: int) -> None:
             marker = (top << 2 | size_code) << bits
             out += (marker << 8 * (size - 1) | value).to_bytes(size, "big")
             return
-    raise BadRequestError(f"{value} is no compact long")
+    raise BadRequestError(f"{value} does not fit a compact long")
 
 
 class _CompactLong:
@@ -175,7 +175,7 @@ class _CompactSignedLong:
 
 
 class _Segment:
-    """A segment's qualified name; other accepted spellings are normalised to it (reader-group-state §1)."""
+    """A segment's qualified name; other accepted spellings are normalised (reader-group-state §1)."""
 
     def write(self, out: bytearray, value: Any) -> None:
         TEXT.write(out, value)
@@ -189,7 +189,7 @@ class _Segment:
 
 
 class _Range:
-    """Two doubles; either negative stands for an unknown range."""
+    """Two doubles; a negative one is an unknown range."""
 
     def write(self, out: bytearray, value: Any) -> None:
         out += _TWO_F64.pack(*(value or (-1.0, -1.0)))
@@ -246,10 +246,10 @@ class MapOf:
 
 
 def _checked_count(source: Input) -> int:
-    """A count that the bytes left can hold (each item takes a byte at least), so that nothing huge is built."""
+    """Read a count, bounded by the remaining bytes because each item takes at least one."""
     count: int = COMPACT_INT.read(source)
     if count > source.end - source.position:
-        raise corrupt(f"a list of {count} items in {source.end - source.position} bytes")
+        raise corrupt(f"a list of {count} items does not fit into {source.end - source.position} bytes")
     return count
 
 
@@ -265,7 +265,7 @@ class RangedSegment:
 
 
 class PlainSegment:
-    """The segment of a ranged key without its range, as first revisions write it."""
+    """The segment of a ranged key without its range, which first revisions write."""
 
     def write(self, out: bytearray, value: tuple[str, KeyRange | None]) -> None:
         SEGMENT.write(out, value[0])
@@ -279,9 +279,9 @@ Revision: TypeAlias = tuple[tuple[str, Kind], ...]
 
 @dataclass(frozen=True)
 class Layout:
-    """Fields of a serialised class: per object version its revisions, and the version to write.
+    """Fields of a serialised class: the revisions of each object version, and the version to write.
 
-    Later revisions may repeat a field: the last one read counts.
+    Later revisions may repeat a field: the last one is used.
     """
 
     record: type[Any]
@@ -301,15 +301,15 @@ class Layout:
             _I32.pack_into(out, start, len(out) - start - 4)
 
     def read_body(self, source: Input) -> Any:
-        """The object; surplus revisions and surplus bytes inside a revision are skipped."""
+        """Read the object; skip additional revisions and additional bytes inside a revision."""
         version, count = source.byte(), source.byte()
         revisions = self.versions.get(version)
         if revisions is None:
-            raise FormatVersionError(f"{self.record.__name__} of version {version} is not known")
+            raise FormatVersionError(f"{self.record.__name__} has unknown version {version}")
         values: dict[str, Any] = {}
         for number in range(count):
             if source.byte() != number:
-                raise corrupt(f"revision {number} of {self.record.__name__} is not where it should be")
+                raise corrupt(f"revision {number} of {self.record.__name__} is out of order")
             body = source.inner(source.number(_I32))
             for name, kind in revisions[number] if number < len(revisions) else ():
                 values[name] = kind.read(body)
@@ -325,7 +325,7 @@ class Layout:
         return bytes(out)
 
     def decode(self, data: bytes | memoryview) -> Any:
-        """Read the single-type form; what follows it is ignored."""
+        """Read the single-type form; ignore bytes after it."""
         source = Input(data)
         read_format(source)
         return self.read_body(source)
@@ -334,7 +334,7 @@ class Layout:
 def read_format(source: Input) -> None:
     """Consume the format byte, which is 0."""
     if (number := source.byte()) != 0:
-        raise FormatVersionError(f"serialisation format {number} is not known")
+        raise FormatVersionError(f"serialisation format {number} is unknown")
 
 
 class Nested:

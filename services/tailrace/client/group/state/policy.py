@@ -1,6 +1,6 @@
-"""How readers share the segments of a group: the Java reader's rules as pure functions (reader-group-state §6).
+"""Distribute segments over the readers of a group by the Java reader's rules (reader-group-state §6). Pure.
 
-Our readers follow them exactly, else the two kinds would fight over segments.
+Our readers follow the rules exactly, else Java readers and ours would take segments from each other repeatedly.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from tailrace.client.group.state.state import DISTANCE_MIN, GroupState
 
 TIME_UNIT_S: Final = 1.0
 BUSY_TIMER_S: Final = 30.0
-"""What the acquire and release timers are set to while an attempt runs."""
+"""The value of the acquire and release timers while an attempt runs."""
 
 
 def relative_size(state: GroupState, reader: str) -> float:
-    """Load of a reader: segments owned, scaled by its distance to the tail against the greatest among owners."""
+    """Return a reader's load: its segments, scaled by its distance to the tail relative to the greatest distance."""
     owned = state.assigned.get(reader)
     if not owned:
         return 0.0
@@ -29,7 +29,7 @@ def _distance(state: GroupState, reader: str) -> int:
 
 
 def rank(state: GroupState, reader: str) -> int:
-    """Place among the online readers by load, 0 = most loaded; −1 when the reader is not online."""
+    """Return the reader's rank by load among online readers, 0 for the highest; −1 when it is offline."""
     if not state.is_online(reader):
         return -1
     ordered = sorted(state.assigned, key=lambda name: (-relative_size(state, name), name))
@@ -37,22 +37,22 @@ def rank(state: GroupState, reader: str) -> int:
 
 
 def acquire_timer_s(state: GroupState, reader: str) -> float:
-    """Wait before the next look for free segments: the most loaded readers wait longest."""
+    """Return the delay before the next attempt to acquire segments: the most loaded readers wait longest."""
     return max(1, len(state.assigned) - rank(state, reader)) * TIME_UNIT_S
 
 
 def release_timer_s(state: GroupState, reader: str) -> float:
-    """Wait before the next look whether to give a segment away: the most loaded readers look first."""
+    """Return the delay before the next attempt to release a segment: the most loaded readers come first."""
     return (1 + max(0, rank(state, reader))) * TIME_UNIT_S
 
 
 def lag_timer_s(state: GroupState) -> float:
-    """Wait before a reader tells again how far it has read."""
+    """Return the delay before the next position report of a reader."""
     return (len(state.assigned) + 1) * TIME_UNIT_S
 
 
 def acquire_count(state: GroupState, reader: str) -> int:
-    """How many free segments the reader should take now; 0 while a checkpoint is due for it or nothing is free."""
+    """Return how many free segments the reader should acquire; 0 while it must answer a checkpoint."""
     owned = state.assigned.get(reader)
     free = len(state.unassigned)
     if owned is None or free == 0 or state.due_for(reader) is not None:
@@ -63,12 +63,12 @@ def acquire_count(state: GroupState, reader: str) -> int:
 
 
 def segments_to_acquire(state: GroupState, reader: str) -> list[str]:
-    """Which free segments to take: any will do, so those that became free first."""
+    """Choose the free segments to acquire: those that became free first."""
     return list(state.unassigned)[: acquire_count(state, reader)]
 
 
 def segment_to_release(state: GroupState, reader: str) -> str | None:
-    """The segment to give away, when this reader has clearly more than another; None otherwise."""
+    """Return the segment to release when this reader has clearly more than another; None otherwise."""
     owned = state.assigned.get(reader)
     if owned is None or len(owned) <= 1 or state.due_for(reader) is not None:
         return None
@@ -79,7 +79,7 @@ def segment_to_release(state: GroupState, reader: str) -> str | None:
 
 
 def hash_of(text: str) -> int:
-    """A stable hash that spreads choices between readers."""
+    """Return a stable hash that spreads choices between readers."""
     value = 0
     for character in text:
         value = (31 * value + ord(character)) & 0x7FFFFFFF
@@ -87,17 +87,17 @@ def hash_of(text: str) -> int:
 
 
 def checkpoint_is_outstanding(state: GroupState) -> bool:
-    """Whether anything at all is due, so that no automatic checkpoint is begun (reader-group-state §5)."""
+    """Return whether a checkpoint is open, so that no automatic one begins (reader-group-state §5)."""
     return bool(state.due)
 
 
 def may_checkpoint(state: GroupState) -> bool:
-    """Whether another manual checkpoint is allowed: silent ones do not count against the maximum."""
+    """Return whether another manual checkpoint is allowed. Silent checkpoints do not count."""
     return len(state.outstanding_checkpoints()) < state.config.max_outstanding_checkpoints
 
 
 def should_publish(state: GroupState) -> bool:
-    """Whether the last checkpoint should be told to the controller as the subscriber's cut (§5 "publish")."""
+    """Return whether to publish the last checkpoint to the controller as the subscriber's cut (§5 "publish")."""
     return state.config.retention == 2 and not state.published and bool(state.last_checkpoint)
 
 

@@ -1,7 +1,7 @@
-"""What stands in a reader group's segment: configuration, initial states and updates (reader-group-state §3).
+"""Records of a reader group's segment: initial states and updates (reader-group-state §3).
 
-Segments are qualified names (``scope/stream/N.#epoch.E``). Maps keep the order in which they were read, so that a
-record is written back byte for byte.
+Segments are qualified names (``scope/stream/N.#epoch.E``). Maps keep the order of the stored record, so that a decoded
+record encodes to the same bytes.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class AcquireSegment:
 
 @dataclass(frozen=True)
 class UpdateDistanceToTail:
-    """6: a reader tells its distance to the tail and how far it has read."""
+    """6: a reader reports its distance to the tail and its offsets."""
 
     reader: str
     distance: int
@@ -123,13 +123,13 @@ class CheckpointReader:
 
 @dataclass(frozen=True)
 class CreateCheckpoint:
-    """9: every online reader owes its positions."""
+    """9: a new checkpoint, for which every online reader must write its positions."""
 
     checkpoint: str
 
     @property
     def silent(self) -> bool:
-        """Whether readers answer without telling the application."""
+        """Return whether readers answer without a checkpoint event for the application."""
         return SILENT_MARK in self.checkpoint
 
 
@@ -142,14 +142,14 @@ class ClearCheckpointsBefore:
 
 @dataclass(frozen=True)
 class UpdateCheckpointPublished:
-    """11: whether the last checkpoint was told to the controller."""
+    """11: whether the last checkpoint was published to the controller."""
 
     published: bool
 
 
 @dataclass(frozen=True)
 class UpdatingConfig:
-    """12: a change of the configuration is under way."""
+    """12: a change of the configuration is in progress."""
 
     updating: bool
 
@@ -195,5 +195,5 @@ class Checkpoint:
 
 
 def is_silent(checkpoint: str) -> bool:
-    """Whether a checkpoint is answered without an event for the application."""
+    """Return whether a checkpoint has no event for the application."""
     return SILENT_MARK in checkpoint

@@ -1,8 +1,8 @@
-"""The state machine of a reader group: what each update does (reader-group-state §4).
+"""Apply updates to the state of a reader group (reader-group-state §4).
 
-`GroupState.apply` is deterministic, so readers that apply the same records hold the same state. An update whose
-precondition is violated would stop every client of the group, therefore it raises and callers write such updates
-only conditionally, made from exactly the state that they apply to.
+`GroupState.apply` is deterministic, so readers that apply the same records hold the same state. An update with a
+violated precondition would fail every client of the group. Therefore callers write such updates conditionally, computed
+from exactly the state that they apply to.
 """
 
 from __future__ import annotations
@@ -46,47 +46,47 @@ class GroupState:
 
     @property
     def online_readers(self) -> list[str]:
-        """Readers that are online, in the order in which they joined."""
+        """Return the online readers in the order in which they joined."""
         return list(self.assigned)
 
     @property
     def segment_count(self) -> int:
-        """Segments that are assigned or free; those waiting for predecessors do not count."""
+        """Return the number of assigned and free segments, without those that wait for predecessors."""
         return len(self.unassigned) + sum(len(owned) for owned in self.assigned.values())
 
     @property
     def end_of_data(self) -> bool:
-        """Whether everything that the group should read was read."""
+        """Return whether the group has read everything up to its end cuts."""
         return not self.future and not self.unassigned and not any(self.assigned.values())
 
     def is_online(self, reader: str) -> bool:
-        """Whether the reader belongs to the group at present."""
+        """Return whether the reader is online."""
         return reader in self.assigned
 
     def coarse_positions(self) -> dict[str, int]:
-        """Offsets known to the group: those of free segments, and of assigned ones at the last checkpoint."""
+        """Return the offsets of free segments, and of assigned ones at the last checkpoint."""
         result = dict(self.unassigned)
         for owned in self.assigned.values():
             result.update(owned)
         return result
 
     def due_for(self, reader: str) -> str | None:
-        """The oldest checkpoint that the reader has not answered yet."""
+        """Return the oldest checkpoint that the reader has not answered."""
         for name in self.checkpoints:
             if reader in self.due.get(name, ()):
                 return name
         return None
 
     def is_complete(self, checkpoint: str) -> bool:
-        """Whether all readers have answered; also true for checkpoints that are not known."""
+        """Return whether all readers have answered; also true for unknown checkpoints."""
         return checkpoint not in self.due
 
     def outstanding_checkpoints(self) -> list[str]:
-        """Checkpoints with an event for the application that are not complete."""
+        """Return the incomplete checkpoints that have an event for the application."""
         return [name for name in self.checkpoints if name in self.due and not r.is_silent(name)]
 
     def range_of(self, segment: str) -> KeyRange | None:
-        """Key range of a segment where the group knows it."""
+        """Return the key range of a segment if the group has it."""
         return self.ranges.get(segment)
 
     # -- changes ------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class GroupState:
         """Apply one update.
 
         Raises:
-            IllegalStateError: the update does not fit the state; the group cannot be used any further.
+            IllegalStateError: the update contradicts the state; the group is unusable.
         """
         match update:
             case r.Init() | r.Compact():
@@ -224,7 +224,7 @@ def _require(condition: bool, message: str) -> None:
 
 
 def initial_state(update: r.InitialUpdate) -> GroupState:
-    """The state that an initialisation record stands for."""
+    """Return the state of an initialisation record."""
     if isinstance(update, r.Init):
         starting = {segment: offset for (segment, _), offset in update.starting.items()}
         return GroupState(
@@ -259,7 +259,7 @@ def _from_compact(update: r.Compact) -> GroupState:
 
 
 def compact(state: GroupState) -> r.Compact:
-    """The record that replaces all records before it (reader-group-state §2, "compaction")."""
+    """Return the record that replaces all records before it (reader-group-state §2, "compaction")."""
     named = [*state.unassigned, *state.future, *state.last_read]
     named += [segment for owned in state.assigned.values() for segment in owned]
     return r.Compact(
@@ -283,7 +283,7 @@ def compact(state: GroupState) -> r.Compact:
 
 
 def replay(state: GroupState | None, updates: Sequence[r.Update]) -> GroupState:
-    """Apply updates in order; the first one must be an initial one when there is no state yet."""
+    """Apply updates in order. Without a state the first one must be an initial one."""
     for update in updates:
         if state is None:
             _require(isinstance(update, r.Init | r.Compact), "the group has updates before its first state")
