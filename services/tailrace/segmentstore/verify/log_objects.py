@@ -49,7 +49,7 @@ def _is_lost_mark(name: ObjectName, log: ClosedObjectLog, last_mark: int) -> boo
 
 def _counts(name: ObjectName, log: ClosedObjectLog, last_mark: int) -> bool:
     if name.kind is ObjectKind.FRAME:
-        return name.number >= log.log_start and log.map.epoch_of(name.number) == name.epoch
+        return name.number >= log.log_start and log.index.epoch_of(name.number) == name.epoch
     if name.epoch != log.previous_epoch:
         return False
     return name.kind is ObjectKind.START or name.number in kept_marks(last_mark)
