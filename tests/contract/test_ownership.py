@@ -157,7 +157,7 @@ async def test_only_the_worker_that_the_map_names_gets_an_epoch(core: Kubernetes
         await lease_epochs(api, "other").take(0)
     name_owner(core, core.get(STREAM_CLUSTERS, "c"), "other")
     assert await lease_epochs(api, "other").take(0) == 1
-    with pytest.raises(NotOwnerError, match="to be owned by other, not by w"):
+    with pytest.raises(NotOwnerError, match="assigned to other, not to w"):
         await lease_epochs(api).take(0)
 
 

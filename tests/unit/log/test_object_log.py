@@ -450,7 +450,7 @@ async def test_frames_without_their_start_are_a_loss(store: GateStore) -> None:
     await log.append([b"x"])
     await log.close()
     del store.objects[KEYS.start(1)]
-    with pytest.raises(DataLossError, match="its start is missing"):
+    with pytest.raises(DataLossError, match="its START frame is missing"):
         await opened(store, 2)
 
 
