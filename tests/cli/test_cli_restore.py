@@ -40,7 +40,7 @@ async def test_a_lost_folder(cli, server: Server, tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     assert "as of the snapshot of" in ended.stdout
     assert STREAM.segment(0) in ended.stdout
-    assert "what was acknowledged after operation" in ended.stderr
+    assert "data acknowledged after operation" in ended.stderr
     shutil.rmtree(server.data)
     report = json.loads(cli.run(*arguments, "--json").stdout)
     assert report["whole"]

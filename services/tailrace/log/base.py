@@ -1,4 +1,4 @@
-"""What every log keeps about its frames (design §4)."""
+"""The frame counters that all logs share (design §4)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tailrace.common import limits
 
 
 class SequencedLog:
-    """Numbers of the frames of a log that is written, as `DurableLog` shows them."""
+    """The properties of an open `DurableLog` that depend on frame counters. The defaults are those of a file log."""
 
     def __init__(self, max_frame_bytes: int) -> None:
         self._max_frame_bytes = max_frame_bytes
@@ -17,7 +17,7 @@ class SequencedLog:
 
     @property
     def max_frame_bytes(self) -> int:
-        """Largest payload that one frame may carry."""
+        """Return the largest payload that one frame may carry."""
         return self._max_frame_bytes
 
     @property
@@ -27,31 +27,31 @@ class SequencedLog:
 
     @property
     def frames_in_flight_max(self) -> int:
-        """One that is being synced, and one that was written meanwhile."""
+        """See DurableLog: one frame is synced while the next is written."""
         return limits.LOG_FRAMES_IN_FLIGHT_MAX
 
     @property
     def part_frames_in_flight_max(self) -> int:
-        """What is written while a sync runs costs no sync of its own."""
+        """See DurableLog: a frame that is written while a sync runs costs no sync of its own."""
         return limits.LOG_FRAMES_IN_FLIGHT_MAX
 
     @property
     def frames_cost_requests(self) -> bool:
-        """They lie behind each other in files."""
+        """See DurableLog: recovery reads many frames of a file at once."""
         return False
 
     def frames_per_checkpoint(self, worth: int) -> int:
-        """They are scanned in one go: their bytes and their operations count."""
+        """See DurableLog: recovery time depends on bytes and operations, not on the number of frames."""
         return limits.CHECKPOINT_INTERVAL_OPERATIONS
 
     @property
     def next_sequence(self) -> int:
-        """Address that the next appended frame will get."""
+        """Return the address of the next appended frame."""
         return self._next_sequence
 
     @property
     def log_start(self) -> int:
-        """Address of the first frame that was not truncated."""
+        """Return the address of the first frame that is not truncated."""
         return self._log_start
 
     @property

@@ -1,8 +1,8 @@
-"""Claims: who owns which epoch of an object log, decided by put-if-absent (design §4, docs/formats/log.md).
+"""Claims: objects that decide, by put-if-absent, who owns each epoch of an object log (design §4, docs/formats/log.md).
 
-``claims/<n>`` exists for every n from 1 to the greatest epoch that anybody tried to take. An owner of epoch e creates
-the missing ones in rising order up to e, so that *the owner of any earlier epoch o finds claims/<o+1>* before the new
-one reads a single frame. Claims are never deleted and never overwritten.
+``claims/<n>`` exists for every n from 1 to the greatest epoch that any worker tried to take. An owner of epoch e
+creates the missing ones in rising order up to e. So *the owner of any earlier epoch o finds claims/<o+1>* before the
+new owner reads a single frame. Claims are never deleted and never overwritten.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LENGTH_BYTES: Final = _FIXED.size + _CRC.size
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One claim: ``epoch`` and ``nonce`` are the owner's who made it; its epoch is ``number`` or above."""
+    """One claim: ``epoch`` and ``nonce`` are those of the owner that created it; its epoch is at least ``number``."""
 
     container: int
     number: int
@@ -46,20 +46,20 @@ class Claim:
     nonce: bytes
 
     def encode(self) -> bytes:
-        """The object's bytes."""
+        """Return the object's bytes."""
         fixed = _FIXED.pack(MAGIC, VERSION, LENGTH_BYTES, self.container, self.number, self.epoch, self.nonce)
         return fixed + _CRC.pack(crc32c(fixed))
 
     @classmethod
     def decode(cls, data: Buffer, place: str) -> Claim:
-        """The claim in an object.
+        """Read the claim in an object.
 
         Raises:
-            CorruptionError: there is none. FormatVersionError: it is of a newer version.
+            CorruptionError: the object is not a claim. FormatVersionError: it has a newer version.
         """
         view = memoryview(data)
         if len(view) < LENGTH_BYTES or bytes(view[:8]) != MAGIC:
-            raise CorruptionError(place, "this is no claim")
+            raise CorruptionError(place, "the object is not a claim")
         _, version, length, container, number, epoch, nonce = _FIXED.unpack_from(view)
         if length != len(view) or _CRC.unpack(view[-_CRC.size :])[0] != crc32c(view[: -_CRC.size]):
             raise CorruptionError(place, "the claim does not match its checksum")
@@ -69,9 +69,9 @@ class Claim:
 
 
 async def find_last(exists: Callable[[int], Awaitable[bool]]) -> int:
-    """The greatest number from 1 on that exists; 0 when none does.
+    """Return the greatest number from 1 on that exists; 0 when none does.
 
-    Either all numbers up to it exist, or at least those of `objectkeys.kept_marks`.
+    Either all numbers up to it exist, or at least those of `object_keys.kept_marks`.
     """
     power = 1
     while await exists(power):
@@ -88,20 +88,21 @@ class Claims:
     """The claims of one log."""
 
     def __init__(self, calls: ObjectRequests, keys: LogKeys) -> None:
-        self._calls = calls
+        self._requests = calls
         self._keys = keys
 
     async def last(self) -> int:
-        """The greatest claimed epoch; 0 when there is none."""
+        """Return the greatest claimed epoch; 0 when there is none."""
         return await find_last(self._exists)
 
     async def take(self, epoch: int, nonce: bytes) -> None:
-        """Claim every epoch up to `epoch`, that one for oneself.
+        """Claim every epoch up to `epoch`, which the caller owns then.
 
         Raises:
-            FencedError: `epoch` is claimed by another owner; names the greatest one.
-            EpochTooHighError: too many epochs were skipped to claim them all; names the last one. Nothing is claimed.
-            UnavailableError: the store does not answer; the epoch may be taken or not and must not be used again.
+            FencedError: another owner has claimed `epoch`; the error has the greatest claimed one.
+            EpochTooHighError: too many epochs were skipped to claim them all; the error has the last one. Nothing is
+            claimed.
+            UnavailableError: the store does not answer; it is unknown whether the epoch is claimed. Do not reuse it.
         """
         last = epoch - 1 if epoch == 1 or await self._exists(epoch - 1) else await self.last()
         if last >= epoch or await self._exists(epoch):
@@ -109,36 +110,36 @@ class Claims:
         if epoch - last > limits.LOG_CLAIMS_PER_OPEN_MAX:
             message = f"epoch: {epoch} is too far above the last one, {last}, of log {self._keys.folder}"
             raise EpochTooHighError(message, last)
-        # One after the other: a gap would hide the later claims from an owner that looks at the next one only.
+        # In sequence: a gap would hide the later claims from an owner, which checks only the next one.
         for number in range(last + 1, epoch + 1):
             holder = await self._create(Claim(self._keys.container, number, epoch, nonce))
         if (holder.epoch, holder.nonce) != (epoch, nonce):
             raise await self._fenced(epoch)
 
     async def look(self, number: int) -> Claim | None:
-        """The claim on an epoch, by one request. UnavailableError: it cannot be told whether there is one."""
+        """Read the claim on an epoch with one request; None: there is none. UnavailableError: that is unknown."""
         key = self._keys.claim(number)
-        data = await self._calls.find(key)
+        data = await self._requests.find(key)
         return None if data is None else self._decoded(data, number)
 
     async def _create(self, claim: Claim) -> Claim:
-        """Create the claim unless it exists; returns the one that is there then, whatever replies were lost."""
+        """Create the claim unless it exists; return the stored one. Lost replies do not matter."""
         key = self._keys.claim(claim.number)
 
         async def create() -> Claim:
             try:
-                await self._calls.create(key, claim.encode())
+                await self._requests.create(key, claim.encode())
             except AlreadyExistsError as error:
-                data = await self._calls.find(key)
-                if data is None:  # stores refuse one of two at the same time, and the other may fail, too
-                    raise UnavailableError(f"put {key}: in conflict with another one") from error
+                data = await self._requests.find(key)
+                if data is None:  # stores refuse one of two concurrent puts, and the other may fail too
+                    raise UnavailableError(f"put {key}: conflict with a concurrent put") from error
                 return self._decoded(data, claim.number)
             return claim
 
-        return await self._calls.persist(create)
+        return await self._requests.persist(create)
 
     async def _exists(self, number: int) -> bool:
-        return await self._calls.persist(lambda: self._calls.find(self._keys.claim(number))) is not None
+        return await self._requests.persist(lambda: self._requests.find(self._keys.claim(number))) is not None
 
     async def _fenced(self, epoch: int) -> FencedError:
         known = await self.last()

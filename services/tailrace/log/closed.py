@@ -1,4 +1,4 @@
-"""A file log that nobody has open, for tools that must not change a byte of it (docs/formats/log.md)."""
+"""Reads a file log that no server has open, for tools that must not change a byte of it (docs/formats/log.md)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Damage(NamedTuple):
-    """Something in a log that is not as it was written; ``position`` None: the place as a whole."""
+    """Damage of a log; ``position`` None: the place as a whole."""
 
     place: str
     position: int | None
@@ -31,7 +31,7 @@ class Damage(NamedTuple):
 
 
 class ReadOnlyDisk:
-    """The machine's disk as a `ReadableDisk`: files are opened for reading, locks are taken and never created."""
+    """The machine's disk as a `ReadableDisk`: it opens files for reading, and locks existing lock files only."""
 
     def __init__(self) -> None:
         self._disk = RealDisk()
@@ -45,7 +45,7 @@ class ReadOnlyDisk:
         return self._disk.list(directory) if os.path.isdir(directory) else []
 
     def lock(self, directory: str) -> RealLock:
-        """See ReadableDisk.lock. Without a lock file there is no owner: each makes it before all else."""
+        """See ReadableDisk.lock. Without a lock file there is no owner: every owner creates it first."""
         try:
             descriptor = os.open(os.path.join(directory, "lock"), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -58,9 +58,9 @@ class ReadOnlyDisk:
 
 
 class ClosedLog:
-    """The frames of a file log, decided on as its next owner would, and left as they are.
+    """The valid frames of a file log, as its next owner would find them; nothing is changed.
 
-    It is locked from `open` to `close`, so that no owner comes meanwhile. ``opened_epoch``: as of `FileLog`.
+    The log is locked from `open` to `close`, so that no owner opens it meanwhile. ``opened_epoch``: see `FileLog`.
     """
 
     def __init__(self, disk: ReadableDisk, directory: str, container: int, *, opened_epoch: int = 0) -> None:
@@ -74,7 +74,7 @@ class ClosedLog:
         self.scans: list[FileScan] = []
 
     async def open(self) -> None:
-        """Lock and decide. ``scans`` tells what stands in each file even when this fails.
+        """Lock the log and find its valid frames. ``scans`` describes each file even when this fails.
 
         Raises:
             StartError: the log is in use.
@@ -87,17 +87,17 @@ class ClosedLog:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the log ever had an owner."""
+        """Return whether the log ever had an owner."""
         return self._decision.previous_epoch > 0
 
     @property
     def frame_count(self) -> int:
-        """Frames that count."""
+        """Return the number of valid frames."""
         return sum(accepted.last + 1 - accepted.first for accepted in self._decision.files)
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of the files up to their last frame."""
+        """Return the bytes of the files up to their last frame."""
         return sum(scan.end_offset for scan in self.scans)
 
     async def recover(self, first_sequence: int = 0) -> AsyncIterator[RecoveredFrame]:
@@ -107,13 +107,13 @@ class ClosedLog:
                 yield RecoveredFrame(frame.header.sequence, frame.header.epoch, frame.payload)
 
     def place_of(self, sequence: int) -> tuple[str, int]:
-        """File and offset of a frame. Raises KeyError: it is not there."""
+        """Return file and offset of a frame. Raises KeyError: it does not exist."""
         accepted = self._file_of(sequence)
         scan = accepted.scan
         return scan.name, scan.sectors[sequence - scan.first_sequence] * frames.SECTOR_BYTES
 
     async def read(self, sequence: int, offset: int, length: int) -> bytes:
-        """See DurableLog.read. The frame that was read last stays in memory."""
+        """See DurableLog.read. The last frame that was read stays in memory."""
         if self._last_read[0] != sequence:
             self._last_read = sequence, await self._read_frame(sequence)
         return self._last_read[1][offset : offset + length]
@@ -133,11 +133,11 @@ class ClosedLog:
         files = self._decision.files
         index = bisect.bisect_right(files, sequence, key=lambda accepted: accepted.first) - 1
         if index < 0 or sequence > files[index].last:
-            raise KeyError(f"log frame {sequence} is not there")
+            raise KeyError(f"log frame {sequence} does not exist")
         return files[index]
 
     async def damage(self, error: DataError) -> list[Damage]:
-        """Everything that is damaged, `error` being what was found first."""
+        """Return all damage; `error` is the first that was found."""
         damaged = [scan for scan in self.scans if scan.end is Condition.CORRUPT]
         found = [
             Damage(scan.name, scan.end_offset, f"log frame {scan.next_sequence}: {scan.reason}") for scan in damaged
@@ -148,11 +148,11 @@ class ClosedLog:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of its files, which are longer than what they hold."""
+        """Return the bytes of its files, which are longer than their content."""
         return sum(scan.length_bytes for scan in self.scans)
 
     def close(self) -> None:
-        """Let an owner have it."""
+        """Unlock the log."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None

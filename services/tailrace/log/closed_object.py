@@ -1,4 +1,4 @@
-"""An object log as its next owner would find it, for tools that write nothing (docs/formats/log.md)."""
+"""Reads an object log as its next owner would find it, for tools that write nothing (docs/formats/log.md)."""
 
 from __future__ import annotations
 
@@ -21,82 +21,82 @@ if TYPE_CHECKING:
 
 
 class ClosedObjectLog:
-    """The frames of an object log, decided on and left as they are. ``advance(bytes)`` is told of each frame read.
+    """The valid frames of an object log; nothing is changed. Calls ``advance(bytes)`` for each frame that it reads.
 
-    Nothing keeps an owner from coming meanwhile: `same_owner` tells at the end whether one was there.
+    An owner may open the log meanwhile: `same_owner` checks that at the end.
     """
 
     def __init__(self, store: ObjectStore, container: int, advance: Callable[[int], None] | None = None) -> None:
         self.keys = LogKeys(container)
-        self._calls = ObjectRequests(store)
-        self._claims = Claims(self._calls, self.keys)
-        self._scanner = ObjectScanner(self._calls, self.keys)
+        self._requests = ObjectRequests(store)
+        self._claims = Claims(self._requests, self.keys)
+        self._scanner = ObjectScanner(self._requests, self.keys)
         self._decision = ObjectDecision()
         self._advance = advance
         self._last_read: tuple[int, bytes] = (-1, b"")
-        self.map = FrameIndex()
+        self.index = FrameIndex()
         self.last_claim = 0
 
     @property
     def directory(self) -> str:
-        """Where its objects are."""
+        """Return the prefix of its objects."""
         return self.keys.folder
 
     async def open(self) -> None:
-        """Decide.
+        """Find the valid frames.
 
         Raises:
             CorruptionError, DataLossError, FormatVersionError: as `DurableLog.open`. UnavailableError.
         """
         self.last_claim = await self._claims.last()
         self._decision = await self._scanner.decision(self.last_claim + 1)
-        self.map = FrameIndex(self._decision.extents, 0, self._decision.next_sequence)
+        self.index = FrameIndex(self._decision.extents, 0, self._decision.next_sequence)
 
     async def same_owner(self) -> bool:
-        """Whether nobody claimed it, or wrote a frame that counts, since `open`."""
+        """Return whether no owner has claimed the log or written a valid frame since `open`."""
         last = await self._claims.last()
         if last != self.last_claim:
             return False
         try:
             now = await self._scanner.decision(last + 1)
         except DataError:
-            return not self.has_begun  # damaged as before, or a living owner truncates it
+            return not self.has_begun  # damaged as before, or a live owner truncates it
         return now.next_sequence == self._decision.next_sequence
 
     @property
     def previous_epoch(self) -> int:
-        """The newest epoch that began; 0: none did."""
+        """Return the newest epoch with a START frame; 0: none."""
         return self._decision.previous_epoch
 
     @property
     def has_begun(self) -> bool:
-        """Whether the log ever had an owner."""
+        """Return whether the log ever had an owner."""
         return self._decision.previous_epoch > 0
 
     @property
     def next_sequence(self) -> int:
-        """The sequence after the last frame that counts."""
+        """Return the sequence after the last valid frame."""
         return self._decision.next_sequence
 
     @property
     def log_start(self) -> int:
-        """The first frame that was not truncated."""
+        """Return the first frame that is not truncated."""
         return self._decision.log_start
 
     @property
     def frame_count(self) -> int:
-        """Frames that count."""
-        return sum(len(extent.lengths) for extent in self.map.extents)
+        """Return the number of valid frames."""
+        return sum(len(extent.lengths) for extent in self.index.extents)
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of the objects of the frames that count."""
-        return self.map.length_bytes(0, self.next_sequence)
+        """Return the bytes of the objects of the valid frames."""
+        return self.index.length_bytes(0, self.next_sequence)
 
     async def recover(self, first_sequence: int = 0) -> AsyncIterator[RecoveredFrame]:
         """See DurableLog.recover."""
         first = max(first_sequence, self.log_start)
-        found = self._scanner.frames(self.map.places(first, self.next_sequence))
+        found = self._scanner.frames(self.index.places(first, self.next_sequence))
         try:
             async for epoch, sequence, payload in found:
                 if self._advance is not None:
@@ -106,27 +106,27 @@ class ClosedObjectLog:
             await found.aclose()
 
     def place_of(self, sequence: int) -> tuple[str, int]:
-        """Object and offset of a frame. Raises KeyError: it is not there."""
-        epoch = self.map.epoch_of(sequence)
+        """Return object and offset of a frame. Raises KeyError: it does not exist."""
+        epoch = self.index.epoch_of(sequence)
         if epoch is None:
-            raise KeyError(f"log frame {sequence} is not there")
+            raise KeyError(f"log frame {sequence} does not exist")
         return f"object {self.keys.frame(epoch, sequence)}", 0
 
     async def read(self, sequence: int, offset: int, length: int) -> bytes:
-        """See DurableLog.read. The frame that was read last stays in memory."""
+        """See DurableLog.read. The last frame that was read stays in memory."""
         if self._last_read[0] != sequence:
-            epoch = self.map.epoch_of(sequence)
+            epoch = self.index.epoch_of(sequence)
             if epoch is None:
-                raise KeyError(f"log frame {sequence} is not there")
+                raise KeyError(f"log frame {sequence} does not exist")
             self._last_read = sequence, bytes(await self._scanner.frame(epoch, sequence))
         return self._last_read[1][offset : offset + length]
 
     # -- for a verification --------------------------------------------------------------------------------------
 
     async def damage(self, error: DataError) -> list[Damage]:
-        """Everything that is damaged, `error` being what was found first."""
+        """Return all damage; `error` is the first that was found."""
         found = await self.damaged_claims()
-        for epoch, sequence, _ in self.map.places(self.log_start, self.next_sequence):
+        for epoch, sequence, _ in self.index.places(self.log_start, self.next_sequence):
             try:
                 await self._scanner.frame(epoch, sequence)
             except DataError as damage:
@@ -136,7 +136,7 @@ class ClosedObjectLog:
         return found
 
     async def damaged_claims(self) -> list[Damage]:
-        """Every claim that is not what its key says."""
+        """Return the damage of the claims."""
         found: list[Damage] = []
         for number in range(1, self.last_claim + 1):
             place = f"object {self.keys.claim(number)}"
@@ -149,19 +149,19 @@ class ClosedObjectLog:
 
     @property
     def held_bytes(self) -> int:
-        """See `stored_bytes`: objects hold nothing else."""
+        """Return `stored_bytes`: objects hold nothing else."""
         return self.stored_bytes
 
     async def _look(self, number: int) -> Claim | None:
-        return await self._calls.persist(lambda: self._claims.look(number))
+        return await self._requests.persist(lambda: self._claims.look(number))
 
     async def last_mark(self) -> int:
-        """The number of the newest epoch's last mark; 0: it has none."""
+        """Return the number of the newest epoch's last mark; 0: it has none."""
         return await self._scanner.last_mark_number(self.previous_epoch) if self.has_begun else 0
 
     def close(self) -> None:
-        """See ClosedLog.close: nothing was locked."""
-        self._scanner.forget_kept()
+        """Free the cached frames; there is no lock."""
+        self._scanner.drop_cached()
 
 
 def _reason(error: DataError) -> str:

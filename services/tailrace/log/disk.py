@@ -25,27 +25,27 @@ _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class DiskFile(Protocol):
-    """An open file. OSError means that the disk failed."""
+    """An open file. An OSError means that the disk failed."""
 
     @property
     def length_bytes(self) -> int:
-        """Length of the file."""
+        """Return the length of the file."""
         ...
 
     def pwrite(self, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Write the joined buffers at `offset` into the page cache, all of them."""
+        """Write all joined buffers at `offset` into the page cache."""
         ...
 
     async def pread(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes from `offset`; less only at the end of the file."""
+        """Read up to `length` bytes from `offset`; less only at the end of the file."""
         ...
 
     async def sync(self) -> None:
-        """Make durable what was written before the call (fdatasync). After an OSError nothing may be assumed."""
+        """Make all writes before the call durable (fdatasync). After an OSError the state is unknown."""
         ...
 
     async def zero(self) -> None:
-        """Overwrite the whole file with zeros, durably, without disturbing others much."""
+        """Overwrite the whole file with zeros, durably, with little load at a time."""
         ...
 
     def truncate(self, length_bytes: int) -> None:
@@ -61,23 +61,23 @@ class DirectoryLock(Protocol):
     """An exclusive lock on a directory."""
 
     def release(self) -> None:
-        """Let go; idempotent."""
+        """Unlock; idempotent."""
         ...
 
 
 class ReadableDisk(Protocol):
-    """What reading a log needs of a disk."""
+    """The part of a disk that reading a log needs."""
 
     def open(self, path: str) -> DiskFile:
         """Open an existing file."""
         ...
 
     def list(self, directory: str) -> list[str]:
-        """Names in a directory, sorted."""
+        """Return the names in a directory, sorted."""
         ...
 
     def lock(self, directory: str) -> DirectoryLock:
-        """Take the directory for this process.
+        """Lock the directory for this process.
 
         Raises:
             StartError: it is in use or not writable.
@@ -92,12 +92,12 @@ class Disk(ReadableDisk, Protocol):
         """Create a file of durable zeros; its directory entry is durable only after `sync_directory`.
 
         Raises:
-            DiskFullError: there is no space; nothing is left behind.
+            DiskFullError: the disk has no space; no file remains.
         """
         ...
 
     def make_directory(self, directory: str) -> None:
-        """Create a directory durably, with its parents, unless it is there."""
+        """Create a directory durably, with its parents, unless it exists."""
         ...
 
     def rename(self, source: str, target: str) -> None:
@@ -113,27 +113,27 @@ class Disk(ReadableDisk, Protocol):
         ...
 
     def free_bytes(self, directory: str) -> int:
-        """Space left on the directory's file system."""
+        """Return the free space of the directory's file system."""
         ...
 
 
 async def _to_the_end(executor: ThreadPoolExecutor, function: Callable[[], _T]) -> _T:
-    """Run in the executor; a cancellation is delivered only after the thread is done with its file."""
+    """Run in the executor; raise a cancellation only after the thread has finished with its file."""
     future = asyncio.get_running_loop().run_in_executor(executor, function)
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
         await asyncio.wait([future])
         if not future.cancelled():
-            future.exception()  # seen: the caller is gone
+            future.exception()  # mark as retrieved: the caller is cancelled
         raise
 
 
 class RealDisk:
     """The machine's disk.
 
-    fdatasync runs inline while its moving average is below ``limits.LOG_INLINE_SYNC_MAX_S`` (a switch to a thread
-    costs as much), else in one thread; zeroing runs in another.
+    fdatasync runs inline while its moving average is below ``limits.LOG_INLINE_SYNC_MAX_S``, because a switch to a
+    thread costs as much. Otherwise it runs in a thread; zeroing runs in another.
     """
 
     def __init__(self) -> None:
@@ -214,7 +214,7 @@ class RealDisk:
             took_s = timed()
         else:
             took_s = await _to_the_end(self._sync_executor, timed)
-        # One stall must not turn a fast disk into a slow one, nor may it hide a slow one for long.
+        # Cap one stall: it must neither make a fast disk count as slow, nor hide a slow one for long.
         capped_s = min(took_s, 20 * limits.LOG_INLINE_SYNC_MAX_S)
         self._sync_average_s += _EWMA_WEIGHT * (capped_s - self._sync_average_s)
 
@@ -229,14 +229,14 @@ class RealDisk:
 
 
 class RealLock:
-    """A held flock."""
+    """A lock that this process holds by flock."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     @classmethod
     def taken(cls, descriptor: int, directory: str) -> RealLock:
-        """Lock an open lock file, which is closed if it is held by another. Raises StartError then."""
+        """Lock an open lock file. Closes it and raises StartError when another process holds the lock."""
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -293,7 +293,7 @@ class RealFile:
     async def zero(self) -> None:
         """See DiskFile.zero."""
         length = self.length_bytes
-        # Few ways through the loop: while that is busy each takes as long as the writing itself.
+        # Few turns of the event loop: when it is busy, each takes as long as the writing itself.
         for start in range(0, length, limits.LOG_ZERO_STEP_BYTES):
             end = min(length, start + limits.LOG_ZERO_STEP_BYTES)
             await self._disk.in_background(lambda start=start, end=end: self._zero_step(start, end))  # type: ignore[misc]

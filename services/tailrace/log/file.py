@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from tailrace.log.disk import DirectoryLock, Disk, DiskFile
 
 _MARKS_MAX_BYTES: Final = 8 * frames.SECTOR_BYTES
-"""Room at the end of each file that only MARK frames use, so that a truncation can always give space back."""
+"""Room at the end of each file that only MARK frames use, so that a truncation can always free space."""
 _START_MAX_BYTES: Final = 64 * limits.KIB
 """Room for a START frame with the history of some 2,700 epochs."""
 
 
 @dataclass(slots=True)
 class _Append:
-    """An append that is not durable yet. ``future`` is None for frames of the log's own."""
+    """An append that is not durable yet. ``future`` is None for the log's own frames."""
 
     kind: FrameKind
     sequence: int
@@ -52,10 +52,10 @@ class _Append:
 class FileLog(SequencedLog):
     """A DurableLog in a directory of its own; see the port for the contract.
 
-    Frames are written when they are appended; one fdatasync makes durable everything that was written before it
-    began. An error of the disk stops the log for good: after a failed fdatasync nobody knows what is on the disk.
-    ``opened_epoch`` is the last epoch for which the log is known to have been opened: it is refused if it knows less.
-    Must be constructed inside a running event loop.
+    Frames are written when they are appended; one fdatasync makes all earlier writes durable. A disk error stops the
+    log for good, because after a failed fdatasync the content of the disk is unknown. ``opened_epoch`` is the last
+    epoch for which the log is known to have been opened; a log that ends before it is refused. Construct it inside a
+    running event loop.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class FileLog(SequencedLog):
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of all files, the prepared one included."""
+        """Return the bytes of all files, the prepared one included."""
         return sum(file.length_bytes for file in self._files) + self._stock.stored_bytes
 
     @property
@@ -120,7 +120,7 @@ class FileLog(SequencedLog):
     # -- opening -------------------------------------------------------------------------------------------------
 
     async def open(self, epoch: int, nonce: bytes) -> None:
-        """See DurableLog.open. StartError: the directory is in use or not writable; DiskFullError: no room to begin."""
+        """See DurableLog.open. StartError: the directory is in use or not writable. DiskFullError: no space."""
         if self._lock is not None or self._failure is not None:
             raise IllegalStateError(f"log {self._directory} was opened before")
         try:
@@ -131,10 +131,10 @@ class FileLog(SequencedLog):
         try:
             await self._recover_and_begin(epoch, nonce)
         except OSError as error:
-            self._let_go()
+            self._release()
             raise UnavailableError(f"log {self._directory} cannot be opened: {error}") from error
         except BaseException:
-            self._let_go()
+            self._release()
             raise
 
     async def _recover_and_begin(self, epoch: int, nonce: bytes) -> None:
@@ -162,10 +162,10 @@ class FileLog(SequencedLog):
         self._stock_task = asyncio.get_running_loop().create_task(self._run_stock())
 
     async def _settle(self, accepted: AcceptedFile) -> None:
-        """Make sure that the frames that count are on the disk, and give back the space behind them.
+        """Make the valid frames durable, and free the space behind them.
 
-        What was only found may be in the page cache alone, even marked clean after a failed fdatasync of the earlier
-        owner: writing it again in place makes it dirty again.
+        Frames without a known acknowledgement may be in the page cache alone, even marked clean after a failed
+        fdatasync of the earlier owner. Rewriting them in place makes the pages dirty.
         """
         scan = accepted.scan
         handle = self._disk.open(scan.name)
@@ -174,7 +174,7 @@ class FileLog(SequencedLog):
         file.first_readable = accepted.first
         self._files.append(file)
         if accepted.last > self._decision.acknowledged_through:
-            # From the last acknowledged frame on, not from the one after it: a MARK may stand between them.
+            # From the last acknowledged frame on, not from the one after it: a MARK may be between them.
             sure = self._decision.acknowledged_through - scan.first_sequence
             offset = file.sectors[sure] * frames.SECTOR_BYTES if sure >= 0 else 0
             await self._rewrite(handle, offset, scan.end_offset)
@@ -190,7 +190,7 @@ class FileLog(SequencedLog):
             offset += len(piece)
 
     async def _begin_epoch(self) -> None:
-        """Start this epoch's first file; smaller than usual when the disk is nearly full."""
+        """Begin this epoch's first file, smaller than usual when the disk is nearly full."""
         length = self._file_bytes
         while True:
             try:
@@ -219,7 +219,7 @@ class FileLog(SequencedLog):
     def check_space(
         self, length_bytes: int, frame_count: int = 1, *, reserved: bool = False
     ) -> asyncio.Future[None] | None:
-        """See DurableLog.check_space. What fits is in files that are there already, whatever the disk does next."""
+        """See DurableLog.check_space. Counts room in existing files only, so that a full disk cannot break it."""
         frame_count += len(self._waiting)
         needed = length_bytes + frame_count * self._frame_overhead_bytes
         if self._waiting:
@@ -258,7 +258,7 @@ class FileLog(SequencedLog):
         return future
 
     def _write_waiting(self) -> None:
-        """Write as many of the waiting frames as there is a file for; a sync follows at the end of the loop's turn."""
+        """Write as many waiting frames as the files have room for; a sync follows at the end of the loop's turn."""
         try:
             while self._waiting and self._failure is None:
                 item = self._waiting[0]
@@ -272,13 +272,13 @@ class FileLog(SequencedLog):
             self._sync_task = asyncio.get_running_loop().create_task(self._sync_written())
 
     def _write(self, item: _Append) -> bool:
-        """Write one frame; False when there is no file that has room for it."""
+        """Write one frame; False when no file has room for it."""
         file = self._current
         assert file is not None
         buffers, length = self._encode(item, file)
         if file.position + length > file.length_bytes - (_MARKS_MAX_BYTES if item.kind is FrameKind.DATA else 0):
             if item.kind is FrameKind.MARK:
-                return True  # no room even for that: the next frame carries the log start
+                return True  # no room for the MARK: the next frame carries the log start
             taken = self._stock.take()
             if taken is None:
                 return False
@@ -306,7 +306,7 @@ class FileLog(SequencedLog):
         )
 
     def _begin_file(self, spare_path: str, handle: DiskFile) -> LogFile:
-        """Give an empty file its name and its START frame. Its directory entry is synced with its first frames."""
+        """Name an empty file and write its START frame. The directory is synced with the file's first frames."""
         first_sequence = self._waiting[0].sequence if self._waiting else self._next_sequence
         path = f"{self._directory}/{file_name(first_sequence, self._identity.epoch)}"
         self._disk.rename(spare_path, path)
@@ -329,7 +329,7 @@ class FileLog(SequencedLog):
     # -- making durable ------------------------------------------------------------------------------------------
 
     async def _sync_written(self) -> None:
-        """Group commit: each round covers what was written before it began (design §4)."""
+        """Sync in rounds (group commit): each covers the writes before it began (design §4)."""
         try:
             while self._written and self._failure is None:
                 await self._sync_round()
@@ -362,7 +362,7 @@ class FileLog(SequencedLog):
             self._retire_files()
 
     def _fail(self, error: Exception) -> None:
-        """Stop for good; whatever is not acknowledged never will be."""
+        """Stop for good: frames that are not acknowledged never will be."""
         if self._failure is None:
             self._failure = UnavailableError(f"log {self._directory} stopped: {error}")
             self._failure.__cause__ = error
@@ -380,7 +380,7 @@ class FileLog(SequencedLog):
     # -- truncation ----------------------------------------------------------------------------------------------
 
     async def truncate(self, sequence: int) -> None:
-        """See DurableLog.truncate. Whole files go, once a durable frame records the new start."""
+        """See DurableLog.truncate. Frees whole files once a durable frame records the new start."""
         if self._failure is not None:
             raise self._failure
         if sequence > self._acknowledged_through + 1:
@@ -432,12 +432,12 @@ class FileLog(SequencedLog):
             index = bisect.bisect_right(self._files, sequence, key=lambda file: file.first_sequence) - 1
             if index >= 0 and self._files[index].first_readable <= sequence < self._files[index].next_sequence:
                 return self._files[index]
-        raise KeyError(f"log frame {sequence} is not there")
+        raise KeyError(f"log frame {sequence} does not exist")
 
     # -- closing -------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """See DurableLog.close. Written frames become durable, waiting ones fail."""
+        """See DurableLog.close. Written frames become durable; waiting ones fail."""
         if self._sync_task is not None:
             await asyncio.wait([self._sync_task])
         if self._failure is None:
@@ -446,11 +446,11 @@ class FileLog(SequencedLog):
         if self._stock_task is not None:
             self._stock_task.cancel()
             await asyncio.wait([self._stock_task])
-        self._let_go()
+        self._release()
         if self._stock_task is not None and not self._stock_task.cancelled():
             self._stock_task.result()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         for file in self._files:
             file.handle.close()
         self._stock.close()

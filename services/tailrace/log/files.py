@@ -1,4 +1,4 @@
-"""The files of an open file log: preparing the next one ahead, recycling truncated ones (design §3.5, §4)."""
+"""Prepares the next file of an open file log ahead, and recycles truncated ones (design §3.5, §4)."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class LogFile:
 
     @property
     def next_sequence(self) -> int:
-        """The sequence after the file's last frame."""
+        """Return the sequence after the file's last frame."""
         return self.first_sequence + len(self.sectors)
 
 
 class FileStock:
-    """Keeps an empty file ready; makes one more of a retired file, so that a steady log creates none.
+    """Keeps an empty file ready. It recycles retired files, so that a log of steady size creates none.
 
-    One background task; `on_ready` is called on the loop when a file became ready. While the disk is full it tries
-    again every ``limits.LOG_PREALLOCATE_RETRY_S`` and whenever a file is retired.
+    One background task runs it and calls `on_ready` on the loop when a file is ready. While the disk is full it retries
+    every ``limits.LOG_PREALLOCATE_RETRY_S`` and whenever a file is retired.
     """
 
     def __init__(self, disk: Disk, directory: str, file_bytes: int, on_ready: Callable[[], None]) -> None:
@@ -61,18 +61,18 @@ class FileStock:
 
     @property
     def ready_files(self) -> int:
-        """How many files are ready."""
+        """Return how many files are ready."""
         return len(self._ready)
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of the files that hold nothing (any more)."""
+        """Return the bytes of the ready and the retired files."""
         return self._file_bytes * len(self._ready) + sum(file.length_bytes for file in self._retired)
 
     def take(self) -> tuple[str, DiskFile] | None:
-        """Path and handle of a ready file; another one is prepared from now on unless there is one.
+        """Return path and handle of a ready file, if any, and prepare another one.
 
-        Those who wait for several files ask again: what they wanted is forgotten with it.
+        This resets the number of wanted files: callers that wait for several ask again.
         """
         self._wanted = 1
         self._wake.set()
@@ -80,28 +80,28 @@ class FileStock:
         return self._ready.popleft() if self._ready else None
 
     def want(self, files: int) -> None:
-        """Have so many files ready, until the next one is taken."""
+        """Prepare so many files, until the next one is taken."""
         if files > self._wanted:
             self._wanted = files
             self._wake.set()
 
     def changed(self) -> asyncio.Future[None]:
-        """A future that is done when a file became ready, the disk was found to be full, or the log ended."""
+        """Return a future that is done when a file is ready, the disk is found full, or the log ends."""
         if self._changed is None or self._changed.done():
             self._changed = asyncio.get_running_loop().create_future()
         return self._changed
 
     def announce(self) -> None:
-        """Let those who wait for `changed` look again."""
+        """Wake the waiters of `changed`."""
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
 
     def wake(self) -> None:
-        """Look again whether there is something to do."""
+        """Wake the task, which checks for work."""
         self._wake.set()
 
     def retire(self, file: LogFile) -> None:
-        """Hand over a file whose frames are all truncated, durably."""
+        """Take a file whose frames are all truncated, durably."""
         self._retired.append(file)
         self._wake.set()
 
@@ -147,7 +147,7 @@ class FileStock:
         self._disk.rename(file.path, path)
         self._retired.remove(file)
         try:
-            # Durable before the zeros: under its old name the file must never look damaged.
+            # The rename is durable before the zeros: under its old name the file must never look damaged.
             await self._disk.sync_directory(self._directory)
             if len(self._ready) < max(_READY_MAX, self._wanted) and file.length_bytes == self._file_bytes:
                 await file.handle.zero()

@@ -1,7 +1,7 @@
-"""Small frames that a scan read whole, so that the recovery behind it need not ask for them again (design §4).
+"""Caches small frames that a scan reads whole, so that the recovery after it needs no request for them (design §4).
 
-A scan needs nothing but headers. But in an object store a request costs the same for a header and for a small frame,
-and there may be thousands.
+A scan needs only headers. But in an object store a request costs the same for a header and for a small frame, and a log
+may have thousands of frames.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class FrameCache:
-    """Verified payloads of one log; with what is being read whole, ``limits.LOG_OBJECT_CACHE_BYTES`` at most."""
+    """Verified payloads of one log. With the reads in progress, at most ``limits.LOG_OBJECT_CACHE_BYTES``."""
 
     def __init__(self) -> None:
         self._payloads: dict[tuple[int, int], memoryview] = {}
@@ -24,7 +24,7 @@ class FrameCache:
         self._used_bytes = 0
 
     def reserve(self, length_bytes: int) -> bool:
-        """Whether an object of that length may be read whole; `keep` or `release` must follow then."""
+        """Reserve room to read an object whole; return whether there was. Then call `keep` or `release`."""
         if length_bytes > limits.LOG_OBJECT_CACHE_FRAME_MAX_BYTES:
             return False
         if self._used_bytes + length_bytes > limits.LOG_OBJECT_CACHE_BYTES:
@@ -33,21 +33,21 @@ class FrameCache:
         return True
 
     def release(self, length_bytes: int) -> None:
-        """It was read, or not, and is not kept."""
+        """Free reserved room: the object is not kept."""
         self._used_bytes -= length_bytes
 
     def keep(self, epoch: int, sequence: int, payload: memoryview, length_bytes: int) -> None:
-        """Keep the verified payload of an object for which there is room reserved."""
+        """Keep the verified payload of an object whose room is reserved."""
         self._drop(epoch, sequence)
         self._payloads[epoch, sequence] = payload
         self._lengths[epoch, sequence] = length_bytes
 
     def get(self, epoch: int, sequence: int) -> memoryview | None:
-        """A frame's payload, if it is kept."""
+        """Return a frame's payload, if it is kept."""
         return self._payloads.get((epoch, sequence))
 
     def retain(self, extents: Sequence[Extent]) -> None:
-        """Drop what does not count."""
+        """Drop all frames that are not in the extents."""
         ends = {extent.epoch: (extent.first_sequence, extent.next_sequence) for extent in extents}
         for epoch, sequence in list(self._payloads):
             first, end = ends.get(epoch, (0, 0))

@@ -1,4 +1,4 @@
-"""Which frames of an object log count, and how long their objects are. Pure."""
+"""An index of the valid frames of an object log, with the lengths of their objects. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Extent:
-    """Frames that count: `epoch` wrote them, from ``first_sequence`` on, with objects of these lengths."""
+    """Valid frames that `epoch` wrote, from ``first_sequence`` on, with objects of these lengths."""
 
     epoch: int
     first_sequence: int
@@ -17,11 +17,11 @@ class Extent:
 
     @property
     def next_sequence(self) -> int:
-        """The sequence after the last of them."""
+        """Return the sequence after the last frame."""
         return self.first_sequence + len(self.lengths)
 
     def length_of(self, sequence: int) -> int:
-        """Bytes of a frame's object."""
+        """Return the bytes of a frame's object."""
         return self.lengths[sequence - self.first_sequence]
 
     def forget_below(self, sequence: int) -> None:
@@ -31,29 +31,29 @@ class Extent:
         self.first_sequence += dropped
 
     def copy(self) -> Extent:
-        """One that does not change any more."""
+        """Return a copy that does not change."""
         return Extent(self.epoch, self.first_sequence, self.lengths[:])
 
 
 class FrameIndex:
-    """The frames of an open log: those of earlier epochs, then its owner's own, which grow."""
+    """The frames of an open log: those of earlier epochs, then those of its owner, which grow."""
 
     def __init__(self, earlier: Sequence[Extent] = (), own_epoch: int = 0, next_sequence: int = 0) -> None:
         self.own = Extent(own_epoch, next_sequence, array("I"))
         self.extents = [*earlier, self.own]
 
     def length_bytes(self, first: int, end: int) -> int:
-        """Bytes of the objects of frames `first` to `end` − 1."""
+        """Return the bytes of the objects of frames `first` to `end` − 1."""
         return sum(length for _, _, length in self.places(first, end))
 
     def places(self, first: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Epoch, sequence and object length of the frames `first` to `end` − 1, as they are now."""
+        """Yield epoch, sequence and object length of the frames `first` to `end` − 1, as of the call."""
         for extent in [extent.copy() for extent in self.extents]:
             for sequence in range(max(first, extent.first_sequence), min(end, extent.next_sequence)):
                 yield extent.epoch, sequence, extent.length_of(sequence)
 
     def epoch_of(self, sequence: int) -> int | None:
-        """Who wrote a frame; None when it does not count."""
+        """Return the epoch that wrote a frame; None when the frame is not valid."""
         for extent in reversed(self.extents):
             if extent.first_sequence <= sequence < extent.next_sequence:
                 return extent.epoch

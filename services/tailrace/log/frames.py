@@ -1,8 +1,8 @@
 """Pure codec of the file log's frames (design §4; docs/formats/log.md has the byte layout and test vectors).
 
-A frame starts on a 512-byte sector of a file that was all zero before. A crash may keep any subset of its sectors,
-so a frame is *torn* exactly when its end marker is missing or one of its sectors is zero that is not recorded as
-legitimately zero. A frame that is complete in that sense and still does not match its checksums is *corrupt*.
+A frame starts on a 512-byte sector of a file that was all zero before. A crash may keep any subset of its sectors. So a
+frame is *torn* exactly when its end marker is missing, or a sector is zero that the frame does not record as zero. A
+frame that is complete in that sense and does not match its checksums is *corrupt*.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _START_ENTRY = struct.Struct(">QQQ")
 
 
 class FrameKind(enum.IntEnum):
-    """What a frame carries."""
+    """The kind of a frame."""
 
     DATA = 1
     """A payload of the log's owner; the only kind that takes a sequence number."""
     START = 2
-    """First frame of every file: which frames of which epochs count. Its sequence is the file's first."""
+    """First frame of every file: lists the valid frames of each epoch. Its sequence is the file's first."""
     MARK = 3
-    """Nothing but its header: makes a greater log start durable."""
+    """A header without a payload: makes a greater log start durable."""
 
 
 _KINDS: Final = frozenset(int(kind) for kind in FrameKind)
@@ -49,10 +49,10 @@ _KINDS: Final = frozenset(int(kind) for kind in FrameKind)
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """The header of a frame. ``offset`` is the frame's own place in its file (guards against misdirected writes).
+    """The header of a frame. ``offset`` is the frame's position in its file: it reveals misdirected writes.
 
     ``acknowledged_through`` is the greatest sequence that was durable when the frame was written (-1: none),
-    ``log_start`` the lowest sequence that recovery may still ask for.
+    ``log_start`` the lowest sequence that recovery may still need.
     """
 
     kind: FrameKind
@@ -71,7 +71,7 @@ class FrameHeader:
 
 
 class Condition(enum.Enum):
-    """What stands at a place where a frame may begin."""
+    """What is at a position where a frame may begin."""
 
     COMPLETE = "complete"
     ABSENT = "absent"
@@ -97,18 +97,18 @@ def _corrupt(reason: str) -> Verdict:
 
 
 def frame_length(payload_length: int, run_count: int) -> int:
-    """Bytes that a frame occupies in its file: a multiple of the sector."""
+    """Return the bytes that a frame occupies in its file: a multiple of the sector."""
     unpadded = HEADER_BYTES + payload_length + len(FENCE) + run_count * _RUN.size + len(END_MARKER)
     return -(-unpadded // SECTOR_BYTES) * SECTOR_BYTES
 
 
 def frame_length_max(payload_length: int) -> int:
-    """Most bytes that a frame with such a payload can occupy: every other sector zero."""
+    """Return the most bytes that a frame with such a payload can occupy: every other sector is zero."""
     return frame_length(payload_length, payload_length // (2 * SECTOR_BYTES) + 1)
 
 
 def zero_runs(payload: Sequence[memoryview]) -> list[tuple[int, int]]:
-    """Runs (first sector, count) of the frame's sectors that lie wholly inside the payload and hold only zeros."""
+    """Return the runs (first sector, count) of the sectors that are wholly inside the payload and hold only zeros."""
     runs: list[tuple[int, int]] = []
     position = HEADER_BYTES
     open_sector_zero = False  # whether the bytes seen of the sector at `position` are all zero
@@ -140,7 +140,7 @@ def _extend_runs(runs: list[tuple[int, int]], sector: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FrameIdentity:
-    """Who writes: the fields that all frames of one owner share."""
+    """The fields that all frames of one owner share."""
 
     container: int
     epoch: int
@@ -157,7 +157,7 @@ def encode_frame(
     log_start: int,
     offset: int,
 ) -> tuple[list[Buffer], int]:
-    """The buffers of a frame, in order, and their total length. The payload buffers are passed on, not copied."""
+    """Return the buffers of a frame, in order, and their total length. The payload is not copied."""
     payload_length = 0
     payload_crc = 0
     for piece in payload:
@@ -176,7 +176,7 @@ def encode_frame(
 
 
 def decode_header(sector: Buffer, offset: int) -> FrameHeader | Verdict:
-    """The header in a frame's first sector, or why there is none. ``offset`` is where the sector was read.
+    """Return the header in a frame's first sector, or why there is none. ``offset`` is the sector's position.
 
     Raises:
         FormatVersionError: the header is valid and of a newer version.
@@ -208,13 +208,13 @@ def decode_header(sector: Buffer, offset: int) -> FrameHeader | Verdict:
 
 
 def _cut_short(found: bytes, expected: bytes) -> bool:
-    """Whether `found` is a proper prefix of `expected` followed by zeros: a write that ended there."""
+    """Return whether `found` is a proper prefix of `expected` followed by zeros: a write that ended there."""
     kept = found.rstrip(b"\0")
     return len(kept) < len(expected) and expected.startswith(kept)
 
 
 def judge_frame(header: FrameHeader, image: memoryview) -> Verdict:
-    """Whether the bytes of a frame with a valid header are complete, torn or corrupt."""
+    """Return whether the bytes of a frame with a valid header are complete, torn or corrupt."""
     if _cut_short(bytes(image[-len(END_MARKER) :]), END_MARKER):
         return TORN
     payload_end = HEADER_BYTES + header.payload_length
@@ -239,13 +239,13 @@ def judge_frame(header: FrameHeader, image: memoryview) -> Verdict:
 
 
 def payload_of(header: FrameHeader, image: memoryview) -> memoryview:
-    """The payload inside a frame's bytes."""
+    """Return the payload inside a frame's bytes."""
     return image[HEADER_BYTES : HEADER_BYTES + header.payload_length]
 
 
 @dataclass(frozen=True, slots=True)
 class EpochRange:
-    """Frames `first` to `last` (both included) count as written by `epoch`."""
+    """Frames `first` to `last` (inclusive) are valid as written by `epoch`."""
 
     epoch: int
     first: int
@@ -256,9 +256,9 @@ class EpochRange:
 class StartRecord:
     """Payload of a START frame.
 
-    ``first_sequence`` is the first sequence of this epoch; ``previous_epoch`` the one it took over from (0: none);
-    ``history`` the accepted frames of earlier epochs, oldest first, as far as they were not truncated. Frames of an
-    earlier epoch outside of it are never read.
+    ``first_sequence`` is the first sequence of this epoch, ``previous_epoch`` the one before it (0: none). ``history``
+    lists the accepted frames of earlier epochs, oldest first, without truncated ones. Frames of an earlier epoch
+    outside of it are never read.
     """
 
     first_sequence: int
@@ -266,13 +266,13 @@ class StartRecord:
     history: tuple[EpochRange, ...]
 
     def encode(self) -> bytes:
-        """The payload's bytes."""
+        """Return the payload's bytes."""
         entries = b"".join(_START_ENTRY.pack(entry.epoch, entry.first, entry.last) for entry in self.history)
         return _START.pack(self.first_sequence, self.previous_epoch, len(self.history)) + entries
 
     @classmethod
     def decode(cls, payload: memoryview) -> StartRecord:
-        """The record in a payload whose checksum is right. Raises ValueError when it is no such record."""
+        """Read the record in a payload with a valid checksum. Raises ValueError when it is not such a record."""
         if len(payload) < _START.size:
             raise ValueError("the start record is too short")
         first_sequence, previous_epoch, count = _START.unpack_from(payload)

@@ -1,4 +1,4 @@
-"""A log in memory: for the simulator and for benchmarks of everything above Tier 1 (design §4)."""
+"""A log in memory, for the simulator and for benchmarks without Tier 1 (design §4)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tailrace.log.port import Buffer, RecoveredFrame
 
 @dataclass(slots=True)
 class MemoryLogStore:
-    """What outlives an owner: the durable frames of one log. ``capacity_bytes`` bounds their payloads."""
+    """The durable frames of one log, which outlive an owner. ``capacity_bytes`` bounds their payloads."""
 
     capacity_bytes: int = limits.GIB
     epoch: int = 0
@@ -25,12 +25,12 @@ class MemoryLogStore:
 
     @property
     def next_sequence(self) -> int:
-        """The sequence after the last durable frame."""
+        """Return the sequence after the last durable frame."""
         return self.first_sequence + len(self.frames)
 
 
 class MemoryLog(SequencedLog):
-    """A DurableLog over a MemoryLogStore; frames become durable `delay_s` after they were appended, in order."""
+    """A DurableLog over a MemoryLogStore; frames become durable in order, `delay_s` after their append."""
 
     def __init__(
         self,
@@ -48,12 +48,12 @@ class MemoryLog(SequencedLog):
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of the durable payloads."""
+        """Return the bytes of the durable payloads."""
         return self._store.stored_bytes
 
     @property
     def owned_at_s(self) -> float:
-        """See DurableLog.owned_at_s: this sees at once that somebody opened it after it."""
+        """See DurableLog.owned_at_s: this log sees a later owner at once."""
         owned = self._failure is None and self._store.epoch == self._epoch
         return float("inf") if owned else float("-inf")
 
@@ -132,7 +132,7 @@ class MemoryLog(SequencedLog):
     async def read(self, sequence: int, offset: int, length: int) -> bytes:
         """See DurableLog.read."""
         if not self._store.first_sequence <= sequence < self._store.next_sequence:
-            raise KeyError(f"log frame {sequence} is not there")
+            raise KeyError(f"log frame {sequence} does not exist")
         return self._store.frames[sequence - self._store.first_sequence][1][offset : offset + length]
 
     async def truncate(self, sequence: int) -> None:

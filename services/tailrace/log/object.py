@@ -1,8 +1,9 @@
-"""The object log: Tier 1 on an object store, one object a frame (design §4, docs/formats/log.md).
+"""The object log: Tier 1 on an object store, one object per frame (design §4, docs/formats/log.md).
 
-Why an acknowledgement can be trusted: a frame is acknowledged after its whole prefix was stored *and then* a look at
-``claims/<epoch + 1>`` found nothing. A later owner creates that claim before it reads its first object; so it was not
-reading yet when the frame was there, and finds it. What an owner stores after the claim it never acknowledges.
+An acknowledged frame is safe: the owner acknowledges it after its whole prefix is stored *and then* a read of
+``claims/<epoch + 1>`` finds nothing. A later owner creates that claim before it reads its first object. So it had not
+begun to read when the frame was stored, and finds it. Frames that an owner stores after the claim are never
+acknowledged.
 """
 
 from __future__ import annotations
@@ -55,10 +56,10 @@ class _Append:
 class ObjectLog(SequencedLog):
     """A DurableLog of one container in an object store; see the port for the contract.
 
-    The store must have passed `probe.probe_conditions`. While it does not answer nothing fails: frames are stored again
-    under their keys, and appends wait. ``opened_epoch`` is the last epoch for which the log is known to have been
-    opened: it is refused if it knows less. ``scan_slots`` (`objectscan.scan_slots`): shared by the logs of a process.
-    Must be constructed inside a running event loop.
+    The store must have passed `probe.probe_conditions`. While it does not answer, the log does not fail: it retries
+    frames under their keys, and appends wait. ``opened_epoch`` is the last epoch for which the log is known to have
+    been opened; a log that ends before it is refused. The logs of a process share ``scan_slots``
+    (`object_scan.scan_slots`). Construct it inside a running event loop.
     """
 
     def __init__(
@@ -73,16 +74,16 @@ class ObjectLog(SequencedLog):
         super().__init__(max_frame_bytes)
         self._opened_epoch = opened_epoch
         self._keys = LogKeys(container)
-        self._calls = ObjectRequests(store)
-        self._claims = Claims(self._calls, self._keys)
-        self._scanner = ObjectScanner(self._calls, self._keys, scan_slots)
+        self._requests = ObjectRequests(store)
+        self._claims = Claims(self._requests, self._keys)
+        self._scanner = ObjectScanner(self._requests, self._keys, scan_slots)
         self._identity = FrameIdentity(container, 0, b"")
-        self._map = FrameIndex()
-        self._cleaner = ObjectCleaner(self._calls, self._keys)
+        self._index = FrameIndex()
+        self._cleaner = ObjectCleaner(self._requests, self._keys)
         self._opened = False
         self._begun = False
-        self._queue: deque[_Append] = deque()  # not on their way yet
-        self._flight: deque[_Append] = deque()  # on their way or stored, not acknowledged
+        self._queue: deque[_Append] = deque()  # not sent yet
+        self._flight: deque[_Append] = deque()  # sent or stored, not acknowledged
         self._puts = 0
         self._stored_through = -1
         self._acknowledged_through = -1
@@ -99,12 +100,12 @@ class ObjectLog(SequencedLog):
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of the frames' objects that count and are not deleted yet."""
+        """Return the bytes of the objects of valid frames that are not deleted yet."""
         return self._stored_bytes
 
     @property
     def frame_target_bytes(self) -> int:
-        """See DurableLog.frame_target_bytes: a request costs as much as some hundred KiB."""
+        """See DurableLog.frame_target_bytes: a request costs as much as some hundred KiB of data."""
         return min(limits.LOG_OBJECT_FRAME_TARGET_BYTES, self._max_frame_bytes)
 
     @property
@@ -123,12 +124,12 @@ class ObjectLog(SequencedLog):
         return True
 
     def frames_per_checkpoint(self, worth: int) -> int:
-        """See DurableLog.frames_per_checkpoint: opening asks the store for each."""
+        """See DurableLog.frames_per_checkpoint: opening needs a request for each frame."""
         return min(max(worth, limits.LOG_OBJECT_CHECKPOINT_FRAMES_MIN), limits.LOG_OBJECT_CHECKPOINT_FRAMES)
 
     @property
     def owned_at_s(self) -> float:
-        """See DurableLog.owned_at_s: when the last look began that found no later claim."""
+        """See DurableLog.owned_at_s: the start of the last check that found no later claim."""
         return self._owned_at_s
 
     # -- opening -------------------------------------------------------------------------------------------------
@@ -139,8 +140,8 @@ class ObjectLog(SequencedLog):
             raise IllegalStateError(f"log {self._keys.folder} was opened before")
         self._opened = True
         try:
-            if self._opened_epoch and await self._calls.persist(self._look_for_what_was_opened) is None:
-                raise DataLossError(f"log {self._keys.folder} does not know epoch {self._opened_epoch}, its last one")
+            if self._opened_epoch and await self._requests.persist(self._opened_claim) is None:
+                raise DataLossError(f"log {self._keys.folder} has lost epoch {self._opened_epoch}, its last one")
             await self._claims.take(epoch, nonce)
             self._identity = FrameIdentity(self._keys.container, epoch, nonce)
             await self._begin(await self._recovered(epoch))
@@ -148,9 +149,9 @@ class ObjectLog(SequencedLog):
             self._failure = error
             raise
         self._begun = True
-        self._spawn(partial(self._cleaner.sweep, self._map, epoch))
+        self._spawn(partial(self._cleaner.sweep, self._index, epoch))
 
-    async def _look_for_what_was_opened(self) -> Claim | None:
+    async def _opened_claim(self) -> Claim | None:
         return await self._claims.look(self._opened_epoch)
 
     async def _recovered(self, epoch: int) -> ObjectDecision:
@@ -161,27 +162,27 @@ class ObjectLog(SequencedLog):
             raise
 
     async def _begin(self, decision: ObjectDecision) -> None:
-        """Write the START frame: from now on nothing but what it lists counts of earlier epochs."""
+        """Write the START frame: from now on only the frames that it lists are valid of earlier epochs."""
         epoch = self._identity.epoch
         self._next_sequence = decision.next_sequence
         self._stored_through = self._acknowledged_through = decision.next_sequence - 1
         self._log_start = self._marked_log_start = decision.log_start
-        self._map = FrameIndex(decision.extents, epoch, decision.next_sequence)
-        self._stored_bytes = self._map.length_bytes(0, decision.next_sequence)
+        self._index = FrameIndex(decision.extents, epoch, decision.next_sequence)
+        self._stored_bytes = self._index.length_bytes(0, decision.next_sequence)
         self._epochs_at_opening = len(decision.history)
         record = StartRecord(decision.next_sequence, decision.previous_epoch, decision.history).encode()
         if len(record) > limits.LOG_START_RECORD_MAX_BYTES:
             count = len(decision.history)
             raise IllegalStateError(f"log {self._keys.folder} was opened {count} times without a truncation")
         frame, _ = self._encode(FrameKind.START, [memoryview(record)], decision.next_sequence)
-        await self._calls.settle(self._keys.start(epoch), frame, limits.LOG_OBJECT_OPEN_ATTEMPTS)
-        await self._calls.persist(self._look)
+        await self._requests.settle(self._keys.start(epoch), frame, limits.LOG_OBJECT_OPEN_ATTEMPTS)
+        await self._requests.persist(self._look)
 
     async def _look(self) -> None:
-        """One look at the next claim, which began after everything that is stored by now.
+        """Check for the next claim, after all frames that are stored by now.
 
         Raises:
-            FencedError: there is one. UnavailableError: it cannot be told.
+            FencedError: the claim exists. UnavailableError: that is unknown.
         """
         began_s = asyncio.get_running_loop().time()
         claim = await self._claims.look(self._identity.epoch + 1)
@@ -204,9 +205,9 @@ class ObjectLog(SequencedLog):
             raise self._failure from error
 
     async def _raise_if_fenced(self, error: DataError) -> None:
-        """A later owner deletes what it does not need: what a fenced one misses is no loss."""
+        """Raise FencedError if there is a later owner: it deletes frames, so a missing one is no loss then."""
         try:
-            await self._calls.persist(self._look)
+            await self._requests.persist(self._look)
         except FencedError as fenced:
             raise fenced from error
 
@@ -224,7 +225,7 @@ class ObjectLog(SequencedLog):
     # -- writing -------------------------------------------------------------------------------------------------
 
     def check_space(self, length_bytes: int, frame_count: int = 1, *, reserved: bool = False) -> None:
-        """See DurableLog.check_space: an object store has no end that could be asked for."""
+        """See DurableLog.check_space: an object store does not report free space."""
 
     def append(self, payload: Sequence[Buffer]) -> asyncio.Future[int]:
         """See DurableLog.append."""
@@ -239,8 +240,8 @@ class ObjectLog(SequencedLog):
         if not self._begun:
             raise IllegalStateError(f"log {self._keys.folder} is not open")
         if self._unsynced_bytes + length > limits.LOG_UNACKNOWLEDGED_MAX_BYTES:
-            raise OverloadedError(f"log {self._keys.folder}: {self._unsynced_bytes} bytes wait already")
-        self._scanner.forget_kept()  # the recovery is over
+            raise OverloadedError(f"log {self._keys.folder}: {self._unsynced_bytes} bytes are not acknowledged yet")
+        self._scanner.drop_cached()  # the recovery is over
         self._queue.append(_Append(self._next_sequence, views, length, future))
         self._next_sequence += 1
         self._unsynced_bytes += length
@@ -248,20 +249,20 @@ class ObjectLog(SequencedLog):
         return future
 
     def _start_puts(self) -> None:
-        """Send as many of the waiting frames as may be on their way."""
+        """Send as many waiting frames as may be in flight."""
         while self._queue and self._failure is None and self._puts < limits.LOG_OBJECT_PUTS_MAX:
             if self._queue[0].sequence - self._acknowledged_through > WINDOW_FRAMES:
                 return
             item = self._queue.popleft()
             self._flight.append(item)
             frame, length = self._encode(FrameKind.DATA, item.payload, item.sequence)
-            self._map.own.lengths.append(length)
+            self._index.own.lengths.append(length)
             self._puts += 1
             self._spawn(partial(self._store, item, frame))
 
     async def _store(self, item: _Append, frame: list[Buffer]) -> None:
-        """Store one frame, however long it takes; then whatever is stored without a gap may be acknowledged."""
-        await self._calls.settle(self._keys.frame(self._identity.epoch, item.sequence), frame)
+        """Store one frame, without a deadline; then acknowledge the frames that are stored without a gap."""
+        await self._requests.settle(self._keys.frame(self._identity.epoch, item.sequence), frame)
         self._puts -= 1
         item.stored = True
         item.payload = []
@@ -276,7 +277,7 @@ class ObjectLog(SequencedLog):
         self._start_puts()
 
     async def _acknowledge_stored(self) -> None:
-        """One look after the other; each covers what was stored without a gap before it began."""
+        """Check the next claim until all is acknowledged; each check covers what was stored without a gap before it."""
         attempt = 0
         while self._stored_through > self._acknowledged_through and self._failure is None:
             through = self._stored_through
@@ -298,7 +299,7 @@ class ObjectLog(SequencedLog):
         while self._flight and self._flight[0].sequence <= through:
             item = self._flight.popleft()
             self._unsynced_bytes -= item.length_bytes
-            self._stored_bytes += self._map.own.length_of(item.sequence)
+            self._stored_bytes += self._index.own.length_of(item.sequence)
             if not item.future.done():
                 item.future.set_result(item.sequence)
         self._start_puts()
@@ -316,10 +317,10 @@ class ObjectLog(SequencedLog):
         except Exception as error:
             self._fail(error)
             if not isinstance(error, TailraceError):
-                raise  # a mistake of ours must be seen, too
+                raise  # a bug must be visible
 
     def _fail(self, error: Exception) -> None:
-        """Stop for good; whatever is not acknowledged never will be by this owner."""
+        """Stop for good: this owner acknowledges no more frames."""
         self._owned_at_s = float("-inf")
         if self._failure is None:
             if isinstance(error, FencedError):
@@ -331,7 +332,7 @@ class ObjectLog(SequencedLog):
             for task in self._tasks:
                 if task is not current:
                     task.cancel()
-        self._scanner.forget_kept()
+        self._scanner.drop_cached()
         pending = [*self._flight, *self._queue]
         self._flight.clear()
         self._queue.clear()
@@ -340,7 +341,7 @@ class ObjectLog(SequencedLog):
                 item.future.set_exception(self._failure)
 
     async def close(self) -> None:
-        """See DurableLog.close. Frames that are not acknowledged yet may or may not be found later."""
+        """See DurableLog.close. A later owner may or may not find frames that are not acknowledged yet."""
         self._opened = True
         if self._failure is None:
             self._fail(FencedError(f"log {self._keys.folder} is closed"))
@@ -353,7 +354,7 @@ class ObjectLog(SequencedLog):
     # -- truncation ----------------------------------------------------------------------------------------------
 
     async def truncate(self, sequence: int) -> None:
-        """See DurableLog.truncate. Objects go once a MARK is stored and no later owner was there then."""
+        """See DurableLog.truncate. Objects are deleted once a MARK is stored and no later owner existed after that."""
         if self._failure is not None:
             raise self._failure
         if sequence > self._acknowledged_through + 1:
@@ -370,14 +371,14 @@ class ObjectLog(SequencedLog):
             target = self._log_start
             number = self._marks + 1
             frame, _ = self._encode(FrameKind.MARK, [], self._next_sequence)
-            await self._calls.settle(self._keys.mark(self._identity.epoch, number), frame)
-            await self._look_until_told()
+            await self._requests.settle(self._keys.mark(self._identity.epoch, number), frame)
+            await self._check_until_answered()
             await self._delete_below(target)
             await self._cleaner.supersede_marks(self._identity.epoch, number)
             self._marks, self._marked_log_start = number, target
         self._truncating = False
 
-    async def _look_until_told(self) -> None:
+    async def _check_until_answered(self) -> None:
         attempt = 0
         while True:
             try:
@@ -389,10 +390,10 @@ class ObjectLog(SequencedLog):
                 attempt += 1
 
     async def _delete_below(self, sequence: int) -> None:
-        doomed = list(self._map.places(0, sequence))
+        doomed = list(self._index.places(0, sequence))
         await self._cleaner.delete_frames(doomed)
         self._stored_bytes -= sum(length for _, _, length in doomed)
-        self._map.forget_below(sequence)
+        self._index.forget_below(sequence)
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -400,11 +401,11 @@ class ObjectLog(SequencedLog):
         """See DurableLog.recover.
 
         Raises:
-            CorruptionError, DataLossError: a frame that counts is damaged or gone; names its object.
+            CorruptionError, DataLossError: a valid frame is damaged or missing; the text names its object.
             FencedError: a later owner took the log.
         """
         first = max(first_sequence, self._log_start)
-        found = self._scanner.frames(self._map.places(first, self._acknowledged_through + 1))
+        found = self._scanner.frames(self._index.places(first, self._acknowledged_through + 1))
         try:
             async for epoch, sequence, payload in found:
                 yield RecoveredFrame(sequence, epoch, payload)
@@ -416,14 +417,14 @@ class ObjectLog(SequencedLog):
 
     async def read(self, sequence: int, offset: int, length: int) -> bytes:
         """See DurableLog.read."""
-        epoch = self._map.epoch_of(sequence) if self._log_start <= sequence <= self._acknowledged_through else None
+        epoch = self._index.epoch_of(sequence) if self._log_start <= sequence <= self._acknowledged_through else None
         if epoch is None:
-            raise KeyError(f"log frame {sequence} is not there")
+            raise KeyError(f"log frame {sequence} does not exist")
         try:
             payload = await self._scanner.frame(epoch, sequence)
         except DataError as error:
             if sequence < self._log_start:
-                raise KeyError(f"log frame {sequence} is not there") from error
+                raise KeyError(f"log frame {sequence} does not exist") from error
             await self._raise_if_fenced(error)
             raise
         return bytes(payload[offset : offset + length])

@@ -1,4 +1,4 @@
-"""Names of a log's objects (design §4, docs/formats/log.md), and which of its marks are kept. Pure."""
+"""The keys of a log's objects, and which of its marks are kept (design §4, docs/formats/log.md). Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NAME: Final = re.compile(r"(\d{20})/(start|(mark-)?(\d{20}))")
 
 
 class ObjectKind(enum.Enum):
-    """What an object of an epoch holds."""
+    """The kind of an epoch's object."""
 
     START = "start"
     MARK = "mark"
@@ -35,27 +35,27 @@ class LogKeys:
 
     @property
     def folder(self) -> str:
-        """What all keys begin with."""
+        """Return the prefix of all keys."""
         return f"log/{self.container}/"
 
     def claim(self, number: int) -> str:
-        """The claim on an epoch."""
+        """Return the key of the claim on an epoch."""
         return f"{self.folder}claims/{number:020d}"
 
     def start(self, epoch: int) -> str:
-        """The first frame of an epoch."""
+        """Return the key of an epoch's START frame."""
         return f"{self.folder}{epoch:020d}/start"
 
     def frame(self, epoch: int, sequence: int) -> str:
-        """A DATA frame."""
+        """Return the key of a DATA frame."""
         return f"{self.folder}{epoch:020d}/{sequence:020d}"
 
     def mark(self, epoch: int, number: int) -> str:
-        """The `number`-th MARK of an epoch, from 1 on."""
+        """Return the key of an epoch's `number`-th MARK, from 1 on."""
         return f"{self.folder}{epoch:020d}/mark-{number:020d}"
 
     def of(self, name: ObjectName) -> str:
-        """The key that `parse` takes apart."""
+        """Return the key of a name; the inverse of `parse`."""
         if name.kind is ObjectKind.START:
             return self.start(name.epoch)
         if name.kind is ObjectKind.MARK:
@@ -63,7 +63,7 @@ class LogKeys:
         return self.frame(name.epoch, name.number)
 
     def parse(self, key: str) -> ObjectName | None:
-        """What a key of an epoch's folder names; None for claims and anything else."""
+        """Parse a key of an epoch's folder; None for claims and other keys."""
         match = _NAME.fullmatch(key.removeprefix(self.folder)) if key.startswith(self.folder) else None
         if match is None:
             return None
@@ -74,10 +74,10 @@ class LogKeys:
 
 
 def kept_marks(last: int) -> frozenset[int]:
-    """The marks that lead a search to mark `last` (`claims.find_last`); all others may be deleted.
+    """Return the marks that a search for mark `last` needs (`claims.find_last`); all others may be deleted.
 
-    The search tries powers of two, then adds lower bits. So it needs the powers of two through `last` and, for each
-    prefix of the binary form of `last`, the number with the lower bits zero: about two for each bit.
+    The search tries powers of two, then adds lower bits. So it needs the powers of two up to `last` and, for each
+    prefix of the binary form of `last`, the number with the lower bits zero: about two marks per bit.
     """
     kept = {1 << bit for bit in range(last.bit_length())}
     while last:

@@ -1,8 +1,9 @@
-"""Pure decision of what an object log holds, from what a scan of its objects found (design §4, docs/formats/log.md).
+"""Decides which frames of an object log are valid, from a scan of its objects; pure (design §4, docs/formats/log.md).
 
-The rules are those of the file log: the contiguous prefix counts; a frame that is missing at or below the greatest
-``acknowledged_through`` is a loss and refused; above it is a gap of the pipeline, and what follows is dropped; below
-``log_start`` it was truncated. The START frame of the newest epoch that has one says which frames of older ones count.
+The rules are those of the file log. The contiguous prefix is valid. A frame missing at or below the greatest
+``acknowledged_through`` is a data loss, and the log is refused. A frame missing above it was never acknowledged; it and
+all later ones are dropped. Frames below ``log_start`` were truncated. The newest START frame lists the valid frames of
+older epochs.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
     from tailrace.log.object_keys import LogKeys
 
 WINDOW_FRAMES: Final = 64
-"""An owner stores frame n only after n − WINDOW_FRAMES was acknowledged; part of the format: recovery looks so far
+"""An owner stores frame n only after n − WINDOW_FRAMES is acknowledged. Part of the format: recovery searches so far
 behind a gap."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartedEpoch:
-    """An epoch that began: its START frame."""
+    """The START frame of an epoch."""
 
     header: FrameHeader
     record: StartRecord
@@ -34,9 +35,9 @@ class StartedEpoch:
 
 @dataclass(slots=True)
 class ObjectScan:
-    """Frames of one epoch that follow each other from ``first_sequence`` on, by the lengths of their objects.
+    """The contiguous frames of one epoch from ``first_sequence`` on, by the lengths of their objects.
 
-    ``greatest_*`` cover every header that was seen, also those behind the first gap.
+    ``greatest_*`` cover every header that was read, also those behind the first gap.
     """
 
     epoch: int
@@ -47,23 +48,23 @@ class ObjectScan:
 
     @property
     def next_sequence(self) -> int:
-        """The sequence after the last of them."""
+        """Return the sequence after the last frame."""
         return self.first_sequence + len(self.lengths)
 
     def accept(self, header: FrameHeader) -> None:
-        """The next frame of the prefix."""
+        """Add the next frame of the prefix."""
         self.lengths.append(header.frame_length)
         self.note(header)
 
     def note(self, header: FrameHeader) -> None:
-        """Any frame of the epoch."""
+        """Take the counters of any frame of the epoch."""
         self.greatest_acknowledged = max(self.greatest_acknowledged, header.acknowledged_through)
         self.greatest_log_start = max(self.greatest_log_start, header.log_start)
 
 
 @dataclass(slots=True)
 class ObjectDecision:
-    """What the log holds. ``previous_epoch`` is the newest one that began (0: none)."""
+    """The valid frames of the log. ``previous_epoch`` is the newest epoch with a START frame (0: none)."""
 
     previous_epoch: int = 0
     next_sequence: int = 0
@@ -72,7 +73,7 @@ class ObjectDecision:
 
     @property
     def history(self) -> tuple[EpochRange, ...]:
-        """The accepted frames, as a START frame lists them."""
+        """Return the accepted frames, as a START frame lists them."""
         return tuple(
             EpochRange(extent.epoch, extent.first_sequence, extent.next_sequence - 1)
             for extent in self.extents
@@ -83,14 +84,14 @@ class ObjectDecision:
 def check_identity(
     header: FrameHeader, place: str, *, kind: FrameKind, container: int, epoch: int, nonce: bytes | None = None
 ) -> None:
-    """Raise CorruptionError unless a header belongs where it stands. ``nonce`` None: any owner's."""
+    """Raise CorruptionError unless a header belongs to its key. ``nonce`` None: any owner's."""
     reason = ""
     if header.container != container:
         reason = f"the frame belongs to container {header.container}"
     elif header.epoch != epoch:
         reason = f"the frame belongs to epoch {header.epoch}"
     elif header.kind is not kind:
-        reason = f"a {header.kind.name} frame stands where a {kind.name} belongs"
+        reason = f"a {header.kind.name} frame is stored in place of a {kind.name} frame"
     elif nonce is not None and header.nonce != nonce:
         reason = "another owner wrote in this epoch"
     if reason:
@@ -100,13 +101,13 @@ def check_identity(
 def decide(
     keys: LogKeys, top: StartedEpoch, mark: FrameHeader | None, own: ObjectScan, older: Sequence[ObjectScan]
 ) -> ObjectDecision:
-    """Decide which frames count.
+    """Decide which frames are valid.
 
-    ``top`` is the newest epoch that began, ``mark`` its last MARK, ``own`` the scan of its frames; ``older`` has a scan
-    for each entry of its history that is not truncated as a whole.
+    ``top`` is the newest START frame, ``mark`` the last MARK of its epoch, ``own`` the scan of its frames. ``older``
+    has a scan for each entry of its history that is not truncated as a whole.
 
     Raises:
-        DataLossError: a frame that was acknowledged is missing; names its object.
+        DataLossError: an acknowledged frame is missing; the text names its object.
     """
     record = top.record
     log_start = greatest_log_start(top, mark, own)
@@ -129,12 +130,12 @@ def decide(
 
 
 def greatest_log_start(top: StartedEpoch, mark: FrameHeader | None, own: ObjectScan) -> int:
-    """The lowest sequence that may still be asked for."""
+    """Return the lowest sequence that recovery may still need."""
     return max(top.header.log_start, mark.log_start if mark is not None else 0, own.greatest_log_start)
 
 
 def remaining_history(record: StartRecord, log_start: int) -> list[EpochRange]:
-    """The entries of a START frame, without what was truncated since."""
+    """Return the entries of a START frame, without frames that were truncated since."""
     return [
         EpochRange(entry.epoch, max(entry.first, log_start), entry.last)
         for entry in record.history

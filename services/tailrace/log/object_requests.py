@@ -1,4 +1,4 @@
-"""Requests of the object log: each with a deadline of its own, repeated when the outcome is unknown (design §3.5)."""
+"""Sends the requests of the object log, each with a deadline, and retries unknown outcomes (design §3.5)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ T = TypeVar("T")
 
 
 def pause_s(attempt: int) -> float:
-    """How long to wait after the failed attempt of that number (from 0)."""
+    """Return how long to wait after the failed attempt of that number (from 0)."""
     return min(limits.LOG_OBJECT_RETRY_MIN_S * 2.0 ** min(attempt, 20), limits.LOG_OBJECT_RETRY_MAX_S)
 
 
-async def all_of(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results in order; the first error ends the other calls and is raised."""
+async def gather_all(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return the results in order; the first error cancels the other calls and is raised."""
     tasks = [asyncio.get_running_loop().create_task(call) for call in calls]
     if not tasks:
         return []
@@ -37,7 +37,7 @@ async def all_of(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 class ObjectRequests:
-    """What the log asks of an object store. Methods raise UnavailableError when the outcome is unknown."""
+    """The object log's requests to an object store. Methods raise UnavailableError when the outcome is unknown."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -50,29 +50,29 @@ class ObjectRequests:
             raise DeadlineError(f"{key}: no answer in {limits.LOG_OBJECT_REQUEST_DEADLINE_S:g} s") from error
 
     async def find(self, key: str) -> bytes | None:
-        """A whole object, or None when there is none."""
+        """Return a whole object, or None when it does not exist."""
         try:
             return await self._within(key, self._store.get(key))
         except NotFoundError:
             return None
 
     async def find_header(self, key: str) -> bytes | None:
-        """The first ``HEADER_BYTES`` of a frame, or None when there is none. CorruptionError: it is too short."""
+        """Return the first ``HEADER_BYTES`` of a frame, or None when it does not exist. CorruptionError: too short."""
         return await self.find_start(key, HEADER_BYTES)
 
     async def find_start(self, key: str, length: int) -> bytes | None:
-        """The first bytes of an object, or None when there is none. CorruptionError: it is shorter."""
+        """Return the first bytes of an object, or None when it does not exist. CorruptionError: it is shorter."""
         try:
             return await self._within(key, self._store.get_range(key, 0, length))
         except NotFoundError:
             return None
 
     async def create(self, key: str, data: bytes) -> None:
-        """Put an object that must not exist. Raises AlreadyExistsError, perhaps because of an own lost attempt."""
+        """Put an object that must not exist. Raises AlreadyExistsError, perhaps because of a lost own attempt."""
         await self._within(key, self._store.put(key, [data], if_absent=True))
 
     async def list(self, keys: LogKeys) -> dict[ObjectName, int]:
-        """The objects of all epochs, and their lengths, perhaps an old state: never more than a hint."""
+        """Return the objects of all epochs and their lengths. The list may be outdated: it is only a hint."""
         deadline_s = limits.STORAGE_CALL_DEADLINE_S * limits.LOG_OBJECT_OPEN_ATTEMPTS  # there may be many pages
         try:
             async with asyncio.timeout(deadline_s):
@@ -85,7 +85,7 @@ class ObjectRequests:
             raise DeadlineError(f"{keys.folder}: no list in {deadline_s:g} s") from error
 
     async def persist(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Repeat a call while the store is not available, ``limits.LOG_OBJECT_OPEN_ATTEMPTS`` times at most."""
+        """Retry a call while the store is not available, at most ``limits.LOG_OBJECT_OPEN_ATTEMPTS`` times."""
         for attempt in range(limits.LOG_OBJECT_OPEN_ATTEMPTS - 1):
             try:
                 return await call()
@@ -96,13 +96,13 @@ class ObjectRequests:
         return await call()
 
     async def settle(self, key: str, frame: Sequence[Buffer], attempts: int | None = None) -> None:
-        """Put a frame until it is there for certain; `attempts` None: until cancelled.
+        """Put a frame until it is certainly stored; `attempts` None: until cancelled.
 
-        After an unknown outcome the header is read back: the own one is success, none means to put once more. Nobody
-        else writes under this key, so what arrives late is the same frame.
+        After an unknown outcome the header is read back: its own header means success, a missing object means to put
+        again. Only this owner writes under the key, so a put that is carried out late stores the same frame.
 
         Raises:
-            CorruptionError: something else is there.
+            CorruptionError: another object is stored under the key.
             UnavailableError: none of `attempts` had a known outcome.
         """
         attempt = 0
@@ -128,11 +128,11 @@ class ObjectRequests:
         return found is not None
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects, in batches, until all are gone."""
+        """Delete objects, in batches, until all are deleted."""
         size = limits.LOG_OBJECT_DELETE_BATCH
         batches = [keys[at : at + size] for at in range(0, len(keys), size)]
         for at in range(0, len(batches), limits.LOG_OBJECT_DELETES_MAX):
-            await all_of(self._delete(batch) for batch in batches[at : at + limits.LOG_OBJECT_DELETES_MAX])
+            await gather_all(self._delete(batch) for batch in batches[at : at + limits.LOG_OBJECT_DELETES_MAX])
 
     async def _delete(self, batch: Sequence[str]) -> None:
         attempt = 0

@@ -1,6 +1,6 @@
-"""Reading an object log's objects: the scan that recovery decides from, and frames one by one (design §4).
+"""Reads an object log's objects: the scan for a recovery, and single frames (design §4).
 
-Nothing here depends on a list: lists may show an old state. They only help to notice a loss.
+The scan does not depend on lists, because they may be outdated. Lists only help to notice a loss.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from tailrace.log.object_recovery import (
     greatest_log_start,
     remaining_history,
 )
-from tailrace.log.object_requests import ObjectRequests, all_of
+from tailrace.log.object_requests import ObjectRequests, gather_all
 
 if TYPE_CHECKING:
     from tailrace.log.object_keys import ObjectName
 
 T = TypeVar("T")
 
-_KEPT_AT_ONCE: Final = 16
-"""Kept frames that a recovery gets before others have their turn."""
+_CACHED_AT_ONCE: Final = 16
+"""Cached frames that a recovery gets before other tasks run."""
 
 
 def header_of(data: bytes, place: str) -> FrameHeader:
-    """The header at the beginning of an object. Raises CorruptionError: objects are never torn."""
+    """Return the header at the beginning of an object. Raises CorruptionError: objects are never torn."""
     header = frames.decode_header(data, 0)
     if isinstance(header, Verdict):
         raise CorruptionError(place, header.reason or f"the frame is {header.condition.value}")
@@ -48,7 +48,7 @@ def header_of(data: bytes, place: str) -> FrameHeader:
 
 
 def frame_in(data: bytes, place: str) -> tuple[FrameHeader, memoryview]:
-    """Header and payload of a whole object, verified. Raises CorruptionError."""
+    """Return header and payload of a whole object, verified. Raises CorruptionError."""
     header = header_of(data, place)
     if len(data) != header.frame_length:
         raise CorruptionError(place, f"has {len(data)} bytes, its frame {header.frame_length}")
@@ -61,7 +61,7 @@ def frame_in(data: bytes, place: str) -> tuple[FrameHeader, memoryview]:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What a list showed; it may be an old state."""
+    """The frames of a list, which may be outdated."""
 
     last_frames: dict[int, int]
     """Greatest sequence of each epoch that has frames."""
@@ -70,7 +70,7 @@ class Hints:
 
     @classmethod
     def of(cls, found: Mapping[ObjectName, int]) -> Hints:
-        """From parsed keys, with the lengths of their objects."""
+        """Make hints of parsed keys with the lengths of their objects."""
         last: dict[int, int] = {}
         lengths: dict[tuple[int, int], int] = {}
         for name, length in found.items():
@@ -81,12 +81,12 @@ class Hints:
 
 
 def scan_slots() -> asyncio.Semaphore:
-    """For the requests of all scans of a process."""
+    """Return the slots for the requests of all scans of a process."""
     return asyncio.Semaphore(limits.LOG_OBJECT_SCAN_REQUESTS_MAX)
 
 
 class _Ahead(NamedTuple):
-    """A frame that is on its way to a recovery, or kept."""
+    """A frame that is being read for a recovery, or is cached."""
 
     epoch: int
     sequence: int
@@ -98,34 +98,34 @@ class ObjectScanner:
     """Reads one log."""
 
     def __init__(self, calls: ObjectRequests, keys: LogKeys, slots: asyncio.Semaphore | None = None) -> None:
-        """``slots``: one for each request of a scan, shared by the logs that are opened together; None: its own."""
-        self._calls = calls
+        """``slots``: bounds the requests of scans, shared by logs that open together; None: its own."""
+        self._requests = calls
         self._keys = keys
         self._slots = slots or scan_slots()
-        self._kept = FrameCache()
+        self._cache = FrameCache()
         self._lengths: dict[tuple[int, int], int] = {}  # as a list showed them
 
     async def decision(self, below_epoch: int) -> ObjectDecision:
-        """What the owners before `below_epoch` left. Their epochs must be claimed away before this is called.
+        """Decide which frames of the owners before `below_epoch` are valid. The caller has claimed their epochs.
 
-        Small frames that count are kept for `frame` and `frames`, until `forget_kept`.
+        Small valid frames are cached for `frame` and `frames`, until `drop_cached`.
 
         Raises:
-            CorruptionError, DataLossError, FormatVersionError: it cannot be told for certain; names the object.
+            CorruptionError, DataLossError, FormatVersionError: the frames cannot be proved; the text names the object.
         """
-        self.forget_kept()
-        hints = Hints.of(await self._calls.persist(lambda: self._calls.list(self._keys)))
+        self.drop_cached()
+        hints = Hints.of(await self._requests.persist(lambda: self._requests.list(self._keys)))
         self._lengths = hints.lengths
         try:
             decision = await self._decision(below_epoch, hints)
         finally:
             self._lengths = {}
-        self._kept.retain(decision.extents)
+        self._cache.retain(decision.extents)
         return decision
 
-    def forget_kept(self) -> None:
-        """Nobody will ask for what the last decision kept."""
-        self._kept.clear()
+    def drop_cached(self) -> None:
+        """Drop the frames that the last decision cached."""
+        self._cache.clear()
 
     async def _decision(self, below_epoch: int, hints: Hints) -> ObjectDecision:
         top = await self._newest_started(below_epoch)
@@ -149,20 +149,20 @@ class ObjectScanner:
         return decision
 
     async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
-        """A request of a scan, as `ObjectRequests.persist`; each attempt when there is a slot for it."""
+        """Send a request of a scan, as `ObjectRequests.persist`; each attempt waits for a slot."""
 
         async def within_slot() -> T:
             async with self._slots:
                 return await call()
 
-        return await self._calls.persist(within_slot)
+        return await self._requests.persist(within_slot)
 
     async def _newest_started(self, below_epoch: int) -> StartedEpoch | None:
-        """The newest epoch with a START frame: those without one never acknowledged anything."""
+        """Return the newest epoch with a START frame; epochs without one never acknowledged a frame."""
         epoch, count = below_epoch - 1, 1
         while epoch > 0:
             wanted = range(epoch, max(epoch - count, 0), -1)
-            for started in await all_of(self._start(number) for number in wanted):
+            for started in await gather_all(self._start(number) for number in wanted):
                 if started is not None:
                     return started
             epoch -= len(wanted)
@@ -171,7 +171,7 @@ class ObjectScanner:
 
     async def _start(self, epoch: int) -> StartedEpoch | None:
         key = self._keys.start(epoch)
-        data = await self._ask(lambda: self._calls.find(key))
+        data = await self._ask(lambda: self._requests.find(key))
         if data is None:
             return None
         header, payload = frame_in(data, f"object {key}")
@@ -182,18 +182,18 @@ class ObjectScanner:
             raise CorruptionError(f"object {key}", str(error)) from error
 
     async def _refuse_frames_without_start(self, hints: Hints, started: int, below_epoch: int) -> None:
-        """An owner puts frames only after its START frame is stored and confirmed."""
+        """Raise DataLossError for frames of an epoch without START frame: owners store that first, and confirm it."""
         for epoch, sequence in sorted(hints.last_frames.items()):
             key = self._keys.frame(epoch, sequence)
             if started < epoch < below_epoch and await self._header(key) is not None:
-                raise DataLossError(f"frames of epoch {epoch} are there ({key}), but its start is missing")
+                raise DataLossError(f"frames of epoch {epoch} exist ({key}), but its START frame is missing")
 
     async def _header(self, key: str) -> FrameHeader | None:
-        data = await self._ask(lambda: self._calls.find_header(key))
+        data = await self._ask(lambda: self._requests.find_header(key))
         return None if data is None else header_of(data, f"object {key}")
 
     async def last_mark_number(self, epoch: int) -> int:
-        """The number of the newest MARK of an epoch; 0: it has none."""
+        """Return the number of the newest MARK of an epoch; 0: it has none."""
 
         async def exists(number: int) -> bool:
             return await self._header(self._keys.mark(epoch, number)) is not None
@@ -201,14 +201,14 @@ class ObjectScanner:
         return await find_last(exists)
 
     async def last_mark(self, epoch: int, nonce: bytes) -> FrameHeader | None:
-        """The newest MARK of an epoch, if there is one."""
+        """Return the newest MARK of an epoch, if there is one."""
         number = await self.last_mark_number(epoch)
         if not number:
             return None
         key = self._keys.mark(epoch, number)
-        data = await self._ask(lambda: self._calls.find(key))
+        data = await self._ask(lambda: self._requests.find(key))
         if data is None:
-            raise DataLossError(f"mark {key} was there and is gone")
+            raise DataLossError(f"mark {key} was found and is missing now")
         header, _ = frame_in(data, f"object {key}")
         container = self._keys.container
         check_identity(header, f"object {key}", kind=FrameKind.MARK, container=container, epoch=epoch, nonce=nonce)
@@ -218,7 +218,7 @@ class ObjectScanner:
         """The header of a frame, verified; the whole frame is kept when it is small and sound."""
         key = self._keys.frame(epoch, sequence)
         length = self._lengths.get((epoch, sequence), 0)
-        if length < frames.SECTOR_BYTES or not self._kept.reserve(length):
+        if length < frames.SECTOR_BYTES or not self._cache.reserve(length):
             return self._of_frame(epoch, sequence, nonce, await self._header(key))
         kept = False
         try:
@@ -228,24 +228,24 @@ class ObjectScanner:
             found = header_of(data[: frames.HEADER_BYTES], f"object {key}")
             header = self._of_frame(epoch, sequence, nonce, found)
             if _is_sound(found, data):
-                self._kept.keep(epoch, sequence, frames.payload_of(found, memoryview(data)), length)
+                self._cache.keep(epoch, sequence, frames.payload_of(found, memoryview(data)), length)
                 kept = True
             return header
         finally:
             if not kept:
-                self._kept.release(length)
+                self._cache.release(length)
 
     async def _whole(self, key: str, length: int) -> bytes | None:
         """An object that a list showed to be so long; None: there is none of that length, or none."""
         try:
-            return await self._ask(lambda: self._calls.find_start(key, length))
+            return await self._ask(lambda: self._requests.find_start(key, length))
         except CorruptionError:
             return None
 
     def _of_frame(
         self, epoch: int, sequence: int, nonce: bytes | None, header: FrameHeader | None
     ) -> FrameHeader | None:
-        """The header that was found under a frame's key, if it belongs there. Raises CorruptionError."""
+        """Return the header that was found under a frame's key. Raises CorruptionError when it belongs elsewhere."""
         if header is not None:
             place, container = f"object {self._keys.frame(epoch, sequence)}", self._keys.container
             check_identity(header, place, kind=FrameKind.DATA, container=container, epoch=epoch, nonce=nonce)
@@ -258,13 +258,13 @@ class ObjectScanner:
         size = limits.LOG_OBJECT_SCANS_MAX
         for at in range(wanted.start, wanted.stop, size):
             part = range(at, min(at + size, wanted.stop))
-            found += await all_of(self._data_header(epoch, sequence, nonce) for sequence in part)
+            found += await gather_all(self._data_header(epoch, sequence, nonce) for sequence in part)
         return found
 
     async def _scan(
         self, epoch: int, first: int, last: int | None, nonce: bytes | None, hint: int | None
     ) -> ObjectScan:
-        """The prefix from `first` through `last` (None: as far as it goes), and what can be seen behind a gap."""
+        """Scan the prefix from `first` through `last` (None: to its end), and the headers behind a gap."""
         scan = ObjectScan(epoch, first)
         count = _first_count(first, hint if last is None else last)
         while last is None or scan.next_sequence <= last:
@@ -279,7 +279,7 @@ class ObjectScanner:
         return scan
 
     async def _look_behind(self, scan: ObjectScan, looked_below: int, nonce: bytes | None, hint: int | None) -> None:
-        """Headers behind the gap tell what was acknowledged."""
+        """Read headers behind the gap: they show what was acknowledged."""
         gap = scan.next_sequence
         for header in await self._headers(scan.epoch, range(looked_below, gap + WINDOW_FRAMES + 1), nonce):
             if header is not None:
@@ -290,17 +290,17 @@ class ObjectScanner:
                 scan.note(far)
 
     async def frame(self, epoch: int, sequence: int) -> memoryview:
-        """A frame's payload, verified.
+        """Return a frame's payload, verified.
 
         Raises:
-            CorruptionError: it is damaged. DataLossError: it is not there.
+            CorruptionError: it is damaged. DataLossError: it does not exist.
         """
-        kept = self._kept.get(epoch, sequence)
+        kept = self._cache.get(epoch, sequence)
         return kept if kept is not None else await self._read(epoch, sequence)
 
     async def _read(self, epoch: int, sequence: int) -> memoryview:
         key = self._keys.frame(epoch, sequence)
-        data = await self._calls.persist(lambda: self._calls.find(key))
+        data = await self._requests.persist(lambda: self._requests.find(key))
         if data is None:
             raise DataLossError(f"log frame {sequence} is missing ({key})")
         header, payload = frame_in(data, f"object {key}")
@@ -308,7 +308,7 @@ class ObjectScanner:
         return payload
 
     async def frames(self, places: Iterator[tuple[int, int, int]]) -> AsyncGenerator[tuple[int, int, memoryview], None]:
-        """Epoch, sequence and payload of frames by epoch, sequence and length; read ahead within bounds."""
+        """Yield epoch, sequence and payload of the frames at `places`; reads ahead within bounds."""
         ahead: deque[_Ahead] = deque()
         ahead_bytes = kept = 0
         following = next(places, None)
@@ -324,7 +324,7 @@ class ObjectScanner:
                 else:
                     payload = item.payload
                     kept += 1
-                    if kept % _KEPT_AT_ONCE == 0:
+                    if kept % _CACHED_AT_ONCE == 0:
                         await asyncio.sleep(0)
                 ahead.popleft()
                 ahead_bytes -= item.length_bytes
@@ -337,7 +337,7 @@ class ObjectScanner:
                 await asyncio.wait(tasks)
 
     def _ahead(self, epoch: int, sequence: int, length_bytes: int) -> _Ahead:
-        kept = self._kept.get(epoch, sequence)
+        kept = self._cache.get(epoch, sequence)
         if kept is not None:
             return _Ahead(epoch, sequence, length_bytes, kept)
         task = asyncio.get_running_loop().create_task(self._read(epoch, sequence))
@@ -345,20 +345,20 @@ class ObjectScanner:
 
 
 def _is_sound(header: FrameHeader, data: bytes) -> bool:
-    """Whether an object is its whole frame, undamaged.
+    """Return whether an object is its whole frame, undamaged.
 
-    Damage behind a header is an error only if the frame counts: whoever needs it reads it again.
+    Damage behind a header is an error only if the frame is valid: recovery reads such a frame again.
     """
     return len(data) == header.frame_length and frames.judge_frame(header, memoryview(data)) == frames.COMPLETE
 
 
 def _first_count(first: int, expected_last: int | None) -> int:
-    """How many frames to ask for at once: as many as there seem to be, within bounds; else ever more."""
+    """Return how many frames to request at once: as many as are expected, within bounds; later requests double it."""
     return min(max(0 if expected_last is None else expected_last - first + 1, 4), limits.LOG_OBJECT_SCANS_MAX)
 
 
 def _take(scan: ObjectScan, headers: Sequence[FrameHeader | None]) -> int:
-    """Accept the headers up to the first that is missing, note the others; returns how many were accepted."""
+    """Accept the headers up to the first missing one, note the others; return how many were accepted."""
     taken = 0
     for header in headers:
         if header is None:

@@ -1,4 +1,4 @@
-"""The port that every Tier-1 log implements (design §4); one contract suite holds all of them to it."""
+"""The port of Tier-1 logs (design §4); all implementations pass one contract suite."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ class RecoveredFrame:
 
 
 class ReadableLog(Protocol):
-    """What rebuilding a container's state needs of its log."""
+    """The part of a log that recovers a container's state."""
 
     def recover(self, first_sequence: int = 0) -> AsyncIterator[RecoveredFrame]:
-        """The accepted frames from `first_sequence` (or the log's start, whichever is later), in order.
+        """Yield the accepted frames from `first_sequence`, or from the log's start if that is later, in order.
 
         May be called several times between `open` and the first `append`. Payloads are valid until the next step.
         """
         ...
 
     async def read(self, sequence: int, offset: int, length: int) -> bytes:
-        """Bytes of a durable frame's payload, verified against the frame's CRC32C.
+        """Return bytes of a durable frame's payload, verified against the frame's CRC32C.
 
         Raises:
-            CorruptionError: they do not match; names the place.
+            CorruptionError: they do not match; the text names the place.
             KeyError: the frame was truncated or never written.
         """
         ...
@@ -46,101 +46,101 @@ class ReadableLog(Protocol):
 class DurableLog(ReadableLog, Protocol):
     """An append-only sequence of frames, owned by one epoch at a time.
 
-    A frame's address is its sequence number. `append` may be called again before earlier appends completed; frames
-    become durable in order and completions arrive in order. After any error from `append` the log is lost for this
-    owner: it must be closed, and the container stops.
+    A frame's address is its sequence number. `append` may be called before earlier appends complete; frames become
+    durable in order, and complete in order. After any error from `append` the log is lost for this owner: the caller
+    closes it, and the container stops.
     """
 
     @property
     def max_frame_bytes(self) -> int:
-        """Largest payload that one frame may carry."""
+        """Return the largest payload that one frame may carry."""
         ...
 
     @property
     def next_sequence(self) -> int:
-        """Address that the next appended frame will get (valid after `open`)."""
+        """Return the address of the next appended frame (valid after `open`)."""
         ...
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes that the log occupies now."""
+        """Return the bytes that the log occupies now."""
         ...
 
     @property
     def frame_target_bytes(self) -> int:
-        """Payload with which a frame is best written; larger ones gain nothing."""
+        """Return the best payload size of a frame; larger frames gain nothing."""
         ...
 
     @property
     def frames_in_flight_max(self) -> int:
-        """How many frames it is worth to have appended that are not durable yet; more only wait."""
+        """Return how many frames in flight are useful; more only wait."""
         ...
 
     @property
     def part_frames_in_flight_max(self) -> int:
-        """With so many in flight, a frame that is not full should rather wait and fill: each costs the same."""
+        """Return from how many frames in flight on a partly filled frame should wait and fill."""
         ...
 
     @property
     def frames_cost_requests(self) -> bool:
-        """Whether recovery needs a request for each frame, however small it is."""
+        """Return whether recovery needs a request for each frame, of any size."""
         ...
 
     def frames_per_checkpoint(self, worth: int) -> int:
-        """How many frames since the last checkpoint lead to one that costs as much as `worth` frames.
+        """Return how many frames since the last checkpoint make a checkpoint due that costs as much as `worth` frames.
 
-        With more of them recovery takes long because of their number alone.
+        With more frames, recovery takes long because of their number alone.
         """
         ...
 
     @property
     def epochs_at_opening(self) -> int:
-        """How many earlier epochs had frames in the log when it was opened: a log has room for so many of them."""
+        """Return how many earlier epochs had frames in the log at its opening; a log has room for a bounded number."""
         ...
 
     async def open(self, epoch: int, nonce: bytes) -> None:
         """Take the log for `epoch` (above every earlier one) and fence earlier owners.
 
         Raises:
-            FencedError: the log knows this epoch or a greater one; ``str`` names it.
-            CorruptionError, DataLossError, FormatVersionError: recovery cannot be right; names the place.
+            FencedError: the log knows this epoch or a greater one; the text names it.
+            CorruptionError, DataLossError, FormatVersionError: recovery is not possible; the text names the place.
         """
         ...
 
     @property
     def log_start(self) -> int:
-        """Address of the first frame that is still there."""
+        """Return the address of the first frame that is not truncated."""
         ...
 
     @property
     def owned_at_s(self) -> float:
-        """Loop time at which there was surely no later owner; infinite when there can be none while this one is open,
-        and minus infinity once the log has ended.
+        """Return the loop time at which there was certainly no later owner.
 
-        Answers of an owner may be as far behind what others have acknowledged since as this lies back (design §9).
+        Infinite when there can be none while this one is open; minus infinity once the log has ended. A reply of this
+        owner may miss what a later owner has acknowledged since that time (design §9).
         """
         ...
 
     async def confirm_owner(self) -> None:
-        """Look for a later owner; none means that ``owned_at_s`` is the time of this call, or later.
+        """Check for a later owner; without one, ``owned_at_s`` is the time of this call or later.
 
         Raises:
-            FencedError: there is one, and the log is lost. UnavailableError: it cannot be told now, or the log ended.
+            FencedError: there is one, and the log is lost. UnavailableError: that is unknown, or the log has ended.
         """
         ...
 
     def check_space(
         self, length_bytes: int, frame_count: int = 1, *, reserved: bool = False
     ) -> asyncio.Future[None] | None:
-        """Whether payloads of that length in so many frames can surely be written; asked before an operation is staged.
+        """Check that payloads of that length in so many frames can certainly be written, before staging an operation.
 
-        Both figures cover everything staged and not appended yet. ``reserved`` is for operations that give space back
-        (commits of flushes, checkpoints, truncations, deletions): on a full disk they may use what is kept for them.
+        Both figures cover everything that is staged and not appended yet. ``reserved`` is for operations that free
+        space (commits of flushes, checkpoints, truncations, deletions): on a full disk they may use the reserve.
 
-        Returns None when it fits, else a future: room is being made, ask again when it is done.
+        Returns None when they fit, else a future: check again when it is done.
 
         Raises:
-            DiskFullError: it does not fit, and there is no room to be made.
+            DiskFullError: they do not fit, and no room can be made.
         """
         ...
 
@@ -161,5 +161,5 @@ class DurableLog(ReadableLog, Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of the log; pending appends fail with FencedError or complete."""
+        """Close the log; pending appends fail with FencedError or complete."""
         ...

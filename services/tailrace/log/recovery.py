@@ -1,9 +1,9 @@
-"""Pure decision of what a file log holds, from what a scan of its files found (design §4, docs/formats/log.md).
+"""Decides which frames of a file log are valid, from a scan of its files; pure (design §4, docs/formats/log.md).
 
-Recovery takes the contiguous prefix. A frame that is missing at or below the greatest ``acknowledged_through`` is a
-loss and refused; above it is a gap of the pipeline, and what follows is dropped; below ``log_start`` it was truncated.
-The START frame of the newest epoch says which frames of older epochs count, so leftovers that nobody acknowledged
-cannot come back later.
+Recovery takes the contiguous prefix. A frame missing at or below the greatest ``acknowledged_through`` is a data loss,
+and the log is refused. A frame missing above it was never acknowledged; it and all later ones are dropped. Frames below
+``log_start`` were truncated. The START frame of the newest epoch lists the valid frames of older epochs, so leftovers
+that were never acknowledged cannot come back later.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tailrace.log.frames import Condition, EpochRange, StartRecord
 
 @dataclass(slots=True)
 class FileScan:
-    """What a scan found in one file.
+    """The result of scanning one file.
 
-    ``sectors`` are the first sectors of the DATA frames that follow each other from ``first_sequence`` on;
-    ``end_offset`` is where that prefix (with its MARK frames) ends, and ``end`` what stands there.
-    ``greatest_*`` cover every valid header of the file, also those behind the end; ``strays`` counts the latter.
+    ``sectors`` are the first sectors of the contiguous DATA frames from ``first_sequence`` on. ``end_offset`` is where
+    that prefix (with its MARK frames) ends, and ``end`` what is there. ``greatest_*`` cover every valid header of the
+    file, also those behind the end; ``strays`` counts the latter.
     """
 
     name: str
@@ -41,13 +41,13 @@ class FileScan:
 
     @property
     def next_sequence(self) -> int:
-        """The sequence after the file's prefix."""
+        """Return the sequence after the file's prefix."""
         return self.first_sequence + len(self.sectors)
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptedFile:
-    """The frames `first` to `last` of a file count."""
+    """The valid frames `first` to `last` of a file."""
 
     scan: FileScan
     first: int
@@ -56,9 +56,9 @@ class AcceptedFile:
 
 @dataclass(slots=True)
 class Decision:
-    """What the log holds.
+    """The valid frames of the log.
 
-    ``acknowledged_through`` is what is known as acknowledged, frames above it were only found. ``known_epoch`` is the
+    Frames up to ``acknowledged_through`` are known as acknowledged; later ones were only found. ``known_epoch`` is the
     greatest epoch that ever tried to open the log.
     """
 
@@ -72,18 +72,18 @@ class Decision:
     acknowledged_through: int = -1
 
     def check_opened(self, directory: str, epoch: int) -> None:
-        """See that the log is the one that was opened for `epoch` (0: none was). Raises DataLossError."""
+        """Check that the log is the one that was opened for `epoch` (0: none was). Raises DataLossError."""
         if self.known_epoch < epoch:
             state = f"ends with epoch {self.known_epoch}" if self.known_epoch else "is empty or missing"
             raise DataLossError(f"log folder {directory} {state}, but had one of epoch {epoch}")
 
 
 def decide(scans: Iterable[FileScan]) -> Decision:
-    """Decide which frames count.
+    """Decide which frames are valid.
 
     Raises:
-        CorruptionError: a frame that recovery needs is damaged; names file and offset.
-        DataLossError: a frame that was acknowledged is missing; names its sequence.
+        CorruptionError: a frame that recovery needs is damaged; the text names file and offset.
+        DataLossError: an acknowledged frame is missing; the text names its sequence.
     """
     epochs: dict[int, list[FileScan]] = {}
     for scan in sorted(scans, key=lambda scan: (scan.epoch, scan.first_sequence)):
@@ -98,7 +98,7 @@ def decide(scans: Iterable[FileScan]) -> Decision:
 
 
 def _newest_started(epochs: dict[int, list[FileScan]]) -> int | None:
-    """The newest epoch that began. An epoch without any START frame never did: `open` returns after that is durable."""
+    """Return the newest epoch with a START frame: `open` returns only after that frame is durable."""
     for epoch in sorted(epochs, reverse=True):
         files = epochs[epoch]
         if any(scan.start is not None for scan in files):
@@ -107,7 +107,7 @@ def _newest_started(epochs: dict[int, list[FileScan]]) -> int | None:
             if scan.end is Condition.CORRUPT:
                 raise CorruptionError(f"{scan.name} at offset {scan.end_offset}", scan.reason)
             if scan.strays:
-                raise DataLossError(f"{scan.name}: frames of epoch {epoch} are there, but the file's start is missing")
+                raise DataLossError(f"{scan.name}: frames of epoch {epoch} exist, but the START frame is missing")
     return None
 
 
@@ -115,7 +115,7 @@ def _decide_from(epochs: dict[int, list[FileScan]], top: int, decision: Decision
     files = epochs[top]
     for scan in files:
         if scan.end is Condition.CORRUPT:
-            # Even a damaged MARK counts: without its log start, truncated frames would look lost.
+            # Refuse even a damaged MARK: without its log start, truncated frames would look lost.
             raise CorruptionError(f"{scan.name} at offset {scan.end_offset}", scan.reason)
     record = _agreed_start(files)
     decision.previous_epoch = top
@@ -135,7 +135,7 @@ def _decide_from(epochs: dict[int, list[FileScan]], top: int, decision: Decision
 
 
 def _agreed_start(files: list[FileScan]) -> StartRecord:
-    """The START record of an epoch, from its last file that has one (history only shrinks)."""
+    """Return the START record of an epoch, from its last file that has one (history only shrinks)."""
     started = [scan for scan in files if scan.start is not None]
     for scan in started:
         if scan.nonce != started[0].nonce:
@@ -146,13 +146,13 @@ def _agreed_start(files: list[FileScan]) -> StartRecord:
 
 
 def _walk(files: list[FileScan], first: int, last: int | None, decision: Decision) -> int:
-    """Accept the frames from `first` through `last` (None: as far as they go); returns the next sequence.
+    """Accept the frames from `first` through `last` (None: to the end); return the next sequence.
 
     Raises:
         CorruptionError, DataLossError: as `decide`.
     """
     expected = first
-    stopped_at: FileScan | None = None  # the last file that was looked at
+    stopped_at: FileScan | None = None  # the last file that was checked
     begun = [scan for scan in files if scan.first_sequence <= first][-1:]
     for scan in begun + [scan for scan in files if scan.first_sequence > first]:
         if last is not None and expected > last:

@@ -1,4 +1,4 @@
-"""Reading the files of a file log: a window over a file, and the scan that recovery decides from."""
+"""Reads the files of a file log: a window over a file, and the scan for a recovery."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _SPARE: Final = re.compile(r"spare-\d+\.log")
 
 
 def file_name(first_sequence: int, epoch: int) -> str:
-    """Name of the file whose first frame has that sequence and epoch."""
+    """Return the name of the file whose first frame has that sequence and epoch."""
     return f"{first_sequence:020d}-{epoch:020d}.log"
 
 
 def spare_name(number: int) -> str:
-    """Name of a file that holds nothing (any more)."""
+    """Return the name of a file without frames."""
     return f"spare-{number}.log"
 
 
 def is_spare(name: str) -> bool:
-    """Whether the name is one that `spare_name` makes."""
+    """Return whether the name is one that `spare_name` makes."""
     return _SPARE.fullmatch(name) is not None
 
 
@@ -46,7 +46,7 @@ class Window:
         self.length_bytes = file.length_bytes
 
     async def view(self, offset: int, length: int) -> memoryview:
-        """The bytes there, fewer at the end of the file. Valid for as long as the caller keeps it."""
+        """Return the bytes there, fewer at the end of the file. The view stays valid."""
         if not self._start <= offset <= offset + length <= self._start + len(self._data):
             wanted = max(length, limits.LOG_SCAN_WINDOW_BYTES)
             self._data = memoryview(await self._read(offset, min(wanted, self.length_bytes - offset)))
@@ -64,7 +64,7 @@ class Window:
 
 
 async def frame_at(window: Window, offset: int) -> tuple[FrameHeader, memoryview] | Verdict:
-    """The complete frame at an offset, or what stands there instead."""
+    """Return the complete frame at an offset, or what is there instead."""
     header = frames.decode_header(await window.view(offset, frames.SECTOR_BYTES), offset)
     if isinstance(header, Verdict):
         return header
@@ -117,7 +117,7 @@ async def _scan_file(window: Window, scan: FileScan, container: int) -> None:
 
 
 def _misplaced(scan: FileScan, header: FrameHeader, container: int) -> str:
-    """Why a complete frame cannot stand where it stands; empty when it can."""
+    """Return why a complete frame does not belong to its position; empty when it does."""
     if header.container != container:
         return f"the frame belongs to container {header.container}"
     if header.epoch != scan.epoch:
@@ -127,7 +127,7 @@ def _misplaced(scan: FileScan, header: FrameHeader, container: int) -> str:
     if scan.start is not None and header.nonce != scan.nonce:
         return "the frame has another owner's nonce"
     if header.sequence != scan.next_sequence:
-        return f"frame {header.sequence} stands where {scan.next_sequence} belongs"
+        return f"frame {header.sequence} is stored in place of frame {scan.next_sequence}"
     return ""
 
 
@@ -137,7 +137,7 @@ def _note(scan: FileScan, header: FrameHeader) -> None:
 
 
 async def _scan_rest(window: Window, scan: FileScan, container: int) -> None:
-    """Look behind the prefix for valid headers: they tell what was acknowledged."""
+    """Search for valid headers behind the prefix: they show what was acknowledged."""
     offset = scan.end_offset
     while offset < window.length_bytes:
         piece = await window.view(offset, min(limits.LOG_SCAN_WINDOW_BYTES, window.length_bytes - offset))
@@ -156,7 +156,7 @@ async def _scan_rest(window: Window, scan: FileScan, container: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StoredFrame:
-    """A frame that counts, and where it stands."""
+    """A valid frame and its position."""
 
     file: str
     offset: int
@@ -167,7 +167,7 @@ class StoredFrame:
 async def read_frames(
     disk: ReadableDisk, accepted: AcceptedFile, first_sequence: int = 0
 ) -> AsyncIterator[StoredFrame]:
-    """The frames of an accepted file from `first_sequence` on, verified again.
+    """Yield the frames of an accepted file from `first_sequence` on, verified again.
 
     Raises:
         CorruptionError: the file changed since it was scanned.

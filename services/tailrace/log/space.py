@@ -1,4 +1,4 @@
-"""Whether frames surely fit into the files that a log has (design §3.5). Pure."""
+"""Calculates whether frames certainly fit into the files of a log (design §3.5). Pure."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class FrameSpace:
-    """Bytes of frames that an empty file takes, and of the largest frame; the first is not below the second.
+    """The capacity of an empty file for frames, and the size of the largest frame, which is not above it.
 
-    A frame lies in one file, so every file but the last may end with a part that the next frame did not fit in.
+    A frame is in one file, so every file but the last may end with unused room, too small for the next frame.
     """
 
     file_bytes: int
     frame_bytes: int
 
     def fits(self, length_bytes: int, frame_count: int, room_bytes: int, files: int) -> bool:
-        """Whether frames of that length in all fit into the room of the present file and so many empty ones."""
+        """Return whether frames of that total length fit into the room of the current file and so many empty ones."""
         gain = self.file_bytes - self.frame_bytes
         sure = room_bytes + files * gain
         if files:
@@ -27,7 +27,7 @@ class FrameSpace:
         return frame_count <= room_bytes // self.frame_bytes + files * per_file
 
     def files_for(self, length_bytes: int, frame_count: int) -> int:
-        """How many empty files are enough."""
+        """Return how many empty files are enough."""
         by_count = -(-frame_count // (self.file_bytes // self.frame_bytes))
         gain = self.file_bytes - self.frame_bytes
         if not gain:

@@ -1,6 +1,6 @@
-"""What a segment container offers to the server and to the table layer (design §3, §6, §7).
+"""The interface of a segment container for the server, the table segments and the tools (design §3, §6, §7).
 
-The server, the table segments and the tools depend on this module, not on the container's insides.
+They depend on this module, not on the container's implementation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 NULL_ATTRIBUTE: Final = -(2**63)
-"""The value of an attribute that is not set (wire §7)."""
+"""The value of an unset attribute (wire §7)."""
 
 
 class AttributeUpdateType(enum.IntEnum):
@@ -44,7 +44,7 @@ class AttributeUpdate(NamedTuple):
 
 
 def core_attribute(number: int) -> bytes:
-    """Id of a core attribute: upper half Long.MIN_VALUE, lower half `number` (wire §7)."""
+    """Return the id of a core attribute: upper half Long.MIN_VALUE, lower half `number` (wire §7)."""
     return b"\x80" + b"\0" * 7 + number.to_bytes(8, "big")
 
 
@@ -59,7 +59,7 @@ TABLE_COMPACTION_OFFSET: Final = core_attribute(1048576 + 4)
 
 
 def is_core_attribute(attribute_id: bytes) -> bool:
-    """Whether the attribute is one of those pinned in memory."""
+    """Return whether the attribute is a core attribute, which stays in memory."""
     return len(attribute_id) == 16 and attribute_id.startswith(b"\x80\0\0\0\0\0\0\0")
 
 
@@ -77,7 +77,7 @@ class SegmentKind(enum.IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class SegmentProperties:
-    """Committed state of a segment."""
+    """The committed properties of a segment."""
 
     name: str
     segment_id: int
@@ -107,7 +107,7 @@ class ReadResult:
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """Outcome of a merge: where the source's bytes begin in the target, and the target's new length."""
+    """The outcome of a merge: where the source's bytes begin in the target, and the target's new length."""
 
     target_offset: int
     target_length: int
@@ -146,7 +146,7 @@ class ChunkListing:
 
 @dataclass(frozen=True, slots=True)
 class ContainerStatus:
-    """What `tailrace inspect` shows of a container."""
+    """The state of a container, as `tailrace inspect` shows it."""
 
     container_id: int
     state: str
@@ -163,19 +163,19 @@ class ContainerStatus:
 class SegmentContainer(Protocol):
     """A running segment container.
 
-    All methods raise NoSuchSegmentError for unknown segments and ContainerStoppedError once the container stopped.
-    Segment names are full names; the caller has checked that the container is the right one.
+    All methods raise NoSuchSegmentError for unknown segments and ContainerStoppedError once the container has stopped.
+    Segment names are full names; the caller has checked that they map to this container.
     """
 
     @property
     def container_id(self) -> int:
-        """Number of the container."""
+        """Return the number of the container."""
         ...
 
     def may_answer(self) -> bool:
-        """Whether nobody else can have had the container for longer than ``limits.OWNER_SEEN_MAX_S`` (design §9).
+        """Return whether ownership was confirmed within ``limits.OWNER_SEEN_MAX_S`` (design §9).
 
-        Asked after the last look at the container's state and before the answer goes out. If not, `wait_owner`.
+        Call this after the last read of the container's state and before the reply is sent. If False, `wait_owner`.
         """
         ...
 
@@ -183,15 +183,15 @@ class SegmentContainer(Protocol):
         """Wait until `may_answer`.
 
         Raises:
-            ContainerStoppedError: it has another owner. WrongHostError: it cannot be told for too long.
+            ContainerStoppedError: it has another owner. WrongHostError: ownership was not confirmed in time.
         """
         ...
 
     def submit_append(self, request: AppendRequest) -> asyncio.Future[None] | None:
-        """Take an append into the pipeline.
+        """Submit an append to the operation processor.
 
-        Returns None when it was taken (or failed at once, through ``failed``). Otherwise nothing was taken: the
-        caller keeps the request, awaits the future (room in the cache or budget, or an attribute being fetched), and
+        Returns None when it was accepted (or failed at once, through ``failed``). Otherwise nothing was accepted: the
+        caller keeps the request and awaits the future (for room in the cache or budget, or for an attribute). Then it
         submits the same request again, before any later one of that connection.
         """
         ...
@@ -204,7 +204,7 @@ class SegmentContainer(Protocol):
         *,
         expected_offset: int = -1,
     ) -> tuple[int, int]:
-        """Append and wait; returns (offset, new length).
+        """Append and wait; return (offset, new length).
 
         Raises:
             SegmentSealedError, BadOffsetError, BadAttributeError.
@@ -219,7 +219,7 @@ class SegmentContainer(Protocol):
         key_length: int = 0,
         attributes: Sequence[tuple[bytes, int]] = (),
     ) -> None:
-        """Create a segment. ``key_length`` is the length of its attribute ids when they are not 16 bytes long.
+        """Create a segment. ``key_length`` is the length of its attribute ids if that is not 16 bytes.
 
         Raises:
             SegmentExistsError.
@@ -227,7 +227,7 @@ class SegmentContainer(Protocol):
         ...
 
     async def seal(self, segment: str) -> int:
-        """Seal; returns the final length. Raises SegmentSealedError when sealed already."""
+        """Seal the segment; return its final length. Raises SegmentSealedError when it is sealed already."""
         ...
 
     async def truncate(self, segment: str, offset: int) -> None:
@@ -245,20 +245,20 @@ class SegmentContainer(Protocol):
     async def merge(self, target: str, source: str, updates: Sequence[AttributeUpdate] = ()) -> MergeResult:
         """Append the source's bytes to the target atomically; seals the source first if it is not sealed.
 
-        A source that was merged already is answered with success again (design §3, issue: remembered).
+        Merging a source again that was merged before succeeds for some time (design §3).
 
         Raises:
-            NoSuchSegmentError: with the name of the one that is missing.
-            SegmentSealedError: the target. BadAttributeError: a condition failed.
+            NoSuchSegmentError: a segment is missing; the error has its name.
+            SegmentSealedError: the target is sealed. BadAttributeError: a condition failed.
         """
         ...
 
     async def info(self, segment: str) -> SegmentProperties:
-        """Committed properties."""
+        """Return the committed properties."""
         ...
 
     async def get_attributes(self, segment: str, attribute_ids: Sequence[bytes]) -> dict[bytes, int]:
-        """Committed values; ids that are not set are missing from the result."""
+        """Return committed values; ids that are not set are missing from the result."""
         ...
 
     async def update_attributes(self, segment: str, updates: Sequence[AttributeUpdate]) -> None:
@@ -268,14 +268,14 @@ class SegmentContainer(Protocol):
     async def iterate_attributes(
         self, segment: str, from_id: bytes, to_id: bytes, limit: int
     ) -> list[tuple[bytes, int]]:
-        """Committed extended attributes with from_id <= id <= to_id in byte order, at most `limit` of them.
+        """Return at most `limit` committed extended attributes with from_id <= id <= to_id, in byte order.
 
         A result shorter than `limit` means that the range is exhausted.
         """
         ...
 
     async def writer_state(self, segment: str, writer_id: bytes) -> int:
-        """Last event number of a writer, after every operation staged before this call has committed.
+        """Return the last event number of a writer, after every operation staged before this call has committed.
 
         This is the barrier of SetupAppend (design §3.3). ``NULL_ATTRIBUTE`` when the writer is unknown.
         """
@@ -284,8 +284,8 @@ class SegmentContainer(Protocol):
     async def read(self, segment: str, offset: int, max_length: int, *, wait: bool) -> ReadResult:
         """Read committed bytes from `offset` (wire §6).
 
-        With `wait`, a read at (or beyond) the tail of an unsealed segment is answered when data arrives or the
-        segment is sealed, deleted or merged; otherwise it is answered at once with no data.
+        With `wait`, a read at (or beyond) the tail of an unsealed segment returns when data arrives or the segment is
+        sealed, deleted or merged; otherwise it returns at once without data.
 
         Raises:
             SegmentTruncatedError: `offset` is below the start. BadRequestError: beyond the end of a sealed segment.
@@ -293,7 +293,7 @@ class SegmentContainer(Protocol):
         ...
 
     async def read_exact(self, segment: str, offset: int, length: int) -> bytes:
-        """Exactly `length` committed bytes.
+        """Read exactly `length` committed bytes.
 
         Raises:
             BadRequestError: the segment is shorter. SegmentTruncatedError: `offset` is below the start.
@@ -301,17 +301,17 @@ class SegmentContainer(Protocol):
         ...
 
     async def flush_to_storage(self) -> None:
-        """Move everything committed so far to Tier 2 and take a checkpoint (wire FlushToStorage)."""
+        """Move all committed data to Tier 2 and take a checkpoint (wire FlushToStorage)."""
         ...
 
     async def list_chunks(self, segment: str) -> list[ChunkListing]:
-        """Chunks that hold the segment's bytes."""
+        """Return the chunks that hold the segment's bytes."""
         ...
 
     def segment_names(self) -> list[str]:
-        """Names of all segments, sorted; for the tools."""
+        """Return the names of all segments, sorted; for the tools."""
         ...
 
     def status(self) -> ContainerStatus:
-        """State for the tools and metrics."""
+        """Return the state for the tools and metrics."""
         ...

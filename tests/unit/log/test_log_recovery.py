@@ -118,7 +118,7 @@ def test_an_epoch_without_a_start_never_began() -> None:
 
 
 def test_frames_behind_a_lost_start_are_a_loss() -> None:
-    with pytest.raises(DataLossError, match="start is missing"):
+    with pytest.raises(DataLossError, match="START frame is missing"):
         decide([scan(1, 0, 3, start=FIRST), scan(2, 3, 0, strays=1)])
 
 

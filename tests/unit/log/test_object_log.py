@@ -209,7 +209,7 @@ async def test_a_claim_that_cannot_be_read_ends_the_log(store: GateStore) -> Non
     log = await opened(store, 1)
     store.objects[KEYS.claim(2)] = b"nonsense"
     for _ in range(2):
-        with pytest.raises(UnavailableError, match="this is no claim"):
+        with pytest.raises(UnavailableError, match="the object is not a claim"):
             await log.confirm_owner()
     assert log.owned_at_s == float("-inf")
     with pytest.raises(UnavailableError):
@@ -450,7 +450,7 @@ async def test_frames_without_their_start_are_a_loss(store: GateStore) -> None:
     await log.append([b"x"])
     await log.close()
     del store.objects[KEYS.start(1)]
-    with pytest.raises(DataLossError, match="its start is missing"):
+    with pytest.raises(DataLossError, match="its START frame is missing"):
         await opened(store, 2)
 
 

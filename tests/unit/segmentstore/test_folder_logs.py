@@ -122,7 +122,7 @@ async def test_a_log_that_was_deleted_is_refused(data: Path, epochs: bool) -> No
         first, second = worker.status()
         assert first.state == "running"
         assert second.state == "stopped"
-        assert second.reason == "log log/1/ does not know epoch 3, its last one"
+        assert second.reason == "log log/1/ has lost epoch 3, its last one"
 
 
 async def test_a_store_that_fails_the_probe_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

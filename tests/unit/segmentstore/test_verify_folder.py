@@ -30,7 +30,7 @@ from tailrace.segmentstore.metadata.segment import Segment
 from tailrace.segmentstore.metadata.state import ContainerState
 from tailrace.segmentstore.tables.types import TableEntry, TableKey
 from tailrace.segmentstore.verify.folder import verify_folder
-from tailrace.segmentstore.verify.read_only_store import ReadStore
+from tailrace.segmentstore.verify.read_only_store import ReadOnlyStore
 from tailrace.segmentstore.verify.report import Problem, Report
 from tailrace.segmentstore.worker.folder_service import StoreService, StoreSpec
 from tailrace.segmentstore.worker.worker import Worker
@@ -394,7 +394,7 @@ async def test_other_bytes_than_the_log_holds(folder: Folder) -> None:
     assert (problem.container, problem.segment, problem.place) == (container, STREAM, f"object {ref.object_key}")
     assert problem.offset is not None
     assert ref.segment_offset <= problem.offset < ref.end
-    assert f"to {ref.end} are not those that the log holds" in problem.reason
+    assert f"to {ref.end} differ from those in the log" in problem.reason
 
 
 @pytest.mark.parametrize("epoch", ["known", "unknown"])
@@ -439,7 +439,7 @@ async def test_a_table_index_that_leads_to_other_places(tmp_path: Path) -> None:
     await folder.serve(work)
     (problem,) = await folder.problems()
     assert problem.segment == HASH_TABLE
-    assert problem.reason.startswith("table index: 1 of its pointers lead to no entry")
+    assert problem.reason.startswith("table index: 1 pointers do not lead to an entry")
 
 
 async def test_a_damaged_epoch_file_and_many_damages_at_once(folder: Folder) -> None:
@@ -477,12 +477,12 @@ async def test_objects_that_cannot_be_read() -> None:
     keys = [f"c0/{number}" for number in range(8)]
     for key in keys:
         await store.put(key, [b"data"])
-    reading = ReadStore(BadSectors(store, set(keys[1::2])))
+    reading = ReadOnlyStore(BadSectors(store, set(keys[1::2])))
     for key in keys[::2]:
         assert await reading.get_range(key, 0, 4) == b"data"
         with pytest.raises(CorruptionError, match=r"cannot be read: get c0/.: Input/output error"):
             await reading.get_range(f"c0/{int(key[3:]) + 1}", 0, 4)
-    gone = ReadStore(BadSectors(store, set(keys)))
+    gone = ReadOnlyStore(BadSectors(store, set(keys)))
     for key in keys[: limits.VERIFY_FAILED_READS_MAX]:
         with pytest.raises(CorruptionError):
             await gone.get_range(key, 0, 4)

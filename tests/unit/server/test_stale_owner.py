@@ -207,7 +207,7 @@ async def test_a_claim_that_cannot_be_read_stops_the_container(
     assert isinstance(await first.client.call(REQUESTS["info"]), c.WrongHost)
     (status,) = first.worker.status()
     assert status.state == "stopped"
-    assert "this is no claim" in status.reason
+    assert "the object is not a claim" in status.reason
 
 
 async def test_looks_go_on_while_a_container_is_used_and_end_when_it_is_idle(

@@ -1,4 +1,4 @@
-"""A whole cluster: what the store holds, one container after the other, into a new data folder."""
+"""Restores a whole cluster from the store into a new data folder, one container after another."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ async def restore_cluster(
     entropy: Entropy,
     progress: Callable[[int, int], None],
 ) -> RestoreReport:
-    """Make a data folder of a cluster whose own is lost. ``progress(done, total)`` is called often.
+    """Make a new data folder for a cluster that has lost its own. Calls ``progress(done, total)`` often.
 
-    Nothing is left of the folder when this fails.
+    When this fails, the folder is removed.
 
     Raises:
-        StartError: the folder is not empty, the store holds no cluster, or somebody writes to it.
-        DataError: a container whose log is lost cannot be restored; names the object. UnavailableError.
+        StartError: the folder is not empty, the store holds no cluster, or a server writes to the store.
+        DataError: a container whose log is lost cannot be restored; the text names the object. UnavailableError.
     """
     store = open_object_store(tier2, s3_endpoint=s3_endpoint, create=False)
     try:
         with _new_folder(path):
             mark = await read_identity(store, f"Tier 2 {tier2}")
             if mark is None:
-                raise StartError(f"Tier 2 {tier2} has no {CLUSTER_KEY}: it is that of no cluster")
+                raise StartError(f"Tier 2 {tier2} has no {CLUSTER_KEY}: it belongs to no cluster")
             return await _Restore(path, store, mark, clock, entropy, progress).run(tier2)
     finally:
         await store.close()
@@ -62,14 +62,14 @@ async def restore_cluster(
 
 @contextlib.contextmanager
 def _new_folder(path: Path) -> Iterator[None]:
-    """A folder that is new or empty, and is as before when the block fails."""
+    """Make the folder if it does not exist; restore its prior state when the block fails."""
     existed = path.exists()
     if existed and (not path.is_dir() or any(path.iterdir())):
-        raise StartError(f"{path} is not empty: a cluster is restored into a new folder")
+        raise StartError(f"{path} is not empty: restore a cluster into a new folder")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StartError(f"{path} cannot be made: {error.strerror}") from error
+        raise StartError(f"{path} cannot be created: {error.strerror}") from error
     try:
         yield
     except BaseException:
@@ -104,11 +104,11 @@ class _Restore:
         self._began_s = asyncio.get_running_loop().time()
 
     async def run(self, tier2: str) -> RestoreReport:
-        """Restore container after container; the folder counts from the moment on when its manifest is there."""
+        """Restore one container after another; the folder is valid once its manifest is written."""
         report = RestoreReport(self._mark.cluster_id)
         for container in range(self._mark.containers):
             self._surveys.append(await survey(self._store, container))
-        # A log is read twice: for its last checkpoint, and for what comes after it.
+        # A log is read twice: for its last checkpoint, and for the operations after it.
         self._total = sum(2 * found.log_bytes + 1 for found in self._surveys)
         disk = RealDisk()
         try:
@@ -142,21 +142,22 @@ class _Restore:
         return result
 
     async def _refuse_a_living_owner(self) -> None:
-        """As far as it can be seen: whoever writes objects or claims while all of them are looked at."""
+        """Raise StartError when objects or claims change while the restore reads the store."""
         watched_s = asyncio.get_running_loop().time() - self._began_s
         await asyncio.sleep(max(limits.RESTORE_WATCH_S - watched_s, 0))
         for found in self._surveys:
             now = await survey(self._store, found.container)
             if now.fingerprint != found.fingerprint:
-                raise StartError(f"Tier 2 is in use: objects of container {found.container} came or went meanwhile")
+                raise StartError(f"Tier 2 is in use: objects of container {found.container} changed meanwhile")
         for log in self._logs:
             if not await log.same_owner():
                 raise StartError(f"Tier 2 is in use: {log.directory} has a new owner or new frames")
 
     async def _store_snapshots(self) -> None:
-        """Make the restored states the newest ones, unless an owner stored another while it could not see them.
+        """Store the restored states as the newest snapshots, unless a live owner stored another meanwhile.
 
-        Such an owner takes that for the newest one, and deletes what only older ones need, the restored one among them.
+        Such an owner takes its own snapshot for the newest one. It deletes objects that only older snapshots need, and
+        the restored one is among them.
         """
         stored: dict[int, SnapshotName] = {}
         for state in self._states:

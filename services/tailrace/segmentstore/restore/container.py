@@ -1,4 +1,4 @@
-"""One container: from its log in the store, or from its newest snapshot into a new log."""
+"""Restores one container: from its log in the store, or from its newest snapshot into a new log."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 async def look_at_log(
     store: ObjectStore, survey: Survey, advance: Callable[[int], None]
 ) -> tuple[RestoredContainer, ClosedObjectLog]:
-    """What a container whose log is in the store has. Its log stays as it is: the next owner recovers from it.
+    """Read a container whose log is in the store. The log stays unchanged: the next owner recovers from it.
 
-    A log that cannot be recovered is told in the result. UnavailableError: the store does not answer.
+    The result reports a log that cannot be recovered. UnavailableError: the store does not answer.
     """
     log = ClosedObjectLog(store, survey.container, advance)
     result = RestoredContainer(survey.container, "log")
@@ -47,20 +47,20 @@ async def look_at_log(
     except DataError as error:
         result.problem = f"it cannot be recovered: {error}"
     result.epoch, result.sequence = log.last_claim, state.committed_sequence
-    result.tell_segments(state)
+    result.add_segments(state)
     return result, log
 
 
 async def newest_state(
     store: ObjectStore, cluster_id: bytes, survey: Survey
 ) -> tuple[RestoredContainer, ContainerState | None]:
-    """The state of a container whose log is lost, as of its newest snapshot; None: the store holds nothing of it.
+    """Return the state of a container whose log is lost, as of its newest snapshot; None: the store holds nothing.
 
-    Operations of the new log have numbers that the lost one cannot have used, and so has its epoch.
+    The epoch and the operation numbers of the new log are ones that the lost log cannot have used.
 
     Raises:
-        DataLossError: there are objects and no snapshot, or the newest one names an object that is gone.
-        CorruptionError, FormatVersionError: the newest snapshot cannot be read; names the object.
+        DataLossError: objects exist without a snapshot, or the newest snapshot names a missing object.
+        CorruptionError, FormatVersionError: the newest snapshot cannot be read; the text names the object.
     """
     epoch = survey.greatest_epoch + limits.RESTORE_EPOCH_GAP
     if not survey.snapshots:
@@ -73,7 +73,7 @@ async def newest_state(
     try:
         snapshot = Snapshot.decode(key, await store.get(key))
     except NotFoundError as error:
-        raise DataLossError(f"object {key} was listed and is gone") from error
+        raise DataLossError(f"object {key} was listed and is missing now") from error
     if snapshot.cluster_id != cluster_id:
         raise CorruptionError(f"object {key}", f"written by another cluster, {snapshot.cluster_id.hex()}")
     state = snapshot.load(key, next_sequence=survey.greatest_sequence + limits.RESTORE_SEQUENCE_GAP)
@@ -84,7 +84,7 @@ async def newest_state(
         if object_key not in state.object_uses and object_key not in state.pending_deletes:
             result.newer_objects += 1
             result.newer_bytes += length_bytes
-    result.tell_segments(state)
+    result.add_segments(state)
     return result, state
 
 
@@ -116,13 +116,13 @@ def _stop(pipeline: OperationProcessor, error: Exception) -> None:
 
 
 def _nothing(_: Segment) -> None:
-    """Nobody waits for what is committed here."""
+    """Do nothing: no reader waits for commits here."""
 
 
 async def store_snapshot(
     store: ObjectStore, cluster_id: bytes, state: ContainerState, clock: Clock, entropy: Entropy
 ) -> SnapshotName:
-    """The restored state is the newest one now: an owner of the lost log that still lives finds it and stops."""
+    """Store the restored state as the newest snapshot: a live owner of the lost log finds it and stops."""
     name = SnapshotName(state.epoch, state.committed_sequence, entropy.token(6).hex())
     key = name.key(state.container_id)
     body = checkpoint.encode(state)

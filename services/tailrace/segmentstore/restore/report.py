@@ -1,4 +1,4 @@
-"""What a restore found and made (pure)."""
+"""The report of a restore (pure)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RestoredSegment:
-    """Where a restored segment begins and ends."""
+    """The range of a restored segment."""
 
     name: str
     start_offset: int
@@ -23,9 +23,9 @@ class RestoredSegment:
 class RestoredContainer:
     """One container.
 
-    ``source``: ``log`` (in the store: nothing acknowledged is missing), ``snapshot`` (its log is lost), ``nothing``
-    (the store holds nothing of it). ``sequence`` is the last operation that is there, ``time_ms`` when the
-    snapshot was taken. ``newer_objects`` were written by the lost owner and are in no snapshot.
+    ``source``: ``log`` (in the store: no acknowledged data is missing), ``snapshot`` (its log is lost), ``nothing``
+    (the store holds nothing of it). ``sequence`` is the last restored operation, ``time_ms`` the time of the snapshot.
+    The lost owner wrote ``newer_objects``, which are in no snapshot.
     """
 
     container: int
@@ -38,8 +38,8 @@ class RestoredContainer:
     problem: str = ""
     segments: list[RestoredSegment] = field(default_factory=list)
 
-    def tell_segments(self, state: ContainerState) -> None:
-        """Note where each segment ends, by name."""
+    def add_segments(self, state: ContainerState) -> None:
+        """Add the ranges of all segments, by name."""
         for name, segment in sorted(state.by_name.items()):
             self.segments.append(RestoredSegment(name, segment.start_offset, segment.length, segment.sealed))
 
@@ -53,16 +53,16 @@ class RestoreReport:
 
     @property
     def whole(self) -> bool:
-        """Whether every container can be served."""
+        """Return whether every container can be served."""
         return not any(item.problem for item in self.containers)
 
     def warnings(self) -> list[str]:
-        """What may be missing, a line each."""
+        """Return what may be missing, one line each."""
         lines = []
         for item in self.containers:
             name = f"container {item.container}"
             if item.source == "snapshot":
-                lines.append(f"{name}: what was acknowledged after operation {item.sequence} is not there")
+                lines.append(f"{name}: data acknowledged after operation {item.sequence} is missing")
             if item.newer_objects:
                 lines.append(
                     f"{name}: {item.newer_objects:,} objects ({item.newer_bytes:,} bytes) belong to no snapshot: "
@@ -73,5 +73,5 @@ class RestoreReport:
         return lines
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {**asdict(self), "whole": self.whole, "warnings": self.warnings()}

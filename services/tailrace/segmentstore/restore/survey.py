@@ -1,4 +1,4 @@
-"""What the store holds of one container, and whether somebody is writing to it."""
+"""Lists the objects of one container, to restore it and to see whether a server writes to the store."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class Survey:
 
     @property
     def greatest_epoch(self) -> int:
-        """The greatest epoch that an object names; 0: there is none."""
+        """Return the greatest epoch in a key; 0: there is none."""
         writers = [writer[1] for key in self.objects if (writer := writer_of_key(key)) is not None]
         return max([0, *writers, *(name.epoch for name in self.snapshots)])
 
     @property
     def greatest_sequence(self) -> int:
-        """The greatest operation that an object names: segments are numbered by the operation that made them."""
+        """Return the greatest operation in a key: a segment's id is the operation that created it."""
         numbers = [int(key.split("/")[1], 16) for key in self.objects if writer_of_key(key) is not None]
         return max([0, *numbers, *(name.sequence for name in self.snapshots)])
 
 
 async def survey(store: ObjectStore, container: int) -> Survey:
-    """List everything of a container. UnavailableError: the store does not answer."""
+    """List all objects of a container. UnavailableError: the store does not answer."""
     found = Survey(container)
     count = total = 0
     for prefix in (*(f"{kind}{container}" for kind in OBJECT_KINDS), folder(container), f"log/{container}"):

@@ -1,4 +1,4 @@
-"""Bounded cache of hot table entries of a worker (design §7)."""
+"""A bounded cache of a worker's hot table entries (design §7)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ if TYPE_CHECKING:
 
 
 class EntryCache:
-    """Least recently used records by (segment id, offset).
+    """Records by (container, segment id, offset); drops the least recently used ones.
 
-    A record never changes at its place and segment ids are never used again within a container, so nothing has to be
-    invalidated; what compaction truncates is no longer asked for and ages out. One cache may serve many containers:
-    their ids are part of the key.
+    A record never changes at its offset, and a container never reuses segment ids, so no entry needs invalidation.
+    Records that compaction truncates are not requested any more and age out. One cache may serve many containers.
     """
 
     def __init__(self, max_bytes: int = limits.TABLE_ENTRY_CACHE_BYTES) -> None:
@@ -25,7 +24,7 @@ class EntryCache:
         self.used_bytes = 0
 
     def get(self, container_id: int, segment_id: int, offset: int) -> Record | None:
-        """A cached record, which becomes the most recently used one."""
+        """Return a cached record, which becomes the most recently used one."""
         key = (container_id, segment_id, offset)
         record = self._records.get(key)
         if record is not None:
@@ -33,7 +32,7 @@ class EntryCache:
         return record
 
     def put(self, container_id: int, segment_id: int, record: Record) -> None:
-        """Add a committed record, and drop the least recently used ones while there are too many bytes."""
+        """Add a committed record, and drop the least recently used ones above the limit."""
         cost = record.length + limits.TABLE_ENTRY_CACHE_OVERHEAD_BYTES
         if record.length > limits.TABLE_ENTRY_CACHED_MAX_BYTES:
             return

@@ -1,9 +1,9 @@
-"""Compaction of table segments: copy what lives at the beginning to the end, then truncate (design §7, server §9).
+"""Compacts table segments: copies live entries from the beginning to the end, then truncates (design §7, server §9).
 
-Copies keep their versions. A pass covers the records [begin, end): those that live are written again, each conditional
-on the index still leading to the old place, and with the last of them the compaction offset becomes `end`. Tombstones
-need no copies: an older entry of the same key always lies before its tombstone (a copy made later would have needed an
-index that led to the old place), so it goes with the same truncation or went before.
+Copies keep their versions. A pass covers the records [begin, end). It rewrites the live ones, each on condition that
+the index still leads to the old offset; with the last of them the compaction offset becomes `end`. Tombstones need no
+copies. An older entry of the same key always lies before its tombstone, because a later copy would have needed an index
+that led to the old offset. So the same truncation, or an earlier one, removes it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def needs_compaction(table: SegmentProperties) -> bool:
-    """Whether less than the wanted share of what was written since the compaction offset is alive."""
+    """Return whether less than ``limits.TABLE_COMPACTION_UTILISATION`` of the records is live."""
     live = table.core_attributes.get(TABLE_ENTRY_COUNT, 0)
     total = table.core_attributes.get(TABLE_TOTAL_ENTRY_COUNT, 0)
     size = table.length - compaction_offset(table)
@@ -42,7 +42,7 @@ def needs_compaction(table: SegmentProperties) -> bool:
 
 
 async def compact_while_needed(tables: TableAccess, segment: str) -> int:
-    """Compact a table until it is worth no more; returns the number of passes. A table that went away needs none."""
+    """Compact a table while it pays; return the number of passes. A deleted table needs none."""
     for done in range(limits.TABLE_COMPACTION_PASSES_MAX):
         try:
             if not needs_compaction(await tables.container.info(segment)) or not await compact(tables, segment):
@@ -53,10 +53,10 @@ async def compact_while_needed(tables: TableAccess, segment: str) -> int:
 
 
 async def compact(tables: TableAccess, segment: str) -> bool:
-    """One pass over at most ``limits.TABLE_COMPACTION_PASS_BYTES``; False when nothing was done.
+    """Run one pass over at most ``limits.TABLE_COMPACTION_PASS_BYTES``; return False when nothing was done.
 
-    A concurrent change of what is being copied ends the pass; the copies made so far are valid, and the next pass
-    begins where this one began.
+    A concurrent change of a copied entry ends the pass. Earlier copies are valid, and the next pass begins where this
+    one began.
 
     Raises:
         SegmentSealedError, CorruptionError.
@@ -69,7 +69,7 @@ async def compact(tables: TableAccess, segment: str) -> bool:
         end = records[-1].offset + records[-1].length
         ids = await _maybe_live(tables, table, layout, records)
         await _copy(tables, table, staged, ids, (records[0].offset, end, len(records)))
-        async with staged.lock:  # nobody deletes the table (by this service) before it is truncated
+        async with staged.lock:  # this service does not delete the table before the truncation
             await tables.same(table)
             await tables.container.truncate(segment, end)
     except (WriteConflictError, SegmentTruncatedError):
@@ -80,7 +80,7 @@ async def compact(tables: TableAccess, segment: str) -> bool:
 
 
 async def _scan(tables: TableAccess, table: SegmentProperties) -> list[Record]:
-    """The records of a pass."""
+    """Read the records of a pass."""
     begin = compaction_offset(table)
     end = min(table.length, begin + limits.TABLE_COMPACTION_PASS_BYTES)
     records: list[Record] = []
@@ -94,7 +94,7 @@ async def _scan(tables: TableAccess, table: SegmentProperties) -> list[Record]:
 async def _maybe_live(
     tables: TableAccess, table: SegmentProperties, layout: Layout, records: Sequence[Record]
 ) -> list[bytes]:
-    """Attributes that may lead to some of the records. Those that lead elsewhere now never come back."""
+    """Return the attributes that may lead to some of the records. Those that lead elsewhere never come back."""
     by_id: dict[bytes, list[Record]] = {}
     for record in records:
         if record.value is not None:
@@ -115,7 +115,7 @@ async def _maybe_live(
 async def _copy(
     tables: TableAccess, table: SegmentProperties, staged: StagedTable, ids: list[bytes], span: tuple[int, int, int]
 ) -> None:
-    """Copy what lives in [begin, end), in atomic groups; the last moves the compaction offset."""
+    """Copy the live entries in [begin, end) in atomic groups; the last one moves the compaction offset."""
     begin, end, record_count = span
     old_offset = table.core_attributes.get(TABLE_COMPACTION_OFFSET, NULL_ATTRIBUTE)
     moved = AttributeUpdate(TABLE_COMPACTION_OFFSET, AttributeUpdateType.REPLACE_IF_EQUALS, end, comparison=old_offset)

@@ -1,4 +1,4 @@
-"""The two layouts of table segments: how a key finds its place in the attribute index (design §7, wire §8)."""
+"""The two layouts of table segments: how keys map to attributes of the index (design §7, wire §8)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HashFunction: TypeAlias = Callable[[bytes], bytes]
 
 
 def sha256_bucket(key: bytes) -> bytes:
-    """Bucket of a key: the first 16 bytes of its SHA-256."""
+    """Return the bucket of a key: the first 16 bytes of its SHA-256."""
     return hashlib.sha256(key).digest()[:BUCKET_ID_BYTES]
 
 
@@ -31,16 +31,16 @@ class HashLayout:
 
     @property
     def key_length(self) -> int:
-        """0: keys have any length."""
+        """Return 0: keys have any length."""
         return 0
 
     @property
     def has_tombstones(self) -> bool:
-        """Removals are written to the segment, so that delta reads see them."""
+        """Return True: removals are written to the segment, so that delta reads see them."""
         return True
 
     def attribute_id(self, key: bytes) -> bytes:
-        """The attribute of the key's bucket, never a core attribute."""
+        """Return the attribute of the key's bucket, never a core attribute."""
         bucket = self.hash_function(key)
         return b"\x81" + bucket[1:] if is_core_attribute(bucket) else bucket
 
@@ -61,16 +61,16 @@ class FixedKeyLayout:
 
     @property
     def has_tombstones(self) -> bool:
-        """Removals only change the index."""
+        """Return False: removals only change the index."""
         return False
 
     @property
     def attribute_id_length(self) -> int:
-        """Length of the ids that `attribute_id` makes."""
+        """Return the length of the ids that `attribute_id` returns."""
         return self.key_length + (self.key_length == BUCKET_ID_BYTES)
 
     def attribute_id(self, key: bytes) -> bytes:
-        """The attribute of a key."""
+        """Return the attribute of a key."""
         return key + b"\0" if self.key_length == BUCKET_ID_BYTES else key
 
     def check_key(self, key: bytes) -> None:
@@ -83,7 +83,7 @@ Layout: TypeAlias = HashLayout | FixedKeyLayout
 
 
 def layout_for_new_table(key_length: int, hash_function: HashFunction = sha256_bucket) -> Layout:
-    """The layout that a key length asks for; 0 is the hash layout.
+    """Return the layout for a key length; 0 is the hash layout.
 
     Raises:
         BadRequestError: the key length is out of bounds.
@@ -96,10 +96,10 @@ def layout_for_new_table(key_length: int, hash_function: HashFunction = sha256_b
 
 
 def layout_of(properties: SegmentProperties, hash_function: HashFunction = sha256_bucket) -> Layout:
-    """The layout of an existing table segment.
+    """Return the layout of an existing table segment.
 
     Raises:
-        BadRequestError: the segment is no table.
+        BadRequestError: the segment is not a table.
     """
     if not properties.kind & SegmentKind.TABLE:
         raise BadRequestError(f"segment {properties.name} is not a table segment")

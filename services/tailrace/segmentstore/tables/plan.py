@@ -1,8 +1,8 @@
-"""What one atomic change of a table appends and does to its index: pure (design §7, wire §8).
+"""Plans one atomic change of a table: its append and its index updates; pure (design §7, wire §8).
 
 A bucket is the tuple of the live entries that one attribute leads to, in chain order: the attribute holds the offset of
-the first, each record that of the next. Fixed-key buckets have at most one entry, hash buckets more only when hashes
-collide. Whatever changes a bucket writes all of its entries again, so chains never lead to anything dead.
+the first, each record that of the next. Fixed-key buckets have at most one entry; hash buckets have more only when
+hashes collide. Every change of a bucket rewrites all its entries, so chains never lead to dead records.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ PlanBatch: TypeAlias = "Callable[[Layout, Ids, Buckets, int], Plan]"
 
 
 def head_of(bucket: Bucket) -> int:
-    """Value of the bucket's attribute."""
+    """Return the value of the bucket's attribute."""
     return bucket[0].offset if bucket else NULL_ATTRIBUTE
 
 
 def find(bucket: Bucket, key: bytes) -> Record | None:
-    """The bucket's entry with that key."""
+    """Return the bucket's entry with that key."""
     for record in bucket:
         if record.key == key:
             return record
@@ -62,7 +62,7 @@ def check_condition(bucket: Bucket, key: bytes, expected: int) -> None:
 
 
 class Plan:
-    """One atomic append: its bytes, its attribute updates, and what the buckets are after it."""
+    """One atomic append: its bytes, its attribute updates, and the buckets after it."""
 
     __slots__ = ("_live", "_records", "buckets", "length", "parts", "tail", "updates", "versions")
 
@@ -78,7 +78,7 @@ class Plan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to do."""
+        """Return whether the plan changes nothing."""
         return not self.updates and not self.parts
 
     def write(
@@ -90,7 +90,7 @@ class Plan:
         chain: Bucket = (),
         shared: bool = False,
     ) -> Record:
-        """Add a record that leads to `chain`; its offset is known because the append is conditional on the length."""
+        """Add a record that leads to `chain`. Its offset is known, because the append is conditional on the length."""
         offset = self.tail + self.length
         next_offset = chain[0].offset if chain else NO_CHAIN
         data = encode_record(key, value, version, next_offset, shared=shared)
@@ -100,7 +100,7 @@ class Plan:
         return Record(key, value, offset if version == OWN_OFFSET else version, offset, next_offset, shared)
 
     def copy(self, records: Sequence[Record], *, others: int = 0) -> Bucket:
-        """Write entries again, with their versions, as a chain; `others` entries of the bucket will follow."""
+        """Rewrite entries with their versions as a chain; `others` entries of the bucket will follow."""
         bucket: Bucket = ()
         shared = len(records) + others > 1
         for record in records:
@@ -109,7 +109,7 @@ class Plan:
         return bucket
 
     def replace(self, attribute_id: bytes, before: Bucket, after: Bucket) -> None:
-        """Let the index lead to the new bucket if it still leads to the old one."""
+        """Point the index to the new bucket, on condition that it still points to the old one."""
         self.buckets[attribute_id] = after
         self.updates.append(
             AttributeUpdate(
@@ -119,7 +119,7 @@ class Plan:
         self._live += len(after) - len(before)
 
     def finish(self, *, forgotten_records: int = 0) -> Plan:
-        """Add the counters: live entries, and records that lie behind the compaction offset."""
+        """Add the counters: live entries, and records behind the compaction offset."""
         records = self._records - forgotten_records
         for attribute_id, change in ((TABLE_ENTRY_COUNT, self._live), (TABLE_TOTAL_ENTRY_COUNT, records)):
             if change:
@@ -128,9 +128,9 @@ class Plan:
 
 
 def plan_update(ids: Ids, buckets: Buckets, entries: Sequence[TableEntry], tail: int) -> Plan:
-    """Insert or update entries at `tail`; `ids` leads from each key to its attribute, `buckets` is the state before.
+    """Plan to insert or update entries at `tail`; `ids` maps each key to its attribute, `buckets` is the prior state.
 
-    Conditions are checked against that state; of a repeated key the last entry wins and every one gets a version.
+    Conditions are checked against that state. Of a repeated key the last entry wins, and every entry gets a version.
 
     Raises:
         TableKeyNotExistsError, TableKeyBadVersionError: a condition does not hold.
@@ -155,7 +155,7 @@ def plan_update(ids: Ids, buckets: Buckets, entries: Sequence[TableEntry], tail:
 
 
 def _copy_others(plan: Plan, ids: Ids, buckets: Buckets) -> dict[bytes, tuple[Bucket, bool]]:
-    """Write what shares a bucket with updated keys; per bucket these copies, and whether it will hold several keys."""
+    """Rewrite entries that share a bucket with updated keys; return the copies by bucket, and whether it is shared."""
     coming: dict[bytes, int] = {}
     for attribute_id in ids.values():
         coming[attribute_id] = coming.get(attribute_id, 0) + 1
@@ -167,7 +167,7 @@ def _copy_others(plan: Plan, ids: Ids, buckets: Buckets) -> dict[bytes, tuple[Bu
 
 
 def plan_remove(ids: Ids, buckets: Buckets, keys: Sequence[TableKey], tail: int, *, tombstones: bool) -> Plan:
-    """Remove keys; absent ones without a condition are ignored. With `tombstones`, removals are written (hash layout).
+    """Plan to remove keys; absent ones without a condition are ignored. `tombstones`: write removals (hash layout).
 
     Raises:
         TableKeyNotExistsError, TableKeyBadVersionError: a condition does not hold.
@@ -190,7 +190,7 @@ def plan_remove(ids: Ids, buckets: Buckets, keys: Sequence[TableKey], tail: int,
 def plan_copy(
     buckets: Buckets, tail: int, *, forgotten_records: int = 0, extra: Sequence[AttributeUpdate] = ()
 ) -> Plan:
-    """Write whole buckets again at the tail, versions kept (compaction)."""
+    """Plan to rewrite whole buckets at the tail with their versions (compaction)."""
     plan = Plan(tail)
     for attribute_id, bucket in buckets.items():
         plan.replace(attribute_id, bucket, plan.copy(bucket[::-1]))

@@ -1,4 +1,4 @@
-"""Reads of table segments: lookups, iterators, deltas (wire §8). All see committed entries only."""
+"""Reads table segments: lookups, iterators, deltas (wire §8). All see committed entries only."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
 
 
 class Span(NamedTuple):
-    """Attribute ids that an iterator still has to visit, and the token that led here; `first` None means none."""
+    """The attribute ids that an iterator still has to visit, and its last token; `first` None means none."""
 
     first: bytes | None
     last: bytes
     token: bytes
     id_bytes: int
-    """Length of a token: of the part of an attribute id that is the client's key or bucket."""
+    """Length of a token: the part of an attribute id that is the client's key or bucket."""
 
 
 def entry_of(record: Record) -> TableEntry:
-    """An entry as the caller sees it."""
+    """Return an entry as callers see it."""
     return TableEntry(record.key, record.value or b"", record.version)
 
 
 def compaction_offset(table: SegmentProperties) -> int:
-    """Where the entries begin that deltas and compaction look at; what lies before was copied behind it."""
+    """Return where deltas and compaction begin to read; live entries before it were copied behind it."""
     return max(table.core_attributes.get(TABLE_COMPACTION_OFFSET, 0), table.start_offset)
 
 
 async def get(
     reader: TableReader, table: SegmentProperties, layout: Layout, keys: Sequence[bytes]
 ) -> list[TableEntry | None]:
-    """Entries in the order of the keys; errors of `TableReader.buckets`, and BadRequestError."""
+    """Return entries in the order of the keys; errors as of `TableReader.buckets`, and BadRequestError."""
     for key in keys:
         layout.check_key(key)
     ids = [layout.attribute_id(key) for key in keys]
@@ -51,14 +51,14 @@ async def get(
 
 
 def span_of(layout: Layout, continuation: bytes, from_key: bytes, to_key: bytes) -> Span:
-    """What an iterator request is to visit (wire §8, "iterators").
+    """Return the span of an iterator request (wire §8, "iterators").
 
     Raises:
-        BadRequestError: an argument that the layout does not have, or of a wrong length.
+        BadRequestError: the layout does not have an argument, or its length is wrong.
     """
     if isinstance(layout, FixedKeyLayout):
         if continuation:
-            raise BadRequestError("continuation token in a table with keys of fixed length: give the first key instead")
+            raise BadRequestError("continuation token in a table with keys of fixed length: use the first key instead")
         for name, key in (("first", from_key), ("last", to_key)):
             if len(key) not in (0, layout.key_length):
                 raise BadRequestError(f"{name} key of {len(key)} bytes in a table with keys of {layout.key_length}")
@@ -74,7 +74,7 @@ def span_of(layout: Layout, continuation: bytes, from_key: bytes, to_key: bytes)
 
 
 def following(attribute_id: bytes) -> bytes | None:
-    """The next attribute id of the same length; None after the last."""
+    """Return the next attribute id of the same length; None after the last."""
     number = int.from_bytes(attribute_id, "big") + 1
     return None if number >> (8 * len(attribute_id)) else number.to_bytes(len(attribute_id), "big")
 
@@ -82,9 +82,9 @@ def following(attribute_id: bytes) -> bytes | None:
 async def iterate(
     container: SegmentContainer, reader: TableReader, table: SegmentProperties, span: Span, limit: int
 ) -> tuple[list[Record], bytes]:
-    """Entries of a span until there are `limit` or about ``limits.TABLE_REPLY_MAX_BYTES`` of them, and the next token.
+    """Return entries of a span, up to `limit` or about ``limits.TABLE_REPLY_MAX_BYTES``, and the next token.
 
-    Whole buckets are returned, so there may be slightly more. Errors of `TableReader.buckets`.
+    Buckets are returned whole, so there may be slightly more. Errors as of `TableReader.buckets`.
     """
     limit = max(1, min(limit, limits.TABLE_ITERATE_ITEMS_MAX))
     records: list[Record] = []
@@ -111,12 +111,12 @@ async def iterate(
 async def delta(
     reader: TableReader, table: SegmentProperties, layout: Layout, from_position: int, limit: int
 ) -> TableDelta:
-    """Entries written since a position, until `limit` different ones or the end are reached (wire §8, "delta").
+    """Return entries written since a position, up to `limit` different ones or the end (wire §8, "delta").
 
-    A reply without entries means the end (or a very long run of removals): some clients stop at it.
+    A result without entries means the end (or a very long run of removals): some clients stop there.
 
     Raises:
-        UnsupportedError: fixed-key layout. BadRequestError: the position is beyond the end or within an entry.
+        UnsupportedError: fixed-key layout. BadRequestError: the position is beyond the end or inside an entry.
     """
     if isinstance(layout, FixedKeyLayout):
         raise UnsupportedError(f"delta read of {table.name}: its keys have a fixed length")

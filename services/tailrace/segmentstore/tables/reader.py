@@ -1,4 +1,4 @@
-"""Reading committed table entries: by place, by bucket, and in log order (design §7)."""
+"""Reads committed table entries: by offset, by bucket, and in log order (design §7)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TableReader:
-    """Entries of a container's tables, through the worker's cache of hot entries."""
+    """Reads entries of a container's tables through the worker's cache of hot entries."""
 
     def __init__(self, container: SegmentContainer, cache: EntryCache) -> None:
         self._container = container
@@ -27,12 +27,12 @@ class TableReader:
     async def buckets(
         self, table: SegmentProperties, attribute_ids: Sequence[bytes], max_bytes: int | None = None
     ) -> dict[bytes, Bucket]:
-        """Committed buckets of these attributes; empty ones for attributes that are not set.
+        """Return the committed buckets of these attributes; empty ones for attributes that are not set.
 
         Raises:
-            BadRequestError: the entries have more than `max_bytes`; it is not waited for the rest of them.
-            SegmentTruncatedError: compaction moved an entry meanwhile; ask again.
-            WriteConflictError: the table was deleted and created again meanwhile; ask again.
+            BadRequestError: the entries have more than `max_bytes`; the rest of them is not read.
+            SegmentTruncatedError: compaction moved an entry meanwhile; retry.
+            WriteConflictError: the table was deleted and created again meanwhile; retry.
             CorruptionError: an entry is damaged; the error names its place.
         """
         heads = await self._container.get_attributes(table.name, attribute_ids)
@@ -44,13 +44,13 @@ class TableReader:
     async def chains(
         self, table: SegmentProperties, heads: Sequence[int], max_bytes: int | None = None
     ) -> list[Bucket]:
-        """The bucket that each head leads to; errors as `buckets`."""
+        """Return the bucket that each head leads to; errors as of `buckets`."""
         result = [self._cached_chain(table, head) for head in heads]
         cold = [index for index, bucket in enumerate(result) if bucket is None]
         found_bytes = _bytes_of(result)
         for first in range(0, len(cold), limits.TABLE_ENTRY_READS_MAX):
             if max_bytes is not None and found_bytes > max_bytes:
-                raise BadRequestError(f"the entries asked for have more than {max_bytes} bytes")
+                raise BadRequestError(f"the requested entries have more than {max_bytes} bytes")
             group = cold[first : first + limits.TABLE_ENTRY_READS_MAX]
             if len(group) == 1:
                 loaded = [await self._chain(table, heads[group[0]])]
@@ -62,12 +62,12 @@ class TableReader:
         return [bucket for bucket in result if bucket is not None]
 
     def remember(self, table_id: int, bucket: Bucket) -> None:
-        """Cache entries that were committed just now."""
+        """Cache newly committed entries."""
         for record in bucket:
             self._cache.put(self._container.container_id, table_id, record)
 
     def _cached_chain(self, table: SegmentProperties, head: int) -> Bucket | None:
-        """The bucket if all of it is cached."""
+        """Return the bucket if all of it is cached."""
         if head == NULL_ATTRIBUTE:
             return ()
         record = self._cache.get(self._container.container_id, table.segment_id, head)
@@ -81,7 +81,7 @@ class TableReader:
             if record.value is None or record.chain >= offset:
                 raise CorruptionError(
                     f"{table.name}, table record at {offset}",
-                    f"the index leads to a tombstone or a chain that goes on at {record.chain}",
+                    f"the index leads to a tombstone or a chain that continues at {record.chain}",
                 )
             bucket.append(record)
             offset = record.chain
@@ -100,7 +100,7 @@ class TableReader:
         return record
 
     async def _read(self, table: SegmentProperties, offset: int, length: int) -> bytes:
-        """Up to `length` committed bytes, at least a header."""
+        """Read up to `length` committed bytes, at least a header."""
         available = table.length - offset
         if available < HEADER_BYTES:  # the properties are older than the index value
             available = (await self.check_same(table)).length - offset
@@ -109,7 +109,7 @@ class TableReader:
         return await self._bytes(table, offset, min(length, available))
 
     async def _bytes(self, table: SegmentProperties, offset: int, length: int) -> bytes:
-        """Exactly these bytes of this very table. Raises WriteConflictError when another one has its name."""
+        """Read exactly these bytes of this table. Raises WriteConflictError when another segment has its name."""
         try:
             data = await self._container.read_exact(table.name, offset, length)
         except (BadRequestError, SegmentTruncatedError):
@@ -119,16 +119,16 @@ class TableReader:
         return data
 
     async def check_same(self, table: SegmentProperties) -> SegmentProperties:
-        """The table's properties now. Raises WriteConflictError when another segment has its name."""
+        """Return the table's current properties. Raises WriteConflictError when another segment has its name."""
         now = await self._container.info(table.name)
         if now.segment_id != table.segment_id:
             raise WriteConflictError(f"table segment {table.name} was created again meanwhile")
         return now
 
     async def scan(self, table: SegmentProperties, from_offset: int, to_offset: int) -> list[Record]:
-        """Some records in log order, from a record's beginning; none when none ends at or before `to_offset`.
+        """Read some records in log order, from a record's beginning; none when none ends at or before `to_offset`.
 
-        `to_offset` is not beyond the length in `table`; errors as `buckets`.
+        `to_offset` is not beyond the length in `table`; errors as of `buckets`.
         """
         window = limits.TABLE_SCAN_READ_BYTES
         while to_offset - from_offset >= HEADER_BYTES:
@@ -146,7 +146,7 @@ def _bytes_of(buckets: Sequence[Bucket | None]) -> int:
 
 
 def _records_in(data: bytes, offset: int, place: str) -> tuple[list[Record], int]:
-    """The whole records at the beginning of `data`, and the length of the one that is cut off (or of the last)."""
+    """Return the whole records at the beginning of `data`, and the length of the cut-off one (or of the last)."""
     view = memoryview(data)
     records = []
     position = length = 0

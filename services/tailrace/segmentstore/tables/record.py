@@ -1,7 +1,7 @@
-"""One entry of a table segment as bytes (design §7; docs/formats/tables.md).
+"""Encodes one entry of a table segment (design §7; docs/formats/tables.md).
 
 A record is ``header | key | value``. Its version is its own offset unless the header carries one: copies keep the
-version of what they copy. Records are immutable, so whoever knows (segment id, offset) may cache them for ever.
+version of their original. Records are immutable, so a cache may keep them by (segment id, offset) for ever.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _CRC: Final = struct.Struct(">I")
 
 HEADER_BYTES: Final = _HEADER.size
 OWN_OFFSET: Final = -1
-"""Version field of a record whose version is the offset it was written at."""
+"""Version field of a record whose version is its own offset."""
 NO_CHAIN: Final = -1
 
 
 class Record(NamedTuple):
-    """An entry at its place.
+    """An entry at its offset.
 
-    `value` is None for a tombstone. `chain` is the next entry of the same bucket or NO_CHAIN; `shared` tells that the
-    bucket held other keys too when the record was written, so that another record may lead to this one.
+    `value` is None for a tombstone. `chain` is the next entry of the same bucket or NO_CHAIN. `shared`: the bucket held
+    other keys too when the record was written, so another record may lead to this one.
     """
 
     key: bytes
@@ -46,17 +46,17 @@ class Record(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Bytes that the record occupies."""
+        """Return the bytes that the record occupies."""
         return record_bytes(self.key, self.value)
 
 
 def record_bytes(key: bytes, value: bytes | None) -> int:
-    """Length of the record of an entry."""
+    """Return the length of an entry's record."""
     return HEADER_BYTES + len(key) + len(value or b"")
 
 
 def encode_record(key: bytes, value: bytes | None, version: int, chain: int, *, shared: bool) -> bytes:
-    """The bytes of a record; `version` is OWN_OFFSET or the explicit version of a copy."""
+    """Encode a record; `version` is OWN_OFFSET or the explicit version of a copy."""
     flags = (TOMBSTONE if value is None else 0) | (SHARED if shared else 0)
     body = key if value is None else key + value
     head = _HEAD.pack(MAGIC, FORMAT_VERSION, flags, len(key), len(value or b""), version, chain)
@@ -64,33 +64,33 @@ def encode_record(key: bytes, value: bytes | None, version: int, chain: int, *, 
 
 
 def record_length(header: Buffer, place: str) -> int:
-    """Length of the record that starts with these (at least HEADER_BYTES) bytes; the CRC32C is not checked.
+    """Return the length of the record that starts with these (at least HEADER_BYTES) bytes, without a CRC32C check.
 
     Raises:
         CorruptionError: no record starts here. FormatVersionError: a newer program wrote it.
     """
     magic, version, flags, key_length, value_length, _, _, _ = _HEADER.unpack_from(header)
     if magic != MAGIC:
-        raise CorruptionError(place, f"no table record: magic {magic:#x}")
+        raise CorruptionError(place, f"not a table record: magic {magic:#x}")
     if version > FORMAT_VERSION:
         raise FormatVersionError(f"{place} has record format {version}, this program reads up to {FORMAT_VERSION}")
     tombstone_with_value = flags & TOMBSTONE and value_length
     if flags & ~_FLAGS or tombstone_with_value or key_length > limits.TABLE_KEY_MAX_BYTES:
-        raise CorruptionError(place, f"no table record: flags {flags}, key {key_length}, value {value_length} bytes")
+        raise CorruptionError(place, f"not a table record: flags {flags}, key {key_length}, value {value_length} bytes")
     if value_length > limits.TABLE_VALUE_MAX_BYTES:
-        raise CorruptionError(place, f"no table record: value of {value_length} bytes")
+        raise CorruptionError(place, f"not a table record: value of {value_length} bytes")
     return int(HEADER_BYTES + key_length + value_length)
 
 
 def decode_record(data: Buffer, offset: int, place: str) -> Record:
-    """The verified record that `data` begins with and that lies at `offset` of its segment.
+    """Return the verified record at the start of `data`, whose offset in the segment is `offset`.
 
     Raises:
         CorruptionError: it is damaged or cut short. FormatVersionError: a newer program wrote it.
     """
     where = f"{place}, table record at {offset}"
     if len(data) < HEADER_BYTES:
-        raise CorruptionError(where, f"{len(data)} bytes are no record")
+        raise CorruptionError(where, f"{len(data)} bytes are too short for a record")
     length = record_length(data, where)
     if len(data) < length:
         raise CorruptionError(where, f"{len(data)} bytes instead of a record of {length}")

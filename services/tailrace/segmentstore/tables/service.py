@@ -54,7 +54,7 @@ _T = TypeVar("_T")
 class TableService:
     """Table segments of one container; implements ``types.TableOperations``.
 
-    `hash_function` makes 16-byte buckets of keys; another than SHA-256 is for tests only, it is part of the format.
+    `hash_function` maps keys to 16-byte buckets. It is part of the format; only tests use another one than SHA-256.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class TableService:
         self.container = container
         self._access = TableAccess(container, EntryCache() if cache is None else cache, hash_function)
 
-    # -- life cycle ----------------------------------------------------------------------------------------------
+    # -- creation and deletion -----------------------------------------------------------------------------------
 
     async def create_table(self, segment: str, key_length: int) -> None:
         """Create a table segment; `key_length` 0 is the hash layout. Raises SegmentExistsError, BadRequestError."""
@@ -106,7 +106,7 @@ class TableService:
             raise TableNotEmptyError(f"table segment {segment} is not empty")
 
     async def info(self, segment: str) -> TableInfo:
-        """Properties of a table segment."""
+        """Return the properties of a table segment."""
         table = await self.container.info(segment)
         layout = layout_of(table, self._access.hash_function)
         entry_count = table.core_attributes.get(TABLE_ENTRY_COUNT, 0)
@@ -115,7 +115,7 @@ class TableService:
     # -- changes -------------------------------------------------------------------------------------------------
 
     async def update(self, segment: str, entries: Sequence[TableEntry], table_offset: int = -1) -> list[int]:
-        """Insert or update atomically; returns the new versions in the order of the entries.
+        """Insert or update atomically; return the new versions in the order of the entries.
 
         Raises:
             TableKeyNotExistsError, TableKeyBadVersionError: a condition failed, nothing was changed.
@@ -153,7 +153,7 @@ class TableService:
             for key in keys:
                 layout.check_key(key)
             ids = {key: layout.attribute_id(key) for key in keys}
-            if staged.lock.locked():  # read what is cold before it is our turn, so that others do not wait for it
+            if staged.lock.locked():  # read cold entries before taking the lock, so that others do not wait for them
                 await self._access.current_buckets(table, staged, ids.values())
             async with staged.lock:
                 table = await self._access.same(table)
@@ -168,7 +168,7 @@ class TableService:
                 except ConditionFailedError as error:
                     refused = error
                 change = None if planned.is_empty else await self._access.submit(segment, staged, planned)
-            # An answer must not rest on what is not durable yet, not even a refusal.
+            # Reply only after the state is durable that the outcome rests on, even for a refusal.
             await outcome(staged.settled() if change is None else change.done)
             if refused is not None:
                 raise refused
@@ -179,7 +179,7 @@ class TableService:
     # -- queries -------------------------------------------------------------------------------------------------
 
     async def get(self, segment: str, keys: Sequence[bytes]) -> list[TableEntry | None]:
-        """Committed entries in the order of the keys; None for a missing one. Raises BadRequestError."""
+        """Return committed entries in the order of the keys; None for a missing one. Raises BadRequestError."""
 
         async def ask(table: SegmentProperties, layout: Layout) -> list[TableEntry | None]:
             return await queries.get(self._access.reader, table, layout, keys)
@@ -189,14 +189,14 @@ class TableService:
     async def iterate_keys(
         self, segment: str, limit: int, continuation: bytes, from_key: bytes, to_key: bytes
     ) -> tuple[list[TableKey], bytes]:
-        """About `limit` keys and the token to go on with; no keys means the end. Raises BadRequestError."""
+        """Return about `limit` keys and the next token; no keys means the end. Raises BadRequestError."""
         records, token = await self._iterate(segment, limit, continuation, from_key, to_key)
         return [TableKey(record.key, record.version) for record in records], token
 
     async def iterate_entries(
         self, segment: str, limit: int, continuation: bytes, from_key: bytes, to_key: bytes
     ) -> tuple[list[TableEntry], bytes]:
-        """About `limit` entries and the token to go on with; no entries means the end. Raises BadRequestError."""
+        """Return about `limit` entries and the next token; no entries means the end. Raises BadRequestError."""
         records, token = await self._iterate(segment, limit, continuation, from_key, to_key)
         return [queries.entry_of(record) for record in records], token
 
@@ -210,7 +210,7 @@ class TableService:
         return await self._read(segment, ask)
 
     async def delta(self, segment: str, from_position: int, limit: int) -> TableDelta:
-        """What changed since `from_position`. Raises UnsupportedError on the fixed-key layout, BadRequestError."""
+        """Return the changes since `from_position`. Raises UnsupportedError (fixed-key layout), BadRequestError."""
 
         async def ask(table: SegmentProperties, layout: Layout) -> TableDelta:
             return await queries.delta(self._access.reader, table, layout, from_position, limit)
@@ -218,7 +218,7 @@ class TableService:
         return await self._read(segment, ask)
 
     async def _read(self, segment: str, ask: Callable[[SegmentProperties, Layout], Awaitable[_T]]) -> _T:
-        """Ask again when compaction truncates what the index led to, or another table took the name."""
+        """Retry when compaction truncates what the index led to, or another table took the name."""
         for _ in range(limits.TABLE_CONFLICT_RETRIES_MAX):
             table = await self.container.info(segment)
             try:
@@ -230,14 +230,14 @@ class TableService:
     # -- compaction ----------------------------------------------------------------------------------------------
 
     async def compact(self, segment: str) -> bool:
-        """One compaction pass whatever the utilisation; False when there is nothing to compact."""
+        """Run one compaction pass at any utilisation; return False when there is nothing to compact."""
         return await compaction.compact(self._access, segment)
 
     async def compact_due(self) -> int:
-        """Compact the tables that changed and need it; returns the number of passes.
+        """Compact the tables that changed and need it; return the number of passes.
 
-        The container's owner calls this every ``limits.TABLE_COMPACTION_INTERVAL_S``, never twice at a time. A table
-        that fails keeps back no other one and is tried again; the first error is raised in the end.
+        The worker calls this every ``limits.TABLE_COMPACTION_INTERVAL_S``, never twice at a time. A table that fails
+        delays no other one and is retried; the first error is raised at the end.
         """
         passes = 0
         failed: TailraceError | None = None

@@ -1,9 +1,9 @@
-"""What is in flight for a table: lets updates be pipelined although each depends on the state before it (design §7).
+"""Tracks the changes in flight of a table: updates are pipelined although they depend on each other (design §7).
 
-Updates of one table are submitted one after the other, under a lock that is let go as soon as the container has taken
-the append. Their outcome is certain by then (a container commits what it has staged, or stops), so the next update
-builds on it: on the buckets that they leave and on the length that they lead to. Each append is conditional on that
-length and on the index values it replaces, so a wrong guess fails and is repeated, and never does harm.
+Updates of one table are submitted in sequence, under a lock that is released once the container has accepted the
+append. Its outcome is certain by then (a container commits what it has staged, or stops). So the next update builds on
+it: on its buckets, and on the length after it. Each append is conditional on that length and on the index values that
+it replaces, so an update on a wrong assumption fails and is retried, without harm.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class InFlight:
-    """A submitted plan. Its submitter waits for ``done``, others by `settled`; each may give up without the others."""
+    """A submitted plan. Its submitter awaits ``done``, others await `settled`; a cancelled waiter affects no other."""
 
     __slots__ = ("_others", "done", "plan", "taken")
 
@@ -33,13 +33,13 @@ class InFlight:
         self._others: list[asyncio.Future[None]] = []
 
     async def settled(self) -> None:
-        """Wait until the plan is committed; raises why it failed."""
+        """Wait until the plan is committed; raise its error when it fails."""
         other: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._others.append(other)
         await other
 
     def finish(self, error: Exception | None) -> None:
-        """Tell everybody."""
+        """Wake all waiters with the outcome."""
         for waiter in (self.done, *self._others):
             if waiter.done():
                 continue
@@ -47,14 +47,14 @@ class InFlight:
                 waiter.set_result(None)
             else:
                 waiter.set_exception(error)
-                waiter.exception()  # the loop must not complain when the caller was cancelled meanwhile
+                waiter.exception()  # mark as retrieved: the waiter may have been cancelled
 
 
 class StagedTable:
-    """The in-flight changes of one table segment. Exists while somebody uses it."""
+    """The in-flight changes of one table segment; it exists while it has users or changes in flight."""
 
     def __init__(self, container: SegmentContainer, finished: Callable[[Plan, bool], None]) -> None:
-        """``finished(plan, committed)`` is called after each change that was submitted."""
+        """``finished(plan, committed)`` is called after each submitted change."""
         self._container = container
         self._finished = finished
         self._buckets: dict[bytes, tuple[Bucket, InFlight]] = {}
@@ -66,15 +66,15 @@ class StagedTable:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody needs this object any more."""
+        """Return whether the object has no users and no changes in flight."""
         return self.users == 0 and self._in_flight == 0
 
     def length(self, table: SegmentProperties) -> int:
-        """The length that the next append will find."""
+        """Return the length that the next append will find."""
         return max(self._length, table.length)
 
     def buckets(self, attribute_ids: Iterable[bytes]) -> dict[bytes, Bucket]:
-        """The buckets that changes in flight leave; of the other attributes the committed value is the newest."""
+        """Return the buckets that changes in flight leave; for other attributes the committed value is current."""
         if not self._buckets:
             return {}
         return {
@@ -84,15 +84,15 @@ class StagedTable:
         }
 
     async def settled(self) -> None:
-        """Wait until everything submitted so far is committed; raises what the last of it failed with."""
+        """Wait until all submitted changes are committed; raise the error of the last one."""
         if self._in_flight and self._last is not None:
             await self._last.settled()
 
     async def submit(self, segment: str, plan: Plan) -> InFlight:
-        """Hand a plan to the container. Call with the lock held; the lock may be let go afterwards.
+        """Submit a plan to the container. Call with the lock held; it may be released afterwards.
 
         Raises:
-            OverloadedError: the container takes nothing.
+            OverloadedError: the container has no room.
             TailraceError: the container refused the append; nothing was changed.
         """
         change = InFlight(plan)
@@ -134,7 +134,7 @@ class StagedTable:
             raise OverloadedError(f"no room for an update of {request.segment}") from error
 
     def _finish(self, change: InFlight, error: Exception | None) -> None:
-        """Forget a change that is committed or failed, and tell those who wait for it."""
+        """Remove a change that is committed or failed, and wake its waiters."""
         if change.taken:
             self._in_flight -= 1
             for attribute_id in change.plan.buckets:
@@ -142,13 +142,13 @@ class StagedTable:
                 if staged is not None and staged[1] is change:
                     del self._buckets[attribute_id]
         if error is not None:
-            self._length = 0  # what was to follow will fail too; the next change asks the container again
+            self._length = 0  # changes built on it fail too; the next change reads the container's length again
         self._finished(change.plan, error is None)
         change.finish(error)
 
 
 async def outcome(settled: Awaitable[None]) -> None:
-    """Wait for a change in flight. Raises WriteConflictError when it was built on a state that did not come true."""
+    """Wait for a change in flight. Raises WriteConflictError when it was built on a change that failed."""
     try:
         await settled
     except (BadAttributeError, BadOffsetError) as error:

@@ -1,4 +1,4 @@
-"""What the table layer takes and answers (wire §8). Keys and entries are the codec's own: no copy between them."""
+"""The types of the table layer (wire §8). Keys and entries are those of the codec, so they need no conversion."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class TableOperations(Protocol):
         ...
 
     async def info(self, segment: str) -> TableInfo:
-        """Properties."""
+        """Return the properties."""
         ...
 
     async def update(self, segment: str, entries: Sequence[TableEntry], table_offset: int = -1) -> list[int]:
-        """Insert or update atomically; returns the new versions in the order of the entries.
+        """Insert or update atomically; return the new versions in the order of the entries.
 
         Raises:
             TableKeyNotExistsError, TableKeyBadVersionError: a condition failed, nothing was changed.
@@ -70,21 +70,21 @@ class TableOperations(Protocol):
         ...
 
     async def get(self, segment: str, keys: Sequence[bytes]) -> list[TableEntry | None]:
-        """Entries in the order of the keys; None for a missing one."""
+        """Return entries in the order of the keys; None for a missing one."""
         ...
 
     async def iterate_keys(
         self, segment: str, limit: int, continuation: bytes, from_key: bytes, to_key: bytes
     ) -> tuple[list[TableKey], bytes]:
-        """About `limit` keys and the token to go on with; no keys means the end."""
+        """Return about `limit` keys and the next token; no keys means the end."""
         ...
 
     async def iterate_entries(
         self, segment: str, limit: int, continuation: bytes, from_key: bytes, to_key: bytes
     ) -> tuple[list[TableEntry], bytes]:
-        """About `limit` entries and the token to go on with; no entries means the end."""
+        """Return about `limit` entries and the next token; no entries means the end."""
         ...
 
     async def delta(self, segment: str, from_position: int, limit: int) -> TableDelta:
-        """What changed since `from_position`. Raises UnsupportedError on the fixed-key layout, BadRequestError."""
+        """Return the changes since `from_position`. Raises UnsupportedError (fixed-key layout), BadRequestError."""
         ...

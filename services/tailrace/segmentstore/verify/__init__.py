@@ -1,4 +1,4 @@
-"""Proof that a data folder holds what its logs say: `tailrace inspect verify` (docs/operations.md). Changes nothing.
+"""``tailrace inspect verify``: proves that a data folder holds what its logs say, and changes nothing.
 
-State is rebuilt by the recovery of the server itself; then every byte that it names is read where it lies.
+The server's own recovery rebuilds the state; then the verification reads every byte that the state names.
 """

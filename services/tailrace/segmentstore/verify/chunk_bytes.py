@@ -23,7 +23,7 @@ _PIECE_BYTES = limits.VERIFY_READ_BYTES // chunks.BLOCK_BYTES * chunks.BLOCK_BYT
 
 
 class ChunkReader:
-    """Reads references of one container. ``sizes`` are the lengths of the objects that were listed, by key."""
+    """Reads references of one container. ``sizes`` are the lengths of the listed objects, by key."""
 
     def __init__(
         self,
@@ -40,9 +40,9 @@ class ChunkReader:
     async def verify(
         self, segment: str, ref: ChunkRef, runs: Sequence[Run] = (), *, sizes: Mapping[str, int] | None = None
     ) -> None:
-        """Read all of a reference; ``runs`` are what the log holds of the segment, by offset.
+        """Read all of a reference and compare it with ``runs``, the ranges that the log holds too, by offset.
 
-        ``sizes``: lengths of objects in place of those that the reader has.
+        ``sizes``: lengths of objects to use in place of the reader's.
         """
         comparison = _Comparison(segment, ref, runs, self._report)
         async for offset, blocks in self._pieces(segment, ref, self._sizes if sizes is None else sizes):
@@ -56,7 +56,7 @@ class ChunkReader:
     async def _pieces(
         self, segment: str, ref: ChunkRef, sizes: Mapping[str, int]
     ) -> AsyncIterator[tuple[int, Sequence[memoryview]]]:
-        """Verified blocks in order, with the segment offset of the first; damaged ones are reported and left out."""
+        """Yield verified blocks in order, with the segment offset of the first; report and skip damaged ones."""
         readable = self._readable(segment, ref, sizes)
         for start in range(0, readable, _PIECE_BYTES):
             length = min(_PIECE_BYTES, readable - start)
@@ -76,7 +76,7 @@ class ChunkReader:
     def _each_block(
         self, segment: str, ref: ChunkRef, start: int, position: int, raw: bytes
     ) -> list[tuple[int, memoryview]]:
-        """The good blocks of a piece with bad ones, which are reported."""
+        """Return the valid blocks of a piece, and report the damaged ones."""
         good = []
         for number, at in enumerate(range(0, len(raw), chunks.BLOCK_STRIDE)):
             offset = ref.segment_offset + start + number * chunks.BLOCK_BYTES
@@ -89,10 +89,10 @@ class ChunkReader:
         return good
 
     def _readable(self, segment: str, ref: ChunkRef, sizes: Mapping[str, int]) -> int:
-        """How many bytes of a reference its object has, in whole blocks; says so when they are not all."""
+        """Return how many bytes of a reference its object has, in whole blocks; report when some are missing."""
         size = sizes.get(ref.object_key)
         if size is None:
-            reason = f"it holds {ref.length} bytes of the segment and does not exist"
+            reason = f"{ref.length} bytes of the segment are missing: the object does not exist"
             self._problem(segment, ref, ref.segment_offset, None, reason)
             return 0
         missing = ref.data_offset + chunks.stored_length(ref.length) - size
@@ -106,7 +106,7 @@ class ChunkReader:
 
 
 class _Comparison:
-    """Digests the bytes of a reference that the log holds too. A run with a damaged block is left out."""
+    """Digests the bytes of a reference that the log holds too. Skips runs with a damaged block."""
 
     def __init__(self, segment: str, ref: ChunkRef, runs: Sequence[Run], report: ContainerReport) -> None:
         self._segment = segment
@@ -118,7 +118,7 @@ class _Comparison:
         self._digested_to = -1
 
     def feed(self, offset: int, blocks: Sequence[memoryview]) -> None:
-        """The next bytes."""
+        """Take the next blocks."""
         for block in blocks:
             self._feed(offset, block)
             offset += len(block)
@@ -147,7 +147,7 @@ class _Comparison:
                 self._ref.data_offset, self._ref.length, run.start - self._ref.segment_offset, run.end - run.start
             )
             self._report.problem(
-                f"bytes {run.start} to {run.end} are not those that the log holds",
+                f"bytes {run.start} to {run.end} differ from those in the log",
                 segment=self._segment,
                 offset=run.start,
                 place=f"object {self._ref.object_key}",

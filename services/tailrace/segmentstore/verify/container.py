@@ -1,4 +1,4 @@
-"""One container: its log, the state that recovery makes of it, and all that this state names."""
+"""Verifies one container: its log, the state that recovery makes of it, and all objects that the state names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class ContainerVerification:
-    """Verifies one container whose log nobody has open. ``advance(bytes)`` tells how far it is."""
+    """Verifies one container whose log no server has open. Reports progress by ``advance(bytes)``."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class ContainerVerification:
     # -- the log -------------------------------------------------------------------------------------------------
 
     async def _recover(self) -> bool:
-        """Bring the state to the end of the log, as the next owner would; False when that cannot be done."""
+        """Recover the state from the log, as the next owner would; return False when that is not possible."""
         report = self._report.report
         try:
             await self._log.open()
@@ -118,11 +118,11 @@ class ContainerVerification:
         return True
 
     async def _from_snapshot(self) -> bool:
-        """The state as a restore would have it; False when that cannot be done."""
+        """Load the state as a restore would; return False when that is not possible."""
         try:
             key = await self._snapshots.load_newest(self._state)
         except DataError:
-            return False  # the walk of the snapshots reports it
+            return False  # the verification of the snapshots reports it
         if key is None and await self._objects.any():
             self._report.problem("Tier 2 holds objects of the container and no snapshot")
             return False
@@ -130,12 +130,12 @@ class ContainerVerification:
         return True
 
     async def _log_problems(self, error: DataError) -> None:
-        """What recovery refuses, and all other damage of the log."""
+        """Report why recovery fails, and all other damage of the log."""
         for place, position, reason in await self._log.damage(error):
             self._report.problem(reason, place=place, position=position)
 
     async def _never_began(self) -> bool:
-        """An owner writes objects only after its log has begun."""
+        """Report objects of a container whose log is empty: an owner writes objects only after its log has begun."""
         if not await self._objects.any():
             return True
         self._report.problem("Tier 2 holds objects of the container, and its log holds nothing")

@@ -1,4 +1,4 @@
-"""A whole data folder, or the contents of Tier 2 alone: one container after the other."""
+"""Verifies a whole data folder, or Tier 2 alone, one container after another."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tailrace.segmentstore.verify.container import ContainerVerification
 from tailrace.segmentstore.verify.container_log import LostLog
 from tailrace.segmentstore.verify.log_objects import account_for_log
 from tailrace.segmentstore.verify.objects import account_for_others
-from tailrace.segmentstore.verify.read_only_store import ReadStore
+from tailrace.segmentstore.verify.read_only_store import ReadOnlyStore
 from tailrace.segmentstore.verify.report import ContainerReport, Problem, Report
 from tailrace.storage.obstores import open_object_store
 
@@ -41,19 +41,19 @@ async def verify_folder(
     entropy: Entropy,
     progress: Callable[[int, int], None],
 ) -> Report:
-    """Verify a folder that no server uses. ``progress(done, total)`` is called often, in bytes.
+    """Verify a folder that no server uses. Calls ``progress(done, total)`` often, in bytes.
 
-    Memory does not depend on how much the folder holds: a container's state, as its server has it, and fixed buffers.
+    Memory does not depend on the size of the folder: it holds one container's state and fixed buffers.
 
     Raises:
-        StartError: the folder is in use, of a newer format, none, or its Tier 2 is not there.
+        StartError: the folder is in use, has a newer format, is not a data folder, or its Tier 2 is missing.
         UnavailableError: Tier 2 does not answer.
     """
     async with contextlib.AsyncExitStack() as stack:
         folder = read_data_folder(path, tier2=tier2)
         stack.callback(folder.close)
         url = folder.manifest.tier2 or f"file://{(path / 'tier2').absolute()}"
-        store = ReadStore(open_object_store(url, s3_endpoint=s3_endpoint, create=False))
+        store = ReadOnlyStore(open_object_store(url, s3_endpoint=s3_endpoint, create=False))
         stack.push_async_callback(store.close)
         disk = ReadOnlyDisk()
         stack.callback(disk.close)
@@ -64,18 +64,18 @@ async def verify_folder(
 async def verify_tier2(
     tier2: str, *, s3_endpoint: str | None = None, entropy: Entropy, progress: Callable[[int, int], None]
 ) -> Report:
-    """Verify what Tier 2 holds of a cluster whose folder is not at hand; see `verify_folder`.
+    """Verify Tier 2 of a cluster without its data folder; see `verify_folder`.
 
-    Where its logs are not in Tier 2, the newest snapshots stand for them: what came later counts as orphaned.
+    When the logs are not in Tier 2, the newest snapshots replace them; later objects count as orphans.
 
     Raises:
         StartError: it holds no cluster, or a server wrote to it meanwhile. UnavailableError: it does not answer.
     """
-    store = ReadStore(open_object_store(tier2, s3_endpoint=s3_endpoint, create=False))
+    store = ReadOnlyStore(open_object_store(tier2, s3_endpoint=s3_endpoint, create=False))
     try:
         mark = await read_identity(store, f"Tier 2 {tier2}")
         if mark is None:
-            raise StartError(f"Tier 2 {tier2} has no {CLUSTER_KEY}: it is that of no cluster")
+            raise StartError(f"Tier 2 {tier2} has no {CLUSTER_KEY}: it belongs to no cluster")
         has_logs = [await _any_below(store, LogKeys(container).folder) for container in range(mark.containers)]
         manifest = Manifest(mark.cluster_id, mark.containers, tier2, "object" if any(has_logs) else "file")
         logs: _Logs = _StoreLogs(store) if any(has_logs) else _NoLogs()
@@ -84,25 +84,25 @@ async def verify_tier2(
         await store.close()
 
 
-async def _any_below(store: ReadStore, prefix: str) -> bool:
+async def _any_below(store: ReadOnlyStore, prefix: str) -> bool:
     async for _ in store.list(prefix.rstrip("/")):
         return True
     return False
 
 
 class _NoLogs:
-    """The logs are lost, or elsewhere."""
+    """Logs that are lost or elsewhere."""
 
     def opened_epoch(self, container: int) -> int:
-        """The last epoch for which the container's log is known to have been opened. StartError: it cannot be told."""
+        """Return the last epoch for which the container's log is known to have been opened. StartError: unreadable."""
         return 0
 
     async def log(self, container: int) -> VerifiedLog:
-        """The container's log, not yet opened."""
+        """Return the container's log, not yet opened."""
         return LostLog()
 
     def log_bytes(self, container: int) -> int:
-        """Bytes of it that are no objects of Tier 2."""
+        """Return the bytes of the log that are not objects of Tier 2."""
         return 0
 
 
@@ -137,7 +137,7 @@ class _FolderLogs(_NoLogs):
         return self._path / "log" / str(container)
 
     async def _wait_until_free(self, directory: str) -> None:
-        """A worker whose parent was killed ends by itself a moment later. StartError: it does not."""
+        """Wait for a worker whose parent was killed: it ends by itself soon. StartError: it does not."""
         ends_at_s = asyncio.get_running_loop().time() + limits.LOG_LOCK_TIMEOUT_S
         while True:
             try:
@@ -152,7 +152,7 @@ class _FolderLogs(_NoLogs):
 class _StoreLogs(_NoLogs):
     """Logs in objects of Tier 2; ``path`` is the folder with the epochs, if there is one."""
 
-    def __init__(self, store: ReadStore, path: Path | None = None) -> None:
+    def __init__(self, store: ReadOnlyStore, path: Path | None = None) -> None:
         self._store = store
         self._path = path
 
@@ -172,7 +172,7 @@ class _Verification:
     def __init__(
         self,
         manifest: Manifest,
-        store: ReadStore,
+        store: ReadOnlyStore,
         logs: _Logs,
         entropy: Entropy,
         progress: Callable[[int, int], None],
@@ -188,7 +188,7 @@ class _Verification:
         self._total = 0
 
     async def run(self) -> Report:
-        """Verify container after container."""
+        """Verify one container after another."""
         count = self._manifest.containers
         opened = [self._opened_epoch(container) for container in range(count)]
         await self._check_mark(bound=any(opened))
@@ -208,7 +208,7 @@ class _Verification:
             return 0
 
     async def _check_mark(self, *, bound: bool) -> None:
-        """Tier 2 is that of the cluster. Raises StartError: it is that of another one."""
+        """Check that Tier 2 belongs to the cluster. Raises StartError: it belongs to another one."""
         cluster_id = self._manifest.cluster_id
         try:
             found = await read_cluster_id(self._store, "Tier 2")
@@ -221,10 +221,9 @@ class _Verification:
             raise StartError(f"Tier 2 belongs to cluster {found}, not to {cluster_id}")
 
     async def _verify(self, container: int, opened: int) -> None:
-        """One container. Raises StartError: its log was written to meanwhile, each time.
+        """Verify one container. Raises StartError: its log changed during each attempt.
 
-        A request that was on its way when the last owner ended may be carried out a moment later, so that a log which
-        changed once is no sign of an owner that lives.
+        The store may carry out a last request of the former owner late. So one change is no sign of a live owner.
         """
         for attempt in range(limits.VERIFY_ATTEMPTS):
             if attempt:
@@ -237,7 +236,7 @@ class _Verification:
         raise StartError(f"Tier 2 is in use: {changed} has a new owner or new frames")
 
     async def _attempt(self, container: int, opened: int, report: ContainerReport) -> str:
-        """Verify it; returns the place of its log when that was written to meanwhile, and nothing counts."""
+        """Verify it once; return the place of its log when that changed meanwhile, so that the result is void."""
         log = await self._logs.log(container)
         cluster_id = uuid.UUID(self._manifest.cluster_id).bytes
         tier2 = ChunkObjects(self._store, cluster_id, container, 0, self._entropy)
@@ -245,7 +244,7 @@ class _Verification:
         if not isinstance(log, ClosedObjectLog):
             return ""
         if opened > log.last_claim:
-            report.problem(f"it does not know epoch {opened}, for which it was opened", place=log.directory)
+            report.problem(f"the log has lost epoch {opened}, for which it was opened", place=log.directory)
         await account_for_log(log, self._store, report)
         return log.directory if log.last_claim and not await log.same_owner() else ""
 

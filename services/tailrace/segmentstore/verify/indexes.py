@@ -1,4 +1,4 @@
-"""Walks a segment's attribute index: every live page, read where its reference says (docs/formats/attributes.md)."""
+"""Verifies a segment's attribute index: reads every live page by its reference (docs/formats/attributes.md)."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 
 class _Span(NamedTuple):
-    """What a parent says of a page: keys from `first` on, below `end` (None: no bound)."""
+    """The keys of a page according to its parent: from `first` on, below `end` (None: no bound)."""
 
     first: bytes | None
     end: bytes | None
 
 
 class _Below(NamedTuple):
-    """What a subtree has."""
+    """The lowest offset and the bytes of a subtree."""
 
     lowest: int
     length_bytes: int
 
 
 class IndexWalk:
-    """The index of one segment. ``intact`` tells afterwards whether all of it could be read."""
+    """Walks the index of one segment. ``intact`` is False afterwards when a page is damaged."""
 
     def __init__(self, segment: Segment, store: ObjectStore, report: ContainerReport) -> None:
         root = segment.index
@@ -64,7 +64,7 @@ class IndexWalk:
         try:
             raw = await self._store.get_range(ref.object_key, position, stored)
         except NotFoundError as error:
-            raise CorruptionError(f"object {ref.object_key}", "it is referenced and does not exist") from error
+            raise CorruptionError(f"object {ref.object_key}", "the referenced object does not exist") from error
         data = b"".join(chunks.decode_blocks(ref.object_key, position, raw))
         start = offset - ref.segment_offset - first
         return memoryview(data)[start : start + length]
@@ -80,7 +80,7 @@ class IndexWalk:
             self._problem(f"{found.length_bytes} bytes of live pages, {self._state.live_bytes} are recorded")
 
     async def _walk(self, child: Child, parent_offset: int, span: _Span) -> _Below | None:
-        """Verify a subtree; None when its page is damaged."""
+        """Verify a subtree; return None when its page is damaged."""
         try:
             page = await load_page(self._state, child, parent_offset, self)
         except (CorruptionError, FormatVersionError) as error:
@@ -106,7 +106,7 @@ class IndexWalk:
         if any(first >= second for first, second in itertools.pairwise(keys)):
             self._problem(f"page at {page.offset}: its keys are not in order")
         elif (span.first is not None and keys[0] < span.first) or (span.end is not None and keys[-1] >= span.end):
-            self._problem(f"page at {page.offset}: its keys are not those that its parent says")
+            self._problem(f"page at {page.offset}: its keys are not those of its parent's entry")
 
     def _problem(self, reason: str) -> None:
         self.intact = False

@@ -1,7 +1,7 @@
-"""What a container's log holds of its segments' bytes: checked append by append, and summed up for a comparison.
+"""Verifies the appends in a container's log, and digests them for a comparison with Tier 2.
 
-Tier 2 may hold the same range again. Both sides are digested in runs, the log's while it is walked and the chunks'
-while they are read, so that memory depends on the number of runs and not on that of appends.
+Tier 2 may hold the same ranges. Both sides are digested in runs, the log's when it is read and the chunks' when they
+are. So memory depends on the number of runs, not on the number of appends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DIGEST_BYTES = 16
 
 
 def new_digest() -> hashlib.blake2b:
-    """A digest of a run's bytes."""
+    """Return a digest for a run's bytes."""
     return hashlib.blake2b(digest_size=_DIGEST_BYTES)
 
 
@@ -40,7 +40,7 @@ class Run(NamedTuple):
 
 
 class _OpenRun:
-    """A run that grows."""
+    """A run that still grows."""
 
     __slots__ = ("digest", "end", "ref", "segment", "start")
 
@@ -52,7 +52,7 @@ class _OpenRun:
 
 
 class LogBytes:
-    """Walks a log whose operations `state` is the outcome of."""
+    """Reads the appends of a log. `state` is the outcome of its operations."""
 
     def __init__(self, log: VerifiedLog, state: ContainerState, report: ContainerReport) -> None:
         self._log = log
@@ -64,7 +64,7 @@ class LogBytes:
         self._runs: dict[int, list[Run]] = {}
 
     async def walk(self, advance: Callable[[int], None]) -> None:
-        """Read every append; ``advance(bytes)`` tells how far it is. DataError as of recovery, which comes first."""
+        """Read every append; report progress by ``advance(bytes)``. DataError as of recovery, which runs first."""
         await self._note_merges()
         assembler = operation_log.Assembler(ops.OperationType.APPEND)
         async for frame in self._log.recover():
@@ -80,11 +80,11 @@ class LogBytes:
             runs.sort()
 
     def runs(self, segment: Segment) -> list[Run]:
-        """The runs of a segment, by offset."""
+        """Return the runs of a segment, by offset."""
         return self._runs.get(segment.segment_id, [])
 
     async def _note_merges(self) -> None:
-        """Whatever was merged after an append is in the log too."""
+        """Record the merges of the log, which move earlier appends."""
         assembler = operation_log.Assembler(ops.OperationType.MERGE)
         async for frame in self._log.recover():
             place = f"log of container {self._state.container_id}, frame {frame.sequence}"
@@ -104,7 +104,7 @@ class LogBytes:
         segment, shift = self._resolve(append.segment_id)
         start = append.offset + shift
         if crc32c(append.data) != append.crc:
-            name = segment.name if segment is not None else f"number {append.segment_id}, which is gone"
+            name = segment.name if segment is not None else f"number {append.segment_id}, which was deleted"
             place, position = self._log.place_of(frame)
             self._report.problem(
                 f"{len(append.data)} bytes of log frame {frame} do not match the CRC32C of their append",
@@ -117,7 +117,7 @@ class LogBytes:
             self._note(append.segment_id, segment, start, append.data)
 
     def _note(self, source_id: int, segment: Segment, start: int, data: memoryview) -> None:
-        """Add to the runs what Tier 2 holds too."""
+        """Add the ranges to the runs that Tier 2 holds too."""
         end = start + len(data)
         position = max(start, segment.start_offset)
         while position < end:

@@ -1,4 +1,4 @@
-"""Accounts for the objects of one object log: claims, frames that count, marks, and what the next owner removes."""
+"""Accounts for the objects of one object log: claims, valid frames, marks, and what the next owner removes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def account_for_log(log: ClosedObjectLog, store: ObjectStore, report: ContainerReport) -> None:
-    """List the log's objects, once its frames were read. Marks that a search needs, and all claims, must be there."""
+    """List the log's objects after its frames are read. All claims must exist, and the marks that a search needs."""
     for place, position, reason in await log.damaged_claims():
         report.problem(reason, place=place, position=position)
     last_mark = await log.last_mark()
@@ -27,7 +27,7 @@ async def account_for_log(log: ClosedObjectLog, store: ObjectStore, report: Cont
             report.report.log_objects += 1
         elif claimed is not None:
             report.problem(
-                f"claims {log.last_claim + 1} to {int(claimed[1]) - 1} are not all there", place=f"object {info.key}"
+                f"some of claims {log.last_claim + 1} to {int(claimed[1]) - 1} are missing", place=f"object {info.key}"
             )
         elif name is None:
             report.report.add_orphan(Orphan(report.container, info.key, info.length_bytes))
@@ -38,7 +38,7 @@ async def account_for_log(log: ClosedObjectLog, store: ObjectStore, report: Cont
         else:
             report.report.log_leftovers += 1
         if name is not None and _is_lost_mark(name, log, last_mark):
-            report.problem("no search for the last mark comes to it", place=f"object {info.key}")
+            report.problem("a search for the last mark does not find it", place=f"object {info.key}")
     for number in sorted(needed):
         report.problem("it does not exist", place=f"object {log.keys.mark(log.previous_epoch, number)}")
 
@@ -49,7 +49,7 @@ def _is_lost_mark(name: ObjectName, log: ClosedObjectLog, last_mark: int) -> boo
 
 def _counts(name: ObjectName, log: ClosedObjectLog, last_mark: int) -> bool:
     if name.kind is ObjectKind.FRAME:
-        return name.number >= log.log_start and log.map.epoch_of(name.number) == name.epoch
+        return name.number >= log.log_start and log.index.epoch_of(name.number) == name.epoch
     if name.epoch != log.previous_epoch:
         return False
     return name.kind is ObjectKind.START or name.number in kept_marks(last_mark)

@@ -1,4 +1,4 @@
-"""Accounts for the objects of Tier 2, and walks the structure of those that are needed."""
+"""Accounts for the objects of Tier 2, and verifies the structure of referenced ones."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.metadata.segment import Segment
     from tailrace.segmentstore.metadata.state import ContainerState
     from tailrace.segmentstore.verify.chunk_bytes import ChunkReader
-    from tailrace.segmentstore.verify.read_only_store import ReadStore
+    from tailrace.segmentstore.verify.read_only_store import ReadOnlyStore
     from tailrace.segmentstore.verify.report import ContainerReport, Report
     from tailrace.storage.port import ObjectStore
 
 KINDS: Final = ("c", "a")
-"""What keys of objects begin with: bytes of segments, pages of attribute indexes."""
+"""First letters of keys: bytes of segments, pages of attribute indexes."""
 _KEY: Final = re.compile(r"(?:[acs]|log/)(\d+)/")
 _HEADER_READ_BYTES: Final = 4096
-"""Surely a footer and the header behind it: names are at most ``limits.SEGMENT_NAME_MAX_BYTES`` long."""
+"""Holds a footer and the header behind it: names are at most ``limits.SEGMENT_NAME_MAX_BYTES`` long."""
 
 
 def container_of_key(key: str) -> int | None:
-    """The container that writes under a key; None for keys of no container."""
+    """Return the container that writes under a key; None for other keys."""
     match = _KEY.match(key)
     return int(match[1]) if match else None
 
 
 class ObjectWalk:
-    """The objects of one container: ``sizes`` of the referenced ones, and of those ``waiting`` to be deleted."""
+    """The objects of one container: ``sizes`` of referenced ones, and of those ``waiting`` for deletion."""
 
     def __init__(
         self,
@@ -56,18 +56,18 @@ class ObjectWalk:
 
     @property
     def lengths(self) -> dict[str, int]:
-        """Lengths of all objects that are referenced or wait to be deleted, by key."""
+        """Return the lengths of all objects that are referenced or wait for deletion, by key."""
         return {**self.waiting, **self.sizes}
 
     async def any(self) -> bool:
-        """Whether the container has an object."""
+        """Return whether the container has an object."""
         for kind in KINDS:
             async for _ in self._store.list(f"{kind}{self._state.container_id}"):
                 return True
         return False
 
     async def account(self) -> None:
-        """List: every object is referenced, to be deleted, or an orphan."""
+        """List the objects: each is referenced, waits for deletion, or is an orphan."""
         container, report = self._state.container_id, self._report.report
         for kind in KINDS:
             async for info in self._store.list(f"{kind}{container}"):
@@ -84,15 +84,15 @@ class ObjectWalk:
                     report.add_orphan(Orphan(container, info.key, info.length_bytes))
 
     async def walk(self) -> None:
-        """Read header and footer of each section of the referenced objects; their data is not read here."""
+        """Verify header and footer of each section of the referenced objects, without their data."""
         for key, refs in sorted(_refs_by_object(self._state).items()):
             if key in self._state.pending_deletes:
-                self._report.problem("it is referenced and waits to be deleted", place=f"object {key}")
+                self._report.problem("it is referenced and waits for deletion", place=f"object {key}")
             if key in self.sizes:
                 await self._walk(key, refs)
 
     async def verify_unowned(self, reader: ChunkReader) -> None:
-        """Read all objects whole, of a container whose metadata is lost: which of them are needed nobody knows."""
+        """Read all objects whole of a container whose metadata is lost: any of them may be needed."""
         for kind in KINDS:
             async for info in self._store.list(f"{kind}{self._state.container_id}"):
                 self._report.report.unaccounted_objects += 1
@@ -129,7 +129,7 @@ class ObjectWalk:
                 )
 
     def _misuse(self, segment: Segment, ref: ChunkRef, section: chunks.SectionHeader) -> str:
-        """What is wrong with a reference to a section; merges move references by one shift, and once."""
+        """Return what is wrong with a reference to a section; empty: nothing. A merge shifts all references equally."""
         if section.length != ref.length:
             return f"the section there has {section.length} bytes, not {ref.length}"
         shift = ref.segment_offset - section.start_offset
@@ -144,7 +144,7 @@ class ObjectWalk:
         return ""
 
     async def _sections(self, key: str, place: str) -> dict[int, chunks.SectionHeader]:
-        """The header of each section, by the position of its data. Raises _StructureError."""
+        """Return the header of each section, by the position of its data. Raises _StructureError."""
         sections: dict[int, chunks.SectionHeader] = {}
         size = self.sizes[key]
         position = 0
@@ -180,7 +180,7 @@ class ObjectWalk:
 
 
 class _StructureError(Exception):
-    """A section is not as it was written; the walk of the object ends."""
+    """A section is damaged; the verification of the object ends."""
 
     def __init__(self, position: int, reason: object) -> None:
         super().__init__(reason.reason if isinstance(reason, CorruptionError) else str(reason))
@@ -188,7 +188,7 @@ class _StructureError(Exception):
 
 
 def _refs_by_object(state: ContainerState) -> dict[str, list[tuple[Segment, ChunkRef]]]:
-    """The references to each object, with the segment that needs it."""
+    """Return the references to each object, with their segments."""
     found: dict[str, list[tuple[Segment, ChunkRef]]] = {}
     for segment, ref in _all_refs(state):
         found.setdefault(ref.object_key, []).append((segment, ref))
@@ -201,8 +201,8 @@ def _all_refs(state: ContainerState) -> Iterator[tuple[Segment, ChunkRef]]:
             yield segment, ref
 
 
-async def account_for_others(store: ReadStore, container_count: int, report: Report, *, object_logs: bool) -> None:
-    """Objects that belong to no container of the cluster are orphans too, and so are files of uploads cut off."""
+async def account_for_others(store: ReadOnlyStore, container_count: int, report: Report, *, object_logs: bool) -> None:
+    """Report objects of no container of the cluster, and files of interrupted uploads, as orphans."""
     async for info in store.list(""):
         if info.key == CLUSTER_KEY:
             continue

@@ -1,4 +1,4 @@
-"""Tier 2 as a verification sees it: it is read, and never written."""
+"""Read-only access to Tier 2 for a verification."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from tailrace.storage.port import Buffer, ObjectInfo, ObjectStore
 
 
-class ReadStore:
-    """The port without its writes. An object that cannot be read is damaged, as long as others can be read.
+class ReadOnlyStore:
+    """The port without writes. An object that cannot be read counts as damaged while other objects can be read.
 
-    So one bad sector of a disk is a problem that is listed, and a store that is gone ends the verification.
+    So the report lists one bad sector of a disk as a problem, and an unavailable store ends the verification.
     """
 
     def __init__(self, store: ObjectStore) -> None:
@@ -32,7 +32,7 @@ class ReadStore:
         """See ObjectStore.get_range.
 
         Raises:
-            CorruptionError: also when it cannot be read. UnavailableError: that happened too often in a row.
+            CorruptionError: damaged or not readable. UnavailableError: too many failed reads in a row.
         """
         try:
             data = await self._store.get_range(key, offset, length)
@@ -49,15 +49,15 @@ class ReadStore:
         return self._store.list(prefix)
 
     def unfinished(self) -> Iterator[ObjectInfo]:
-        """Files of uploads that a kill cut off; only folders have such."""
+        """Return the files of interrupted uploads; only folders have such."""
         return self._store.unfinished() if isinstance(self._store, FolderObjects) else iter(())
 
     async def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> None:
-        """Refused."""
+        """Refuse."""
         raise IllegalStateError(f"a verification does not write object {key}")
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Refused."""
+        """Refuse."""
         raise IllegalStateError(f"a verification does not delete objects {list(keys)}")
 
     async def close(self) -> None:

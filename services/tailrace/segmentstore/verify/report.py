@@ -1,4 +1,4 @@
-"""What a verification found (pure)."""
+"""The report of a verification (pure)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tailrace.common import limits
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is not as it must be.
+    """One problem that a verification found.
 
-    ``segment`` is empty and ``offset`` None where no segment is concerned or known; ``place`` is the file or object,
-    ``position`` a place in it.
+    ``segment`` is empty and ``offset`` None when no segment is known; ``place`` is the file or object, ``position`` an
+    offset in it.
     """
 
     container: int | None
@@ -36,7 +36,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """An object that nothing needs: a kill between its upload and the commit of its references leaves one."""
+    """An unused object: a kill between its upload and the commit of its references leaves one."""
 
     container: int | None
     key: str
@@ -45,13 +45,13 @@ class Orphan:
 
 @dataclass(slots=True)
 class Report:
-    """Sums over everything that was looked at, and what is wrong.
+    """Sums over all verified data, and the problems.
 
-    ``segment_bytes`` are all bytes of all segments: ``tier2_bytes`` of them in chunks, ``log_only_bytes`` in the log
-    alone; ``compared_bytes`` are in both, and equal. ``objects`` are the referenced ones,
-    ``unaccounted_objects`` those of containers whose metadata cannot be read. ``log_objects`` are frames, claims and
-    marks of object logs, ``log_leftovers`` what their next owner removes. ``from_snapshots`` counts the containers
-    whose logs were not given: their newest snapshot was verified in place of the log.
+    ``segment_bytes`` are the bytes of all segments: ``tier2_bytes`` of them in chunks, ``log_only_bytes`` in the log
+    alone. ``compared_bytes`` are in both, and equal. ``objects`` counts referenced objects, ``unaccounted_objects``
+    those of containers whose metadata cannot be read. ``log_objects`` are frames, claims and marks of object logs;
+    their next owner removes ``log_leftovers``. ``from_snapshots`` counts the containers without a log: their newest
+    snapshot was verified in its place.
     """
 
     containers: int = 0
@@ -82,36 +82,36 @@ class Report:
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing is wrong; orphans are no damage."""
+        """Return whether there is no problem; orphans are not problems."""
         return not self.problem_count
 
     def add(self, problem: Problem) -> None:
-        """Note a problem; the first ``limits.VERIFY_LISTED_MAX`` are kept, all are counted."""
+        """Add a problem; the report lists the first ``limits.VERIFY_LISTED_MAX`` and counts all."""
         self.problem_count += 1
         if len(self.problems) < limits.VERIFY_LISTED_MAX:
             self.problems.append(problem)
 
     def add_orphan(self, orphan: Orphan) -> None:
-        """Note an object that nothing needs; the first ``limits.VERIFY_LISTED_MAX`` are kept, all are counted."""
+        """Add an orphan; the report lists the first ``limits.VERIFY_LISTED_MAX`` and counts all."""
         self.orphan_count += 1
         self.orphan_bytes += orphan.length_bytes
         if len(self.orphans) < limits.VERIFY_LISTED_MAX:
             self.orphans.append(orphan)
 
     def merge(self, part: Report) -> None:
-        """Take in what was found of another part of the whole."""
+        """Add the report of another part."""
         for one in fields(self):
             setattr(self, one.name, getattr(self, one.name) + getattr(part, one.name))
         del self.orphans[limits.VERIFY_LISTED_MAX :], self.problems[limits.VERIFY_LISTED_MAX :]
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values, in the order of the fields."""
+        """Return plain values, in the order of the fields."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerReport:
-    """A report, as seen from one container."""
+    """A report with the number of the container that is verified."""
 
     report: Report
     container: int
@@ -125,5 +125,5 @@ class ContainerReport:
         place: str = "",
         position: int | None = None,
     ) -> None:
-        """Note a problem of this container."""
+        """Add a problem of this container."""
         self.report.add(Problem(self.container, segment, offset, place, position, reason))

@@ -1,4 +1,4 @@
-"""Every snapshot of a container is readable, and the newest one can be restored."""
+"""Verifies that every snapshot of a container is readable, and that the newest one can be restored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class SnapshotWalk:
-    """The snapshots of one container."""
+    """Verifies the snapshots of one container."""
 
     def __init__(
         self, store: ObjectStore, cluster_id: bytes, report: ContainerReport, advance: Callable[[int], None]
@@ -30,9 +30,9 @@ class SnapshotWalk:
         self._advance = advance
 
     async def walk(self, state: ContainerState | None, lengths: Mapping[str, int], reader: ChunkReader) -> None:
-        """Read all snapshots. What the newest one needs must be there, and readable where `state` does not need it.
+        """Read all snapshots. The newest one's objects must exist, and be readable where `state` does not need them.
 
-        ``lengths`` are those of the objects that there are; None for `state`: what its log says is not known.
+        ``lengths`` are the lengths of existing objects; `state` is None when the log cannot be read.
         """
         names = await self._names()
         await self._list_others()
@@ -50,10 +50,10 @@ class SnapshotWalk:
                     await self._verify(key, restored, state, lengths, reader)
 
     async def load_newest(self, into: ContainerState) -> str | None:
-        """Fill a state from the newest snapshot; returns its key, None when there is none.
+        """Fill a state from the newest snapshot; return its key, None when there is none.
 
         Raises:
-            DataError: it cannot be restored; names the object.
+            DataError: it cannot be restored; the text names the object.
         """
         names = await self._names()
         if not names:
@@ -87,7 +87,7 @@ class SnapshotWalk:
             self._advance(len(data))
             found = Snapshot.decode(key, data)
         except NotFoundError:
-            self._report.problem("it was listed and is gone", place=f"object {key}")
+            self._report.problem("it was listed and is missing now", place=f"object {key}")
             return None
         except DataError as error:
             self._report.problem(_reason(error), place=f"object {key}")

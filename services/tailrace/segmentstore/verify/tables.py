@@ -1,4 +1,4 @@
-"""Verifies that all that a table's index points at are readable entries of that place (docs/formats/tables.md)."""
+"""Verifies that every pointer of a table's index leads to a readable entry of its bucket (docs/formats/tables.md)."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 class _Pointer(NamedTuple):
-    """Where an index entry, or an entry of its chain, leads; ordered by offset."""
+    """The target of an index entry or of a chain; ordered by offset."""
 
     offset: int
     attribute_id: bytes
 
 
 class _Unreadable(Exception):
-    """What a pointer leads to is no entry of its bucket."""
+    """A pointer does not lead to an entry of its bucket."""
 
 
 class TableWalk:
-    """The index of one table. Entries are read in batches, in the order of their offsets."""
+    """Walks the index of one table. Reads entries in batches, in the order of their offsets."""
 
     def __init__(
         self, table: Segment, attributes: AttributeStore, reader: SegmentReader, report: ContainerReport
@@ -44,7 +44,7 @@ class TableWalk:
         self._first_bad: tuple[int, str] | None = None
 
     async def verify(self) -> None:
-        """Read every entry that the index leads to."""
+        """Read every entry of the index."""
         table = self._table
         try:
             layout = layout_of(table.properties())
@@ -57,12 +57,12 @@ class TableWalk:
         if self._first_bad is not None:
             offset, reason = self._first_bad
             self._report.problem(
-                f"table index: {self._bad} of its pointers lead to no entry; the first: {reason}",
+                f"table index: {self._bad} pointers do not lead to an entry; the first: {reason}",
                 segment=table.name,
                 offset=offset,
             )
         elif self._entries != expected:
-            reason = f"table index: it leads to {self._entries} entries, the table has {expected}"
+            reason = f"table index: it has {self._entries} entries, the table {expected}"
             self._report.problem(reason, segment=table.name)
 
     async def _walk(self, layout: Layout) -> None:
@@ -77,7 +77,7 @@ class TableWalk:
             position = following(found[-1][0]) if len(found) == limits.VERIFY_TABLE_BATCH else None
 
     async def _read_batch(self, layout: Layout, pointers: list[_Pointer]) -> list[_Pointer]:
-        """Read the entries; returns where their chains go on."""
+        """Read the entries; return where their chains continue."""
         chained = []
         for pointer in sorted(pointers):
             try:
@@ -116,9 +116,9 @@ def _check(layout: Layout, pointer: _Pointer, record: Record) -> None:
     if layout.attribute_id(record.key) != pointer.attribute_id:
         raise _Unreadable("the entry of another key")
     if record.chain >= pointer.offset:
-        raise _Unreadable(f"its chain goes on at {record.chain}")
+        raise _Unreadable(f"its chain continues at {record.chain}")
 
 
 def _always(_: Segment) -> bool:
-    """Segments of a closed container do not end."""
+    """Return True: segments of a closed container do not end."""
     return True

@@ -132,7 +132,7 @@ def _read_before_claim(patch: pytest.MonkeyPatch) -> None:
     found: dict[int, Any] = {}
 
     async def read_then_take(self: Claims, epoch: int, nonce: bytes) -> None:
-        found[epoch] = await ObjectScanner(self._calls, self._keys).decision(epoch)
+        found[epoch] = await ObjectScanner(self._requests, self._keys).decision(epoch)
         await take(self, epoch, nonce)
 
     async def what_was_read(self: ObjectScanner, below_epoch: int) -> Any:
@@ -245,13 +245,13 @@ def _zombie_garbage_collection(patch: pytest.MonkeyPatch) -> None:
     Breaks: an owner that was replaced deletes nothing that its successor needs.
     """
 
-    async def look_until_told(self: ObjectLog) -> None:
-        names = await self._calls.persist(lambda: self._calls.list(self._keys))
+    async def check_until_answered(self: ObjectLog) -> None:
+        names = await self._requests.persist(lambda: self._requests.list(self._keys))
         own = self._identity.epoch
-        others = [name for name in names if name.epoch != own and self._map.epoch_of(name.number) != name.epoch]
-        await self._calls.delete([self._keys.of(name) for name in others])
+        others = [name for name in names if name.epoch != own and self._index.epoch_of(name.number) != name.epoch]
+        await self._requests.delete([self._keys.of(name) for name in others])
 
-    patch.setattr(ObjectLog, "_look_until_told", look_until_told)
+    patch.setattr(ObjectLog, "_check_until_answered", check_until_answered)
 
 
 @bug(
@@ -267,7 +267,7 @@ def _newest_mark_unreachable(patch: pytest.MonkeyPatch) -> None:
     """
 
     async def supersede_marks(self: ObjectCleaner, epoch: int, last: int) -> None:
-        await self._calls.delete([self._keys.mark(epoch, number) for number in range(1, last)])
+        await self._requests.delete([self._keys.mark(epoch, number) for number in range(1, last)])
 
     patch.setattr(ObjectCleaner, "supersede_marks", supersede_marks)
 

@@ -35,7 +35,7 @@ from tailrace.cluster.data_folder import Manifest
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS
 from tailrace.common import limits
 from tailrace.segmentstore.verify.folder import _StoreLogs, _Verification
-from tailrace.segmentstore.verify.read_only_store import ReadStore
+from tailrace.segmentstore.verify.read_only_store import ReadOnlyStore
 
 CALM_DEADLINE_S = 600.0
 PLACED_DEADLINE_S = 120.0 + limits.PLACER_BALANCE_DELAY_S + limits.PLACER_UNHELD_MAX_S
@@ -114,7 +114,7 @@ class FleetWorkload:
     async def _verify(self) -> None:
         """Prove logs and Tier 2, as ``tailrace inspect verify`` does for a cluster that is stopped."""
         process = self.world.process("verification")
-        store = ReadStore(self.world.store.attach(process))
+        store = ReadOnlyStore(self.world.store.attach(process))
         manifest = Manifest(str(uuid.UUID(bytes=CLUSTER_ID)), CONTAINERS, "", "object")
         work = _Verification(manifest, store, _StoreLogs(store), self.world.entropy("verification"), lambda *_: None)
         verifying = process.spawn(work.run())
