@@ -177,7 +177,7 @@ async def test_many_small_flushes_leave_few_references(
 
 @pytest.mark.usefixtures("quick")
 async def test_damage_is_not_written_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be verified stays as it is, for whoever reads it; the other segments are compacted."""
+    """Chunks that fail verification stay unchanged, so that a reader gets the error; other segments are compacted."""
     monkeypatch.setattr(limits, "COMPACT_CREDIT_MAX_BYTES", -1)
     container = await world.open()
     for name in (NAME, OTHER):

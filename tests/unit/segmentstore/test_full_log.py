@@ -131,9 +131,9 @@ def test_full_while_tier_2_does_not_answer(turns: int) -> None:
             course.world.store.failure_chance = 0.0
             await asyncio.sleep(30)
             offset, _ = await course.container.append(NAME, [b"healed"])
-        told = [line for line in lines if str(line["event"]).startswith("log_disk")]
-        assert [line["event"] for line in told] == ["log_disk_full", "log_disk_has_room"]
-        assert told[1]["refused_operations"] == course.refused
+        logged = [line for line in lines if str(line["event"]).startswith("log_disk")]
+        assert [line["event"] for line in logged] == ["log_disk_full", "log_disk_has_room"]
+        assert logged[1]["refused_operations"] == course.refused
         assert course.container.status().reason == ""
         course.stored[offset] = b"healed"
         first = course.stored.pop(0)
