@@ -37,7 +37,7 @@ from tailrace_operator.kube.objects import (
     STREAMS,
 )
 
-PATIENCE_S = 90.0
+DEADLINE_S = 90.0
 CHILDREN = (
     CONFIG_MAPS,
     DEPLOYMENTS,
@@ -120,21 +120,21 @@ class Operators:
         return {kind: names for kind, names in found.items() if names}
 
 
-async def until(holds: Callable[[], bool], told: Callable[[], str] = lambda: "") -> None:
+async def until(holds: Callable[[], bool], describe: Callable[[], str] = lambda: "") -> None:
     """Wait until something holds; other processes have no other way to say so."""
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(DEADLINE_S):
             while True:
                 if holds():
                     return
                 await asyncio.sleep(0.05)
     except TimeoutError:
-        raise AssertionError(f"it did not come to hold: {told()}") from None
+        raise AssertionError(f"it did not come to hold: {describe()}") from None
 
 
 async def until_answer(ask: Callable[[], Awaitable[tuple[int, str]]], code: int) -> str:
     """Wait for an answer with that code; its text."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(DEADLINE_S):
         while True:
             found, text = await ask()
             if found == code:
@@ -155,7 +155,7 @@ async def operators(tmp_path: Path) -> AsyncIterator[Operators]:
 
 @dataclass(frozen=True)
 class Store:
-    """A bucket on MinIO that nobody has marked."""
+    """A bucket on MinIO that belongs to no cluster yet."""
 
     endpoint: str
     access_key: str
@@ -202,7 +202,7 @@ def run_pods(server: ApiServer, name: str = "main") -> None:
 
 
 def make_worker(server: ApiServer, worker: str) -> None:
-    """The Lease of a worker that lives for as long as the test renews it."""
+    """The Lease of a worker that lives while the test renews it."""
     annotations = {
         "tailrace.io/incarnation": "one",
         "tailrace.io/renewal": "1",
@@ -255,11 +255,13 @@ async def test_a_cluster_gets_its_children_its_map_and_its_status(operators: Ope
     await until(lambda: wanted <= {(event["reason"], event["type"]) for event in server.all(EVENTS)})
     assert await operators.health() == (200, "ok")
     assert store.secret_key not in (operators.folder / "log-0").read_text()
-    told = await operators.until_condition("ContainersPlaced", "False", "ContainersWithoutWorker")
-    assert told == "4 of 4 containers have no worker: workers that take containers: 0; gone: main-store-0-0."
+    message = await operators.until_condition("ContainersPlaced", "False", "ContainersWithoutWorker")
+    assert message == "4 of 4 containers have no worker: workers that take containers: 0; gone: main-store-0-0."
 
 
-async def test_why_pods_are_not_ready_is_told_in_kubernetes_words(operators: Operators, store: Store) -> None:
+async def test_conditions_explain_in_kubernetes_words_why_pods_are_not_ready(
+    operators: Operators, store: Store
+) -> None:
     server = operators.server
     make_secret(server, store)
     await operators.start()
@@ -275,10 +277,12 @@ async def test_why_pods_are_not_ready_is_told_in_kubernetes_words(operators: Ope
     for kind, name in ((STATEFUL_SETS, "main-store"), (DEPLOYMENTS, "main-controller")):
         ready = {"replicas": 2, "readyReplicas": 1, "updatedReplicas": 2, "observedGeneration": 1}
         server.edit(kind, name, {"status": ready})
-    told = await operators.until_condition("SegmentStoreReady", "False", "PodsNotReady")
-    assert told == "1 of 2 segment store pods are ready: pod main-store-1: ImagePullBackOff (Back-off pulling image)."
-    told = await operators.until_condition("ControllerReady", "False", "PodsNotReady")
-    assert told == "1 of 2 controller pods are ready."
+    message = await operators.until_condition("SegmentStoreReady", "False", "PodsNotReady")
+    assert (
+        message == "1 of 2 segment store pods are ready: pod main-store-1: ImagePullBackOff (Back-off pulling image)."
+    )
+    message = await operators.until_condition("ControllerReady", "False", "PodsNotReady")
+    assert message == "1 of 2 controller pods are ready."
     server.edit(PODS, "main-store-1", {"metadata": {"finalizers": ["other.io/slow"]}})
     server.remove(PODS, "main-store-1")
     ending = "1 of 2 segment store pods are ready: waiting for terminating pods: main-store-1."
@@ -347,14 +351,14 @@ async def test_a_cluster_that_is_deleted_takes_its_children_along(operators: Ope
         ({}, None, "Tier2Ready", "SecretMissing", "spec.tier2.credentialsSecret"),
         ({}, {"secretKey": ""}, "Tier2Ready", "SecretIncomplete", "secretKey"),
         ({}, {"secretKey": "wrong-wrong"}, "Tier2Ready", "CredentialsWrong", "spec.tier2.credentialsSecret"),
-        ({}, {"accessKey": "nobody"}, "Tier2Ready", "CredentialsWrong", "spec.tier2.credentialsSecret"),
+        ({}, {"accessKey": "unknown"}, "Tier2Ready", "CredentialsWrong", "spec.tier2.credentialsSecret"),
         ({"endpoint": "http://127.0.0.1:9"}, {}, "Tier2Ready", "EndpointUnreachable", "spec.tier2.endpoint"),
         ({"prefix": "theirs"}, {}, "Tier2Ready", "BucketOfAnotherCluster", "spec.adoptClusterId"),
         ({"prefix": "damaged"}, {}, "Tier2Ready", "Unreadable", "spec.tier2"),
         ({"memory": "256Mi"}, {}, "Accepted", "MemoryTooSmall", "spec.segmentStore.memory"),
     ],
 )
-async def test_bad_input_is_told_and_makes_no_pods(
+async def test_bad_input_is_reported_and_makes_no_pods(
     operators: Operators,
     store: Store,
     change: dict[str, Any],
@@ -384,14 +388,14 @@ async def test_bad_input_is_told_and_makes_no_pods(
     await until(lambda: warnings() != [])
     looks = server.requests.count(workload := f"GET /apis/apps/v1/namespaces/{NAMESPACE}/statefulsets/main-store")
     await until(lambda: server.requests.count(workload) >= looks + 3)
-    assert warnings() == [reason], "one, not one for each round"
+    assert warnings() == [reason], "one, not one for each period"
     assert operators.children() == {}
     found = {str(item.object_name) for item in store.client().list_objects(store.bucket, recursive=True)}
     assert found == set(marks), "no data is touched"
 
 
 async def test_names_that_others_have_are_left_to_them(operators: Operators, store: Store) -> None:
-    """Who may write StreamClusters chooses the names of their children: none of them is an object of somebody else."""
+    """A user who may create StreamClusters chooses the names of children; objects of other owners stay unchanged."""
     server = operators.server
     make_secret(server, store)
     rules = [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]
@@ -433,7 +437,7 @@ async def test_what_comes_between_the_look_and_the_apply_is_not_changed(
     made: list[Manifest] = []
 
     def meanwhile(manifest: Manifest) -> None:
-        """Somebody makes a ConfigMap as the operator is about to write a Role, which it does before."""
+        """Another client makes a ConfigMap as the operator is about to write a Role, which it does before."""
         ready = not replaces or server.find(DEPLOYMENTS, "main-controller") is not None
         if ready and not made:
             if replaces:
@@ -488,7 +492,7 @@ async def test_what_goes_with_the_cluster_before_is_waited_for(operators: Operat
     await operators.until_condition("Accepted", "True", "Accepted")
 
 
-async def test_a_secret_that_may_not_be_read_is_told(operators: Operators, store: Store) -> None:
+async def test_a_secret_that_may_not_be_read_is_reported(operators: Operators, store: Store) -> None:
     make_secret(operators.server, store)
     operators.server.forbidden.add(f"/api/v1/namespaces/{NAMESPACE}/secrets/credentials")
     await operators.start()
@@ -581,11 +585,11 @@ async def test_a_killed_leader_is_replaced(operators: Operators, store: Store) -
     assert operators.leader() not in ("", leader)
 
 
-async def test_a_leader_that_is_told_to_end_lets_go_at_once(operators: Operators) -> None:
+async def test_a_leader_that_is_stopped_releases_its_lease_at_once(operators: Operators) -> None:
     first = await operators.start()
     await until(lambda: operators.leader() != "")
     first.send_signal(signal.SIGTERM)
-    assert await asyncio.wait_for(first.wait(), PATIENCE_S) == 0
+    assert await asyncio.wait_for(first.wait(), DEADLINE_S) == 0
     assert operators.leader() == ""
 
 
@@ -600,7 +604,7 @@ async def test_a_namespace_that_goes_with_its_operator_does_not_hang(operators: 
     if ends:
         server.ending.add(NAMESPACE)
     first.send_signal(signal.SIGTERM)
-    assert await asyncio.wait_for(first.wait(), PATIENCE_S) == 0
+    assert await asyncio.wait_for(first.wait(), DEADLINE_S) == 0
     stream = server.find(STREAMS, "orders")
     assert stream is not None
     assert stream["metadata"]["finalizers"] == (["other.io/keep"] if ends else finalizers)
@@ -610,7 +614,7 @@ async def test_a_leader_that_cannot_renew_ends_and_says_why(operators: Operators
     first = await operators.start()
     await until(lambda: operators.leader() != "")
     operators.server.down = True
-    assert await asyncio.wait_for(first.wait(), PATIENCE_S) == 1
+    assert await asyncio.wait_for(first.wait(), DEADLINE_S) == 1
     assert "Lease tailrace-operator has not been renewed for 4 s" in operators.log()[-1]["reason"]
 
 

@@ -19,14 +19,14 @@ from tailrace_operator.kube.manifests import FINALIZER
 from tailrace_operator.kube.objects import DEPLOYMENTS, STREAMS
 from tailrace_operator.uninstall.uninstaller import OPERATOR_LABELS
 
-PATIENCE_S = 90.0
+TEST_DEADLINE_S = 90.0
 CODE = "from tailrace_operator.runtime.main import main; main()"
 DEPLOYMENT = "tailrace-operator"
 
 
 async def until(holds: Callable[[], bool]) -> None:
     """Wait until something holds; other processes have no other way to say so."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TEST_DEADLINE_S):
         while True:
             if holds():
                 return
@@ -79,7 +79,7 @@ class Pods:
     async def release(self, *arguments: str) -> int:
         """The command, from its start to its end."""
         command = await self.start("release", *arguments)
-        return await asyncio.wait_for(command.wait(), PATIENCE_S)
+        return await asyncio.wait_for(command.wait(), TEST_DEADLINE_S)
 
     def finalizers(self, name: str) -> list[str]:
         """Those of a Stream."""
@@ -117,10 +117,10 @@ async def test_operators_are_stopped_and_put_nothing_back(pods: Pods) -> None:
     assert await pods.release("--deployment", DEPLOYMENT) == 0
     released = [pods.finalizers(f"s{number}") for number in range(20)]
     await attending
-    assert [await asyncio.wait_for(pod.wait(), PATIENCE_S) for pod in pods.running[:2]] == [0, 0]
+    assert [await asyncio.wait_for(pod.wait(), TEST_DEADLINE_S) for pod in pods.running[:2]] == [0, 0]
     assert released == [pods.finalizers(f"s{number}") for number in range(20)] == [[]] * 20
-    (told,) = [line for line in pods.log(2) if line["event"] == "all_released"]
-    assert (told["namespace"], told["resources"]) == (NAMESPACE, 20)
+    (released_line,) = [line for line in pods.log(2) if line["event"] == "all_released"]
+    assert (released_line["namespace"], released_line["resources"]) == (NAMESPACE, 20)
 
 
 async def test_an_operator_that_comes_back_holds_them_again(pods: Pods) -> None:
@@ -145,7 +145,7 @@ async def test_thousands_are_let_go_in_pages(pods: Pods) -> None:
     assert len(lists) >= 3
 
 
-async def test_what_cannot_be_done_is_told_in_one_line(pods: Pods) -> None:
+async def test_a_failure_is_reported_in_one_line(pods: Pods) -> None:
     make_stream(pods.server, "orders", FINALIZER)
     pods.server.refuse[STREAMS.plural] = lambda _: "spec.scope: Required value"
     assert await pods.release("--deadline", "30") == 1
@@ -159,12 +159,12 @@ async def test_what_cannot_be_done_is_told_in_one_line(pods: Pods) -> None:
     assert "not completed within 3 s: listing other operators" in str(pods.log(1)[-1]["reason"])
 
 
-async def test_it_ends_at_once_when_it_is_told_to(pods: Pods) -> None:
+async def test_it_exits_at_once_on_sigterm(pods: Pods) -> None:
     pods.server.down = True
     command = await pods.start("release")
     await until(lambda: pods.log(0) != [])
     command.send_signal(signal.SIGTERM)
-    assert await asyncio.wait_for(command.wait(), PATIENCE_S) == 128 + signal.SIGTERM
+    assert await asyncio.wait_for(command.wait(), TEST_DEADLINE_S) == 128 + signal.SIGTERM
 
 
 async def test_a_deadline_has_a_second(pods: Pods) -> None:

@@ -55,7 +55,7 @@ def placed_condition(manifest: Manifest, reason: str, failure: str | None, homes
     """Return whether the map assigns every container to a known worker that has not failed.
 
     `reason`: of the placer's last decision. `failure`: why the placer failed. `homes`: what it knows of the workers.
-    While it is unknown whether some workers live, as it is just after an operator starts to lead, the status is kept.
+    The status is kept while it is unknown whether some workers live, which is so just after an operator starts to lead.
     """
     if failure is not None:
         return Condition(CONTAINERS_PLACED, Status.UNKNOWN, "PlacerFailed", failure, warn_on=Status.UNKNOWN)

@@ -104,7 +104,7 @@ class LeaderElection:
             _logger.info("lease_not_released", lease=LEASE_NAME, reason=str(error))
 
     async def _try_acquire(self) -> str | None:
-        """Try once to acquire the Lease. Return the holder, as far as it is known; None: this process leads."""
+        """Try once to acquire the Lease. Return its holder, if known; None: this process leads."""
         began_s = asyncio.get_running_loop().time()
         try:
             found = await self._api.get(LEASES, LEASE_NAME)

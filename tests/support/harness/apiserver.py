@@ -1,7 +1,7 @@
 """A Kubernetes API server of any kinds and namespaces over HTTP, as far as the operator and kopf use one.
 
 Objects with uids, versions and generations; watches; merge patches; server-side apply of one level of field ownership
-(what the same manager named before and names no more is removed; lists are replaced as a whole; who applied is told);
+(fields that the same manager no longer names are removed; lists are replaced as a whole; managedFields are kept);
 deletion with preconditions, finalizers and the collection of children; discovery. No schemas, no defaults, no
 authorisation.
 """
@@ -110,7 +110,7 @@ class ApiServer:
         self._pages.clear()
 
     def find(self, kind: Kind, name: str, namespace: str = NAMESPACE) -> Manifest | None:
-        """The object as it is now."""
+        """Return the current object."""
         return deepcopy(self.objects.get((kind.plural, namespace, name)))
 
     def all(self, kind: Kind) -> list[Manifest]:
@@ -152,7 +152,7 @@ class ApiServer:
             self._drop(place)
 
     def orphan(self, kind: Kind, name: str, namespace: str = NAMESPACE) -> None:
-        """What ``kubectl delete --cascade=orphan`` does: its children stay, and belong to nobody."""
+        """What ``kubectl delete --cascade=orphan`` does: its children stay, without an owner."""
         uid = self._at((kind.plural, namespace, name))["metadata"]["uid"]
         for place, found in list(self.objects.items()):
             owners = found["metadata"].get("ownerReferences") or []
@@ -326,12 +326,12 @@ class ApiServer:
 
     @property
     def watched(self) -> set[str]:
-        """Plurals that somebody watches."""
+        """Plurals that clients watch."""
         return {plural for plural, _ in self._watchers}
 
     def _watch(self, kind: Kind, selected: Callable[[Manifest], bool], since: str) -> Any:
         if self.down:
-            return _status(503, "as told")
+            return _status(503, "as the test asks")
         queue: asyncio.Queue[tuple[str, Manifest]] = asyncio.Queue()
         for version, plural, event in self._history:
             if plural == kind.plural and version > int(since or 0):
@@ -404,7 +404,7 @@ class ApiServer:
             self._compared(place, {"metadata": version})
             if manifest["metadata"].get("uid") not in (None, found["metadata"]["uid"]):
                 raise ApiError(422, "metadata.uid: Invalid value: field is immutable")
-        if found is None and manifest["metadata"].get("uid"):  # a version, though, keeps nobody from making it
+        if found is None and manifest["metadata"].get("uid"):  # a version alone does not prevent creation
             raise ApiError(409, "uid mismatch: no existing object was found")
         metadata = {key: value for key, value in manifest["metadata"].items() if key not in ("uid", "resourceVersion")}
         manifest = {**manifest, "metadata": metadata}
@@ -456,9 +456,9 @@ class ApiServer:
     async def _answer(self, request: Request, effect: Callable[[], Any]) -> Any:
         self.requests.append(f"{request.method} {request.url.path}")
         if self.down:
-            return _status(503, "as told")
+            return _status(503, "as the test asks")
         if request.url.path in self.forbidden:
-            return _status(403, "as told")
+            return _status(403, "as the test asks")
         try:
             return JSONResponse(effect(), 201 if request.method == "POST" else 200)
         except ApiError as error:

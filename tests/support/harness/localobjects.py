@@ -175,7 +175,7 @@ class Hand:
         self.objects.make(STREAM_CLUSTERS, self.cluster, {})
 
     async def look(self, kind: Kind, name: str, namespace: str = NAMESPACE) -> Outcome:
-        """Reconcile an object once, and again as long as it is wanted at once; the last outcome."""
+        """Reconcile an object until no immediate retry is asked for; return the last outcome."""
         reconciler = self.reconcilers[kind.plural]
         for _ in range(_PASSES_MAX):
             manifest = self.objects._find(kind, namespace, name)

@@ -31,7 +31,7 @@ class Case:
     without: tuple[str, ...] = ()
 
     def manifest(self) -> dict[str, Any]:
-        """As it is applied."""
+        """Return the manifest to apply."""
         return manifest(self.kind, self.name, self.fields, self.without)
 
 
@@ -157,10 +157,27 @@ STREAM_CASES: Final = (
     Case("too many segments", "Stream", _scaling(minSegments=10_001), "spec.scaling.minSegments"),
     Case("retention without a minimum", "Stream", _retention("Size", max="1Gi"), "spec.retention.min"),
     Case("retention without its type", "Stream", {"retention": {"min": "1Gi"}}, "spec.retention.type"),
-    Case("sizes that are durations", "Stream", _retention("Size", min="7d"), "retention must be sizes, for example 10Gi"),
-    Case("a size and a duration", "Stream", _retention("Size", min="1Gi", max="1d"), "retention must be sizes, for example 10Gi"),
-    Case("durations that are sizes", "Stream", _retention("Time", min="1Gi"), "retention must be durations, for example 7d"),
-    Case("a duration without its unit", "Stream", _retention("Time", min="7"), "retention must be durations, for example 7d"),
+    Case(
+        "sizes that are durations", "Stream", _retention("Size", min="7d"), "retention must be sizes, for example 10Gi"
+    ),
+    Case(
+        "a size and a duration",
+        "Stream",
+        _retention("Size", min="1Gi", max="1d"),
+        "retention must be sizes, for example 10Gi",
+    ),
+    Case(
+        "durations that are sizes",
+        "Stream",
+        _retention("Time", min="1Gi"),
+        "retention must be durations, for example 7d",
+    ),
+    Case(
+        "a duration without its unit",
+        "Stream",
+        _retention("Time", min="7"),
+        "retention must be durations, for example 7d",
+    ),
     Case("sizes the wrong way round", "Stream", _retention("Size", min="1Gi", max="1G"), "min must not be above max"),
     Case(
         "durations the wrong way round", "Stream", _retention("Time", min="25h", max="1d"), "min must not be above max"

@@ -111,7 +111,7 @@ def test_the_chart_has_the_definitions_of_the_repository() -> None:
 
 @pytest.mark.parametrize("path", ["docs/kubernetes.md", "charts/tailrace/templates/NOTES.txt"])
 def test_definitions_that_helm_installed_are_taken_over(path: str) -> None:
-    """Helm's fields conflict with whoever applies a definition that differs."""
+    """Helm's fields conflict with another manager that applies a different definition."""
     commands = re.findall(r"kubectl apply [^\n`]*crds/", (REPOSITORY / path).read_text())
     assert commands
     assert all("--server-side --force-conflicts" in command for command in commands)

@@ -86,7 +86,7 @@ class Readers:
 
 @pytest.fixture
 def readers(hand: Hand, client: Client, scope: str, monkeypatch: pytest.MonkeyPatch) -> Readers:
-    """Nothing is made yet; every look measures anew."""
+    """Nothing exists yet; every reconcile measures again."""
     monkeypatch.setattr(limits, "OPERATOR_LAG_PERIOD_S", 0.0)
     return Readers(hand, client, scope)
 
@@ -99,7 +99,7 @@ async def test_a_resource_becomes_a_group_that_readers_join(readers: Readers) ->
     assert readers.condition("Lagging") == ("False", "NoThreshold")
     assert (status["onlineReaders"], status["unassignedSegments"], status["lagBytes"]) == (0, 1, 10 * EVENT_BYTES)
     assert status["uid"] == uid
-    assert "lagSeconds" not in status, "nobody knows how old data is that was there before the operator looked"
+    assert "lagSeconds" not in status, "the age of data from before the first measurement is unknown"
     assert "ReaderGroupCreated" in readers.reasons
     stored = await readers.stored()
     assert (stored.group_id, stored.automatic_checkpoint_ms) == (uuid.UUID(uid), -1)
@@ -182,7 +182,7 @@ async def test_an_edit_that_has_to_wait_for_a_stream_is_carried_out_later(reader
     assert len((await readers.stored()).starting) == 2
 
 
-async def test_a_reset_by_an_application_is_left_and_told(readers: Readers) -> None:
+async def test_a_reset_by_an_application_is_kept_and_reported(readers: Readers) -> None:
     await readers.make_stream(2)
     readers.make()
     await readers.look()
@@ -217,7 +217,7 @@ async def test_a_group_without_its_first_state_gets_one(readers: Readers) -> Non
     await readers.read(2)
 
 
-async def test_published_cuts_are_told(readers: Readers) -> None:
+async def test_published_cuts_are_reported(readers: Readers) -> None:
     await readers.make_stream(3)
     readers.make(retentionType="ManualStreamCut")
     assert "lastPublishedCut" not in await readers.look()
@@ -284,7 +284,7 @@ async def test_nothing_holds_a_resource_whose_cluster_is_gone(readers: Readers) 
     assert await readers.stored()
 
 
-async def test_a_group_made_anew_under_the_operator_is_followed(readers: Readers) -> None:
+async def test_a_group_that_is_created_again_is_followed(readers: Readers) -> None:
     await readers.make_stream(3)
     readers.make()
     await readers.look()

@@ -297,7 +297,7 @@ async def test_deletion_ends_whatever_was_done_before(orders: Orders, gone: str)
 
 
 @pytest.mark.parametrize("cause", ["cluster gone", "cluster leaving", "namespace ends", "annotation", "bad spec"])
-async def test_nothing_holds_a_resource_whose_stream_nobody_can_delete(orders: Orders, cause: str) -> None:
+async def test_nothing_holds_a_resource_whose_stream_cannot_be_deleted(orders: Orders, cause: str) -> None:
     orders.make(deletionPolicy="Delete")
     await orders.look()
     objects = orders.hand.objects
@@ -323,17 +323,17 @@ async def test_deletion_waits_for_a_controller_that_is_down_and_says_so(orders: 
     orders.make(deletionPolicy="Delete")
     await orders.look()
     objects = orders.hand.objects
-    nobody = Controllers(objects, uri=lambda _: "tcp://127.0.0.1:1")
+    unreachable = Controllers(objects, uri=lambda _: "tcp://127.0.0.1:1")
     up = orders.hand.reconcilers
-    orders.hand.reconcilers = {STREAMS.plural: StreamReconciler(objects, nobody)}
+    orders.hand.reconcilers = {STREAMS.plural: StreamReconciler(objects, unreachable)}
     objects.remove(STREAMS, "orders")
     await orders.look()
     assert not orders.is_gone()
     assert orders.condition() == ("False", "DeletionWaits")
     with pytest.raises(UnavailableError, match="does not answer"):
-        async with nobody.use(ClusterName(NAMESPACE, "main")):
-            raise AssertionError("nobody is there")
-    await nobody.close()
+        async with unreachable.use(ClusterName(NAMESPACE, "main")):
+            raise AssertionError("no controller listens")
+    await unreachable.close()
     orders.hand.reconcilers = up
     await orders.look()
     assert orders.is_gone()

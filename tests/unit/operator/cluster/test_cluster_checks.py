@@ -56,7 +56,7 @@ def test_a_changed_number_of_containers() -> None:
 
 
 @pytest.mark.parametrize("damaged", [{}, {"spec": {}}, {"spec": {"template": {"spec": {"containers": []}}}}])
-def test_a_workload_of_somebody_else_tells_no_number(damaged: dict[str, Any]) -> None:
+def test_a_foreign_workload_gives_no_number(damaged: dict[str, Any]) -> None:
     assert checks.containers_of(damaged) is None
 
 
@@ -182,7 +182,7 @@ def test_containers_placed() -> None:
     seen = watched_fields(manifest)
     manifest["status"]["containers"].append({"id": 1, "worker": "gone"})
     assert watched_fields(manifest) != seen
-    assert placed_condition(manifest, "x", None, Homes()).status is Status.FALSE, "nobody knows where the worker is"
+    assert placed_condition(manifest, "x", None, Homes()).status is Status.FALSE, "the worker is unknown"
     placed = placed_condition(placed_on_a(), "x", None, Homes())
     assert (placed.status, placed.reason) == (Status.TRUE, "AllPlaced")
     assert placed.message == "2 of 2 containers have a worker; workers with containers: 1."
@@ -190,7 +190,7 @@ def test_containers_placed() -> None:
 
 
 def test_containers_of_workers_that_are_gone_wait_for_one() -> None:
-    """The map keeps them where they were while there is nobody to take them."""
+    """The map keeps them where they were while no worker can take them."""
     reason = "workers that take containers: 0; gone: a"
     found = placed_condition(placed_on_a("True"), reason, None, Homes(lost=frozenset({0, 1})))
     assert (found.status, found.reason, found.is_warning) == (Status.FALSE, "ContainersWithoutWorker", True)
@@ -218,13 +218,12 @@ def test_who_has_not_heard_of_the_workers_yet_leaves_it_as_it_was(
     if status is not Status.TRUE:
         doubtful = len(homes.doubtful) if homes else 2
         assert found.message == (
-            f"{doubtful} of 2 containers have a worker that is not confirmed alive: "
-            "the placer has just started."
+            f"{doubtful} of 2 containers have a worker that is not confirmed alive: the placer has just started."
         )
 
 
 def test_one_id_is_one_cluster_however_its_place_is_written() -> None:
-    """Two names of one endpoint cannot be told from two stores; the id of the cluster can."""
+    """Two names of one endpoint cannot be distinguished from two stores; the id of the cluster can."""
     older, younger = resource("older", "2026-01-01T00:00:00Z"), resource("younger", "2026-01-02T00:00:00Z")
     older["metadata"]["uid"] = "99999999-2222-4333-8444-555555555555"
     younger["spec"]["adoptClusterId"] = older["metadata"]["uid"]

@@ -101,7 +101,7 @@ def test_pods_are_restricted(plan: Plan) -> None:
 
 
 @given(PLANS)
-def test_secrets_are_named_and_never_told(plan: Plan) -> None:
+def test_secrets_are_named_and_never_shown(plan: Plan) -> None:
     store, controller = (pod["spec"]["containers"][0] for pod in pods(children(plan)))
     named = {item["name"]: item["valueFrom"].get("secretKeyRef") for item in store["env"]}
     assert named["AWS_ACCESS_KEY_ID"] == {"name": "credentials", "key": "accessKey"}
@@ -145,7 +145,7 @@ def test_every_pod_has_an_address_with_a_port_for_each_worker(plan: Plan) -> Non
 
 
 @given(PLANS)
-def test_pods_are_told_what_was_asked_for(plan: Plan) -> None:
+def test_pods_get_what_was_specified(plan: Plan) -> None:
     store, controller = pods(children(plan))
     memory = store["spec"]["containers"][0]["resources"]["limits"]["memory"]
     assert option(store, "--memory") == memory == str(plan.spec.segment_store.memory_bytes)
@@ -177,7 +177,7 @@ def example() -> list[dict[str, Any]]:
 
 
 def test_the_example_is_as_it_was() -> None:
-    """Whoever changes what is rendered sees it here, and pods of clusters that run will roll."""
+    """A change of what is rendered shows here; it restarts the pods of running clusters."""
     assert example() == json.loads(GOLDEN.read_text())
 
 

@@ -72,7 +72,7 @@ def test_what_is_its_own_or_left_of_one_before_is_taken(found: dict[str, Any]) -
         "of two",
     ],
 )
-def test_what_is_somebody_else_s_is_told_with_the_fix(found: dict[str, Any]) -> None:
+def test_a_foreign_object_is_reported_with_the_fix(found: dict[str, Any]) -> None:
     own = thing(owner())
     problem = name_conflict("main", UID, [(ROLES, own), (SERVICE_ACCOUNTS, found)])
     assert problem is not None
@@ -83,7 +83,7 @@ def test_what_is_somebody_else_s_is_told_with_the_fix(found: dict[str, Any]) -> 
     )
 
 
-def test_all_that_is_in_the_way_is_told() -> None:
+def test_all_foreign_objects_are_reported() -> None:
     problem = name_conflict("main", UID, [(ROLES, thing()), (SERVICE_ACCOUNTS, thing(owner(OTHER)))])
     assert problem is not None
     assert "Role main-store, ServiceAccount main-store:" in problem.message

@@ -17,7 +17,7 @@ from tailrace.common import limits
 from tailrace_operator.cluster.placement import Placements
 
 
-class Nobody:
+class NoWorkerAnswers:
     """A prober that gets no answer."""
 
     async def answers(self, worker: str, endpoints: ContainerEndpoints | None) -> bool:
@@ -33,7 +33,7 @@ def play(scenario: Callable[[LocalKubernetes, Placements], Awaitable[None]]) -> 
         async def main() -> None:
             api = LocalKubernetes()
             api.core.create(STREAM_CLUSTERS, {"metadata": {"name": "c"}, "spec": {"containers": 4}})
-            placements = Placements(lambda namespace: api, Nobody())
+            placements = Placements(lambda namespace: api, NoWorkerAnswers())
             try:
                 await scenario(api, placements)
             finally:
@@ -94,13 +94,13 @@ def test_a_placer_that_fails_is_started_again_with_growing_pauses() -> None:
     play(scenario)
 
 
-def test_what_becomes_of_the_workers_is_told_at_once() -> None:
-    """The map stays as it is while there is nobody to take a container, so its watch tells nothing."""
+def test_changes_of_workers_are_reported_at_once() -> None:
+    """The map does not change while no worker can take a container, so its watch reports nothing."""
 
     async def scenario(api: LocalKubernetes, _: Placements) -> None:
-        told: list[Homes | None] = []
+        reported: list[Homes | None] = []
         placements = Placements(
-            lambda namespace: api, Nobody(), changed=lambda *place: told.append(placements.homes(*place))
+            lambda namespace: api, NoWorkerAnswers(), changed=lambda *place: reported.append(placements.homes(*place))
         )
         assert placements.homes("here", "c") is None
         placements.ensure("here", "c")
@@ -108,12 +108,12 @@ def test_what_becomes_of_the_workers_is_told_at_once() -> None:
             make_worker(api, renewal)
             await asyncio.sleep(1)
         everything = frozenset(range(4))
-        assert told == [Homes()]
+        assert reported == [Homes()]
         await asyncio.sleep(4 * limits.WORKER_LEASE_LAPSE_S)
-        assert told == [Homes(), Homes(doubtful=everything), Homes(lost=everything)], "silent, and then given up"
+        assert reported == [Homes(), Homes(doubtful=everything), Homes(lost=everything)], "silent, and then given up"
         make_worker(api, 8)
         await asyncio.sleep(2)
-        assert told[3:] == [Homes()]
+        assert reported[3:] == [Homes()]
         await placements.close()
 
     play(scenario)
@@ -126,7 +126,7 @@ def test_connections_to_a_namespace_are_kept_while_a_cluster_of_it_is_placed() -
         async def leave(namespace: str) -> None:
             left.append(namespace)
 
-        placements = Placements(lambda namespace: api, Nobody(), leave)
+        placements = Placements(lambda namespace: api, NoWorkerAnswers(), leave)
         for place in (("here", "c"), ("here", "d"), ("there", "c")):
             placements.ensure(*place)
         await asyncio.sleep(2)

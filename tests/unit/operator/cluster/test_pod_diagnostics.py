@@ -1,4 +1,4 @@
-"""What is told of pods that are not ready: Kubernetes' own words for it, in one sentence."""
+"""Why pods are not ready: Kubernetes' own words, in one sentence."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ UNSCHEDULABLE = {
 
 
 @pytest.mark.parametrize(
-    ("found", "told"),
+    ("found", "problem"),
     [
         (pod(), ""),
         (pod(**container({"running": {}})), ""),
@@ -67,11 +67,11 @@ UNSCHEDULABLE = {
         (pod(**container(waiting("X", "y" * 300))), f"X ({'y' * 197}...)"),
     ],
 )  # fmt: skip
-def test_a_pod_s_trouble(found: dict[str, Any], told: str) -> None:
-    assert pod_problem([found]) == (f"pod main-store-0: {told}" if told else "")
+def test_the_problem_of_a_pod(found: dict[str, Any], problem: str) -> None:
+    assert pod_problem([found]) == (f"pod main-store-0: {problem}" if problem else "")
 
 
-def test_the_first_of_several_is_told_and_how_many_more_there_are() -> None:
+def test_the_first_of_several_is_named_and_the_others_are_counted() -> None:
     stuck = container(waiting("ImagePullBackOff"))
     pods = [pod(f"main-store-{number}", **stuck) for number in (2, 1, 3)]
     pods.append(pod("main-store-0", ready=True))
@@ -98,13 +98,13 @@ def test_pods_that_end_and_whose_names_are_wanted_are_waited_for() -> None:
         "waiting for terminating pods: main-store-1"
     )
     assert terminating_pods([pod("main-store-0")], ["main-store-0"]) == ""
-    assert terminating_pods(pods, []) == "", "nobody is to come in their place"
+    assert terminating_pods(pods, []) == "", "no pods replace them"
     many = [leaving(f"m-store-{number}") for number in range(100)]
-    told = terminating_pods(many, [one["metadata"]["name"] for one in many])
-    assert told.endswith(", m-store-3, m-store-4, and 95 more")
+    problem = terminating_pods(many, [one["metadata"]["name"] for one in many])
+    assert problem.endswith(", m-store-3, m-store-4, and 95 more")
 
 
-def test_the_condition_tells_it_in_its_sentence() -> None:
+def test_the_condition_contains_the_problem() -> None:
     workload = {
         "metadata": {"generation": 1},
         "status": {"observedGeneration": 1, "readyReplicas": 1, "updatedReplicas": 2},
@@ -114,9 +114,7 @@ def test_the_condition_tells_it_in_its_sentence() -> None:
     assert found.message == "1 of 2 segment store pods are ready: pod p: OOMKilled (exit code 137)."
     begun = pods_condition("SegmentStoreReady", "segment store", workload, 3, "pod p: ErrImagePull")
     assert begun.reason == "PodsChanging"
-    assert begun.message == (
-        "1 of 3 segment store pods are ready, 2 are up to date: pod p: ErrImagePull."
-    )
+    assert begun.message == ("1 of 3 segment store pods are ready, 2 are up to date: pod p: ErrImagePull.")
 
 
 JUNK = st.recursive(
@@ -131,5 +129,5 @@ FIELDS = ("phase", "reason", "message", "conditions", "containerStatuses", "init
 
 @given(st.dictionaries(st.sampled_from(FIELDS), JUNK))
 def test_whatever_a_status_holds_is_no_reason_to_fail(status: dict[str, Any]) -> None:
-    told = pod_problem([{"metadata": {"name": "p"}, "status": status}])
-    assert "\n" not in told
+    problem = pod_problem([{"metadata": {"name": "p"}, "status": status}])
+    assert "\n" not in problem

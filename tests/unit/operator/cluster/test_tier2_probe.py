@@ -88,7 +88,7 @@ async def test_an_object_store_is_understood(probe: MinioProbe) -> None:
 
 
 async def test_what_another_server_answers_is_not_repeated(probe: MinioProbe) -> None:
-    """Else whoever may make a StreamCluster reads what only the operator can reach."""
+    """Otherwise a user who may create a StreamCluster could read what only the operator can reach."""
     error = await refusal(probe, whole("404 Not Found", b"token=hidden", "text/plain"))
     assert error.reason == "StoreFails"
     assert "404" in str(error)
@@ -98,7 +98,7 @@ async def test_what_another_server_answers_is_not_repeated(probe: MinioProbe) ->
 
 
 @pytest.mark.parametrize("body", [b"<Error", b"\xff\xfe<", b"<Error>&x;</Error>"])
-async def test_what_cannot_be_read_is_told_as_such(probe: MinioProbe, body: bytes) -> None:
+async def test_an_unreadable_mark_is_reported_as_such(probe: MinioProbe, body: bytes) -> None:
     assert (await refusal(probe, whole("400 Bad Request", body))).reason == "StoreFails"
 
 
@@ -133,7 +133,7 @@ async def test_endpoints_that_dawdle_do_not_keep_others_waiting(probe: MinioProb
         assert await probe.look(good, CREDENTIALS) == ClusterIdentity("c", 4)
 
 
-async def test_why_an_endpoint_is_not_reached_is_told_without_names_of_the_program(probe: MinioProbe) -> None:
+async def test_an_unreachable_endpoint_is_reported_without_names_of_the_program(probe: MinioProbe) -> None:
     async def reason(endpoint: str) -> str:
         with pytest.raises(Tier2Error) as caught:
             await probe.look(Tier2Spec("data", endpoint, "minio", "streams"), CREDENTIALS)
@@ -152,8 +152,8 @@ async def test_why_an_endpoint_is_not_reached_is_told_without_names_of_the_progr
 
     async with serving(leave) as tier2:
         assert await reason(tier2.endpoint) == "Remote end closed connection without response"
-        assert "_ssl.c" not in (told := await reason(tier2.endpoint.replace("http:", "https:")))
-        assert "Http" not in told
+        assert "_ssl.c" not in (message := await reason(tier2.endpoint.replace("http:", "https:")))
+        assert "Http" not in message
     async with serving(wait) as tier2:
         assert "HTTP" not in await reason(tier2.endpoint)
 

@@ -13,7 +13,7 @@ from tailrace.common import limits
 from tailrace.common.errors import DeadlineError, NotFoundError, OverloadedError, UnavailableError
 from tailrace_operator.connections.controllers import ClusterName, ClusterState, Controllers, controller_uri
 
-NOBODY = "tcp://127.0.0.1:1"
+UNREACHABLE = "tcp://127.0.0.1:1"
 MAIN = ClusterName(NAMESPACE, "main")
 
 
@@ -26,7 +26,7 @@ class Answering(Controllers):
         self.asked = 0
 
     def _address(self, cluster: ClusterName) -> str:
-        return NOBODY
+        return UNREACHABLE
 
     def _link(self, cluster: ClusterName):  # type: ignore[no-untyped-def]
         link = super()._link(cluster)
@@ -34,7 +34,7 @@ class Answering(Controllers):
         async def scope_exists(scope: str) -> bool:
             self.asked += 1
             if not self.answers:
-                raise UnavailableError("nobody is there")
+                raise UnavailableError("no controller listens")
             return True
 
         link.client.context.controller.scope_exists = scope_exists  # type: ignore[method-assign]
@@ -74,8 +74,8 @@ async def test_a_controller_that_does_not_answer_is_left_alone_for_a_while(
     for _ in range(20):
         with pytest.raises(UnavailableError, match="main does not answer"):
             async with controllers.use(MAIN):
-                raise AssertionError("nobody is there")
-    assert controllers.asked == 1, "the others were told at once"
+                raise AssertionError("no controller listens")
+    assert controllers.asked == 1, "the others failed at once"
     controllers.answers = True
     link = controllers._links[MAIN]
     link.silent_until_s = 0.0
@@ -86,12 +86,12 @@ async def test_a_controller_that_does_not_answer_is_left_alone_for_a_while(
     assert controllers.asked == 2
 
 
-async def test_a_cluster_that_changed_is_asked_anew(controllers: Answering) -> None:
-    controllers.invalidate(MAIN)  # nobody has asked yet
+async def test_a_cluster_that_changed_is_probed_again(controllers: Answering) -> None:
+    controllers.invalidate(MAIN)  # nothing is known yet
     controllers.answers = False
     with pytest.raises(UnavailableError, match="main does not answer"):
         async with controllers.use(MAIN):
-            raise AssertionError("nobody is there")
+            raise AssertionError("no controller listens")
     controllers.answers = True
     controllers.invalidate(MAIN)
     async with controllers.use(MAIN):
@@ -103,7 +103,7 @@ async def test_a_cluster_that_changed_is_asked_anew(controllers: Answering) -> N
             raise AssertionError("it answered a moment ago")
 
 
-async def test_whoever_comes_meanwhile_waits_for_the_one_question(controllers: Answering) -> None:
+async def test_concurrent_callers_wait_for_the_one_probe(controllers: Answering) -> None:
     async def use() -> None:
         async with controllers.use(MAIN):
             await asyncio.sleep(0)

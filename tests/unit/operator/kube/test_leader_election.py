@@ -103,7 +103,7 @@ def test_passing_failures_cost_nothing() -> None:
             await asyncio.sleep(limits.LEADER_DEADLINE_S - limits.LEADER_RENEW_S - 0.5)
             stage.first_api.before = None
             await asyncio.sleep(3)
-            stage.first_api.after = away(verb)  # it was done, and nobody knows
+            stage.first_api.after = away(verb)  # it was done, and its answer is lost
             await asyncio.sleep(limits.LEADER_DEADLINE_S - limits.LEADER_RENEW_S - 0.5)
             stage.first_api.after = None
             await asyncio.sleep(3)
@@ -125,12 +125,12 @@ def test_a_lease_that_was_let_go_is_taken_at_once() -> None:
         await waiting
         assert loop.time() - let_go_s <= limits.LEADER_RENEW_S + 0.1
         await stage.first.release()
-        assert stage.holder == "second", "nobody lets go of what is another's"
+        assert stage.holder == "second", "only the holder releases the Lease"
 
     play(scenario)
 
 
-def test_a_standby_that_was_cut_off_counts_anew() -> None:
+def test_a_standby_that_was_cut_off_counts_again() -> None:
     async def scenario(stage: Stage) -> None:
         loop = asyncio.get_running_loop()
         await stage.first.acquire()
@@ -155,7 +155,7 @@ def test_a_leader_whose_lease_was_taken_or_deleted() -> None:
         await asyncio.sleep(3)
         stage.core.delete(LEASES, LEASE_NAME)
         await asyncio.sleep(3)
-        assert stage.holder == "first", "it makes it anew"
+        assert stage.holder == "first", "it creates the Lease again"
         found = stage.core.get(LEASES, LEASE_NAME)
         stage.core.replace(LEASES, {**found, "spec": {**found["spec"], "holderIdentity": "second"}})
         with pytest.raises(LeadershipLostError, match="acquired by second"):

@@ -32,7 +32,7 @@ SPEC = ReaderGroupSpec("main", "scope", "group", ("scope/a", "scope/b"))
 
 @given(st.lists(st.tuples(st.floats(0.01, 100), st.integers(0, 50)), min_size=1, max_size=200), st.data())
 def test_an_age_is_never_wrong(steps: list[tuple[float, int]], data: st.DataObject) -> None:
-    """Bytes are written just after one look or just before the next; their true age lies between the two told."""
+    """Bytes are written just after one look or just before the next; their true age lies between the two bounds."""
     history = LengthHistory()
     written: list[tuple[float | None, float]] = []  # the looks between which each byte came
     now_s, length = 0.0, 0
@@ -141,7 +141,7 @@ def test_an_edit_that_was_refused_is_still_to_be_carried_out(generation: int, st
     assert is_edited({"metadata": {"generation": generation}, "status": status}) is edited
 
 
-def test_the_eldest_resource_is_told_by_time_then_name() -> None:
+def test_the_oldest_resource_is_the_first_by_time_then_name() -> None:
     def made(name: str, at: str) -> dict[str, Any]:
         return {"metadata": {"name": name, "uid": f"uid-{name}", "creationTimestamp": at}}
 
@@ -152,7 +152,7 @@ def test_the_eldest_resource_is_told_by_time_then_name() -> None:
 # -- states
 
 
-def test_positions_of_the_java_state_are_the_furthest_told() -> None:
+def test_positions_of_the_java_state_are_the_furthest_reported() -> None:
     config = group_config({StreamName("scope", "a"): None})
     names = [f"scope/a/{number}.#epoch.0" for number in range(3)]
     state = initial_state(Init(config, {(name, None): 10 for name in names}, {names[2]: 50}))

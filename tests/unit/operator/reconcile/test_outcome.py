@@ -72,7 +72,7 @@ def test_conditions_that_cannot_be_read_count_as_lost(damaged: Any) -> None:
 
 @given(OWN, OWN)
 def test_what_is_written_is_written_once(first: list[Condition], second: list[Condition]) -> None:
-    """The same outcome again changes nothing, and tells nothing."""
+    """The same outcome again changes nothing, and creates no Event."""
     status: dict[str, Any] = {}
     for outcome in (Outcome(tuple(first)), Outcome(tuple(second))):
         changes = changes_of(manifest(status), outcome, 1, NOW)
@@ -82,9 +82,9 @@ def test_what_is_written_is_written_once(first: list[Condition], second: list[Co
 
 
 @given(OWN, OWN)
-def test_each_condition_that_changes_is_told_at_most_once(first: list[Condition], second: list[Condition]) -> None:
+def test_each_changed_condition_creates_at_most_one_event(first: list[Condition], second: list[Condition]) -> None:
     before = merged([], first, 1, THEN)
-    told = transitions(before, second)
+    notices = transitions(before, second)
     changed = {
         condition.type
         for condition in second
@@ -92,14 +92,14 @@ def test_each_condition_that_changes_is_told_at_most_once(first: list[Condition]
         if item["type"] == condition.type and (item["status"], item["reason"]) != (condition.status, condition.reason)
     }
     new = {condition.type for condition in second} - {item["type"] for item in before}
-    assert len(told) <= len(changed | new)
-    assert not (told and not changed and not new)
+    assert len(notices) <= len(changed | new)
+    assert not (notices and not changed and not new)
 
 
 def test_ready_does_not_repeat_what_another_condition_says() -> None:
     part = Condition("Tier2Ready", Status.FALSE, "SecretMissing", "There is no Secret.")
-    told = transitions([], [part, ready([part], "Serving", "Yes.")])
-    assert [(notice.reason, notice.warning) for notice in told] == [("SecretMissing", True)]
+    notices = transitions([], [part, ready([part], "Serving", "Yes.")])
+    assert [(notice.reason, notice.warning) for notice in notices] == [("SecretMissing", True)]
 
 
 def test_ready_sums_up() -> None:
@@ -133,7 +133,7 @@ def test_finalizers_come_and_go_beside_those_of_others() -> None:
     assert changes_of(ours, Outcome(finalizer=False), 1, NOW).finalizers == ["other/one"]
     assert changes_of(ours, Outcome(), 1, NOW).finalizers is None
     leaving = manifest(deletionTimestamp=NOW)
-    assert changes_of(leaving, Outcome(finalizer=True), 1, NOW).finalizers is None, "nobody may add one then"
+    assert changes_of(leaving, Outcome(finalizer=True), 1, NOW).finalizers is None, "none may be added then"
 
 
 def test_a_condition_counts_for_the_specification_that_it_saw() -> None:

@@ -1,4 +1,4 @@
-"""When objects are looked at: the queue, the rounds, the watch that stands still; in simulated time."""
+"""When objects are reconciled: the queue, the loop, a watch that has stopped; in simulated time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tailrace_operator.reconcile.work_queue import WorkQueue
 
 
 class Fixed:
-    """Time and chance that stand still."""
+    """Fixed time and fixed chance."""
 
     def now_ms(self) -> int:
         return 1_767_323_045_000
@@ -37,7 +37,7 @@ class Fixed:
 
 
 class Counting:
-    """A reconciler that counts, and fails as often as it is told to."""
+    """A reconciler that counts, and fails as often as `failures` says."""
 
     kind: Kind = STREAMS
     period_s = 30.0
@@ -206,7 +206,7 @@ def test_own_status_is_no_reason_to_look_again() -> None:
     simulated(scenario)
 
 
-def test_failures_are_tried_again_with_growing_pauses_and_told() -> None:
+def test_failures_are_retried_with_growing_pauses_and_reported() -> None:
     async def scenario() -> None:
         objects, reconciler = LocalObjects(), Counting()
         reconciler.period_s = 10_000.0
@@ -232,7 +232,7 @@ def test_failures_are_tried_again_with_growing_pauses_and_told() -> None:
     simulated(scenario)
 
 
-def test_what_is_gone_is_told_once_whoever_tells_it() -> None:
+def test_a_deletion_is_handled_once_from_watch_or_list() -> None:
     async def scenario() -> None:
         objects, reconciler = LocalObjects(), Counting()
         one, _ = objects.make(STREAMS, "one", {}), objects.make(STREAMS, "two", {})
@@ -242,7 +242,7 @@ def test_what_is_gone_is_told_once_whoever_tells_it() -> None:
             await asyncio.sleep(20)
             objects.remove(STREAMS, "one")
             reconcile_loop.on_event(STREAMS, "DELETED", one)
-            objects.remove(STREAMS, "two")  # the watch does not tell
+            objects.remove(STREAMS, "two")  # without a watch event
             await asyncio.sleep(60)
             assert reconciler.went == ["one", "two"]
             assert len(reconcile_loop) == 0
@@ -252,7 +252,7 @@ def test_what_is_gone_is_told_once_whoever_tells_it() -> None:
     simulated(scenario)
 
 
-def test_an_api_that_is_away_is_no_trouble_and_its_return_goes_on() -> None:
+def test_an_api_outage_is_no_liveness_problem_and_work_continues_after_it() -> None:
     async def scenario() -> None:
         class Away(LocalObjects):
             async def list(self, *arguments: Any) -> tuple[Manifest, ...]:
@@ -278,7 +278,7 @@ def test_an_api_that_is_away_is_no_trouble_and_its_return_goes_on() -> None:
     simulated(scenario)
 
 
-def test_rounds_that_stand_still_are_trouble() -> None:
+def test_a_kind_that_is_not_listed_is_a_liveness_problem() -> None:
     async def scenario() -> None:
         class Stuck(LocalObjects):
             async def list(self, *_: Any) -> tuple[Manifest, ...]:
@@ -298,7 +298,7 @@ def test_rounds_that_stand_still_are_trouble() -> None:
     simulated(scenario)
 
 
-def test_a_watch_that_tells_nothing_is_found_out() -> None:
+def test_a_watch_that_has_stopped_is_detected() -> None:
     check, one, other = WatchCheck(), Key("streams", "here", "one"), Key("streams", "here", "other")
     check.on_list("streams", {one: "5"})
     assert check.missed() is None, "it may be on its way"
@@ -380,15 +380,15 @@ def test_too_many_objects_of_one_kind_take_no_place_of_another(monkeypatch: pyte
 
 
 async def say_ready(objects: LocalObjects, reconcile_loop: ReconcileLoop, status: str, ready_stores: int = 0) -> None:
-    """The StreamCluster says so of itself, and the watch tells."""
+    """Set condition Ready of the StreamCluster, with a watch event."""
     cluster = await objects.get(STREAM_CLUSTERS, "here", "main")
-    told = {"conditions": [{"type": READY, "status": status}], "readyStores": ready_stores}
-    reconcile_loop.on_event(STREAM_CLUSTERS, "MODIFIED", await objects.merge_status(STREAM_CLUSTERS, cluster, told))
+    fields = {"conditions": [{"type": READY, "status": status}], "readyStores": ready_stores}
+    reconcile_loop.on_event(STREAM_CLUSTERS, "MODIFIED", await objects.merge_status(STREAM_CLUSTERS, cluster, fields))
 
 
 @contextlib.contextmanager
 def dependent(objects: LocalObjects, streams: Counting) -> Iterator[tuple[ReconcileLoop, list[Key]]]:
-    """Rounds over Streams that follow StreamClusters, and which of these have changed."""
+    """A loop over Streams that depend on StreamClusters, and which of these have changed."""
     changed: list[Key] = []
     reconcile_loop = ReconcileLoop(objects, None, Fixed(), Fixed())
     clusters = CountingClusters()
@@ -452,7 +452,7 @@ def test_a_stream_that_failed_for_long_is_looked_at_as_soon_as_its_cluster_serve
                 streams.failures = 1  # the first connection after it
                 await say_ready(objects, reconcile_loop, "True")
                 await asyncio.sleep(3)
-                assert len(streams.looks) == 2, "the pauses begin anew"
+                assert len(streams.looks) == 2, "the pauses start again"
 
             await running(reconcile_loop.run(), steps())
 
@@ -460,7 +460,7 @@ def test_a_stream_that_failed_for_long_is_looked_at_as_soon_as_its_cluster_serve
 
 
 def test_many_streams_of_a_cluster_are_looked_at_one_after_the_other() -> None:
-    """Whoever changes meanwhile does not wait for all of them."""
+    """An object that changes meanwhile does not wait for all of them."""
 
     async def scenario() -> None:
         objects, streams = LocalObjects(), Counting()

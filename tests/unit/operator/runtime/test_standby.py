@@ -21,7 +21,7 @@ from tailrace_operator.runtime.standby import Standby
 ENDPOINTS = ContainerEndpoints(Endpoint("host", 1))
 
 
-class Nobody:
+class NoWorkerAnswers:
     """A prober that gets no answer."""
 
     async def answers(self, worker: str, endpoints: ContainerEndpoints | None) -> bool:
@@ -69,7 +69,7 @@ class Stage:
 
     async def lead(self, standby: Standby) -> int:
         """How many seconds pass before all containers are with worker b."""
-        placements = Placements(lambda namespace: self.api, Nobody(), known=dict(standby.detectors))
+        placements = Placements(lambda namespace: self.api, NoWorkerAnswers(), known=dict(standby.detectors))
         placements.ensure("here", "c")
         try:
             for second in range(20):
@@ -83,9 +83,7 @@ class Stage:
 
 
 @pytest.mark.parametrize(("outage", "least_s", "most_s"), [(False, 0, 2), (True, 4, 8)])
-def test_a_silence_seen_while_standing_by_counts_unless_nobody_could_see_it(
-    outage: bool, least_s: int, most_s: int
-) -> None:
+def test_silence_during_standby_counts_unless_the_api_was_away(outage: bool, least_s: int, most_s: int) -> None:
     with SimWorld(1) as world:
 
         async def main() -> None:
@@ -104,7 +102,7 @@ def test_a_silence_seen_while_standing_by_counts_unless_nobody_could_see_it(
         world.run(main())
 
 
-def test_whatever_is_wrong_with_what_is_seen_keeps_nobody_from_leading() -> None:
+def test_errors_while_observing_do_not_prevent_leadership() -> None:
     """A process looks only to be quick: it goes on, knows nothing, and sees again when it can."""
     with SimWorld(1) as world:
 

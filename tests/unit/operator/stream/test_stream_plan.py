@@ -178,7 +178,7 @@ def test_other_texts_are_nobodys_signature(text: str) -> None:
 # -- conditions
 
 
-def test_policies_that_nobody_carries_out_say_so() -> None:
+def test_policies_that_are_not_enforced_say_so() -> None:
     rate = dataclasses.replace(SPEC, scaling=ScalingSpec("ByteRate", 1, 5, 2), retention=RetentionSpec("Size", 1))
     found = {one.type: one for one in conditions.policy_conditions(rate)}
     assert {one.reason for one in found.values()} == {"NotImplemented"}

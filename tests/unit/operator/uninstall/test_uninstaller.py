@@ -108,7 +108,7 @@ class Place(LocalObjects):
 
 
 class Stage:
-    """An API server with an operator that may run, and somebody who takes it away."""
+    """An API server with an operator that may run, and a hook that uninstalls it."""
 
     def __init__(self) -> None:
         self.objects = Place()
@@ -229,7 +229,7 @@ def test_what_is_being_deleted_goes_with_its_data_while_its_operator_gets_on() -
     play(scenario)
 
 
-def test_what_cannot_be_deleted_goes_without_its_data_and_is_told() -> None:
+def test_what_cannot_be_deleted_is_released_with_an_event() -> None:
     async def scenario(stage: Stage) -> None:
         objects = stage.objects
         objects.operator()
@@ -342,7 +342,7 @@ def test_a_server_that_is_away_is_waited_for() -> None:
     play(scenario)
 
 
-def test_a_server_that_stays_away_is_told_at_the_deadline() -> None:
+def test_an_api_outage_is_reported_at_the_deadline() -> None:
     async def scenario(stage: Stage) -> None:
         stage.objects.held(STREAMS, "orders")
         stage.objects.reachable = False
@@ -352,7 +352,7 @@ def test_a_server_that_stays_away_is_told_at_the_deadline() -> None:
     play(scenario)
 
 
-def test_an_operator_that_leads_on_is_told_at_the_deadline() -> None:
+def test_an_operator_that_still_leads_is_reported_at_the_deadline() -> None:
     async def scenario(stage: Stage) -> None:
         stage.objects.held(STREAMS, "orders")
         await stage.operator.acquire()
@@ -365,7 +365,7 @@ def test_an_operator_that_leads_on_is_told_at_the_deadline() -> None:
     play(scenario)
 
 
-def test_what_the_server_refuses_keeps_nothing_else_and_is_told_at_once() -> None:
+def test_what_the_server_refuses_delays_nothing_else_and_is_reported_at_once() -> None:
     async def scenario(stage: Stage) -> None:
         objects = stage.objects
         for name in ("bad", "good", "worse"):
