@@ -485,7 +485,8 @@ async def test_what_goes_with_the_cluster_before_is_waited_for(operators: Operat
     server.make(SERVICE_ACCOUNTS, {"metadata": going})
     await operators.start()
     server.make(STREAM_CLUSTERS, stream_cluster(store))
-    assert "waits" in await operators.until_condition("Accepted", "False", "NameTaken")
+    message = await operators.until_condition("Accepted", "False", "NameTaken")
+    assert "waiting for objects that are being deleted" in message
     assert operators.children() == {"ServiceAccount": ["main-store"]}
     assert not [event for event in server.all(EVENTS) if event["type"] == "Warning"]
     server.edit(SERVICE_ACCOUNTS, "main-store", {"metadata": {"finalizers": None}})

@@ -133,7 +133,7 @@ class StreamClusterReconciler:
         problem = name_conflict(name, metadata["uid"], existing.values())
         if problem is not None:
             return await self._refused(manifest, spec, workloads, problem)
-        accepted = Condition(ACCEPTED, Status.TRUE, "Accepted", "The specification can be carried out.")
+        accepted = Condition(ACCEPTED, Status.TRUE, "Accepted", "The specification is accepted.")
         try:
             credentials = await self._check_tier2(manifest, spec)
         except Tier2Error as error:

@@ -43,11 +43,6 @@ class ClusterState(enum.Enum):
     MISSING = "missing"
 
 
-def controller_uri(cluster: ClusterName) -> str:
-    """Return the URI of a cluster's controllers (ADR 0013)."""
-    return f"tcp://{cluster.name}-controller.{cluster.namespace}.svc:9090"
-
-
 @dataclass(slots=True)
 class _Link:
     """The client of one cluster; when it last answered and until when calls fail at once, on the loop's clock."""
@@ -61,13 +56,13 @@ class _Link:
 
 
 class Controllers:
-    """Clients of the clusters' controllers."""
+    """Clients of the clusters' controllers. ``uri`` returns the URI of a cluster's controllers."""
 
     def __init__(
         self,
         objects: Objects,
         *,
-        uri: Callable[[ClusterName], str] = controller_uri,
+        uri: Callable[[ClusterName], str],
         entropy: Entropy | None = None,
     ) -> None:
         self._objects = objects

@@ -34,7 +34,7 @@ def refused(reason: str, message: str, *, retry_after_s: float | None = None) ->
 def unmeasured(reason: str, message: str, *, uid: str | None, retry_after_s: float | None = None) -> Outcome:
     """Return the outcome for a group that cannot be measured."""
     conditions = (
-        Condition(ACCEPTED, Status.TRUE, "Accepted", "The specification can be carried out."),
+        Condition(ACCEPTED, Status.TRUE, "Accepted", "The specification is accepted."),
         Condition(READY, Status.FALSE, reason, message),
         Condition(LAGGING, Status.UNKNOWN, reason, "The lag is not measured.", warn_on=Status.TRUE),
     )
@@ -43,7 +43,7 @@ def unmeasured(reason: str, message: str, *, uid: str | None, retry_after_s: flo
 
 def measured(sample: Sample, threshold: LagThreshold | None, ready: Condition, uid: str | None) -> Outcome:
     """Return the outcome for a measured group; ``uid``: of the resource that owns the group, if one does."""
-    accepted = Condition(ACCEPTED, Status.TRUE, "Accepted", "The specification can be carried out.")
+    accepted = Condition(ACCEPTED, Status.TRUE, "Accepted", "The specification is accepted.")
     return Outcome((accepted, ready, lagging(sample, threshold)), {**numbers(sample), "uid": uid})
 
 

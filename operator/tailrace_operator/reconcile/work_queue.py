@@ -38,7 +38,7 @@ class WorkQueue(Generic[K]):
         return len(self._due_s.keys() | self._running)
 
     def add(self, key: K, delay_s: float = 0.0) -> None:
-        """Queue the key for in `delay_s` seconds, or keep its earlier time."""
+        """Queue the key to be due in `delay_s` seconds, or keep its earlier time."""
         due_s = asyncio.get_running_loop().time() + delay_s
         if key in self._due_s and self._due_s[key] <= due_s:
             return

@@ -27,7 +27,7 @@ from tailrace.common.http import listen, serve_app
 from tailrace.common.logs import configure_logs
 from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.common.task_groups import run_all, running
-from tailrace_operator.cluster.names import MANAGED
+from tailrace_operator.cluster.names import MANAGED, controller_uri
 from tailrace_operator.cluster.placement import Placements
 from tailrace_operator.cluster.reconcile import StreamClusterReconciler
 from tailrace_operator.cluster.state import fields_for_dependents, watched_fields
@@ -134,7 +134,7 @@ class Operator:
         self._apis: dict[str, HttpKubernetes] = {}
         self._objects = HttpObjects(settings.configuration(), settings.identity)
         self._probe = MinioProbe()
-        self._controllers = Controllers(self._objects)
+        self._controllers = Controllers(self._objects, uri=_controller_uri)
         self._placements = Placements(self._api_of, HelloProber(), self._close_api, detectors, self._on_homes_changed)
         self._loop = ReconcileLoop(self._objects, settings.served, SystemClock(), SystemEntropy())
         clusters = StreamClusterReconciler(
@@ -217,6 +217,10 @@ class Operator:
             "reconciled": ("Reconciled objects since the start", self._loop.reconciled),
             "failed": ("Failed reconciles since the start", self._loop.failed),
         }
+
+
+def _controller_uri(cluster: ClusterName) -> str:
+    return controller_uri(cluster.name, cluster.namespace)
 
 
 async def serve(settings: Settings, stop: asyncio.Event) -> None:

@@ -1,4 +1,4 @@
-"""A Kubernetes API server of any kinds and namespaces over HTTP, as far as the operator and kopf use one.
+"""A fake Kubernetes API server over HTTP for any kinds and namespaces: the part that the operator and kopf use.
 
 Objects with uids, versions and generations; watches; merge patches; server-side apply of one level of field ownership
 (fields that the same manager no longer names are removed; lists are replaced as a whole; managedFields are kept);
@@ -64,14 +64,14 @@ _DISCOVERED = (
     Kind("", "v1", "Namespace", "namespaces"),
     Kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions"),
 )
-"""Kinds of the whole cluster, which clients look for before they begin."""
+"""Cluster-wide kinds, which clients discover before they start."""
 Place = tuple[str, str, str]
 """Plural of the kind, namespace, name."""
 _VERBS = ["get", "list", "watch", "create", "update", "patch", "delete"]
 
 
 class ApiError(Exception):
-    """An answer that is no success."""
+    """An error response."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -79,7 +79,7 @@ class ApiError(Exception):
 
 
 class ApiServer:
-    """The server's truth, and hands for tests.
+    """The stored objects, and methods with which tests change them.
 
     ``down``: every request is answered 503. ``mute``: watches of these plurals tell nothing, without an error.
     ``forbidden``: paths that are answered 403. ``refuse``: what a write must not contain, by plural, and the message of
@@ -101,12 +101,12 @@ class ApiServer:
         self._history: list[tuple[int, str, Manifest]] = []
         self._watchers: list[tuple[str, asyncio.Queue[tuple[str, Manifest]]]] = []
         self._pages: dict[str, list[Manifest]] = {}
-        """What is left of lists that were asked for in pages, as of their first one."""
+        """The remaining pages of lists, as of their first page."""
 
-    # -- hands
+    # -- for tests
 
     def forget_pages(self) -> None:
-        """What happens to lists that were begun long ago."""
+        """Expire the tokens of lists in pages."""
         self._pages.clear()
 
     def find(self, kind: Kind, name: str, namespace: str = NAMESPACE) -> Manifest | None:
@@ -114,11 +114,11 @@ class ApiServer:
         return deepcopy(self.objects.get((kind.plural, namespace, name)))
 
     def all(self, kind: Kind) -> list[Manifest]:
-        """All objects of a kind, by name."""
+        """Return all objects of a kind, by name."""
         return [deepcopy(item) for place, item in sorted(self.objects.items()) if place[0] == kind.plural]
 
     def make(self, kind: Kind, manifest: Manifest, namespace: str = NAMESPACE) -> Manifest:
-        """What ``kubectl create`` does."""
+        """Create an object as ``kubectl create`` does."""
         metadata = {**manifest["metadata"], "namespace": namespace}
         if "name" not in metadata:
             metadata["name"] = f"{metadata['generateName']}{uuid.uuid4().hex[:8]}"
@@ -131,18 +131,18 @@ class ApiServer:
         if kind.status_apart:
             made.pop("status", None)
         stored = self._store(place, made, "ADDED")
-        if self._is_orphan(made):  # as a reconcile that was under way when its object went makes one
+        if self._is_orphan(made):  # created by a reconcile that was in progress when its owner was deleted
             asyncio.get_running_loop().call_soon(self._collect, place, made["metadata"]["uid"])
         return stored
 
     def edit(self, kind: Kind, name: str, change: dict[str, Any], namespace: str = NAMESPACE) -> Manifest:
-        """What ``kubectl patch --type=merge`` does, status included."""
+        """Patch an object as ``kubectl patch --type=merge`` does, including its status."""
         place = (kind.plural, namespace, name)
         found = self._at(place)
         return self._change(place, _merged(found, change), found)
 
     def remove(self, kind: Kind, name: str, namespace: str = NAMESPACE) -> None:
-        """What ``kubectl delete`` does."""
+        """Delete an object as ``kubectl delete`` does."""
         place = (kind.plural, namespace, name)
         found = deepcopy(self._at(place))
         if found["metadata"].get("finalizers"):
@@ -152,7 +152,7 @@ class ApiServer:
             self._drop(place)
 
     def orphan(self, kind: Kind, name: str, namespace: str = NAMESPACE) -> None:
-        """What ``kubectl delete --cascade=orphan`` does: its children stay, without an owner."""
+        """Delete an object as ``kubectl delete --cascade=orphan`` does: its children stay, without an owner."""
         uid = self._at((kind.plural, namespace, name))["metadata"]["uid"]
         for place, found in list(self.objects.items()):
             owners = found["metadata"].get("ownerReferences") or []
@@ -161,7 +161,7 @@ class ApiServer:
                 self.edit(self.kinds[place[0]], place[2], {"metadata": {"ownerReferences": left or None}}, place[1])
         self.remove(kind, name, namespace)
 
-    # -- the truth
+    # -- storage
 
     def _at(self, place: Place) -> Manifest:
         if place not in self.objects:
@@ -174,7 +174,7 @@ class ApiServer:
             raise ApiError(422, message)
 
     def _change(self, place: Place, wanted: Manifest, found: Manifest) -> Manifest:
-        """Store what was changed; metadata that only the server sets stays."""
+        """Store a changed object; metadata that only the server sets is kept."""
         for name in ("uid", "creationTimestamp", "deletionTimestamp", "name", "namespace", "generation"):
             if name in found["metadata"]:
                 wanted["metadata"][name] = found["metadata"][name]
@@ -210,12 +210,12 @@ class ApiServer:
                 self.remove(self.kinds[child[0]], child[2], child[1])
 
     def _is_orphan(self, manifest: Manifest) -> bool:
-        """Whether an object has owners, and none of them is there."""
+        """Return whether an object has owners and none of them exists."""
         owners = {owner["uid"] for owner in manifest["metadata"].get("ownerReferences") or []}
         return bool(owners) and not any(found["metadata"]["uid"] in owners for found in self.objects.values())
 
     def _collect(self, place: Place, uid: str) -> None:
-        """What Kubernetes' garbage collector does with orphans."""
+        """Delete orphans as the garbage collector of Kubernetes does."""
         found = self.objects.get(place)
         if found is not None and found["metadata"]["uid"] == uid and self._is_orphan(found):
             self.remove(self.kinds[place[0]], place[2], place[1])
@@ -230,7 +230,7 @@ class ApiServer:
     # -- HTTP
 
     def app(self) -> FastAPI:
-        """The server."""
+        """Return the web application."""
         app = FastAPI()
         app.add_exception_handler(ApiError, self._unserved)
         app.add_api_route("/api", self._core, methods=["GET"], response_model=None)
@@ -326,7 +326,7 @@ class ApiServer:
 
     @property
     def watched(self) -> set[str]:
-        """Plurals that clients watch."""
+        """Return the plurals of kinds that clients watch."""
         return {plural for plural, _ in self._watchers}
 
     def _watch(self, kind: Kind, selected: Callable[[Manifest], bool], since: str) -> Any:
@@ -470,7 +470,7 @@ def _status(code: int, message: str) -> JSONResponse:
 
 
 def _merged(found: Any, change: Any) -> Any:
-    """A JSON merge patch applied."""
+    """Return a value with a JSON merge patch applied."""
     if not isinstance(change, dict):
         return deepcopy(change)
     merged = dict(found) if isinstance(found, dict) else {}
@@ -483,7 +483,7 @@ def _merged(found: Any, change: Any) -> Any:
 
 
 def _without(found: Any, before: Any, now: Any) -> Any:
-    """What is left when fields that were applied before and are not named now are removed."""
+    """Return the object without the fields that were applied before and are not named now."""
     if not (isinstance(found, dict) and isinstance(before, dict) and isinstance(now, dict)):
         return found
     left = {}
@@ -495,7 +495,7 @@ def _without(found: Any, before: Any, now: Any) -> Any:
 
 
 def _fields(manifest: Manifest) -> Manifest:
-    """Names of fields as managedFields have them; lists are one field."""
+    """Return the field names in the form of managedFields; a list is one field."""
     named = {f"f:{name}": _fields(value) if isinstance(value, dict) else {} for name, value in manifest.items()}
     return {name: value for name, value in named.items() if name not in ("f:apiVersion", "f:kind", "f:name")}
 
@@ -505,7 +505,7 @@ def _now() -> str:
 
 
 def kubeconfig(folder: Path, address: str) -> Path:
-    """A kubeconfig file for a server."""
+    """Write a kubeconfig file for a server."""
     path = folder / "kubeconfig"
     content = {
         "apiVersion": "v1",
@@ -521,10 +521,10 @@ def kubeconfig(folder: Path, address: str) -> Path:
 
 @asynccontextmanager
 async def api_server() -> AsyncIterator[tuple[ApiServer, str]]:
-    """A running server and its address."""
+    """Run a server; provide it and its address."""
     server = ApiServer()
     listener = socket.create_server(("127.0.0.1", 0))
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(serve_app(server.app(), listener))
-        stack.callback(setattr, server, "down", True)  # watches end before the server does
+        stack.callback(setattr, server, "down", True)  # watches end before the server stops
         yield server, f"http://127.0.0.1:{listener.getsockname()[1]}"

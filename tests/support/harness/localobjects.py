@@ -36,7 +36,7 @@ class LocalObjects:
     def make(
         self, kind: Kind, name: str, spec: Mapping[str, Any], namespace: str = NAMESPACE, **metadata: Any
     ) -> Manifest:
-        """A new object; ``metadata``: more of it."""
+        """Create an object; ``metadata``: more metadata."""
         metadata |= {"namespace": namespace, "name": name, "uid": str(uuid.uuid4()), "generation": 1}
         manifest = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": deepcopy(spec)}
         assert (kind.plural, namespace, name) not in self._objects
@@ -56,17 +56,17 @@ class LocalObjects:
         self._store(kind, manifest)
 
     def remove(self, kind: Kind, name: str, namespace: str = NAMESPACE) -> None:
-        """What ``kubectl delete`` does: gone, unless a finalizer holds it."""
+        """Delete an object as ``kubectl delete`` does: it stays while it has a finalizer."""
         manifest = self._find(kind, namespace, name)
         manifest["metadata"]["deletionTimestamp"] = NOW
         self._store(kind, manifest)
 
     def exists(self, kind: Kind, name: str, namespace: str = NAMESPACE) -> bool:
-        """Whether there is such an object."""
+        """Return whether the object exists."""
         return (kind.plural, namespace, name) in self._objects
 
     def reasons(self, name: str) -> list[str]:
-        """Reasons of the Events about an object, oldest first."""
+        """Return the reasons of the Events about an object, oldest first."""
         return [notice.reason for about, notice in self.events if about == name]
 
     def _find(self, kind: Kind, namespace: str, name: str) -> Manifest:
@@ -163,7 +163,7 @@ class _StoppedClock:
 
 @dataclass
 class Hand:
-    """Reconciles by hand: what an outcome asks for is written, as the operator's handlers do it."""
+    """Reconciles single objects, and writes each outcome as the operator's loop does."""
 
     objects: LocalObjects
     reconcilers: Mapping[str, Reconciler]
@@ -171,7 +171,7 @@ class Hand:
     outcomes: list[Outcome] = field(default_factory=list)
 
     def make_cluster(self) -> None:
-        """A StreamCluster, as far as Streams look at it."""
+        """Create a StreamCluster with the fields that Streams need."""
         self.objects.make(STREAM_CLUSTERS, self.cluster, {})
 
     async def look(self, kind: Kind, name: str, namespace: str = NAMESPACE) -> Outcome:
@@ -187,12 +187,12 @@ class Hand:
         raise AssertionError(f"{kind.plural} {name} is reconciled for ever")
 
     def status(self, kind: Kind, name: str, namespace: str = NAMESPACE) -> dict[str, Any]:
-        """The status that is written."""
+        """Return the written status."""
         found: dict[str, Any] = self.objects._find(kind, namespace, name).get("status", {})
         return found
 
     def condition(self, kind: Kind, name: str, condition: str) -> tuple[str, str]:
-        """Status and reason of a condition."""
+        """Return status and reason of a condition."""
         for item in self.status(kind, name)["conditions"]:
             if item["type"] == condition:
                 return item["status"], item["reason"]

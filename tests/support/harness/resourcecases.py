@@ -1,4 +1,4 @@
-"""Good and bad resources, and what the API server is to say of them.
+"""Valid and invalid resources, and how the API server refuses the invalid ones.
 
 They run against `tailrace_operator.schema.specs` (tests/unit/operator) and a real API server (tests/e2e/kubernetes).
 """
@@ -21,7 +21,7 @@ BASES: Final[dict[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A new resource: the base of its kind and `fields`. ``refused``: part of the refusal; empty: it is taken."""
+    """A new resource: the base of its kind and `fields`. ``refused``: part of the error; empty: it is accepted."""
 
     title: str
     kind: str
@@ -37,7 +37,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Edit:
-    """A resource that is there, and the same with other fields."""
+    """An existing resource, and an update with other fields."""
 
     title: str
     kind: str
@@ -48,7 +48,7 @@ class Edit:
 
 
 def manifest(kind: str, name: str, fields: Mapping[str, Any], without: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A resource of that kind with these fields in its spec beside those that it needs."""
+    """Return a resource of that kind with the required fields and these fields in its spec."""
     spec = {key: value for key, value in {**BASES[kind], **fields}.items() if key not in without}
     return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
 

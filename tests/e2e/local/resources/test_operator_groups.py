@@ -301,15 +301,15 @@ async def test_all_groups_of_a_cluster_are_measured_at_once(readers: Readers, mo
         readers.make(f"g{number}")
         await readers.look(f"g{number}")
     monkeypatch.setattr(limits, "OPERATOR_LAG_PERIOD_S", 3600.0)
-    board = readers.hand.reconcilers[READER_GROUPS.plural]._board  # type: ignore[attr-defined]
-    before = board.measurements
+    lag = readers.hand.reconcilers[READER_GROUPS.plural]._lag  # type: ignore[attr-defined]
+    before = lag.measurements
     for number in range(5):
         await readers.look(f"g{number}")
-    assert board.measurements == before
+    assert lag.measurements == before
     readers.hand.reconcilers[READER_GROUPS.plural].invalidate(ClusterName(NAMESPACE, "main"))  # type: ignore[attr-defined]
     for number in range(5):
         await readers.look(f"g{number}")
-    assert board.measurements == before + 1, "their cluster has changed"
+    assert lag.measurements == before + 1, "their cluster has changed"
 
 
 class Key(dict[str, Any]):

@@ -75,7 +75,7 @@ class Orders:
 
 @pytest.fixture
 def orders(hand: Hand, client: Client, scope: str) -> Orders:
-    """Nothing is made yet."""
+    """Nothing exists yet."""
     return Orders(hand, client, scope)
 
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.common import limits
+from tailrace_operator.cluster.names import controller_uri
 from tailrace_operator.cluster.plan import Plan
 from tailrace_operator.cluster.render import Child, children
 from tailrace_operator.kube.objects import (
@@ -191,3 +192,7 @@ def test_more_pods_change_no_pod(replicas: int) -> None:
         return pods(children(Plan("main", "there", UID, spec, "x", "print")))[0]
 
     assert template(replicas) == template(2)
+
+
+def test_clients_connect_to_the_service_of_the_controllers() -> None:
+    assert controller_uri("main", "ns") == "tcp://main-controller.ns.svc:9090"

@@ -11,7 +11,7 @@ from harness.localobjects import NAMESPACE, LocalObjects
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS
 from tailrace.common import limits
 from tailrace.common.errors import DeadlineError, NotFoundError, OverloadedError, UnavailableError
-from tailrace_operator.connections.controllers import ClusterName, ClusterState, Controllers, controller_uri
+from tailrace_operator.connections.controllers import ClusterName, ClusterState, Controllers
 
 UNREACHABLE = "tcp://127.0.0.1:1"
 MAIN = ClusterName(NAMESPACE, "main")
@@ -53,10 +53,6 @@ async def controllers(objects: LocalObjects) -> AsyncIterator[Answering]:
     made = Answering(objects)
     yield made
     await made.close()
-
-
-def test_the_address_is_that_of_the_service() -> None:
-    assert controller_uri(ClusterName("ns", "main")) == "tcp://main-controller.ns.svc:9090"
 
 
 async def test_a_client_is_kept_and_the_controller_is_asked_once_in_a_while(controllers: Answering) -> None:

@@ -27,7 +27,13 @@ class Refusing(LocalObjects):
 async def asked(objects: LocalObjects) -> str | None:
     objects.make(STREAM_CLUSTERS, "main", {})
     stream = objects.make(STREAMS, "orders", {"cluster": "main", "deletionPolicy": "Delete"})
-    return await retention_reason(objects, Controllers(objects), stream, ClusterName(NAMESPACE, "main"), "Delete")
+    return await retention_reason(
+        objects,
+        Controllers(objects, uri=lambda _: "tcp://127.0.0.1:1"),
+        stream,
+        ClusterName(NAMESPACE, "main"),
+        "Delete",
+    )
 
 
 async def test_while_it_is_not_known_whether_the_namespace_goes_nothing_is_deleted() -> None:
