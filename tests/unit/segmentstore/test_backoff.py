@@ -17,7 +17,7 @@ from tailrace.common.errors import (
 )
 from tailrace.segmentstore.worker.backoff import Pauses
 
-PASSING = UnavailableError("nobody tells the epoch")
+PASSING = UnavailableError("the epoch is not available")
 FAILING = OSError(errno.EIO, "a read failed")
 
 
@@ -47,7 +47,7 @@ def test_a_container_that_stops_again_and_again_waits_longer() -> None:
         pauses.stopped(OutcomeUnknownError("the log is lost"), 5.0)
         taken.append(pauses.next_s())
     assert taken == [1.0, 2.0, 4.0, 8.0]
-    assert of_openings(pauses, PASSING, 2) == [0.5, 1.0], "an epoch that is not told has nothing to do with that"
+    assert of_openings(pauses, PASSING, 2) == [0.5, 1.0], "an epoch that is not available has nothing to do with that"
     pauses.stopped(OutcomeUnknownError("the log is lost"), 5.0)
     assert pauses.next_s() == 16.0
 
@@ -60,7 +60,7 @@ def test_a_fenced_container_asks_soon_whether_it_belongs_here() -> None:
     assert pauses.next_s() == 1.0, "two that fence each other calm down"
 
 
-def test_a_container_that_stayed_starts_anew() -> None:
+def test_a_container_that_stayed_open_starts_again_with_the_shortest_pause() -> None:
     pauses = Pauses()
     of_openings(pauses, PASSING, 5)
     of_openings(pauses, FAILING, 5)

@@ -177,7 +177,7 @@ async def test_many_small_flushes_leave_few_references(
 
 @pytest.mark.usefixtures("quick")
 async def test_damage_is_not_written_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be verified stays as it is, for whoever reads it; the other segments are compacted."""
+    """A segment that cannot be verified stays unchanged for its readers; the other segments are compacted."""
     monkeypatch.setattr(limits, "COMPACT_CREDIT_MAX_BYTES", -1)
     container = await world.open()
     for name in (NAME, OTHER):

@@ -24,7 +24,7 @@ WRITERS = 4
 ANSWER_DEADLINE_S = 60.0
 
 
-class Course:
+class Scenario:
     """Writers of one container over a small simulated disk; Tier 2 is another one."""
 
     def __init__(self, world: SimWorld, container: Container) -> None:
@@ -54,7 +54,7 @@ class Course:
             assert await self.container.read_exact(NAME, offset, len(data)) == data
 
 
-def run_course(main: Callable[[Course], Awaitable[None]]) -> None:
+def run_scenario(main: Callable[[Scenario], Awaitable[None]]) -> None:
     with SimWorld(3) as world:
         process = world.process("store")
 
@@ -75,7 +75,7 @@ def run_course(main: Callable[[Course], Awaitable[None]]) -> None:
             container = Container(1, 1, ports)
             await container.start(bytes(16))
             await container.create_segment(NAME)
-            await main(Course(world, container))
+            await main(Scenario(world, container))
             await container.close()
 
         async def whole() -> None:
@@ -94,72 +94,72 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_full_from_any_moment_on(turns: int) -> None:
     """Nothing hangs; once Tier 2 holds the bytes, the log truncates itself and takes appends again."""
 
-    async def main(course: Course) -> None:
-        writers = [asyncio.ensure_future(course.write(writer, 30)) for writer in range(WRITERS)]
+    async def main(scenario: Scenario) -> None:
+        writers = [asyncio.ensure_future(scenario.write(writer, 30)) for writer in range(WRITERS)]
         await asyncio.sleep(turns * 0.001)
-        course.world.disk.capacity_bytes = course.world.disk.used_bytes()
+        scenario.world.disk.capacity_bytes = scenario.world.disk.used_bytes()
         await asyncio.gather(*writers)
-        assert course.refused
+        assert scenario.refused
         async with asyncio.timeout(ANSWER_DEADLINE_S):
             while True:
                 try:
-                    offset, _ = await course.container.append(NAME, [b"healed"])
+                    offset, _ = await scenario.container.append(NAME, [b"healed"])
                     break
                 except DiskFullError:
                     await asyncio.sleep(1)
-        course.stored[offset] = b"healed"
-        await course.check()
+        scenario.stored[offset] = b"healed"
+        await scenario.check()
 
-    run_course(main)
+    run_scenario(main)
 
 
 @pytest.mark.parametrize("turns", range(0, 200, 10))
 def test_full_while_tier_2_does_not_answer(turns: int) -> None:
     """Nothing gives space back: writers are refused, nothing hangs, room on the disk heals it; two lines tell of it."""
 
-    async def main(course: Course) -> None:
-        course.world.store.failure_chance = 1.0
+    async def main(scenario: Scenario) -> None:
+        scenario.world.store.failure_chance = 1.0
         with structlog.testing.capture_logs() as lines:
-            writers = [asyncio.ensure_future(course.write(writer, 40)) for writer in range(WRITERS)]
+            writers = [asyncio.ensure_future(scenario.write(writer, 40)) for writer in range(WRITERS)]
             await asyncio.sleep(turns * 0.001)
-            course.world.disk.capacity_bytes = course.world.disk.used_bytes()
+            scenario.world.disk.capacity_bytes = scenario.world.disk.used_bytes()
             await asyncio.gather(*writers)
-            assert course.refused
+            assert scenario.refused
             # The reserve is for what gives space back.
-            await course.container.truncate(NAME, 1)
-            course.world.disk.capacity_bytes = 1 << 40
-            course.world.store.failure_chance = 0.0
+            await scenario.container.truncate(NAME, 1)
+            scenario.world.disk.capacity_bytes = 1 << 40
+            scenario.world.store.failure_chance = 0.0
             await asyncio.sleep(30)
-            offset, _ = await course.container.append(NAME, [b"healed"])
-        told = [line for line in lines if str(line["event"]).startswith("log_disk")]
-        assert [line["event"] for line in told] == ["log_disk_full", "log_disk_has_room"]
-        assert told[1]["refused_operations"] == course.refused
-        assert course.container.status().reason == ""
-        course.stored[offset] = b"healed"
-        first = course.stored.pop(0)
-        assert await course.container.read_exact(NAME, 1, len(first) - 1) == first[1:]
-        for at, data in course.stored.items():
-            assert await course.container.read_exact(NAME, at, len(data)) == data
+            offset, _ = await scenario.container.append(NAME, [b"healed"])
+        reported = [line for line in lines if str(line["event"]).startswith("log_disk")]
+        assert [line["event"] for line in reported] == ["log_disk_full", "log_disk_has_room"]
+        assert reported[1]["refused_operations"] == scenario.refused
+        assert scenario.container.status().reason == ""
+        scenario.stored[offset] = b"healed"
+        first = scenario.stored.pop(0)
+        assert await scenario.container.read_exact(NAME, 1, len(first) - 1) == first[1:]
+        for at, data in scenario.stored.items():
+            assert await scenario.container.read_exact(NAME, at, len(data)) == data
 
-    run_course(main)
+    run_scenario(main)
 
 
 def test_what_was_staged_before_the_disk_was_known_to_be_full_is_written() -> None:
     """Many appends in one turn: only as many are staged as the files at hand take; the others are refused."""
 
-    async def main(course: Course) -> None:
-        course.world.disk.capacity_bytes = course.world.disk.used_bytes()
-        course.world.store.failure_chance = 1.0
-        appends = [asyncio.ensure_future(course.container.append(NAME, [bytes([n]) * 8_000])) for n in range(1, 120)]
+    async def main(scenario: Scenario) -> None:
+        scenario.world.disk.capacity_bytes = scenario.world.disk.used_bytes()
+        scenario.world.store.failure_chance = 1.0
+        appends = [asyncio.ensure_future(scenario.container.append(NAME, [bytes([n]) * 8_000])) for n in range(1, 120)]
         async with asyncio.timeout(ANSWER_DEADLINE_S):
             results = await asyncio.gather(*appends, return_exceptions=True)
         refused = [result for result in results if isinstance(result, DiskFullError)]
         assert refused
         assert len(refused) < len(results)
         assert all(isinstance(result, tuple | DiskFullError) for result in results)
-        course.world.store.failure_chance = 0.0
+        scenario.world.store.failure_chance = 0.0
 
-    run_course(main)
+    run_scenario(main)
 
 
 @pytest.mark.parametrize("frame_bytes", [1, 7, 60, 100])

@@ -148,7 +148,7 @@ async def test_flushes_of_callers_that_left_are_bounded(world: World, monkeypatc
     await container.flush_to_storage()
 
 
-async def test_a_flush_that_a_stop_ends_is_told_so(world: World) -> None:
+async def test_a_flush_that_a_stop_ends_is_reported_so(world: World) -> None:
     world.objects = objects = Gate()
     container = await world.open()
     await container.create_segment(NAME)
@@ -161,7 +161,7 @@ async def test_a_flush_that_a_stop_ends_is_told_so(world: World) -> None:
     objects.open.set()
 
 
-async def test_a_caller_that_goes_away_while_there_is_no_room_takes_nobody_along(
+async def test_a_caller_that_goes_away_while_there_is_no_room_stops_no_other(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "ALL_CONNECTIONS_IN_FLIGHT_MAX_BYTES", 1)

@@ -1,4 +1,4 @@
-"""The orphan sweep deletes what nobody can come to need, and nothing else (design §5, docs/adr/0011)."""
+"""The orphan sweep deletes only objects that no reference can name any more (design §5, docs/adr/0011)."""
 
 from __future__ import annotations
 

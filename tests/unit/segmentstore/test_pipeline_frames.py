@@ -1,4 +1,4 @@
-"""How many frames a pipeline has in flight, and when one that is not full waits."""
+"""How many frames a processor has in flight, and when one that is not full waits."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-class Course:
-    """A pipeline over a held log."""
+class Scenario:
+    """An operation processor over a held log."""
 
     def __init__(self, frames: int, part_frames: int) -> None:
         self.log = HeldLog(frames, part_frames)
         self.committed: list[int] = []
-        self.pipeline = OperationProcessor(self.log, 0, self._commit, self._lost)
+        self.processor = OperationProcessor(self.log, 0, self._commit, self._lost)
 
     def _commit(self, frame: Frame) -> None:
         self.committed += [item.sequence for item in frame.items]
@@ -95,7 +95,7 @@ class Course:
 
     async def stage(self, *lengths: int) -> None:
         for length in lengths:
-            self.pipeline.stage_control(Operation(length))  # type: ignore[arg-type]
+            self.processor.stage_control(Operation(length))  # type: ignore[arg-type]
         await turns()
 
     async def acknowledge(self, count: int = 1) -> None:
@@ -104,43 +104,43 @@ class Course:
 
 
 async def test_a_part_frame_waits_while_others_are_in_flight() -> None:
-    course = Course(frames=4, part_frames=2)
-    await course.stage(10)
-    await course.stage(10)
-    assert len(course.log.waiting) == 2
+    scenario = Scenario(frames=4, part_frames=2)
+    await scenario.stage(10)
+    await scenario.stage(10)
+    assert len(scenario.log.waiting) == 2
     for _ in range(20):
-        await course.stage(10)
-    assert len(course.log.waiting) == 2, "it fills"
-    await course.acknowledge()
-    assert len(course.log.waiting) == 2, "and goes as one"
-    assert course.log.lengths[2] > 15 * course.log.lengths[0]
-    await course.acknowledge(2)
-    assert course.committed == list(range(22))
-    assert course.pipeline.idle
+        await scenario.stage(10)
+    assert len(scenario.log.waiting) == 2, "it fills"
+    await scenario.acknowledge()
+    assert len(scenario.log.waiting) == 2, "and goes as one"
+    assert scenario.log.lengths[2] > 15 * scenario.log.lengths[0]
+    await scenario.acknowledge(2)
+    assert scenario.committed == list(range(22))
+    assert scenario.processor.idle
 
 
 async def test_full_frames_go_at_once() -> None:
-    course = Course(frames=4, part_frames=2)
-    await course.stage(*[600] * 8)
-    assert len(course.log.waiting) == 4
-    await course.acknowledge()
-    assert len(course.log.waiting) == 4
-    while course.log.waiting:
-        await course.acknowledge()
-    assert course.committed == list(range(8))
+    scenario = Scenario(frames=4, part_frames=2)
+    await scenario.stage(*[600] * 8)
+    assert len(scenario.log.waiting) == 4
+    await scenario.acknowledge()
+    assert len(scenario.log.waiting) == 4
+    while scenario.log.waiting:
+        await scenario.acknowledge()
+    assert scenario.committed == list(range(8))
 
 
 @pytest.mark.parametrize("frames", [1, 2, 16])
 async def test_unacknowledged_bytes_stay_within_the_bound(frames: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LOG_UNACKNOWLEDGED_MAX_BYTES", 5 * FRAME_BYTES)
-    course = Course(frames, part_frames=1)
-    await course.stage(20_000, *[900] * 30, 20_000)  # an operation may span more frames than may be in flight
-    while course.log.waiting:
-        assert course.log.bytes_in_flight <= 5 * FRAME_BYTES
-        assert len(course.log.waiting) <= frames
-        await course.acknowledge()
-    assert course.committed == list(range(32))
-    assert course.pipeline.staged_bytes == course.pipeline.unwritten_bytes == 0
+    scenario = Scenario(frames, part_frames=1)
+    await scenario.stage(20_000, *[900] * 30, 20_000)  # an operation may span more frames than may be in flight
+    while scenario.log.waiting:
+        assert scenario.log.bytes_in_flight <= 5 * FRAME_BYTES
+        assert len(scenario.log.waiting) <= frames
+        await scenario.acknowledge()
+    assert scenario.committed == list(range(32))
+    assert scenario.processor.staged_bytes == scenario.processor.unwritten_bytes == 0
 
 
 @given(
@@ -152,18 +152,18 @@ async def test_unacknowledged_bytes_stay_within_the_bound(frames: int, monkeypat
 def test_whatever_is_staged_is_committed_in_order(
     lengths: list[int], frames: int, part_frames: int, acknowledged: list[int]
 ) -> None:
-    async def course() -> None:
-        course = Course(frames, min(frames, part_frames))
+    async def run() -> None:
+        scenario = Scenario(frames, min(frames, part_frames))
         for length, count in zip(lengths, [*acknowledged, *[1] * len(lengths)], strict=False):
-            await course.stage(length)
-            assert len(course.log.waiting) <= frames
-            await course.acknowledge(count)
-        while course.log.waiting:
-            await course.acknowledge()
-        assert course.committed == list(range(len(lengths)))
-        assert course.pipeline.idle
+            await scenario.stage(length)
+            assert len(scenario.log.waiting) <= frames
+            await scenario.acknowledge(count)
+        while scenario.log.waiting:
+            await scenario.acknowledge()
+        assert scenario.committed == list(range(len(lengths)))
+        assert scenario.processor.idle
 
-    asyncio.run(course())
+    asyncio.run(run())
 
 
 def test_what_logs_want() -> None:

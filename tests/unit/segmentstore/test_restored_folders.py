@@ -62,19 +62,19 @@ class Place:
                     path.unlink()
 
     async def restore(self) -> RestoreReport:
-        """Lose the folder, and make it anew."""
+        """Lose the folder, and restore it."""
         shutil.rmtree(self.data)
-        told: list[tuple[int, int]] = []
+        progress: list[tuple[int, int]] = []
         report = await restore_cluster(
             self.data,
             tier2=self.url,
             clock=SystemClock(),
             entropy=SystemEntropy(),
-            progress=lambda done, total: told.append((done, total)),
+            progress=lambda done, total: progress.append((done, total)),
         )
-        assert told
-        assert all(0 <= done <= total for done, total in told)
-        assert told[-1][0] == told[-1][1]
+        assert progress
+        assert all(0 <= done <= total for done, total in progress)
+        assert progress[-1][0] == progress[-1][1]
         return report
 
     def keys(self, prefix: str = "") -> list[str]:
@@ -151,7 +151,7 @@ async def test_everything_of_a_closed_server_is_there(place: Place) -> None:
     assert {segment.name: segment.length for segment in container_of(report, A).segments}[A] == len(A) * 1000 + 4
 
 
-async def test_what_came_after_the_newest_snapshot_is_missing_and_told(place: Place) -> None:
+async def test_what_came_after_the_newest_snapshot_is_missing_and_reported(place: Place) -> None:
     later = "scope/later/0.#epoch.0"
 
     async def work(worker: Worker) -> None:
@@ -266,7 +266,7 @@ async def test_a_store_without_a_cluster_is_refused(place: Place) -> None:
     assert not place.data.exists()
 
 
-async def test_a_store_that_somebody_writes_to_is_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_that_another_process_writes_to_is_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     await place.serve(fill)
     write_log = restore_module.write_log
 

@@ -143,7 +143,7 @@ def test_writers_that_tier_2_keeps_up_with_are_never_held() -> None:
     simulated(main)
 
 
-def test_turns_come_in_order_and_nobody_is_forgotten() -> None:
+def test_turns_come_in_order_and_no_writer_is_forgotten() -> None:
     async def main(world: SimWorld) -> None:
         kept = CAPACITY - MIB
         throttle = Throttle(CAPACITY, lambda: kept, lambda: None)

@@ -75,12 +75,12 @@ class Folder:
     async def verify(self) -> Report:
         """Verify it, and see that nothing changed."""
         before = self.fingerprint()
-        told: list[tuple[int, int]] = []
+        progress: list[tuple[int, int]] = []
         report = await verify_folder(
-            self.path, entropy=SystemEntropy(), progress=lambda done, total: told.append((done, total))
+            self.path, entropy=SystemEntropy(), progress=lambda done, total: progress.append((done, total))
         )
         assert self.fingerprint() == before
-        assert all(0 <= done <= total for done, total in told)
+        assert all(0 <= done <= total for done, total in progress)
         return report
 
     def fingerprint(self) -> list[tuple[str, int, str]]:

@@ -157,8 +157,8 @@ async def test_a_restored_folder_of_a_cluster_with_object_logs_has_everything(cl
 
 
 @object_log
-async def test_a_log_that_cannot_be_recovered_is_told_by_a_restore(cluster: Cluster) -> None:
-    """The folder is made all the same: a server over it serves the other containers and says what is wrong."""
+async def test_a_log_that_cannot_be_recovered_is_reported_by_a_restore(cluster: Cluster) -> None:
+    """The folder is still made: a server over it serves the other containers and reports what is wrong."""
     key = frame_payload(cluster)
     report = await cluster.restore()
     assert not report.whole

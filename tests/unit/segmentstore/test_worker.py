@@ -1,4 +1,4 @@
-"""The worker: a container that lost its log is opened again for as long as that takes, and nothing is left behind."""
+"""The worker: it retries to open a container that lost its log until that succeeds, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Faults:
 
 
 class FaultyLog(MemoryLog):
-    """A memory log that is locked while it is open, and fails when it is told to."""
+    """A memory log that is locked while it is open, and fails when the test asks for it."""
 
     def __init__(self, store: MemoryLogStore, faults: Faults) -> None:
         super().__init__(store)

@@ -236,7 +236,7 @@ async def test_a_fenced_container_is_opened_again_only_when_it_belongs_here(
 async def test_a_container_that_cannot_be_opened_at_once_is_opened_later(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody who tells the epoch for a moment is no reason to stay away as long as from a container that fails."""
+    """An epoch that is not available for a moment causes a shorter pause than a container that fails."""
     monkeypatch.setattr(limits, "CONTAINER_RESTART_MIN_S", 600.0)
     monkeypatch.setattr(limits, "CONTAINER_RESTART_MAX_S", 600.0)
     monkeypatch.setattr(limits, "CONTAINER_REOPEN_MIN_S", 0.01)

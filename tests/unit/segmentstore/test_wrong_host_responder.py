@@ -80,14 +80,14 @@ async def test_every_request_is_sent_elsewhere(
     writer.close()
 
 
-async def test_it_answers_whoever_waited_and_leaves_the_socket_to_the_worker(
+async def test_it_answers_clients_that_waited_and_leaves_the_socket_to_the_worker(
     stand_in: WrongHostResponder, listener: socket.socket
 ) -> None:
-    """Who came while nobody answered is answered; all are closed when the worker is back."""
+    """A client that connected before is answered; all connections are closed when the worker is back."""
     reader, writer = await connect(listener)
     writer.write(codec.encode(c.SealSegment(1, NAME, "")))
     await stand_in.begin()
-    await stand_in.begin()  # once more is no matter
+    await stand_in.begin()  # a second call changes nothing
     assert stand_in.answers
     assert await receive(reader) == c.WrongHost(1, NAME, "", "")
     await stand_in.end()
@@ -109,7 +109,7 @@ async def test_it_answers_whoever_waited_and_leaves_the_socket_to_the_worker(
     writer.close()
 
 
-async def test_whoever_asks_for_the_worker_is_not_taken_in(
+async def test_a_client_that_asks_for_the_worker_is_not_misled(
     stand_in: WrongHostResponder, listener: socket.socket
 ) -> None:
     await stand_in.begin()

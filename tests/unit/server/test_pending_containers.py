@@ -46,7 +46,7 @@ async def test_writers_and_readers_wait_until_it_is_open(
 
 
 async def test_changes_do_not_wait(model: Any, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They would be made after whoever asked for them may have given up."""
+    """They would be applied after the client that asked for them may have given up."""
     monkeypatch.setattr(limits, "PENDING_CONTAINER_TIMEOUT_S", LONG_S)
     model.registry.pending.begin(0)
     assert await client.call(c.SealSegment(1, SEGMENT, "")) == c.WrongHost(1, SEGMENT, "", "")
@@ -54,9 +54,7 @@ async def test_changes_do_not_wait(model: Any, client: Any, monkeypatch: pytest.
     assert await client.call(c.SealSegment(2, SEGMENT, "")) == c.SegmentSealed(2, SEGMENT)
 
 
-async def test_they_wait_no_longer_than_they_have_patience(
-    model: Any, client: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_they_wait_no_longer_than_their_timeout(model: Any, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "PENDING_CONTAINER_TIMEOUT_S", SHORT_S)
     model.registry.pending.begin(0)
     assert await client.call(c.SetupAppend(1, W, SEGMENT, "")) == c.WrongHost(1, SEGMENT, "", "")

@@ -256,7 +256,7 @@ async def test_an_append_during_its_setup_breaks_the_protocol(model: Any) -> Non
     await client.expect_end()
 
 
-async def test_a_failure_is_told_after_all_earlier_appends(model: Any) -> None:
+async def test_a_failure_is_reported_after_all_earlier_appends(model: Any) -> None:
     client = await model.connect()
     await client.create(SEGMENT)
     await client.setup(W, SEGMENT)
@@ -274,7 +274,7 @@ async def test_a_failure_is_told_after_all_earlier_appends(model: Any) -> None:
     await client.expect_silence()
 
 
-async def test_a_failed_condition_is_told_after_all_earlier_appends(model: Any) -> None:
+async def test_a_failed_condition_is_reported_after_all_earlier_appends(model: Any) -> None:
     client = await model.connect()
     await client.create(SEGMENT)
     await client.setup(W, SEGMENT)

@@ -87,7 +87,7 @@ def test_a_closed_connection_is_not_woken() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6 * MIB)), max_size=60))
-def test_nobody_waits_for_ever(steps: list[tuple[int, int]]) -> None:
+def test_no_connection_waits_for_ever(steps: list[tuple[int, int]]) -> None:
     shared = InFlightBudget(12 * MIB)
     waiting: dict[int, bool] = dict.fromkeys(range(5), False)
     held: list[tuple[int, int]] = []
@@ -103,7 +103,7 @@ def test_nobody_waits_for_ever(steps: list[tuple[int, int]]) -> None:
         budgets[number].charge(length)
         held.append((number, length))
         waiting[number] = budgets[number].must_wait()
-        # Whoever has less than the free share is read.
+        # A connection with less than the free share is read.
         assert not (waiting[number] and budgets[number].outstanding_bytes < limits.CONNECTION_IN_FLIGHT_FREE_BYTES)
     for number, length in held:
         budgets[number].release(length)

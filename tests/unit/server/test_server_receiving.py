@@ -1,4 +1,4 @@
-"""Large frames that are begun and not gone on with: their memory is bounded, and nobody waits for them for ever."""
+"""Large frames that are started and make no progress: their memory is bounded, and other connections do not wait."""
 
 from __future__ import annotations
 

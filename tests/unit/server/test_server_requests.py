@@ -40,7 +40,7 @@ async def test_hello_does_not_wait_and_announces_16(setting: Any) -> None:
 
 
 @pytest.mark.parametrize(("high", "low"), [(20, 17), (4, 1)])
-async def test_versions_that_do_not_overlap_are_told_and_closed(setting: Any, high: int, low: int) -> None:
+async def test_versions_that_do_not_overlap_are_answered_and_closed(setting: Any, high: int, low: int) -> None:
     client = await setting.connect(hello=False)
     assert await client.call(c.Hello(high, low)) == c.Hello(16, 5)
     await client.expect_end()
@@ -425,7 +425,7 @@ async def test_only_table_commands_change_a_table(setting: Any, key_length: int)
 
 
 async def test_the_servers_own_attributes_are_not_for_clients(client: Any) -> None:
-    """Counters, the scale policy, and what is pinned in memory for as long as the segment lives."""
+    """Counters, the scale policy, and what is pinned in memory while the segment exists."""
     await fill(client, SEGMENT, b"abc")
     await client.create(SOURCE)
     own = [core_attribute(number) for number in (0, 1, 2, 9, 12, 1048577, 777_777, 2**64 - 1)]

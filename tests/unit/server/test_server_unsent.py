@@ -1,4 +1,4 @@
-"""Peers that do not take their replies: what is kept for all of them together is bounded, and nobody waits for them."""
+"""Peers that do not take their replies: what is kept for all of them together is bounded, and no other waits."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_who_takes_nothing_is_cut_off_while_others_wait(unsent: UnsentRepl
     stuck.send(9 * MIB)
     slow.send(8 * MIB)
     await after_looks()
-    assert stuck.reasons == []  # nobody waits
+    assert stuck.reasons == []  # no connection waits
     unsent.wait(waiting)
     await after_looks()
     assert len(stuck.reasons) == 1
@@ -120,7 +120,7 @@ async def fill_table(client: Any) -> None:
         assert isinstance(await client.call(c.UpdateTableEntries(1, TABLE, "", [entry])), c.TableEntriesUpdated)
 
 
-async def test_table_replies_that_nobody_takes_are_not_made(model: Any) -> None:
+async def test_table_replies_that_the_peer_does_not_take_are_not_made(model: Any) -> None:
     """A few hundred bytes of requests must not become gigabytes of replies."""
     client = await model.connect()
     await fill_table(client)
@@ -158,7 +158,7 @@ async def test_entries_that_fit_no_reply_are_not_all_read(model: Any) -> None:
 
 
 async def test_many_connections_together_are_bounded(tight: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Twenty readers that take nothing hold no more than the bound; another one is served all the same."""
+    """Twenty readers that take nothing hold no more than the bound; another one is still served."""
     good = await tight.connect()
     await good.create(SEGMENT)
     await good.setup(W, SEGMENT)

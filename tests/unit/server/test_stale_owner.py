@@ -107,7 +107,7 @@ async def second(memory: obstore.store.MemoryStore) -> AsyncIterator[Callable[[]
 
 @pytest.fixture
 def no_looks(monkeypatch: pytest.MonkeyPatch, memory: obstore.store.MemoryStore) -> None:
-    """Nobody looks for other owners unless something asks for it."""
+    """No owner checks for other owners unless a request asks for it."""
     monkeypatch.setattr(limits, "OWNER_LOOK_INTERVAL_S", 3600.0)
 
 
@@ -257,7 +257,7 @@ async def test_a_change_that_may_have_been_made_is_never_answered_as_if_it_was_n
     name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever is told WrongHost makes the change again, and takes what it finds there for somebody else's."""
+    """A client that gets WrongHost repeats the change, and takes what it finds for the change of another client."""
     await second()
     first.client.send(CHANGES[name])
     await first.client.expect_end()

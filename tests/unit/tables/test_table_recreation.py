@@ -1,4 +1,4 @@
-"""A table that is deleted and created again while somebody works on it: nobody mixes the two."""
+"""A table that is deleted and created again during requests: no request mixes the two."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ async def test_compaction_does_not_truncate_a_recreated_table(
     assert (info.start_offset, info.entry_count) == (0, 40)
 
 
-async def test_a_cache_that_is_still_empty_is_shared_all_the_same(container: SegmentContainer) -> None:
+async def test_a_cache_that_is_still_empty_is_shared(container: SegmentContainer) -> None:
     shared = EntryCache()
     service = TableService(container, shared)
     await service.create_table(TABLE, 0)
