@@ -25,7 +25,7 @@ from tailrace.controller.metadata.records import (
     encode,
 )
 
-PAGE = Path(__file__).resolve().parents[3] / "docs/formats/controller.md"
+PAGE = Path(__file__).resolve().parents[4] / "docs/formats/controller.md"
 VECTORS = {
     name: bytes.fromhex(text.replace("\n", ""))
     for name, text in re.findall(r"Vector (\w+):.*?```text\n(.*?)```", PAGE.read_text(), re.DOTALL)

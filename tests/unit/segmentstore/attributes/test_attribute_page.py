@@ -25,7 +25,7 @@ from tailrace.segmentstore.attributes.page import (
     pack_child,
 )
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "formats" / "attributes.md"
+DOCUMENT = Path(__file__).parents[4] / "docs" / "formats" / "attributes.md"
 
 
 def vectors() -> dict[str, bytes]:

@@ -17,7 +17,7 @@ from tailrace.segmentstore.metadata.fields import ChunkRef
 from tailrace.segmentstore.metadata.segment import Segment
 from tailrace.segmentstore.metadata.state import ContainerState
 
-from .conftest import World, eventually, take_snapshot
+from ..conftest import World, eventually, take_snapshot
 
 NAME = "scope/stream/0.#epoch.0"
 OTHER = "scope/other/0.#epoch.0"

@@ -14,7 +14,7 @@ from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.metadata.state import ContainerState
 from tailrace.storage.obstores import FolderObjects, ObstoreObjects
 
-from .conftest import World, eventually, take_snapshot
+from ..conftest import World, eventually, take_snapshot
 
 NAME = "scope/stream/0.#epoch.0"
 

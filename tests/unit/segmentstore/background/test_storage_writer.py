@@ -8,7 +8,7 @@ from tailrace.common import limits
 from tailrace.common.errors import UnavailableError
 from tailrace.segmentstore.container.container import Container
 
-from .conftest import World, eventually
+from ..conftest import World, eventually
 
 NAME = "scope/stream/0.#epoch.0"
 PIECE = limits.MIB

@@ -21,7 +21,7 @@ from tailrace.common.errors import (
 from tailrace.segmentstore.api import EVENT_COUNT, NULL_ATTRIBUTE, AttributeUpdate, AttributeUpdateType, SegmentKind
 from tailrace.segmentstore.container.container import Container
 
-from .conftest import World, eventually
+from ..conftest import World, eventually
 
 NAME = "scope/stream/0.#epoch.0"
 OTHER = "scope/stream/1.#epoch.0"

@@ -11,7 +11,7 @@ from tailrace.log.object import ObjectLog
 from tailrace.segmentstore.cache.cache_manager import CacheManager
 from tailrace.segmentstore.container.container import Container, ContainerPorts
 
-from .conftest import Objects, eventually
+from ..conftest import Objects, eventually
 
 NAME = "scope/stream/0.#epoch.0"
 

@@ -23,7 +23,7 @@ from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.metadata.state import ContainerState
 from tailrace.storage.port import Buffer
 
-from .conftest import Objects, World, eventually
+from ..conftest import Objects, World, eventually
 
 NAME = "scope/stream/0.#epoch.0"
 OTHER = "scope/stream/1.#epoch.0"

@@ -14,7 +14,7 @@ from tailrace.segmentstore.api import NULL_ATTRIBUTE, AttributeUpdate, Attribute
 from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.metadata.dirty_attributes import DirtyAttributes
 
-from .conftest import World, eventually
+from ..conftest import World, eventually
 
 NAME = "scope/stream/0.#epoch.0"
 COUNT = 3_500

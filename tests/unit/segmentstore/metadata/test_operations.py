@@ -129,7 +129,7 @@ def test_a_fragment_of_another_operation_is_corruption() -> None:
 
 
 def test_the_vectors_of_the_documentation() -> None:
-    text = (Path(__file__).parents[3] / "docs/formats/operations.md").read_text()
+    text = (Path(__file__).parents[4] / "docs/formats/operations.md").read_text()
     vectors = dict(re.findall(r"Vector (\w+):.*?```text\n(.*?)```", text, re.DOTALL))
     ref = ChunkRef("c0/7/x", 70, 100, 10)
     expected: dict[str, bytes] = {

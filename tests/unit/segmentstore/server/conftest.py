@@ -38,7 +38,7 @@ C = TypeVar("C", bound=c.Command)
 
 def load_support(name: str) -> ModuleType:
     """A module of tests/support."""
-    path = Path(__file__).parents[2] / "support" / f"{name}.py"
+    path = Path(__file__).parents[3] / "support" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"tests_support_{name}", path)
     assert spec is not None
     assert spec.loader is not None

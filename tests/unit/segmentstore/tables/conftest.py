@@ -21,7 +21,7 @@ from tailrace.segmentstore.cache.cache_manager import CacheManager
 from tailrace.segmentstore.container.container import Container, ContainerPorts
 from tailrace.storage.obstores import open_object_store
 
-SUPPORT = Path(__file__).parents[2] / "support"
+SUPPORT = Path(__file__).parents[3] / "support"
 Opener: TypeAlias = Callable[[], AbstractAsyncContextManager[SegmentContainer]]
 
 

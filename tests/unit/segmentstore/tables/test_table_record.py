@@ -26,7 +26,7 @@ from tailrace.segmentstore.tables.record import (
 from tailrace.segmentstore.tables.service import TableService
 from tailrace.segmentstore.tables.types import TableEntry
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "formats" / "tables.md"
+DOCUMENT = Path(__file__).parents[4] / "docs" / "formats" / "tables.md"
 TABLE = "scope/table/0"
 
 

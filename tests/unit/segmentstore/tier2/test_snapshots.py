@@ -22,7 +22,7 @@ from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects
 from tailrace.segmentstore.tier2.snapshot import Snapshot, SnapshotName, parse_key
 from tailrace.storage.port import Buffer
 
-from .conftest import Objects, World, eventually, take_snapshot
+from ..conftest import Objects, World, eventually, take_snapshot
 
 A, B, C = "scope/a/0.#epoch.0", "scope/b/1.#epoch.0", "scope/c/2.#epoch.0"
 WRITER = b"w" * 16
@@ -82,7 +82,7 @@ def example() -> tuple[str, Snapshot]:
 
 
 def test_the_vector_of_the_documentation() -> None:
-    text = (Path(__file__).parents[3] / "docs/formats/chunks.md").read_text()
+    text = (Path(__file__).parents[4] / "docs/formats/chunks.md").read_text()
     (vector,) = re.findall(r"Vector snapshot:.*?```text\n(.*?)```", text, re.DOTALL)
     key, snapshot = example()
     assert bytes.fromhex(vector) == b"".join(snapshot.encode(key))

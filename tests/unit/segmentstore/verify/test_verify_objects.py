@@ -26,7 +26,7 @@ from tailrace.segmentstore.verify.report import Report
 from tailrace.segmentstore.worker.folder_service import StoreService, StoreSpec
 from tailrace.segmentstore.worker.worker import Worker
 
-from .conftest import eventually, take_snapshot
+from ..conftest import eventually, take_snapshot
 
 A, SOURCE, TABLE = "scope/a/0.#epoch.0", "scope/source/0.#epoch.0", "scope/_tables/t"
 NUMBER = 0

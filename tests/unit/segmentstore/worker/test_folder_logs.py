@@ -20,7 +20,7 @@ from tailrace.segmentstore.worker.folder_service import StoreService, StoreSpec
 from tailrace.segmentstore.worker.worker import Worker
 from tailrace.storage.port import ObjectStore
 
-from .conftest import eventually
+from ..conftest import eventually
 
 CONTAINERS = 2
 CONTENT = b"what must not be forgotten"

@@ -18,7 +18,7 @@ from tailrace.segmentstore.tables.service import TableService
 from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
 from tailrace.storage.obstores import open_object_store
 
-from .conftest import eventually
+from ..conftest import eventually
 
 NAME = "scope/stream/0.#epoch.0"
 

@@ -30,7 +30,7 @@ from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
 from tailrace.storage.obstores import open_object_store
 from tailrace.storage.port import ObjectStore
 
-from .conftest import eventually
+from ..conftest import eventually
 
 COUNT = 3
 
