@@ -1,4 +1,4 @@
-"""``cluster.json``: one prefix, one cluster, whoever comes first and whatever gets lost on the way (design §5)."""
+"""``cluster.json``: one prefix, one cluster, whichever comes first and whatever gets lost on the way (design §5)."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def fleet() -> Fleet:
     return fleet
 
 
-def test_nobody_is_known_alive_before_a_renewal_was_seen() -> None:
+def test_no_worker_is_known_alive_before_a_renewal_was_seen() -> None:
     fleet = Fleet("ab")
     assert fleet.look().unheard == ("a", "b")
     assert fleet.look() == Verdict(alive=("a", "b"))
@@ -104,7 +104,7 @@ def test_half_is_not_more_than_half() -> None:
 
 
 def test_who_falls_silent_one_after_the_other_lapses_together(fleet: Fleet) -> None:
-    """An outage that nobody but the workers sees: their last renewals are up to a period apart."""
+    """An outage that only the workers see: their last renewals are up to a period apart."""
     for name in "ab":
         fleet.silent.add(name)
     fleet.look()
@@ -289,7 +289,7 @@ def test_more_than_half_are_not_suspected_together_nor_one_after_the_other(fleet
     assert fleet.look().dead == ("a", "b")
     assert not fleet.detector.suspects(fleet.now_s)
     fleet.look()
-    assert fleet.detector.suspects(fleet.now_s) == ("c",), "the others lapsed by now, whoever answers"
+    assert fleet.detector.suspects(fleet.now_s) == ("c",), "the others lapsed by now, whichever worker answers"
 
 
 def test_half_of_the_workers_may_be_suspected() -> None:
@@ -302,7 +302,7 @@ def test_half_of_the_workers_may_be_suspected() -> None:
     assert fleet.detector.suspects(fleet.now_s) == ("a", "b")
 
 
-def test_an_outage_of_the_api_makes_nobody_suspect(fleet: Fleet) -> None:
+def test_an_outage_of_the_api_makes_no_worker_suspect(fleet: Fleet) -> None:
     fleet.silent.add("a")
     for _ in range(10):
         fleet.look(reachable=False)
@@ -311,7 +311,7 @@ def test_an_outage_of_the_api_makes_nobody_suspect(fleet: Fleet) -> None:
 
 
 @given(st.lists(st.tuples(st.sets(st.sampled_from("abcde")), st.booleans(), st.sampled_from([1.0, 2.5, 7.0]))))
-def test_nobody_is_dead_without_a_whole_lapse_of_looks_at_the_silence(
+def test_no_worker_is_dead_without_a_whole_lapse_of_looks_at_the_silence(
     looks: list[tuple[set[str], bool, float]],
 ) -> None:
     """Whatever is renewed, reached and delayed; and the verdict names each worker once."""

@@ -75,20 +75,20 @@ async def until(holds: Callable[[], object]) -> None:
 
 @pytest.fixture
 async def maps(api: LocalKubernetes) -> AsyncIterator[list[ClusterMap]]:
-    """What a reader tells, in order; the same map is noted once."""
-    told: list[ClusterMap] = []
+    """The maps that a reader reports, in order; equal maps in succession are noted once."""
+    reported: list[ClusterMap] = []
 
     def on_map(cluster_map: ClusterMap) -> None:
-        if told[-1:] != [cluster_map]:
-            told.append(cluster_map)
+        if reported[-1:] != [cluster_map]:
+            reported.append(cluster_map)
 
     reader = asyncio.ensure_future(MapReader(api, "c", on_map).run())
-    yield told
+    yield reported
     reader.cancel()
     await asyncio.wait([reader])
 
 
-async def test_a_change_is_read_when_the_watch_tells(
+async def test_a_change_is_read_when_the_watch_reports_it(
     api: LocalKubernetes, maps: list[ClusterMap], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "MAP_RELIST_S", 3600.0)
@@ -99,13 +99,13 @@ async def test_a_change_is_read_when_the_watch_tells(
     assert api.requests.count(("get", "c")) >= 2
 
 
-async def test_a_change_is_read_when_no_watch_tells(api: LocalKubernetes, maps: list[ClusterMap]) -> None:
+async def test_a_change_is_read_when_no_watch_reports_it(api: LocalKubernetes, maps: list[ClusterMap]) -> None:
     await until(lambda: api.watches)
     api.core.subscribers.clear()  # the watch is silently dead
 
     class Deaf(list):  # type: ignore[type-arg]
         def remove(self, _: object) -> None:
-            """Nobody is there."""
+            """The watch is gone."""
 
     api.core.subscribers = Deaf()
     assign(api, "abab")
@@ -149,7 +149,7 @@ async def test_a_watch_from_too_long_ago_begins_again_from_a_fresh_read(
     assert maps[-1].assignments[0] == Assignment("b")
 
 
-async def test_what_cannot_be_read_is_told_to_nobody(api: LocalKubernetes, maps: list[ClusterMap]) -> None:
+async def test_a_map_that_cannot_be_read_is_not_reported(api: LocalKubernetes, maps: list[ClusterMap]) -> None:
     await until(lambda: maps)
     manifest = api.core.get(STREAM_CLUSTERS, "c")
     api.core.replace(STREAM_CLUSTERS, {**manifest, "spec": {}})
@@ -209,7 +209,7 @@ class Containers:
         return self.running
 
     async def release(self, container_id: int) -> None:
-        self.calls.append(f"told {container_id}")
+        self.calls.append(f"reported {container_id}")
         if self.holder_error is not None:
             raise self.holder_error
 
@@ -262,7 +262,7 @@ async def test_it_opens_what_names_it_and_releases_what_names_others(
     await until(lambda: containers.running == {0, 1})
     assign(api, "baa-")
     await until(lambda: containers.running == {1, 2})
-    assert containers.calls.index("release 0") < containers.calls.index("told 0")
+    assert containers.calls.index("release 0") < containers.calls.index("reported 0")
     assert "open 3" not in containers.calls
 
 
@@ -308,7 +308,7 @@ async def test_a_map_that_changes_while_a_container_opens_counts(api: LocalKuber
     await until(lambda: api.requests.count(("get", "c")) > before + 3)
     containers.opening.set()
     await until(lambda: containers.running == {1, 2, 3})
-    assert containers.calls[-2:] == ["release 0", "told 0"]
+    assert containers.calls[-2:] == ["release 0", "reported 0"]
 
 
 @pytest.mark.usefixtures("follower")
@@ -327,7 +327,7 @@ async def test_it_waits_for_a_living_owner_to_let_go(
     assert containers.expected == {0}
     assign(api, "ba--")  # it does not wait for what it is not to have any more
     await until(lambda: not containers.expected)
-    assign(api, "aa--")  # nor when there is nobody to wait for
+    assign(api, "aa--")  # nor when there is no worker to wait for
     await until(lambda: containers.running == {0, 1})
 
 
@@ -341,7 +341,7 @@ async def test_it_sees_that_the_leases_of_what_it_has_are_there(api: LocalKubern
 
 
 @pytest.mark.usefixtures("follower")
-async def test_it_waits_no_longer_than_it_has_patience(api: LocalKubernetes, containers: Containers) -> None:
+async def test_it_waits_no_longer_than_its_timeout(api: LocalKubernetes, containers: Containers) -> None:
     containers.holders = {0: "b"}
     began_s = asyncio.get_running_loop().time()
     assign(api, "a---", before="b")
@@ -385,7 +385,7 @@ async def test_a_drain_waits_until_the_placer_has_moved_everything(
 async def test_a_worker_without_containers_does_not_end_before_its_lease_says_that_it_leaves(
     api: LocalKubernetes,
 ) -> None:
-    """Else it would be a living worker to the others, for as long as a lapse takes."""
+    """Otherwise the other workers count it as alive until its Lease lapses."""
 
     @contextlib.asynccontextmanager
     async def connect() -> AsyncIterator[Renewer]:
@@ -426,7 +426,7 @@ async def test_a_drain_hands_over_while_its_lease_does_not_say_so_yet(
 async def test_a_drain_goes_on_without_a_mark_that_cannot_be_written(
     api: LocalKubernetes, containers: Containers, follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The patience counts from the drain's beginning: a hand-over that takes longer is not followed by a wait."""
+    """The timeout counts from the drain's beginning: a hand-over that takes longer is not followed by a wait."""
     containers.left.clear()
     assign(api, "aaab")
     await until(lambda: len(containers.running) == 3)
@@ -467,7 +467,7 @@ async def test_a_drain_ends_at_its_deadline(
     await until(lambda: len(containers.running) == 3)
     await asyncio.wait_for(follower.drain(), 5)
     assert not containers.running
-    assert {"told 0", "told 1", "told 2"} <= set(containers.calls)
+    assert {"reported 0", "reported 1", "reported 2"} <= set(containers.calls)
 
 
 async def test_what_a_drain_could_not_hand_over_is_named(
@@ -519,7 +519,7 @@ def named(logs: list[MutableMapping[str, Any]]) -> list[tuple[str, list[int]]]:
     return [(line["event"], line["containers"]) for line in logs if line["log_level"] == "warning"]
 
 
-async def test_a_drain_waits_for_nobody_when_there_is_nobody(
+async def test_a_drain_does_not_wait_without_other_workers(
     api: LocalKubernetes, containers: Containers, follower: Follower
 ) -> None:
     assign(api, "aaaa", workers="a")
@@ -528,7 +528,7 @@ async def test_a_drain_waits_for_nobody_when_there_is_nobody(
     assert not containers.running
 
 
-async def test_a_drain_waits_for_nobody_who_leaves_with_it(
+async def test_a_drain_does_not_wait_for_a_worker_that_leaves_with_it(
     api: LocalKubernetes, containers: Containers, follower: Follower
 ) -> None:
     assign(api, "aaaa", workers="ab")
@@ -538,7 +538,7 @@ async def test_a_drain_waits_for_nobody_who_leaves_with_it(
     assert not containers.running
 
 
-async def test_a_drain_waits_for_nobody_whose_lease_says_that_it_leaves(
+async def test_a_drain_does_not_wait_for_a_worker_whose_lease_says_that_it_leaves(
     api: LocalKubernetes, containers: Containers, follower: Follower
 ) -> None:
     """All pods of a cluster end at the same time: each would wait for the others as long as it may."""
@@ -557,7 +557,7 @@ async def test_a_drain_waits_for_nobody_whose_lease_says_that_it_leaves(
     assert not containers.running
 
 
-async def test_a_drain_waits_for_nobody_who_has_ended(
+async def test_a_drain_does_not_wait_for_a_worker_that_has_ended(
     api: LocalKubernetes, containers: Containers, follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker may end before its Lease says that it leaves; the map names it until others have its containers.
@@ -578,7 +578,7 @@ async def test_a_drain_waits_for_nobody_who_has_ended(
     assert not containers.running
 
 
-async def test_a_drain_waits_for_nobody_when_the_cluster_is_gone(
+async def test_a_drain_does_not_wait_when_the_cluster_is_gone(
     api: LocalKubernetes, containers: Containers, follower: Follower
 ) -> None:
     assign(api, "aaaa", workers="ab")
@@ -613,7 +613,7 @@ async def test_a_drain_waits_while_it_cannot_be_known_who_leaves(
     assert not containers.running
 
 
-async def test_a_drain_waits_for_nobody_when_it_may_not_look(
+async def test_a_drain_does_not_wait_when_it_may_not_read_leases(
     api: LocalKubernetes, containers: Containers, follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A release that is removed takes the rights of its pods away while they end."""
@@ -638,7 +638,7 @@ async def test_a_drain_waits_for_nobody_when_it_may_not_look(
     assert not containers.running
 
 
-async def test_why_the_map_cannot_be_read_is_told(api: LocalKubernetes, follower: Follower) -> None:
+async def test_why_the_map_cannot_be_read_is_reported(api: LocalKubernetes, follower: Follower) -> None:
     assign(api, "aaaa")
     await until(lambda: follower.has_followed)
     assert follower.trouble == ""

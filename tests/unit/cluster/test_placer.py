@@ -69,7 +69,7 @@ class Stage:
         return worker in self.refusing and endpoints is not None
 
     def hold(self, number: int, holder: str) -> None:
-        """Write a container's Lease: held by a worker, by nobody (``.``), or not there (``-``)."""
+        """Write a container's Lease: held by a worker, by no worker (``.``), or not there (``-``)."""
         name = container_lease_name("c", number)
         if ("leases", name) in self.core.objects:
             self.core.delete(LEASES, name)
@@ -102,7 +102,7 @@ class Stage:
 
     @property
     def map(self) -> ClusterMap:
-        """The map as it is."""
+        """Return the stored map."""
         return read_map(self.core.get(STREAM_CLUSTERS, "c"))
 
     @property
@@ -126,7 +126,7 @@ def test_who_is_silent_and_refuses_connections_is_replaced_before_the_lapse() ->
         for _ in range(3):
             await stage.step()
         assert stage.owners == "aabb"
-        stage.refusing = {"a", "b"}  # whoever renews is not asked
+        stage.refusing = {"a", "b"}  # a worker that renews is not asked
         for _ in range(10):
             await stage.step()
         assert stage.owners == "aabb"
@@ -168,7 +168,7 @@ def test_many_that_neither_answer_nor_refuse_are_given_up_as_few_are() -> None:
     on_stage(scenario, workers=workers)
 
 
-def test_nobody_lapses_while_others_are_asked() -> None:
+def test_no_worker_lapses_while_others_are_asked() -> None:
     """Silence ends with the last look: who renewed after it is not known yet."""
 
     async def scenario(stage: Stage) -> None:
@@ -236,7 +236,7 @@ def test_a_worker_that_only_the_map_names_is_waited_for_and_given_up() -> None:
     on_stage(scenario)
 
 
-def test_a_map_that_names_a_worker_nobody_has_heard_of_moves_nothing_at_once() -> None:
+def test_a_map_that_names_an_unknown_worker_moves_nothing_at_once() -> None:
     async def scenario(stage: Stage) -> None:
         for _ in range(3):
             await stage.step()
@@ -259,7 +259,7 @@ def test_a_drain_moves_a_few_at_a_time_and_says_whom_to_wait_for() -> None:
         assert stage.map.assignments[0] == Assignment("b", "a")
         stage.hold(0, ".")  # let go: on its way
         stage.hold(1, "b")  # taken: done
-        stage.hold(2, "-")  # nobody can tell: done
+        stage.hold(2, "-")  # unknown: done
         assert (await stage.step()).reason == "workers that take containers: 1; leaving: a; were on their way: 1"
         assert stage.owners == "Bbbb"
         stage.hold(0, "b")
@@ -281,7 +281,7 @@ def test_a_hand_over_by_a_worker_that_died_is_over() -> None:
     on_stage(scenario, workers="abc")
 
 
-def test_a_hand_over_that_nobody_tells_the_end_of_is_over_at_last() -> None:
+def test_a_hand_over_whose_end_is_not_reported_is_over_at_last() -> None:
     """`a` took an epoch when the map was lost, and never opened the container: `b` has it, and needs no other epoch."""
 
     async def scenario(stage: Stage) -> None:
@@ -299,7 +299,7 @@ def test_a_hand_over_that_nobody_tells_the_end_of_is_over_at_last() -> None:
     on_stage(scenario, holders="aaaa")
 
 
-def test_nobody_takes_from_who_leaves_when_there_is_nobody_else() -> None:
+def test_containers_of_a_leaving_worker_stay_when_there_is_no_other() -> None:
     async def scenario(stage: Stage) -> None:
         stage.put("aaaa", workers="a")
         stage.leaving.add("a")
@@ -319,7 +319,7 @@ def test_the_pods_of_those_that_fell_silent_together_are_asked() -> None:
         reasons = [(await stage.step(silent="ab")).reason for _ in range(11)]
         assert "workers that take containers: 0; silent together and kept until they are probed: a, b" in reasons
         assert stage.asked == [("a", endpoints_of("a")), ("b", endpoints_of("b"))]
-        assert stage.owners == "aabb"  # nobody takes them
+        assert stage.owners == "aabb"  # no worker takes them
         stage.renewals["c"] = 0
         await stage.step(silent="ab")
         await stage.step(silent="ab")
@@ -417,13 +417,13 @@ def test_a_worker_that_was_started_again_recovers_what_it_has_before_anything_mo
     on_stage(scenario)
 
 
-def test_containers_of_who_is_gone_are_lost_as_long_as_nobody_takes_them() -> None:
+def test_containers_of_a_worker_that_is_gone_are_lost_until_another_takes_them() -> None:
     async def scenario(stage: Stage) -> None:
         everything = frozenset(range(COUNT))
         assert stage.placer.homes is None
         stage.put("aabb")
         await stage.step()
-        assert stage.placer.homes == Homes(doubtful=everything), "nobody was heard yet"
+        assert stage.placer.homes == Homes(doubtful=everything), "no worker was heard yet"
         await stage.step()
         assert stage.placer.homes == Homes()
         while stage.owners != "aaaa":
@@ -450,7 +450,7 @@ def test_who_leaves_is_not_kept_waiting_for_calm() -> None:
     on_stage(scenario)
 
 
-def test_what_nobody_has_taken_yet_is_waited_for() -> None:
+def test_containers_that_are_not_taken_yet_are_waited_for() -> None:
     async def scenario(stage: Stage) -> None:
         stage.put("aaaa")
         for number, holder in enumerate("aab."):  # the last two are not with whom they are assigned to
@@ -468,7 +468,7 @@ def test_what_nobody_has_taken_yet_is_waited_for() -> None:
     on_stage(scenario)
 
 
-def test_what_nobody_ever_takes_is_not_waited_for_without_end() -> None:
+def test_the_wait_for_containers_that_are_never_taken_ends() -> None:
     async def scenario(stage: Stage) -> None:
         stage.put("aaaa")
         stage.hold(0, ".")
@@ -511,7 +511,7 @@ def test_endpoints_that_change_are_written_and_those_of_the_lost_stay_as_long_as
     on_stage(scenario)
 
 
-def test_who_was_given_up_is_named_as_long_as_it_is_to_have_containers() -> None:
+def test_a_worker_that_was_given_up_is_named_while_containers_are_assigned_to_it() -> None:
     """Its Lease stays; who leaves would wait for it to take containers."""
 
     async def scenario(stage: Stage) -> None:
@@ -524,7 +524,7 @@ def test_who_was_given_up_is_named_as_long_as_it_is_to_have_containers() -> None
         for _ in range(LAPSE_STEPS):
             stage.leaving.add("a")
             await stage.step(silent="b")
-        assert stage.map.workers.keys() == {"a", "b"}, "b is to have them all, and nobody else takes them"
+        assert stage.map.workers.keys() == {"a", "b"}, "b is to have them all, and no other worker takes them"
 
     on_stage(scenario)
 
@@ -636,7 +636,7 @@ def test_workers_of_a_cluster_that_had_the_name_before_get_nothing_of_the_new_on
         for _ in range(4):
             await stage.step()
         assert stage.owners == "----"
-        assert not stage.map.workers, "nobody is to be sent there"
+        assert not stage.map.workers, "no client is to be sent there"
 
         stage.renewals["d"], stage.clusters["d"] = 0, uid
         for _ in range(3):
@@ -662,7 +662,7 @@ def test_workers_of_an_adopted_cluster_are_the_cluster_s_own() -> None:
 
 
 async def test_an_endpoint_that_is_no_name_is_an_answer_and_no_failure() -> None:
-    """Endpoints come from annotations, which whoever may write Leases writes; a placer that fails places nothing."""
+    """Every client that may write Leases sets the annotations with endpoints; a placer that fails places nothing."""
     for host in ("x" * 64 + ".svc", "a..b", "\ud800", "a\x00b"):
         assert not await HelloProber().answers("w", ContainerEndpoints(Endpoint(host, 1)))
         assert not await HelloProber().refuses("w", ContainerEndpoints(Endpoint(host, 1)))

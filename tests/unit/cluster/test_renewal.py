@@ -51,7 +51,7 @@ def test_a_loop_that_beats_is_renewed_for() -> None:
     assert all(rule.may_renew(beats, float(beats)) for beats in range(100))
 
 
-def test_a_slow_loop_is_load_and_one_that_stands_still_is_death() -> None:
+def test_a_slow_loop_is_load_and_a_blocked_one_is_death() -> None:
     rule = HeartbeatRule(0.0, fresh_s=15.0)
     assert rule.may_renew(1, 10.0)
     assert rule.may_renew(1, 25.0)
@@ -142,7 +142,7 @@ async def test_a_wiped_lease_is_made_again(api: LocalKubernetes) -> None:
     assert stored(api.core).incarnation == "1"
 
 
-async def test_an_edited_lease_is_renewed_all_the_same(api: LocalKubernetes) -> None:
+async def test_an_edited_lease_is_still_renewed(api: LocalKubernetes) -> None:
     one = renewer(api)
     await one.register()
     edited = api.core.get(LEASES, "c.worker.w")
@@ -315,7 +315,7 @@ async def test_the_thread_renews_while_the_loop_is_busy() -> None:
     assert one.closed.is_set()
 
 
-async def test_the_thread_tells_when_the_lease_says_that_the_worker_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_thread_reports_when_the_lease_says_that_the_worker_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "WORKER_LEASE_RENEW_S", 3600.0)
     one = Threaded(KubernetesCore())
     await one.thread.start()
@@ -355,7 +355,7 @@ async def test_the_thread_stops_renewing_for_a_loop_that_hangs(monkeypatch: pyte
 
 
 @pytest.mark.usefixtures("fast")
-async def test_the_thread_tells_when_the_worker_was_started_again_elsewhere() -> None:
+async def test_the_thread_reports_when_the_worker_was_started_again_elsewhere() -> None:
     old = Threaded(KubernetesCore())
     await old.thread.start()
     new = Threaded(old.core, "2")

@@ -155,12 +155,12 @@ def test_numbers_that_are_none(workers: int, containers: int) -> None:
         pod_budgets(64 * GIB, workers, containers)
 
 
-def test_the_parts_of_a_pod_are_told() -> None:
+def test_the_parts_of_a_pod_are_reported() -> None:
     pod = pod_budgets(2 * GIB, 2, 16)
-    told = dict(pod.lines())
-    assert told["memory of the pod"] == 2 * GIB
-    assert told["worker cache"] == pod.worker.cache_bytes
-    assert told["main process"] + told["spare"] + 2 * told["each worker"] == pod.total_bytes
+    lines = dict(pod.lines())
+    assert lines["memory of the pod"] == 2 * GIB
+    assert lines["worker cache"] == pod.worker.cache_bytes
+    assert lines["main process"] + lines["spare"] + 2 * lines["each worker"] == pod.total_bytes
 
 
 def test_a_pod_whose_figure_exceeds_its_cgroup_is_refused_with_both_numbers() -> None:

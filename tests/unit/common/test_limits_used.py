@@ -1,4 +1,4 @@
-"""Every bound is one that something keeps: a constant that nothing reads promises what nobody does."""
+"""Every bound is read by the product: a constant that no code reads bounds nothing."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ if {loaded}:
     import obstore
     atexit.register(os.abort)
 print("said")
-sys.stderr.write("told\\n")
+sys.stderr.write("failed\\n")
 end_process({code})
 """
 
@@ -25,4 +25,4 @@ end_process({code})
 def test_exit_code_and_output(loaded: bool, code: int) -> None:
     program = PROGRAM.format(loaded=loaded, code=code)
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "said\n", "told\n")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "said\n", "failed\n")

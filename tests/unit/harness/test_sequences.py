@@ -26,7 +26,7 @@ def test_interleaved_keys_in_order_are_right() -> None:
     assert not differences(dict.fromkeys(left, 50), read.following)
 
 
-def test_each_kind_of_violation_is_told() -> None:
+def test_each_kind_of_violation_is_reported() -> None:
     read = Sequences()
     for number in (0, 1, 4, 4, 2, 5):
         read.see("a", number)

@@ -22,7 +22,7 @@ def run_python(code: str, pure: str, path: Path) -> subprocess.CompletedProcess[
 
 @pytest.fixture
 def unbuilt(tmp_path: Path) -> Path:
-    """A copy of the package as it is before the extensions are built."""
+    """A copy of the package without the built extensions."""
     copy = tmp_path / "tailrace"
     (copy / "kernel").mkdir(parents=True)
     (copy / "__init__.py").touch()

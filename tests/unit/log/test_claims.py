@@ -65,7 +65,7 @@ def test_a_claim_comes_back_and_nothing_else_does() -> None:
             Claim.decode(other, "here")
 
 
-def test_a_claim_of_a_newer_version_is_told_as_such() -> None:
+def test_a_claim_of_a_newer_version_is_reported_as_such() -> None:
     data = CLAIM.encode()
     newer = data[:8] + (2).to_bytes(2, "big") + data[10:-4]
     with pytest.raises(FormatVersionError, match="version 2"):

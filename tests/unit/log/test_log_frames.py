@@ -80,7 +80,7 @@ def test_a_flipped_bit_is_corruption_and_nothing_else(payload: list[bytes], data
     bit = data.draw(st.integers(0, len(image) * 8 - 1))
     sector = bit // 8 // frames.SECTOR_BYTES * frames.SECTOR_BYTES
     image[bit // 8] ^= 1 << (bit % 8)
-    # A sector with a single set bit that is lost cannot be told from a sector that is lost (docs/formats/log.md).
+    # A lost sector and a sector whose only set bit is lost look the same (docs/formats/log.md).
     assume(any(image[sector : sector + frames.SECTOR_BYTES]))
     _, verdict = judge(bytes(image))
     assert verdict.condition is Condition.CORRUPT

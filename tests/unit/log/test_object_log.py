@@ -403,7 +403,7 @@ async def test_a_gap_of_the_pipeline_is_dropped_for_good(store: GateStore, blind
     store.blind = blind
     log = await opened(store, 2)
     assert [frame[:2] for frame in await contents(log)] == [(0, 1), (1, 1), (2, 1)]
-    store.objects[KEYS.frame(1, 3)] = store.objects[KEYS.frame(1, 2)]  # arrives at last; nobody looks at it any more
+    store.objects[KEYS.frame(1, 3)] = store.objects[KEYS.frame(1, 2)]  # arrives at last; no owner reads it any more
     assert await log.append([b"new"]) == 3
     await log.close()
     log = await opened(store, 3)
@@ -497,7 +497,7 @@ async def test_damage_is_named_with_its_object(store: GateStore) -> None:
         store.objects[key] = whole
 
 
-async def test_a_damaged_claim_is_a_claim_all_the_same(store: GateStore) -> None:
+async def test_a_damaged_claim_is_still_a_claim(store: GateStore) -> None:
     log = await opened(store, 1)
     store.objects[KEYS.claim(2)] = b"damaged"
     with pytest.raises(UnavailableError, match=f"stopped: corruption in {KEYS.claim(2)}"):

@@ -226,7 +226,7 @@ def test_what_did_not_run_is_named() -> None:
     text = "\n".join(lines)
     assert "suites: lint, sanitize, spec, e2e/cluster, crash, " in text
     assert "e2e/kubernetes/test_memory_bound.py: the whole file" in text
-    assert "unit/controller/test_crashes.py" in text
+    assert "unit/controller/workflows/test_crashes.py" in text
     assert findings.not_in_this_run([*catalogue.GROUPS["everything"], *catalogue.SIMULATOR], [], _full()) == []
 
 

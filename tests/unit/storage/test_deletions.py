@@ -58,7 +58,7 @@ async def test_many_objects_take_one_request() -> None:
     assert s3.requests == ["POST /bucket?delete p/log/1/0 p/log/1/1 p/log/1/2 p/log/1/3 p/log/1/4"]
 
 
-async def test_one_that_cannot_be_deleted_is_told() -> None:
+async def test_one_that_cannot_be_deleted_is_reported() -> None:
     deleted = "".join(f"<Deleted><Key>p/{key}</Key></Deleted>" for key in KEYS[:4])
     error = f"<Error><Key>p/{KEYS[4]}</Key><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
     s3 = Compatible("200 OK", f"<DeleteResult>{deleted}{error}</DeleteResult>")
@@ -67,7 +67,7 @@ async def test_one_that_cannot_be_deleted_is_told() -> None:
             await store.delete(KEYS)
 
 
-async def test_a_refusal_is_told() -> None:
+async def test_a_refusal_is_reported() -> None:
     s3 = Compatible("403 Forbidden", "")
     async with s3.serving() as store:
         with pytest.raises(UnavailableError):

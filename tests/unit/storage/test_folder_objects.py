@@ -82,7 +82,7 @@ async def test_partial_files_are_not_listed(tmp_path: Path, monkeypatch: pytest.
     assert [info.key async for info in store.list("a")] == ["a/whole"]
 
 
-async def test_the_way_to_an_object_is_synced_whoever_made_the_folder(
+async def test_the_way_to_an_object_is_synced_whichever_process_made_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[Path] = []

@@ -32,7 +32,7 @@ async def test_parts_are_listed_by_folder_and_up_to_a_bound(tmp_path: Path) -> N
     assert parts(tmp_path) == sorted(names[2:])
 
 
-async def test_a_part_that_somebody_writes_stays(tmp_path: Path) -> None:
+async def test_a_part_that_another_process_writes_stays(tmp_path: Path) -> None:
     store = FolderObjects(tmp_path)
     with (tmp_path / "key#1").open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

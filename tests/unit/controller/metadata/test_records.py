@@ -1,0 +1,115 @@
+"""Durable records: test vectors of docs/formats/controller.md, damage, versions, placement."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.common import limits
+from tailrace.common.errors import CorruptionError, FormatVersionError
+from tailrace.common.stream_policies import RetentionPolicy, RetentionType, ScalingPolicy, StreamConfig
+from tailrace.controller.metadata import records
+from tailrace.controller.metadata.metadata_store import bucket_of
+from tailrace.controller.metadata.model import Epoch, StreamSegment, StreamState
+from tailrace.controller.metadata.records import (
+    ScaleIntent,
+    ScopeRecord,
+    StreamRecord,
+    TransactionRecord,
+    decode,
+    encode,
+)
+
+PAGE = Path(__file__).resolve().parents[4] / "docs/formats/controller.md"
+VECTORS = {
+    name: bytes.fromhex(text.replace("\n", ""))
+    for name, text in re.findall(r"Vector (\w+):.*?```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
+}
+RECORDS: dict[str, records.Record] = {
+    "root": StreamRecord(
+        incarnation=1,
+        state=StreamState.SCALING,
+        config=StreamConfig(
+            ScalingPolicy.by_events(100, 2, 1),
+            RetentionPolicy(RetentionType.SIZE, 10, 20),
+            ("blue",),
+            7,
+            8,
+        ),
+        created_ms=1700000000000,
+        next_segment_number=5,
+        active_epoch=2,
+        transaction_counter=9,
+        truncation={2: 3},
+        sealed_bytes=11,
+        intent=ScaleIntent(
+            bytes(range(8)),
+            2,
+            (4294967298,),
+            (StreamSegment(12884901891, 0.0, 0.5), StreamSegment(12884901892, 0.5, 1.0)),
+        ),
+        open_transactions=(bytes(15) + b"\1",),
+    ),
+    "epoch": Epoch(1, 1700000000001, (StreamSegment(4294967297, 0.0, 1.0),), 0, 1),
+    "transaction": TransactionRecord(bytes(15) + b"\2", 0, bytes(8), 1700000000000, 1700000020000, 1700020000000),
+    "scope": ScopeRecord(bytes(range(8)), 1700000000000),
+}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_vectors(name: str) -> None:
+    assert encode(RECORDS[name]) == VECTORS[name]
+    assert decode(type(RECORDS[name]), VECTORS[name], "place") == RECORDS[name]
+
+
+def test_a_root_of_earlier_versions_is_read() -> None:
+    assert VECTORS["root_earlier"] != VECTORS["root"]
+    assert decode(StreamRecord, VECTORS["root_earlier"], "place") == RECORDS["root"]
+
+
+@given(st.sampled_from(sorted(RECORDS)), st.data())
+def test_every_flipped_bit_is_corruption_with_its_place(name: str, data: st.DataObject) -> None:
+    damaged = bytearray(VECTORS[name])
+    damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(CorruptionError, match="table key"):
+        decode(type(RECORDS[name]), bytes(damaged), "table key")
+
+
+@pytest.mark.parametrize("length", [0, 13, 14, 20])
+def test_a_record_that_was_cut_off_is_corruption(length: int) -> None:
+    with pytest.raises(CorruptionError):
+        decode(ScopeRecord, VECTORS["scope"][:length], "place")
+
+
+def test_a_record_of_another_kind_is_corruption() -> None:
+    with pytest.raises(CorruptionError, match="kind 9"):
+        decode(Epoch, VECTORS["scope"], "place")
+
+
+def test_a_newer_version_is_refused() -> None:
+    payload = VECTORS["scope"][records.HEADER.size :]
+    checksum = records._checksum(9, 2, payload)
+    newer = records.HEADER.pack(records.MAGIC, 9, 2, len(payload), checksum) + payload
+    with pytest.raises(FormatVersionError, match="version 2"):
+        decode(ScopeRecord, newer, "place")
+
+
+def test_missing_fields_have_defaults_and_unknown_ones_are_skipped() -> None:
+    payload = msgspec.msgpack.encode({"nonce": b"n", "created_ms": 5, "later": [1]})
+    checksum = records._checksum(9, 1, payload)
+    stored = records.HEADER.pack(records.MAGIC, 9, 1, len(payload), checksum) + payload
+    assert decode(ScopeRecord, stored, "place") == ScopeRecord(b"n", 5)
+
+
+def test_buckets_are_stable_and_even() -> None:
+    assert [bucket_of("scope", "stream"), bucket_of("a", "b"), bucket_of("_system", "_RGx")] == [46, 32, 34]
+    counts = [0] * limits.METADATA_BUCKETS
+    for number in range(6400):
+        counts[bucket_of("scope", f"stream-{number}")] += 1
+    assert min(counts) > 60
+    assert max(counts) < 145

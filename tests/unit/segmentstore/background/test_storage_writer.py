@@ -1,0 +1,63 @@
+"""The storage writer: several objects of one segment at a time, references in order (design §5)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tailrace.common import limits
+from tailrace.common.errors import UnavailableError
+from tailrace.segmentstore.container.container import Container
+
+from ..conftest import World, eventually
+
+NAME = "scope/stream/0.#epoch.0"
+PIECE = limits.MIB
+PIECES = 5 * limits.FLUSH_OBJECT_MAX_BYTES // PIECE
+
+
+@pytest.fixture
+async def filled(world: World, monkeypatch: pytest.MonkeyPatch) -> Container:
+    """A container whose segment has five objects' worth of bytes that Tier 2 does not hold."""
+    monkeypatch.setattr(limits, "STORAGE_RETRY_MIN_S", 3600.0)  # only what the test asks for is flushed
+    world.cache_bytes = 128 * limits.MIB
+    container = await world.open()
+    await container.create_segment(NAME)
+    world.objects.outage = True
+    for number in range(PIECES):
+        await container.append(NAME, [bytes([number]) * PIECE])
+    await eventually(lambda: container.status().reason)
+    world.objects.outage = False
+    return container
+
+
+async def check_content(container: Container) -> None:
+    for number in range(PIECES):
+        offset = number * PIECE
+        while offset < (number + 1) * PIECE:
+            result = await container.read(NAME, offset, (number + 1) * PIECE - offset, wait=False)
+            assert result.length > 0
+            assert all(bytes(part).strip(bytes([number])) == b"" for part in result.data)
+            offset += result.length
+            result.release()
+
+
+async def test_objects_of_one_segment_are_written_side_by_side(world: World, filled: Container) -> None:
+    await filled.flush_to_storage()
+    assert 2 <= world.objects.most_under_way <= limits.UPLOADS_MAX
+    chunks = await filled.list_chunks(NAME)
+    assert sum(chunk.length_bytes for chunk in chunks) == PIECES * PIECE
+    await filled.close()
+    await check_content(await world.open())
+
+
+async def test_an_object_that_fails_keeps_back_no_other_one(world: World, filled: Container) -> None:
+    world.objects.failing_puts = {world.objects.puts + 2}
+    with pytest.raises(UnavailableError):
+        await filled.flush_to_storage()
+    offsets = [chunk.start_offset for chunk in await filled.list_chunks(NAME)]
+    assert limits.FLUSH_OBJECT_MAX_BYTES not in offsets
+    assert 2 * limits.FLUSH_OBJECT_MAX_BYTES in offsets
+    await filled.flush_to_storage()
+    assert sum(chunk.length_bytes for chunk in await filled.list_chunks(NAME)) == PIECES * PIECE
+    await filled.close()
+    await check_content(await world.open())

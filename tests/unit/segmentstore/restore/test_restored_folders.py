@@ -1,0 +1,347 @@
+"""Restore: a data folder from Tier 2 alone, without what is lost, and with nothing that never was."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailrace.cluster import segment_mapping
+from tailrace.cluster.data_folder import last_epoch, open_data_folder, opened_epoch, read_data_folder
+from tailrace.common import limits
+from tailrace.common.errors import CorruptionError, DataLossError, StartError
+from tailrace.common.real_ports import SystemClock, SystemEntropy
+from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType
+from tailrace.segmentstore.metadata.state import ContainerState
+from tailrace.segmentstore.restore import cluster as restore_module
+from tailrace.segmentstore.restore.cluster import restore_cluster
+from tailrace.segmentstore.restore.report import RestoredContainer, RestoreReport
+from tailrace.segmentstore.tables.types import TableEntry
+from tailrace.segmentstore.tier2.chunk_objects import writer_of_key
+from tailrace.segmentstore.tier2.snapshot import SnapshotName, parse_key
+from tailrace.segmentstore.worker.folder_service import StoreService, StoreSpec
+from tailrace.segmentstore.worker.worker import Worker
+from tailrace.storage.port import ObjectStore
+
+A, B, TABLE = "scope/a/0.#epoch.0", "scope/b/0.#epoch.0", "scope/_tables/t"
+WRITER = b"w" * 16
+Work = Callable[[Worker], Awaitable[None]]
+
+
+class Place:
+    """A data folder whose Tier 2 is beside it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self.tier2 = folder / "tier2"
+        self.url = f"file://{self.tier2}"
+
+    async def serve(self, work: Work, *, data: Path | None = None, killed: bool = False) -> None:
+        """Open it, do something with its containers, and close it; `killed`: its last snapshots are lost."""
+        data, entropy = data or self.data, SystemEntropy()
+        folder = open_data_folder(data, containers=2, tier2=self.url, entropy=entropy)
+        cluster = folder.manifest.cluster_id
+        spec = StoreSpec(str(data), self.url, None, cluster, 2, (0, 1), limits.CACHE_MIN_BYTES)
+        service = StoreService(spec, SystemClock(), entropy)
+        before: set[Path] = set()
+        try:
+            await service.start()
+            await work(service.worker)
+            before = set(self.tier2.rglob("*"))
+        finally:
+            await service.close()
+            folder.close()
+        if killed:
+            for path in set(self.tier2.rglob("*")) - before:
+                if path.is_file():
+                    path.unlink()
+
+    async def restore(self) -> RestoreReport:
+        """Lose the folder, and restore it."""
+        shutil.rmtree(self.data)
+        progress: list[tuple[int, int]] = []
+        report = await restore_cluster(
+            self.data,
+            tier2=self.url,
+            clock=SystemClock(),
+            entropy=SystemEntropy(),
+            progress=lambda done, total: progress.append((done, total)),
+        )
+        assert progress
+        assert all(0 <= done <= total for done, total in progress)
+        assert progress[-1][0] == progress[-1][1]
+        return report
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """Keys of all objects."""
+        paths = (path for path in self.tier2.rglob("*") if path.is_file() and "#" not in path.name)
+        return sorted(key for path in paths if (key := str(path.relative_to(self.tier2))).startswith(prefix))
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setattr(limits, "RESTORE_WATCH_S", 0.01)
+    return Place(tmp_path)
+
+
+def replace(value: int) -> tuple[AttributeUpdate, ...]:
+    return (AttributeUpdate(WRITER, AttributeUpdateType.REPLACE, value),)
+
+
+async def whole(worker: Worker, name: str) -> bytes:
+    container = worker.container_for(name)
+    return await container.read_exact(name, 0, (await container.info(name)).length)
+
+
+async def fill(worker: Worker) -> None:
+    for name in (A, B):
+        container = worker.container_for(name)
+        await container.create_segment(name)
+        await container.append(name, [name.encode() * 1000], replace(1))
+    container = worker.container_for(TABLE)
+    tables = worker.table_service(container)
+    await tables.create_table(TABLE, 0)
+    for number in range(20):
+        await tables.update(TABLE, [TableEntry(b"key %d" % number, b"value %d" % number)])
+
+
+async def flush(worker: Worker) -> None:
+    for container in worker.containers():
+        await container.flush_to_storage()
+
+
+async def check(worker: Worker) -> None:
+    for name in (A, B):
+        assert await whole(worker, name) == name.encode() * 1000
+        assert (await worker.container_for(name).get_attributes(name, [WRITER]))[WRITER] == 1
+    tables = worker.table_service(worker.container_for(TABLE))
+    keys = [b"key %d" % number for number in range(20)]
+    assert [entry.value for entry in await tables.get(TABLE, keys) if entry] == [b"value %d" % n for n in range(20)]
+
+
+def container_of(report: RestoreReport, name: str) -> RestoredContainer:
+    (found,) = (item for item in report.containers if any(segment.name == name for segment in item.segments))
+    return found
+
+
+async def test_everything_of_a_closed_server_is_there(place: Place) -> None:
+    await place.serve(fill)
+    report = await place.restore()
+    assert report.whole
+    assert {item.source for item in report.containers} == {"snapshot"}
+    (segment,) = (segment for segment in container_of(report, A).segments if segment.name == A)
+    assert (segment.start_offset, segment.length, segment.sealed) == (0, len(A) * 1000, False)
+    await place.serve(check)
+
+    async def go_on(worker: Worker) -> None:
+        await check(worker)
+        container = worker.container_for(A)
+        await container.append(A, [b"more"], replace(2))
+        await container.flush_to_storage()
+        assert (await whole(worker, A)).endswith(b"more")
+
+    await place.serve(go_on)
+    report = await place.restore()  # and once more
+    assert container_of(report, A).segments[0].name
+    assert {segment.name: segment.length for segment in container_of(report, A).segments}[A] == len(A) * 1000 + 4
+
+
+async def test_what_came_after_the_newest_snapshot_is_missing_and_reported(place: Place) -> None:
+    later = "scope/later/0.#epoch.0"
+
+    async def work(worker: Worker) -> None:
+        await fill(worker)
+        await flush(worker)
+        container = worker.container_for(A)
+        await container.append(A, [b"lost"], replace(2))
+        other = worker.container_for(later)
+        await other.create_segment(later)
+        await other.append(later, [b"lost too"])
+
+    await place.serve(work, killed=True)
+    report = await place.restore()
+    assert all(
+        f"container {item}: data acknowledged after operation" in " ".join(report.warnings()) for item in (0, 1)
+    )
+
+    async def after(worker: Worker) -> None:
+        await check(worker)
+        assert later not in worker.container_for(later).state.by_name
+
+    await place.serve(after)
+
+
+async def test_numbers_and_epochs_of_the_lost_owner_are_never_used_again(place: Place) -> None:
+    """Objects that it flushed after the snapshot name segments that the restored container does not know."""
+    seen: dict[str, int] = {}
+    later = "scope/later/0.#epoch.0"
+
+    async def work(worker: Worker) -> None:
+        await fill(worker)
+        await flush(worker)
+        container = worker.container_for(later)
+        await container.create_segment(later)
+        await container.append(later, [b"flushed after the snapshot"])
+        await container.background.writer.flush_all(container.core.log.next_sequence - 1)
+        seen["segment"] = container.state.by_name[later].segment_id
+        seen["container"] = container.container_id
+
+    for _ in range(2):
+        await place.serve(fill if not place.data.exists() else _nothing)
+    shutil.rmtree(place.data)
+    shutil.rmtree(place.tier2)
+    await place.serve(work, killed=True)
+    report = await place.restore()
+    restored = report.containers[seen["container"]]
+    assert restored.newer_objects == 1
+    assert restored.newer_bytes > 0
+    assert any("1 objects" in line for line in report.warnings())
+    epochs = [writer[1] for key in place.keys("c") if (writer := writer_of_key(key))]
+    assert restored.epoch > max(epochs)
+    assert last_epoch(place.data, seen["container"]) == opened_epoch(place.data, seen["container"]) == restored.epoch
+
+    async def after(worker: Worker) -> None:
+        container = worker.container_for(later)
+        assert container.epoch > restored.epoch
+        await container.create_segment(later)
+        assert container.state.by_name[later].segment_id > seen["segment"]
+        assert (await container.info(later)).length == 0
+
+    await place.serve(after)
+
+
+async def _nothing(_: Worker) -> None:
+    return
+
+
+async def test_an_old_server_that_still_lives_stops(place: Place, tmp_path: Path) -> None:
+    """Its folder was thought lost. Whatever it acknowledges from now on is in no restored container, so it must not."""
+    await place.serve(fill)
+    shutil.copytree(place.data, tmp_path / "old")
+    await place.restore()
+
+    async def old(worker: Worker) -> None:
+        states = worker.status()
+        assert [status.state for status in states] == ["stopped", "stopped"]
+        assert all("restored elsewhere" in status.reason for status in states)
+
+    await place.serve(old, data=tmp_path / "old")
+    await place.serve(check)
+
+
+async def test_an_old_epoch_that_comes_late_does_not_make_restore_go_back(place: Place) -> None:
+    await place.serve(fill)
+    await place.serve(lambda worker: worker.container_for(A).append(A, [b"second epoch"]))  # type: ignore[arg-type,return-value]
+    names = sorted((parsed[1], key) for key in place.keys("s") if (parsed := parse_key(key)))
+    late = min(names)[1]
+    content = (place.tier2 / late).read_bytes()
+    (place.tier2 / late).unlink()
+    await asyncio.sleep(0.01)
+    (place.tier2 / late).write_bytes(content)  # by its time the newest one
+    report = await place.restore()
+    assert {segment.name: segment.length for segment in container_of(report, A).segments}[A] == len(A) * 1000 + 12
+
+
+async def test_a_folder_that_is_not_empty_is_refused(place: Place) -> None:
+    await place.serve(fill)
+    before = place.keys()
+    with pytest.raises(StartError, match="is not empty"):
+        await restore_cluster(
+            place.data, tier2=place.url, clock=SystemClock(), entropy=SystemEntropy(), progress=lambda *_: None
+        )
+    assert place.keys() == before
+    await place.serve(check)
+
+
+async def test_a_store_without_a_cluster_is_refused(place: Place) -> None:
+    await place.serve(fill)
+    (place.tier2 / "cluster.json").unlink()
+    with pytest.raises(StartError, match=r"no cluster\.json"):
+        await place.restore()
+    assert not place.data.exists()
+
+
+async def test_a_store_that_another_process_writes_to_is_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    await place.serve(fill)
+    write_log = restore_module.write_log
+
+    async def meanwhile(*arguments: object) -> None:
+        await write_log(*arguments)  # type: ignore[arg-type]
+        (place.tier2 / "c0" / "x").parent.mkdir(exist_ok=True)
+        (place.tier2 / "c0" / "x").write_bytes(b"an object")
+
+    monkeypatch.setattr(restore_module, "write_log", meanwhile)
+    with pytest.raises(StartError, match="Tier 2 is in use: objects of container 0"):
+        await place.restore()
+    assert not place.data.exists()
+
+
+async def test_a_snapshot_that_an_owner_stores_meanwhile_makes_a_restore_take_itself_back(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From then on that owner may delete what only older snapshots need, the one that was restored among them."""
+    await place.serve(fill)
+    before = place.keys("s")
+    stored: list[str] = []
+    store_snapshot = restore_module.store_snapshot
+
+    async def meanwhile(store: ObjectStore, cluster_id: bytes, state: ContainerState, *ports: Any) -> SnapshotName:
+        name = await store_snapshot(store, cluster_id, state, *ports)
+        if not stored:
+            late = SnapshotName(2, 2**20, "0a0b0c").key(state.container_id)
+            await store.put(late, [b"not read"])
+            stored.append(late)
+        return name
+
+    monkeypatch.setattr(restore_module, "store_snapshot", meanwhile)
+    with pytest.raises(StartError, match=r"Tier 2 is in use: container [01] got snapshot"):
+        await place.restore()
+    assert not place.data.exists()
+    assert place.keys("s") == sorted([*before, *stored])
+
+
+@pytest.mark.parametrize("what", ["damaged", "gone", "object gone", "another cluster"])
+async def test_what_cannot_be_proved_is_refused_by_name(place: Place, tmp_path: Path, what: str) -> None:
+    await place.serve(fill)
+    number = segment_mapping.container_of(A, 2)
+    newest = max((parsed[1], key) for key in place.keys(f"s{number}/") if (parsed := parse_key(key)))[1]
+    error: type[Exception] = CorruptionError
+    words = newest
+    if what == "damaged":
+        content = bytearray((place.tier2 / newest).read_bytes())
+        content[80] ^= 1
+        (place.tier2 / newest).write_bytes(content)
+    elif what == "gone":
+        for key in place.keys(f"s{number}/"):
+            (place.tier2 / key).unlink()
+        error, words = DataLossError, f"container {number}: Tier 2 holds .* objects of it and no snapshot"
+    elif what == "object gone":
+        for key in place.keys(f"c{number}/"):
+            (place.tier2 / key).unlink()
+        error, words = DataLossError, f"names object c{number}/.*, which does not exist"
+    else:
+        other = Place(tmp_path / "other")
+        await other.serve(fill)
+        key = max((parsed[1], key) for key in other.keys(f"s{number}/") if (parsed := parse_key(key)))[1]
+        greater = key.replace("/0", "/1")
+        shutil.copy(other.tier2 / key, place.tier2 / greater)
+        words = greater
+    with pytest.raises(error, match=words):
+        await place.restore()
+    assert not place.data.exists()
+
+
+async def test_a_container_that_never_stored_anything_begins_empty(place: Place) -> None:
+    await place.serve(_nothing)
+    shutil.rmtree(place.tier2 / "s0")
+    report = await place.restore()
+    assert report.containers[0].source == "nothing"
+    await place.serve(fill)
+    folder = read_data_folder(place.data)
+    assert folder.manifest.tier2 == place.url
+    folder.close()

@@ -1,0 +1,180 @@
+"""Peers that do not take their replies: what is kept for all of them together is bounded, and no other waits."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tailrace.common import limits
+from tailrace.common.limits import MIB
+from tailrace.segmentstore.server.unsent import UnsentReplies
+from tailrace.wire import commands as c
+
+SEGMENT = "scope/stream/0.#epoch.0"
+TABLE = "scope/table_kvtable/0.#epoch.0"
+W = bytes(range(16))
+
+
+class Peer:
+    """A connection's send side, moved by hand."""
+
+    def __init__(self, unsent: UnsentReplies) -> None:
+        self.held = 0
+        self.handed = 0
+        self.woken = 0
+        self.reasons: list[str] = []
+        self._unsent = unsent
+
+    def send(self, length: int) -> None:
+        self.held += length
+        self.handed += length
+        self._unsent.holds(self, self.held)
+
+    def take(self, length: int) -> None:
+        """The peer takes something; the server hears nothing of it, as long as the transport was not full."""
+        self.held -= length
+
+    def unsent(self) -> tuple[int, int]:
+        return self.held, self.handed
+
+    def room_again(self) -> None:
+        self.woken += 1
+
+    def cut_off(self, reason: str) -> None:
+        self.reasons.append(reason)
+        self.held = 0
+
+
+@pytest.fixture
+async def unsent() -> UnsentReplies:
+    return UnsentReplies(asyncio.get_running_loop(), 16 * MIB, look_s=0.01)
+
+
+async def after_looks() -> None:
+    """Long enough for two looks at least."""
+    for _ in range(3):
+        passed = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_later(0.011, passed.set_result, None)
+        await passed
+
+
+async def test_the_upper_half_is_for_those_who_hold_nothing(unsent: UnsentReplies) -> None:
+    peer = Peer(unsent)
+    peer.send(9 * MIB)
+    assert not unsent.has_room(holds_nothing=False)
+    assert unsent.has_room(holds_nothing=True)
+    unsent.reserve(7 * MIB)
+    assert not unsent.has_room(holds_nothing=True)
+    unsent.release(7 * MIB)
+    unsent.forget(peer)
+    assert unsent.total_bytes == 0
+
+
+async def test_what_left_without_a_word_is_no_reason_to_wait(unsent: UnsentReplies) -> None:
+    peers = [Peer(unsent) for _ in range(20)]
+    for peer in peers:
+        peer.send(MIB)
+        peer.take(MIB)
+    assert not unsent.has_room(holds_nothing=True)
+    unsent.wait(peers[0])
+    assert peers[0].woken == 1
+    assert unsent.total_bytes == 0
+
+
+async def test_who_takes_nothing_is_cut_off_while_others_wait(unsent: UnsentReplies) -> None:
+    stuck, slow, good, waiting = (Peer(unsent) for _ in range(4))
+    stuck.send(9 * MIB)
+    slow.send(8 * MIB)
+    await after_looks()
+    assert stuck.reasons == []  # no connection waits
+    unsent.wait(waiting)
+    await after_looks()
+    assert len(stuck.reasons) == 1
+    assert slow.reasons
+    assert waiting.woken == 1
+    assert good.reasons == waiting.reasons == []
+    assert unsent.total_bytes == 0
+
+
+async def test_who_takes_its_replies_is_not_cut_off(unsent: UnsentReplies) -> None:
+    good, stuck, waiting = (Peer(unsent) for _ in range(3))
+    good.send(12 * MIB)
+    stuck.send(8 * MIB)
+    unsent.wait(waiting)
+    for _ in range(4):
+        good.take(MIB)
+        await after_looks()
+        if waiting.woken:
+            break
+        unsent.wait(waiting)
+    assert stuck.reasons
+    assert unsent.total_bytes <= 12 * MIB
+
+
+async def fill_table(client: Any) -> None:
+    await client.call(c.CreateTableSegment(1, TABLE, "", False, 0, 0))
+    for number in range(8):
+        entry = c.TableEntry(b"key%d" % number, bytes(limits.TABLE_VALUE_MAX_BYTES))
+        assert isinstance(await client.call(c.UpdateTableEntries(1, TABLE, "", [entry])), c.TableEntriesUpdated)
+
+
+async def test_table_replies_that_the_peer_does_not_take_are_not_made(model: Any) -> None:
+    """A few hundred bytes of requests must not become gigabytes of replies."""
+    client = await model.connect()
+    await fill_table(client)
+    begun = 0
+    get = model.registry.tables.get
+
+    async def counted(segment: str, keys: list[bytes]) -> Any:
+        nonlocal begun
+        begun += 1
+        return await get(segment, keys)
+
+    model.registry.tables.get = counted
+    client.writer.transport.pause_reading()
+    keys = [c.TableKey(b"key%d" % number) for number in range(8)]
+    client.send(*(c.ReadTable(number, TABLE, "", keys) for number in range(100)))
+    for _ in range(1000):
+        await model.turn()
+    assert 0 < begun < 10
+    client.writer.transport.resume_reading()
+    answered = {(await client.expect(c.TableRead)).request_id for _ in range(20)}
+    assert answered == set(range(20))
+
+
+async def test_entries_that_fit_no_reply_are_not_all_read(model: Any) -> None:
+    client = await model.connect()
+    await fill_table(client)
+    for number in range(8, 60):
+        entry = c.TableEntry(b"key%d" % number, bytes(limits.TABLE_VALUE_MAX_BYTES))
+        await client.call(c.UpdateTableEntries(1, TABLE, "", [entry]))
+    before = model.model.reads
+    refused = await client.call(c.ReadTable(7, TABLE, "", [c.TableKey(b"key%d" % number) for number in range(60)]))
+    assert isinstance(refused, c.ErrorMessage)
+    assert refused.request_id == 7
+    assert model.model.reads - before < 2 * 40  # two reads for each entry
+
+
+async def test_many_connections_together_are_bounded(tight: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Twenty readers that take nothing hold no more than the bound; another one is still served."""
+    good = await tight.connect()
+    await good.create(SEGMENT)
+    await good.setup(W, SEGMENT)
+    for number in range(1, 5):
+        await good.call(c.AppendBlockEnd(W, 0, bytes(MIB), 1, number, 1))
+    bad = [await tight.connect() for _ in range(20)]
+    for client in bad:
+        client.writer.transport.pause_reading()
+        client.send(*(c.ReadSegment(SEGMENT, 0, 2 * MIB, "", number) for number in range(8)))
+    most = 0
+    for _ in range(300):
+        await tight.turn()
+        most = max(most, tight.unsent.total_bytes)
+    assert most < (8 + 2 + 1) * MIB
+    for number in range(20):
+        assert len((await good.call(c.ReadSegment(SEGMENT, 0, 2 * MIB, "", number))).data) == 2 * MIB
+    lines = [line for line in capsys.readouterr().out.splitlines() if "connection closed" in line]
+    assert lines
+    assert all("while other connections wait" in line for line in lines)

@@ -1,0 +1,171 @@
+"""A store whose logs are objects of Tier 2: what its folder remembers, and what happens when that is lost or copied."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tailrace.cluster.data_folder import LogKind, open_data_folder
+from tailrace.common import limits
+from tailrace.common.errors import ContainerStoppedError, StartError
+from tailrace.common.real_ports import SystemClock, SystemEntropy
+from tailrace.log.probe import probe_conditions
+from tailrace.segmentstore.worker import folder_logs
+from tailrace.segmentstore.worker.folder_service import StoreService, StoreSpec
+from tailrace.segmentstore.worker.worker import Worker
+from tailrace.storage.port import ObjectStore
+
+from ..conftest import eventually
+
+CONTAINERS = 2
+CONTENT = b"what must not be forgotten"
+SEGMENTS = ("scope/stream/0.#epoch.0", "scope/a/0.#epoch.0")
+
+
+@contextlib.asynccontextmanager
+async def served(path: Path, log: LogKind | None = None, tier2: Path | None = None) -> AsyncIterator[Worker]:
+    """A store over the folder, with another Tier 2 than its own if that is given."""
+    entropy = SystemEntropy()
+    objects = tier2 or path / "tier2"
+    folder = open_data_folder(path, containers=CONTAINERS, tier2=f"file://{objects}", entropy=entropy, log=log)
+    manifest = folder.manifest
+    spec = StoreSpec(
+        str(path),
+        manifest.tier2,
+        None,
+        manifest.cluster_id,
+        CONTAINERS,
+        tuple(range(CONTAINERS)),
+        limits.CACHE_MIN_BYTES,
+        manifest.log,
+    )
+    service = StoreService(spec, SystemClock(), entropy)
+    try:
+        await service.start()
+        yield service.worker
+    finally:
+        await service.close()
+        folder.close()
+
+
+async def content(worker: Worker) -> list[bytes]:
+    found = []
+    for name in SEGMENTS:
+        container = worker.container_for(name)
+        found.append(await container.read_exact(name, 0, (await container.info(name)).length))
+    return found
+
+
+@pytest.fixture
+async def data(tmp_path: Path) -> Path:
+    """A folder with something in both containers, in the log alone, opened twice."""
+    path = tmp_path / "data"
+    async with served(path, "object") as worker:
+        for name in SEGMENTS:
+            await worker.container_for(name).create_segment(name)
+            await worker.container_for(name).append(name, [CONTENT])
+    async with served(path) as worker:
+        assert await content(worker) == [CONTENT] * CONTAINERS
+    return path
+
+
+async def test_the_folder_remembers_where_its_logs_are(data: Path) -> None:
+    assert json.loads((data / "tailrace.json").read_text())["format"] == 2
+    assert not (data / "log").exists()
+    with pytest.raises(StartError, match=r"the folder's logs are object logs, not file logs$"):
+        async with served(data, "file"):
+            pass
+    other = data.parent / "other"
+    async with served(other):
+        pass
+    assert json.loads((other / "tailrace.json").read_text())["format"] == 1
+    with pytest.raises(StartError, match=r"the folder's logs are file logs, not object logs$"):
+        async with served(other, "object"):
+            pass
+
+
+async def test_lost_epochs_lose_nothing(data: Path) -> None:
+    """The claims are the floor: the next epoch is above all of them."""
+    shutil.rmtree(data / "epochs")
+    async with served(data) as worker:
+        assert await content(worker) == [CONTENT] * CONTAINERS
+        assert [status.epoch for status in worker.status()] == [3, 3]
+
+
+async def test_a_lost_folder_is_refused_by_its_cluster(data: Path) -> None:
+    with pytest.raises(StartError, match=r"belongs to cluster .*, not to "):
+        async with served(data.parent / "new", "object", data / "tier2"):
+            pass
+
+
+async def test_lost_epochs_and_another_kind_of_log_are_refused(data: Path) -> None:
+    shutil.rmtree(data / "epochs")
+    with pytest.raises(StartError, match="holds the log of container 0: use object logs"):
+        async with served(data, "file"):
+            pass
+
+
+@pytest.mark.parametrize("epochs", [True, False], ids=["known to the folder", "known to Tier 2"])
+async def test_a_log_that_was_deleted_is_refused(data: Path, epochs: bool) -> None:
+    async with served(data) as worker:
+        for container in worker.containers():
+            await container.flush_to_storage()
+    shutil.rmtree(data / "tier2/log/1")
+    if not epochs:
+        shutil.rmtree(data / "epochs")
+    async with served(data) as worker:
+        first, second = worker.status()
+        assert first.state == "running"
+        assert second.state == "stopped"
+        assert second.reason == "log log/1/ has lost epoch 3, its last one"
+
+
+async def test_a_store_that_fails_the_probe_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ignorant:
+        """A store that ignores conditions."""
+
+        def __init__(self, store: ObjectStore) -> None:
+            self._store = store
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._store, name)
+
+        async def put(self, key: str, data: object, *, if_absent: bool = False) -> None:
+            await self._store.put(key, data)  # type: ignore[arg-type]
+
+    async def probe(store: ObjectStore, nonce: str, place: str) -> None:
+        await probe_conditions(Ignorant(store), nonce, place)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(folder_logs, "probe_conditions", probe)
+    with pytest.raises(StartError, match=r"^Tier 2 .* cannot hold the log: it ignores conditions"):
+        async with served(tmp_path / "data", "object"):
+            pass
+    async with served(tmp_path / "files", "file"):
+        pass
+
+
+async def test_two_servers_of_one_cluster(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The later one owns the containers; the former one stops, says why, and does not take them back."""
+    monkeypatch.setattr(limits, "CONTAINER_REOPEN_MIN_S", 0.01)
+    monkeypatch.setattr(limits, "CONTAINER_REOPEN_MAX_S", 0.02)
+    copy = data.parent / "copy"
+    shutil.copytree(data, copy, ignore=shutil.ignore_patterns("tier2"))
+    async with served(data) as first, served(copy, None, data / "tier2") as second:
+        for name in SEGMENTS:
+            with pytest.raises(ContainerStoppedError):
+                await first.container_for(name).append(name, [b"lost"])
+            await second.container_for(name).append(name, [b"kept"])
+        await eventually(lambda: [status.state for status in first.status()] == ["stopped", "stopped"])
+        assert [status.reason for status in first.status()] == [
+            "log log/0/ was taken by epoch 4",
+            "log log/1/ was taken by epoch 4",
+        ]
+        assert await content(second) == [CONTENT + b"kept"] * CONTAINERS
+    async with served(data) as worker:
+        assert await content(worker) == [CONTENT + b"kept"] * CONTAINERS
+        assert [status.epoch for status in worker.status()] == [5, 5]
