@@ -101,7 +101,7 @@ SUITES = (
         ),
         limits=False,
     ),
-    Suite("crash", (MINIO, JAVA_CLIENT, PYTHON_CLIENT), cores=0.7, share="loadfile", takes=MOUNTS),
+    Suite("crash", (MINIO, JAVA_CLIENT, PYTHON_CLIENT), cores=0.5, share="loadfile", takes=MOUNTS),
     Suite("e2e/pods", (MINIO,), bounds=("test_*.py",)),
     Suite("cli", (MINIO,), cores=0.7, share="loadfile"),
     Suite("compat/java", (JAVA_CLIENT,)),
