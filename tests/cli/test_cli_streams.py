@@ -136,7 +136,7 @@ def test_updating(cli, scope: str) -> None:
     assert "active segments" not in cli.ok("stream", "info", stream)
 
 
-def test_seal_delete_and_create_anew(cli, scope: str) -> None:
+def test_seal_delete_and_create_again(cli, scope: str) -> None:
     stream = f"{scope}/sealed"
     cli.ok("stream", "create", stream)
     cli.ok("write", stream, text="one\ntwo\n")
