@@ -22,6 +22,6 @@ def test_on_disk_and_in_a_store(cli, tmp_path: Path) -> None:
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [], "nothing is left behind"
 
 
-def test_a_store_that_cannot_be_used_is_reported_before_anything_is_measured(cli) -> None:
+def test_an_unusable_store_is_reported_before_a_measurement(cli) -> None:
     line = cli.fails("bench", "log", "--tier2", "ftp://somewhere", *SHORT)
     assert line.startswith("tailrace: Tier 2 'ftp://somewhere"), line

@@ -60,7 +60,7 @@ def test_reading_across_scales(cli, scope: str, lines: Path) -> None:
         assert numbers == once * 4
 
 
-def test_json_holds_the_position_of_an_event(cli, scope: str) -> None:
+def test_json_has_the_position_of_an_event(cli, scope: str) -> None:
     stream = f"{scope}/json"
     cli.ok("stream", "create", stream)
     cli.ok("write", stream, text="ü\nlonger\n")
@@ -135,7 +135,7 @@ async def test_following_until_interrupted(cli, scope: str) -> None:
     assert groups(cli, scope) == []
 
 
-async def test_the_temporary_group_is_deleted_on_sigterm_and_when_the_output_is_closed(cli, scope: str) -> None:
+async def test_the_temporary_group_is_deleted_on_sigterm_and_at_a_closed_pipe(cli, scope: str) -> None:
     stream = f"{scope}/ended"
     cli.ok("stream", "create", stream)
     cli.ok("write", stream, text="one\n")

@@ -133,8 +133,8 @@ def test_metrics_of_workers_keep_their_numbers() -> None:
 
 @pytest.mark.parametrize(("client", "allowed"), [("127.0.0.1", True), ("::1", True), ("10.0.0.7", False), ("x", False)])
 async def test_orders_are_taken_from_within_the_pod_only(client: str, allowed: bool) -> None:
-    """The admin port asks nobody who they are, and every pod of the namespace may reach it."""
-    app = create_app(Workers([]), 16, nobody)
+    """The admin port is unauthenticated, and every pod of the namespace can reach it."""
+    app = create_app(Workers([]), 16, no_owner)
     refuse_remote_writes(app)
     transport = httpx.ASGITransport(app, client=(client, 4711))
     async with httpx.AsyncClient(transport=transport, base_url="http://store:6061") as asking:
@@ -161,6 +161,6 @@ async def test_what_a_worker_that_follows_cannot_open_is_a_reason_beside_ready()
             assert trouble_of(worker, OPTIONS.names) == (reason and f"orange-store-0-1: {reason}")
 
 
-async def nobody(container_id: int) -> str | None:
+async def no_owner(container_id: int) -> str | None:
     """See FindOwner."""
     return None

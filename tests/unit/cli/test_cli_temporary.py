@@ -8,7 +8,7 @@ from tailrace.cli.temporary import Maker, group_name, maker_of, surely_gone, thi
 from tailrace.common.names import check_entity_name
 
 
-def test_a_name_tells_its_maker() -> None:
+def test_a_name_identifies_its_process() -> None:
     maker = this_process()
     name = group_name(maker)
     assert check_entity_name("reader group", name) == name

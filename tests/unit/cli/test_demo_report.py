@@ -68,7 +68,7 @@ def test_summary_shows_every_figure() -> None:
     assert "400 + 600" in text
 
 
-def test_wrong_delivery_is_told_in_numbers() -> None:
+def test_wrong_delivery_is_reported_in_numbers() -> None:
     assert verdict_line(Verdict(10, 1, 2, 3, 4)) == ("WRONG: 1 missing, 2 duplicated, 3 out of order, 4 never written")
 
 

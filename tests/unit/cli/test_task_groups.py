@@ -108,7 +108,7 @@ async def some_turns(failing: Work) -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_failed_beside_is_told() -> None:
+async def test_a_failure_beside_is_raised() -> None:
     failing = Work()
     failing.begun.set()
     with pytest.raises(ValueError, match="first"):

@@ -50,7 +50,7 @@ def test_a_loop_that_beats_now_and_then_is_under_load() -> None:
         assert checks(watchdog, second, second + 1) == (0.0, "")
 
 
-def test_a_watcher_that_stood_still_itself_gives_nobody_up() -> None:
+def test_a_watcher_that_was_paused_ends_no_process() -> None:
     watchdog = WorkerWatchdog()
     watchdog.reported(1, 10.0)
     assert checks(watchdog, 10, 12) == (0.0, "")

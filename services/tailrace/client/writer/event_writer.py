@@ -38,7 +38,7 @@ class EventWriter(RoutedWriter):
         super().__init__(context, str(stream))
         self.stream = stream
         self.writer_id = writer_id or str(new_uuid(context.entropy))
-        self._told_time = False
+        self._noted_time = False
 
     async def start(self) -> Self:
         """Load the stream's segments. Raises NotFoundError; SegmentSealedError when the stream is sealed."""
@@ -55,7 +55,7 @@ class EventWriter(RoutedWriter):
             for writer in self._writers.values()
             if writer.acknowledged_length >= 0
         }
-        self._told_time = True
+        self._noted_time = True
         await self._context.controller.note_timestamp(self.stream, self.writer_id, timestamp_ms, position)
 
     async def close(self) -> None:
@@ -64,8 +64,8 @@ class EventWriter(RoutedWriter):
         Raises the errors of `flush`; the writer stops in any case.
         """
         await super().close()
-        if self._told_time:
-            self._told_time = False
+        if self._noted_time:
+            self._noted_time = False
             await say_farewell(self._context, self.stream, self.writer_id)
 
     # -- routing ------------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ class Transaction(RoutedWriter):
         self._writer_id = writer_id
         self._lease_ms = lease_ms
         self._decided = False
-        self.told_time = False
+        self.noted_time = False
         self._set_routes([(segment.key_range, self._writer_of(segment.identifier)) for segment in segments])
         self._pinger = asyncio.create_task(self._keep_alive(), name=f"ping {transaction_id}")
 
@@ -84,7 +84,7 @@ class Transaction(RoutedWriter):
         try:
             await self.flush()
             timestamp = NO_TIMESTAMP if timestamp_ms is None else timestamp_ms
-            self.told_time = timestamp_ms is not None
+            self.noted_time = timestamp_ms is not None
             await self._context.controller.commit_transaction(
                 self.stream, self.transaction_id, writer=self._writer_id, timestamp_ms=timestamp
             )
@@ -185,7 +185,7 @@ class TransactionalWriter:
         self._context = context
         self._lease_ms = lease_ms
         self._open: list[Transaction] = []
-        self._told_time = False
+        self._noted_time = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -242,9 +242,9 @@ class TransactionalWriter:
             transaction.stop_pinging()  # without an await first, so that a cancelled call has taken effect
         for transaction in transactions:
             await transaction.abandon()
-        if self._told_time:
-            self._told_time = False
+        if self._noted_time:
+            self._noted_time = False
             await say_farewell(self._context, self.stream, self.writer_id)
 
     def _note_times(self) -> None:
-        self._told_time = self._told_time or any(transaction.told_time for transaction in self._open)
+        self._noted_time = self._noted_time or any(transaction.noted_time for transaction in self._open)

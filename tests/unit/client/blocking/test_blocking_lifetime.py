@@ -133,7 +133,7 @@ async def test_a_wrong_address_leaves_no_thread_behind() -> None:
     assert threading.active_count() <= before + 1, "the thread of to_thread may stay"
 
 
-def test_a_forked_child_is_told_to_make_a_client_of_its_own() -> None:
+def test_a_forked_child_must_create_its_own_client() -> None:
     portal = Portal()
 
     async def answer() -> int:
@@ -169,7 +169,7 @@ import sys, threading
 from tailrace.client import BlockingClient
 from tailrace.common.errors import IllegalStateError
 
-def wait_for_nobody():
+def wait_for_no_reply():
     try:
         client.streams.list_scopes()
     except IllegalStateError:  # the end of the program closes the client
@@ -186,7 +186,7 @@ print("end")
     "work",
     [
         "pass",
-        "threading.Thread(target=wait_for_nobody, daemon=True).start()",
+        "threading.Thread(target=wait_for_no_reply, daemon=True).start()",
         "keep = client.read_slice(None)",
     ],
 )

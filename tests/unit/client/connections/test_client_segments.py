@@ -180,7 +180,7 @@ async def test_a_table_update_that_others_wrote_after_may_have_been_applied(stor
         await client.table_remove(NAME, [(b"key", 7)])
 
 
-async def test_a_condition_that_fails_at_the_first_attempt_is_told_so(store: Any, client: SegmentClient) -> None:
+async def test_a_condition_that_fails_at_the_first_attempt_is_reported(store: Any, client: SegmentClient) -> None:
     store.answer(c.UpdateTableEntries, lambda i: c.TableKeyBadVersion(i, NAME, ""))
     with pytest.raises(TableKeyBadVersionError):
         await client.table_update(NAME, [TableEntry(b"key", b"mine", -1)])
@@ -198,7 +198,7 @@ async def test_peers_of_another_version_are_refused(store: Any) -> None:
         await connect(store.endpoint)
 
 
-async def test_an_endpoint_that_nobody_listens_on_is_a_lost_connection(store: Any) -> None:
+async def test_an_endpoint_without_listener_is_a_lost_connection(store: Any) -> None:
     endpoint = store.endpoint
     await store.stop()
     with pytest.raises(ConnectionLostError, match="not reachable"):

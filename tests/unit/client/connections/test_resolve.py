@@ -46,8 +46,8 @@ class NameServer:
 def name_server(monkeypatch: pytest.MonkeyPatch) -> Callable[..., NameServer]:
     """Replace the running loop's resolver; lookups are not repeated unless the test sets a delay."""
 
-    def install(*answers: list[Address] | OSError | None, patience_s: float = 3600) -> NameServer:
-        monkeypatch.setattr(limits, "CLIENT_RESOLVE_TIMEOUT_S", patience_s)
+    def install(*answers: list[Address] | OSError | None, timeout_s: float = 3600) -> NameServer:
+        monkeypatch.setattr(limits, "CLIENT_RESOLVE_TIMEOUT_S", timeout_s)
         server = NameServer(list(answers))
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", server.getaddrinfo)
         return server
@@ -56,14 +56,14 @@ def name_server(monkeypatch: pytest.MonkeyPatch) -> Callable[..., NameServer]:
 
 
 async def test_a_lost_question_is_asked_once_more(name_server: Callable[..., NameServer]) -> None:
-    server = name_server(None, None, [("10.0.0.1", 7)], patience_s=0.01)
+    server = name_server(None, None, [("10.0.0.1", 7)], timeout_s=0.01)
     assert await resolve("store", 7) == [("10.0.0.1", 7)]
     assert server.questions == limits.CLIENT_RESOLVE_QUESTIONS_MAX
     assert not server.waiting
 
 
 async def test_questions_are_bounded(name_server: Callable[..., NameServer]) -> None:
-    server = name_server(*[None] * 10, patience_s=0.001)
+    server = name_server(*[None] * 10, timeout_s=0.001)
     asking = asyncio.create_task(resolve("store", 7))
     while server.waiting < limits.CLIENT_RESOLVE_QUESTIONS_MAX:  # noqa: ASYNC110 - the client has no event to wait for
         await asyncio.sleep(0.001)
@@ -81,7 +81,7 @@ async def test_an_answer_in_time_needs_no_second_question(name_server: Callable[
     assert server.questions == 1
 
 
-async def test_a_name_that_is_not_known_is_told_at_once(name_server: Callable[..., NameServer]) -> None:
+async def test_an_unknown_name_is_reported_at_once(name_server: Callable[..., NameServer]) -> None:
     server = name_server(socket.gaierror(socket.EAI_NONAME, "Name or service not known"))
     with pytest.raises(ConnectionLostError, match=r"is not reachable: .*Name or service not known"):
         await connect(Endpoint("store", 7))

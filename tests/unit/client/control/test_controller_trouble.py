@@ -285,7 +285,7 @@ async def test_a_transaction_that_was_decided_inside_its_block_is_left_alone(
     assert (methods.count("commitTransaction"), methods.count("abortTransaction")) == (1, 1)
 
 
-async def test_writers_that_told_a_time_say_farewell(controller: Any, context: ClientContext) -> None:
+async def test_writers_that_noted_a_time_are_removed_at_their_end(controller: Any, context: ClientContext) -> None:
     controller.begin((0, 0.0, 1.0))
 
     def removed() -> list[str]:

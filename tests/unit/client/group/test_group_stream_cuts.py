@@ -28,7 +28,7 @@ def test_a_cut_moves_back_where_a_later_segment_shares_keys() -> None:
     assert without_gaps({1: 7, E + 2: 5}, segments) == {0: ENDED_OFFSET, 1: 7}
 
 
-def test_it_is_left_alone_while_the_epoch_that_tells_is_missing() -> None:
+def test_a_gap_stays_while_the_epoch_that_fills_it_is_missing() -> None:
     assert without_gaps({1: 7}, {0: KeyRange(0.0, 0.5), 1: KeyRange(0.5, 1.0)}) == {1: 7}
 
 

@@ -218,7 +218,7 @@ async def test_cuts_are_taken_without_events(store: Any, group: ReaderGroup, rea
     assert await cuts == {"s/t": StreamCut("s", "t", {0: 9, 1: 0})}
 
 
-async def test_checkpoints_that_nobody_answers(group: ReaderGroup, readers: Any) -> None:
+async def test_checkpoints_that_no_reader_answers(group: ReaderGroup, readers: Any) -> None:
     reader = await readers("r")
     await drain(reader)
     with pytest.raises(DeadlineError):
@@ -326,7 +326,7 @@ async def test_a_group_between_cuts_ends(store: Any, controller: Any, context: C
     assert reader.end_of_data
 
 
-async def test_events_that_were_dropped_are_told(store: Any, group: ReaderGroup, readers: Any) -> None:
+async def test_truncated_events_are_reported(store: Any, group: ReaderGroup, readers: Any) -> None:
     fill(store, 0, b"a", b"b", b"c")
     store.segments[STREAM.segment(0)].start = 18
     reader = await readers("r")

@@ -121,9 +121,7 @@ async def test_a_container_that_stops_cuts_no_record_off(store: Any, context: Cl
 # -- segments that vanish, cuts -------------------------------------------------------------------------------------
 
 
-async def test_a_segment_that_was_dropped_as_a_whole_is_told(
-    store: Any, controller: Any, group: ReaderGroup, readers: Any
-) -> None:
+async def test_a_truncated_segment_is_reported(store: Any, controller: Any, group: ReaderGroup, readers: Any) -> None:
     fill(store, 0, b"never read")
     controller.scale([0], (1 << 32 | 1, 0.0, 1.0))
     fill(store, 1 << 32 | 1, b"next")

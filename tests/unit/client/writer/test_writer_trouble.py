@@ -266,7 +266,7 @@ async def test_closing_the_client_ends_its_writers(
         await writer.abandon()
 
 
-async def test_retired_connections_end_when_nobody_uses_them(
+async def test_retired_connections_end_when_no_caller_uses_them(
     store: Any, context: ClientContext, writer: EventWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that opens writers all the time does not collect connections."""
@@ -283,7 +283,7 @@ async def test_retired_connections_end_when_nobody_uses_them(
 # -- sealed segments ------------------------------------------------------------------------------------------------
 
 
-async def test_a_stream_that_is_being_sealed_tells_so(store: Any, controller: Any, writer: EventWriter) -> None:
+async def test_a_stream_that_is_being_sealed_reports_it(store: Any, controller: Any, writer: EventWriter) -> None:
     """The segment is sealed already, the controller still lists it."""
     await writer.write_event(b"one", "k")
     store.segments[SEGMENT].sealed = True

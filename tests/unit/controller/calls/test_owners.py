@@ -154,7 +154,7 @@ async def test_only_the_owner_deletes(api: Any) -> None:
     assert (await describe(api)).status == pb.StreamDescription.STREAM_NOT_FOUND
 
 
-async def test_a_deletion_that_was_cut_off_is_gone_on_with(
+async def test_an_interrupted_deletion_continues(
     world: Any, api: Any, make_api: Any, make_crash: Any, wait_until: Any
 ) -> None:
     await api.setup()
@@ -237,7 +237,7 @@ async def test_a_stream_that_changes_hands_while_it_is_deleted_is_not_the_deleti
     assert {"active", "sealing", "sealed", "gone"} <= set(seen)
 
 
-async def test_the_cut_of_a_subscriber_is_told(api: Any) -> None:
+async def test_the_cut_of_a_subscriber_is_returned(api: Any) -> None:
     request = pb.SubscriberCutRequest(scope=api.scope, stream=api.stream, subscriber=f"{api.scope}/g")
     assert (await api.call("getSubscriberCut", request)).status == pb.SubscriberCut.STREAM_NOT_FOUND
     await api.setup()

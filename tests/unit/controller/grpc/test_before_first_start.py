@@ -110,7 +110,7 @@ async def test_a_stream_needs_the_table_of_its_bucket(world: Any, wait_until: Ca
     assert created.status == pb.CreateStreamStatus.SUCCESS
 
 
-async def test_clients_are_told_to_come_back(world: Any) -> None:
+async def test_clients_get_a_retriable_error(world: Any) -> None:
     controller = world.make()
     server = ControllerServer(controller.services, "127.0.0.1", 0)
     await server.start()

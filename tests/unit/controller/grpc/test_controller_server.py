@@ -79,7 +79,7 @@ async def test_errors_are_statuses(stub: Any, rpc: str, request_message: Any, co
     assert str(named["tailrace-error"]).endswith("Error"), "the trailing metadata names the error behind a status"
 
 
-async def test_a_port_in_use_is_told(server: ControllerServer, controller: Any) -> None:
+async def test_a_port_in_use_is_reported(server: ControllerServer, controller: Any) -> None:
     with pytest.raises(StartError, match=str(server.port)):
         await ControllerServer(controller.services, "127.0.0.1", server.port).start()
 

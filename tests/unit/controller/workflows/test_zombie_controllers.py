@@ -312,7 +312,7 @@ async def test_a_stream_stays_pending_while_one_of_two_controllers_counts_on_it(
     assert opened.txnId
 
 
-async def test_the_same_cut_and_time_told_twice_at_a_time_are_taken(world: Any, make_api: Any, make_crash: Any) -> None:
+async def test_the_same_cut_and_time_noted_twice_are_accepted(world: Any, make_api: Any, make_crash: Any) -> None:
     """A call whose answer was lost is made again while the first attempt goes on."""
     api = make_api(await world.start(make_crash()))  # which never comes, but calls to the store take their time
     await api.setup(1)
