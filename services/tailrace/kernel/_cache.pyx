@@ -148,7 +148,7 @@ cdef class BlockCache:
         cdef uint64_t *slots
         cdef unsigned char *base
         memory = mmap.mmap(-1, TR_BLOCK * TR_BLOCKS, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        # The export is held as long as the cache lives: nobody can close or move the memory under the pointer.
+        # The cache holds the export for its whole lifetime, so the memory under the pointer stays open and in place.
         PyObject_GetBuffer(memory, &self._exports[index], PyBUF_WRITABLE)
         self._exported = index + 1
         base = <unsigned char *>self._exports[index].buf

@@ -72,7 +72,7 @@ def is_zero(data: Buffer) -> bool:
 def zero_sectors(data: Buffer, sector_bytes: int = 512) -> list[int]:
     """Indexes of the whole sectors, counted from the start of the buffer, that hold zeros only.
 
-    A last sector that is not whole is not reported. This is how a torn frame is told from corruption (design §4).
+    A last sector that is not whole is not reported. This distinguishes a torn frame from corruption (design §4).
     Raises ValueError if ``sector_bytes`` is below 1.
     """
     if sector_bytes < 1:

@@ -7,9 +7,8 @@ An object is a run of sections, each a range of one segment::
     data:    blocks of 64 KiB (the last one shorter), each followed by u32 CRC32C
     footer:  magic "TRCF" | i64 length | u32 CRC32C of the footer and the header's CRC
 
-A block's CRC32C begins with that of the object's key and the block's position in the object, so that bytes of
-another object or place never pass. The CRCs lie between the blocks, so any aligned range verifies itself with one
-request (docs/adr).
+A block's CRC32C continues that of the object's key and the block's position in the object, so bytes of another object
+or position never pass. The CRCs are between the blocks, so one request reads and verifies any aligned range (docs/adr).
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ FOOTER_BYTES: Final = _FOOTER.size + 4
 
 @dataclass(frozen=True, slots=True)
 class SectionHeader:
-    """What a section says of itself."""
+    """The header of a section."""
 
     cluster_id: bytes
     segment_id: int
@@ -50,7 +49,7 @@ def _seed(key: str, position: int) -> int:
 
 
 def encode_header(header: SectionHeader) -> bytes:
-    """A section's header, CRC included."""
+    """Encode a section's header with its CRC."""
     name = header.segment_name.encode()
     data = _HEADER.pack(
         _MAGIC, VERSION, header.cluster_id, header.segment_id, header.start_offset, header.length, len(name)
@@ -60,10 +59,10 @@ def encode_header(header: SectionHeader) -> bytes:
 
 
 def decode_header(data: Buffer, place: str) -> tuple[SectionHeader, int]:
-    """A section's header at the start of `data`, and its length in bytes.
+    """Return a section's header at the start of `data`, and its length in bytes.
 
     Raises:
-        CorruptionError: it is none. FormatVersionError: a newer format.
+        CorruptionError: the data is not a header. FormatVersionError: a newer format.
     """
     view = memoryview(data)
     if len(view) < _HEADER.size or bytes(view[:4]) != _MAGIC:
@@ -79,7 +78,7 @@ def decode_header(data: Buffer, place: str) -> tuple[SectionHeader, int]:
 
 
 def encode_section(key: str, position: int, header: SectionHeader, data: Buffer) -> tuple[list[Buffer], int, int]:
-    """One section that begins at `position` of object `key`.
+    """Encode one section that begins at `position` of object `key`.
 
     Returns (buffers to write, position of the data, position after the section). The data is not copied.
     """
@@ -101,12 +100,12 @@ def encode_section(key: str, position: int, header: SectionHeader, data: Buffer)
 
 
 def stored_length(length: int) -> int:
-    """Bytes that `length` bytes of data occupy with their block CRCs."""
+    """Return the bytes that `length` bytes of data occupy with their block CRCs."""
     return length + 4 * -(-length // BLOCK_BYTES)
 
 
 def block_range(data_position: int, data_length: int, offset: int, length: int) -> tuple[int, int, int]:
-    """The object range that holds data[offset:offset+length] in whole blocks.
+    """Return the object range that holds data[offset:offset+length] in whole blocks.
 
     Returns (position in the object, bytes to read, offset of the first block in the data).
     """
@@ -119,10 +118,10 @@ def block_range(data_position: int, data_length: int, offset: int, length: int) 
 
 
 def decode_blocks(key: str, position: int, raw: Buffer) -> list[memoryview]:
-    """The verified data blocks of a range that `block_range` named; views of `raw`.
+    """Return the verified data blocks of a range of `block_range`; views of `raw`.
 
     Raises:
-        CorruptionError: a block's CRC32C does not match; names object and position.
+        CorruptionError: a block's CRC32C does not match; the text names object and position.
     """
     view = memoryview(raw)
     blocks = []

@@ -1,4 +1,4 @@
-"""Object stores through obstore: local folder, S3 and compatible ones, memory (design §5)."""
+"""Implements object stores with obstore: local folder, S3 and compatible stores, memory (design §5)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class ObstoreObjects:
-    """The port over any obstore store; `prefix` is put before every key."""
+    """The port over any obstore store; prepends `prefix` to every key."""
 
     def __init__(self, store: Store, prefix: str = "") -> None:
         self._store: Any = store
@@ -63,14 +63,14 @@ class ObstoreObjects:
             raise UnavailableError(f"{what} {key}: {_first_line(error)}") from error
 
     async def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> None:
-        """Create an object from the joined buffers; a single request, never multipart."""
+        """Create an object from the joined buffers in a single request, never multipart."""
         body = data[0] if len(data) == 1 else b"".join(data)
         mode: Literal["create", "overwrite"] = "create" if if_absent else "overwrite"
         call = obstore.put_async(self._store, self._prefix + key, bytes(body), mode=mode, use_multipart=False)
         await self._call("put", key, call)
 
     async def get(self, key: str) -> bytes:
-        """A whole object."""
+        """Return a whole object."""
 
         async def whole() -> bytes:
             result = await obstore.get_async(self._store, self._prefix + key)
@@ -79,14 +79,14 @@ class ObstoreObjects:
         return await self._call("get", key, whole())
 
     async def get_range(self, key: str, offset: int, length: int) -> bytes:
-        """Exactly `length` bytes from `offset`."""
+        """Return exactly `length` bytes from `offset`."""
         if length == 0:
             return b""
         call = obstore.get_range_async(self._store, self._prefix + key, start=offset, length=length)
         try:
             data = bytes(await self._call("get", key, call))
         except UnavailableError as error:
-            # Stores name a range beyond the end each in its own words, and "range" may be part of any message.
+            # Each store has its own text for a range beyond the end, and "range" may be part of any message.
             if "range" in str(error).lower() and await self._size(key) < offset + length:
                 raise CorruptionError(f"object {key} at {offset}", "object is shorter than its reference") from error
             raise
@@ -98,7 +98,7 @@ class ObstoreObjects:
         return int((await self._call("head", key, obstore.head_async(self._store, self._prefix + key)))["size"])
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        """Objects below `prefix` (a whole number of path parts)."""
+        """Yield the objects below `prefix` (whole path parts)."""
         stream = obstore.list(self._store, prefix=self._prefix + prefix, chunk_size=1000)
         pages = stream.__aiter__()
         while True:
@@ -122,7 +122,7 @@ class ObstoreObjects:
             await self._call("delete", what, obstore.delete_async(self._store, paths))
 
     async def close(self) -> None:
-        """Nothing to let go of: obstore closes its connections with the store object."""
+        """Do nothing: obstore closes its connections with the store object."""
 
 
 class FolderObjects(ObstoreObjects):
@@ -132,16 +132,16 @@ class FolderObjects(ObstoreObjects):
         super().__init__(LocalStore(str(folder)))
         self._folder = folder
         self._attempts = itertools.count(1)
-        self._durable_folders: set[Path] = set()  # no more than the folders that there are
+        self._durable_folders: set[Path] = set()  # bounded by the number of folders
 
     async def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> None:
-        """Create an object: write beside, sync, move into place, sync the folders."""
-        # A copy: the thread goes on after a deadline or a cancellation, when the buffers may hold something else.
+        """Create an object: write a temporary file, sync it, rename it, sync the folders."""
+        # A copy: the thread continues after a deadline or a cancellation, when the buffers may be reused.
         body = b"".join(data)
         await self._call("put", key, asyncio.to_thread(self._put_synced, key, body, if_absent))
 
     def unfinished(self) -> Iterator[ObjectInfo]:
-        """Files of puts that never ended because the process was killed; they are no objects."""
+        """Yield the files of interrupted puts; they are not objects."""
         for path in sorted(self._folder.rglob("*#*")):
             yield ObjectInfo(str(path.relative_to(self._folder)), path.stat().st_size)
 
@@ -161,7 +161,7 @@ class FolderObjects(ObstoreObjects):
     def _put_synced(self, key: str, data: bytes, if_absent: bool) -> None:
         path = self._folder / key
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Digits after "#" are obstore's own mark: such names are not listed. Rivals must not share one.
+        # obstore does not list names with digits after "#". Concurrent puts must not share a name.
         temporary = path.with_name(f"{path.name}#{os.getpid()}{next(self._attempts):09d}")
         try:
             with temporary.open("wb") as file:
@@ -171,7 +171,7 @@ class FolderObjects(ObstoreObjects):
                 file.flush()
                 os.fsync(file.fileno())
         except BaseException:
-            temporary.unlink(missing_ok=True)  # on a full disk, its bytes are the ones that are missing
+            temporary.unlink(missing_ok=True)  # on a full disk, its bytes are needed
             raise
         if if_absent:
             try:
@@ -186,7 +186,7 @@ class FolderObjects(ObstoreObjects):
         self._sync_entry_of(path.parent)
 
     def _sync_entry_of(self, folder: Path) -> None:
-        """Make the way to a folder durable: whoever created it may not have come to that yet."""
+        """Make the entries of a folder and its parents durable: their creator may not have synced them yet."""
         while folder != self._folder and folder not in self._durable_folders:
             sync_folder(folder.parent)
             self._durable_folders.add(folder)
@@ -194,33 +194,33 @@ class FolderObjects(ObstoreObjects):
 
 
 def _remove_unlocked(path: Path) -> None:
-    """Remove the file of an upload whose process is gone: a living one holds its lock."""
+    """Remove the file of an upload whose process has ended: a running one holds its lock."""
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            return  # it is in use, or the file system cannot tell
+            return  # it is in use, or the file system has no locks
         path.unlink(missing_ok=True)
 
 
 def _first_line(error: BaseException) -> str:
-    """What a store answered, in one line: the code and message of its XML in place of that."""
+    """Return a store's error in one line, with the code and message of its XML in place of the XML."""
     text = str(error).strip()
-    told = [found[1] for field in ("Code", "Message") if (found := re.search(f"<{field}>(.*?)</{field}>", text))]
+    details = [found[1] for field in ("Code", "Message") if (found := re.search(f"<{field}>(.*?)</{field}>", text))]
     line = (text or type(error).__name__).splitlines()[0].partition(": <?xml")[0]
-    return ": ".join([line[:300], *told])
+    return ": ".join([line[:300], *details])
 
 
 def open_object_store(
     url: str, *, s3_endpoint: str | None = None, s3_region: str | None = None, create: bool = True
 ) -> ObjectStore:
-    """An object store from ``file:///folder``, ``s3://bucket/prefix`` or ``memory://``.
+    """Open an object store from ``file:///folder``, ``s3://bucket/prefix`` or ``memory://``.
 
-    A folder that is missing is made, unless `create` is false. Credentials and region come from the environment
-    (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION); `s3_region` is another one.
+    Creates a missing folder, unless `create` is false. Credentials and region come from the environment
+    (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION); `s3_region` overrides the region.
 
     Raises:
-        StartError: the URL is none of these, or the folder cannot be used.
+        StartError: the URL has another form, or the folder cannot be used.
     """
     parts = urlsplit(url)
     if parts.scheme == "memory":
@@ -254,19 +254,19 @@ def open_object_store(
 
 
 async def probe(store: ObjectStore, nonce: str, place: str = "Tier 2") -> None:
-    """Write, read back and delete one object, so that a wrong address or credential is found at start.
+    """Write, read back and delete one object, to find a wrong address or credential at start.
 
     Raises:
-        StartError: names `place` and what the store answered.
+        StartError: the text names `place` and the store's error.
     """
     key = f"probe/{nonce}"
     try:
         try:
             await store.put(key, [nonce.encode()], if_absent=True)
         except NotFoundError as error:
-            raise StartError(f"{place} does not exist: no object can be put there") from error
+            raise StartError(f"{place} does not exist: objects cannot be stored there") from error
         if await store.get(key) != nonce.encode():
-            raise StartError(f"{place} returned other bytes than were written")
+            raise StartError(f"{place} returned other bytes than those written")
         await store.delete([key])
     except (UnavailableError, AlreadyExistsError, NotFoundError, ObjectPermissionError) as error:
         raise StartError(f"{place} is not available: {error}") from error

@@ -22,8 +22,8 @@ class ObjectInfo:
 class ObjectStore(Protocol):
     """Objects under one prefix. Every call has a deadline of ``limits.STORAGE_CALL_DEADLINE_S``.
 
-    All methods raise UnavailableError when the store does not answer or answers with a passing error (the outcome of
-    a write is then unknown) and DeadlineError when the deadline passes.
+    All methods raise UnavailableError when the store does not answer or returns a transient error (the outcome of a
+    write is unknown then), and DeadlineError when the deadline passes.
     """
 
     async def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> None:
@@ -35,15 +35,15 @@ class ObjectStore(Protocol):
         ...
 
     async def get(self, key: str) -> bytes:
-        """A whole object. Raises NotFoundError."""
+        """Return a whole object. Raises NotFoundError."""
         ...
 
     async def get_range(self, key: str, offset: int, length: int) -> bytes:
-        """Exactly `length` bytes from `offset`. Raises NotFoundError, CorruptionError (object too short)."""
+        """Return exactly `length` bytes from `offset`. Raises NotFoundError, CorruptionError (object too short)."""
         ...
 
     def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        """Objects whose key starts with `prefix`, in no particular order."""
+        """Yield the objects whose key starts with `prefix`, in any order."""
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:
@@ -51,18 +51,18 @@ class ObjectStore(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         ...
 
 
 @runtime_checkable
 class UploadParts(Protocol):
-    """What a store has besides that leaves something behind of uploads that were cut off."""
+    """Additional methods of a store that keeps parts of interrupted uploads."""
 
     async def list_parts(self, prefix: str, limit: int) -> list[str]:
-        """Names of what is left, or under way, of uploads to keys below `prefix`: the key, ``#`` and a number."""
+        """Return the names of parts of interrupted or running uploads below `prefix`: the key, ``#`` and a number."""
         ...
 
     async def delete_parts(self, names: Sequence[str]) -> None:
-        """Delete those that no process is writing; missing ones are not an error."""
+        """Delete the parts that no process is writing; missing ones are not an error."""
         ...

@@ -1,8 +1,8 @@
-"""Appends on the wire: reassembly of the three block forms on the server, encoding on the client (wire §5).
+"""Decodes the three block forms of appends on the server, and encodes appends on the client (wire §5).
 
-Form A is an ``AppendBlockEnd`` alone; form B an ``AppendBlock`` with all bytes, then an empty end; form C a block that
-was opened before its bytes existed, whose rest is one embedded ``Padding`` or ``PartialEvent`` frame. Nothing here
-copies event bytes: the parts of an append are views of the receive buffer.
+Form A is an ``AppendBlockEnd`` alone. Form B is an ``AppendBlock`` with all bytes, then an empty end. Form C is a block
+that was opened before its bytes existed; an embedded ``Padding`` or ``PartialEvent`` frame fills its rest. This module
+does not copy event bytes: the parts of an append are views of the receive buffer.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _NO_EVENT_NUMBER: Final = -(2**63)
 
 @dataclass(slots=True)
 class WireAppend:
-    """One atomic append as it came from the wire.
+    """One atomic append as received.
 
-    ``data`` are views of the receive buffer, ``length`` bytes in all: valid until the buffer is read into again.
+    ``data`` are views of the receive buffer with ``length`` bytes in total, valid until the next read into the buffer.
     ``expected_offset`` is -1 for an unconditional append.
     """
 
@@ -62,7 +62,7 @@ class WireAppend:
 class BlockAssembler:
     """Joins ``AppendBlock`` and ``AppendBlockEnd`` of one connection; pure.
 
-    The caller keeps the payload of the open block in place (`open_length` bytes) until its end has arrived.
+    The caller keeps the payload of the open block (`open_length` bytes) in place until its end is received.
     """
 
     __slots__ = ("_writer_id", "open_length")
@@ -73,7 +73,7 @@ class BlockAssembler:
         """Payload length of the open block, -1 when none is open."""
 
     def begin(self, view: memoryview, start: int, length: int) -> bytes:
-        """An ``AppendBlock`` arrived at ``view[start:start+length]``; returns its writer's id.
+        """Begin the ``AppendBlock`` at ``view[start:start+length]``; return its writer's id.
 
         Raises:
             ProtocolError: another block is open, or the payload is too short.
@@ -91,9 +91,9 @@ class BlockAssembler:
             raise ProtocolError("an append block is open and was not followed by its end")
 
     def end(self, view: memoryview, start: int, length: int, block_start: int) -> WireAppend:
-        """An ``AppendBlockEnd`` arrived; `block_start` is where the open block's payload begins now.
+        """Decode an ``AppendBlockEnd``; `block_start` is where the open block's payload begins now.
 
-        The block stays open until `close`, so that the caller may stop here and come back to the same frame.
+        The block stays open until `close`, so that the caller may stop here and return to the same frame.
 
         Raises:
             ProtocolError: the parts do not fit together (wire §5, "reassembly", "strictness").
@@ -107,7 +107,7 @@ class BlockAssembler:
         return append
 
     def close(self) -> None:
-        """Forget the open block: its append was taken."""
+        """Close the open block: its append was submitted."""
         self.open_length = -1
 
 
@@ -132,7 +132,7 @@ def _decode_end(view: memoryview, start: int, length: int) -> tuple[WireAppend, 
 
 def _check_event_number(number: int) -> None:
     if number == _NO_EVENT_NUMBER:
-        raise ProtocolError("an event number must not be the value that stands for none")
+        raise ProtocolError("an event number must not be the value for no number")
 
 
 def _prepend_block(append: WireAppend, view: memoryview, start: int, length: int, whole_bytes: int) -> None:
@@ -155,9 +155,9 @@ def _prepend_block(append: WireAppend, view: memoryview, start: int, length: int
 
 
 def _trailer(view: memoryview, start: int, end: int) -> memoryview:
-    """The partial event in the frame that fills the block's rest; empty for padding."""
+    """Return the partial event in the frame that fills the block's rest; empty for padding."""
     if end - start < FRAME_HEADER_BYTES:
-        raise ProtocolError(f"AppendBlock: {end - start} bytes after the whole events are no frame")
+        raise ProtocolError(f"AppendBlock: {end - start} bytes after the whole events are too few for a frame")
     code, length = FRAME_HEADER.unpack_from(view, start)
     start += FRAME_HEADER_BYTES
     if length != end - start:
@@ -170,7 +170,7 @@ def _trailer(view: memoryview, start: int, end: int) -> memoryview:
 
 
 def decode_conditional(code: int, view: memoryview, start: int, length: int) -> WireAppend:
-    """A ``ConditionalAppend`` (its event gets its header) or ``ConditionalBlockEnd`` (raw bytes) as a one-event append.
+    """Decode a ``ConditionalAppend`` (adds the event's header) or ``ConditionalBlockEnd`` (raw) as a one-event append.
 
     Raises:
         ProtocolError: the payload does not hold the command, or the offset is negative.
@@ -182,7 +182,7 @@ def decode_conditional(code: int, view: memoryview, start: int, length: int) -> 
     elif isinstance(command, ConditionalBlockEnd):
         data = [command.data]
     else:
-        raise ProtocolError(f"command {code} is no conditional append")
+        raise ProtocolError(f"command {code} is not a conditional append")
     if command.expected_offset < 0:
         raise ProtocolError(f"{type(command).__name__}: negative offset {command.expected_offset}")
     _check_event_number(command.event_number)
@@ -205,7 +205,7 @@ def encode_append(
     last_event_number: int,
     request_id: int,
 ) -> list[Buffer]:
-    """An append of form A as buffers: ``AppendBlockEnd`` around `data`, whose buffers have `length` bytes in all.
+    """Encode an append of form A as buffers: ``AppendBlockEnd`` around `data`, which has `length` bytes in total.
 
     The data is not copied. Raises BadRequestError above the largest frame.
     """

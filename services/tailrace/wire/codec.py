@@ -1,4 +1,4 @@
-"""Commands to bytes and back (wire §1, §3); pure functions."""
+"""Encodes and decodes commands (wire §1, §3); pure functions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TAIL_OF_SEGMENT_READ: Final = struct.Struct(">q")
 
 
 def encode_parts(command: Command) -> list[Buffer]:
-    """The frame of a command as buffers that are sent one after the other; large data is not copied.
+    """Encode a command's frame as buffers to send in order; large data is not copied.
 
     Raises:
         BadRequestError: a value does not fit its field, or the frame is larger than 16 MiB - 1.
@@ -41,12 +41,12 @@ def encode_parts(command: Command) -> list[Buffer]:
 
 
 def encode(command: Command) -> bytes:
-    """The frame of a command. Raises BadRequestError as `encode_parts`."""
+    """Encode a command's frame. Raises BadRequestError as `encode_parts`."""
     return b"".join(encode_parts(command))
 
 
 def frame_header(code: int, payload_length: int) -> bytes:
-    """Header of a frame. Raises BadRequestError above the largest frame."""
+    """Encode a frame's header. Raises BadRequestError above the largest frame."""
     if payload_length > PAYLOAD_MAX_BYTES:
         raise BadRequestError(
             f"a frame of {payload_length} bytes does not fit, at most {PAYLOAD_MAX_BYTES} are allowed"
@@ -55,10 +55,10 @@ def frame_header(code: int, payload_length: int) -> bytes:
 
 
 def decode(code: int, payload: Buffer) -> Command:
-    """The command of a frame.
+    """Decode the command of a frame.
 
-    Bulk data (append data, read data) stays a view of `payload`: it is valid as long as those bytes are. Missing
-    optional fields take their defaults, bytes after the last field are ignored (wire §1).
+    Bulk data (append data, read data) stays a view of `payload` and is valid as long as `payload`. Missing optional
+    fields take their defaults; bytes after the last field are ignored (wire §1).
 
     Raises:
         ProtocolError: unknown code, or the payload does not hold the command.
@@ -71,7 +71,7 @@ def decode(code: int, payload: Buffer) -> Command:
     values: list[Any] = []
     try:
         for slot in layout_of(kind):
-            # An optional integer that is cut in the middle counts as missing, as in the original decoder.
+            # An optional integer that is cut off counts as missing, as in the original decoder.
             if slot.optional and end - position < slot.field.min_bytes:
                 break
             value, position = slot.field.decode(view, position, end)
@@ -84,7 +84,7 @@ def decode(code: int, payload: Buffer) -> Command:
 def encode_data_appended(
     writer_id: bytes, event_number: int, previous_event_number: int, request_id: int, segment_length: int
 ) -> bytes:
-    """The frame of `DataAppended`, the reply of the hot path."""
+    """Encode `DataAppended`, the reply of the hot path."""
     return _DATA_APPENDED.pack(
         _DATA_APPENDED_CODE,
         _DATA_APPENDED.size - FRAME_HEADER_BYTES,
@@ -106,7 +106,7 @@ def encode_segment_read(
     end_of_segment: bool,
     request_id: int,
 ) -> bytes:
-    """The frame of `SegmentRead` whose data lies in several buffers of `length` bytes in all: one copy."""
+    """Encode `SegmentRead` with one copy of its data, which is in several buffers of `length` bytes in total."""
     name = encode_text(segment)
     head = b"".join(
         (

@@ -1,4 +1,4 @@
-"""What all commands have in common: the code on the wire and the layout of the fields (wire §3)."""
+"""The base of all commands: the code on the wire and the layout of the fields (wire §3)."""
 
 from dataclasses import MISSING, fields
 from typing import ClassVar, Final, NamedTuple, get_type_hints
@@ -17,8 +17,8 @@ class Slot(NamedTuple):
 class Command:
     """Base of all commands.
 
-    ``CODE`` is the type in the frame's header. A field with a default is one that older peers leave out: when the
-    payload ends before it, it and all later ones take their defaults.
+    ``CODE`` is the type in the frame's header. Older peers leave out fields with a default: when the payload ends
+    before such a field, it and all later ones take their defaults.
     """
 
     __slots__ = ()
@@ -30,7 +30,7 @@ _LAYOUTS: Final[dict[type[Command], tuple[Slot, ...]]] = {}
 
 
 def layout_of(command: type[Command]) -> tuple[Slot, ...]:
-    """The command's fields in wire order."""
+    """Return the command's fields in wire order."""
     layout = _LAYOUTS.get(command)
     if layout is None:
         hints = get_type_hints(command, include_extras=True)

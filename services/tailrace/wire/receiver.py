@@ -1,12 +1,12 @@
-"""The receive buffer of a connection, sans I/O (design §3.1, performance §6 rule 1).
+"""The receive buffer of a connection, without I/O (design §3.1, performance §6 rule 1).
 
-Bytes are received in place, frames are found in place, and an append block stays where it is until its end has come, so
-that its bytes are copied once, by whoever takes the append. Buffers come from a pool and go back to it whenever nothing
-is pending: idle connections hold none, and no buffer is zeroed for a new connection. A connection that fills its
-buffers gets larger ones, so that a busy one needs few system calls and a thousand slow ones little memory.
+Bytes are received and frames found in place. An append block stays in place until its end is received, so its bytes are
+copied once, by the container. Buffers come from a pool and return to it when nothing is pending: idle connections hold
+none, and no buffer is zeroed for a new connection. A connection that fills its buffers gets larger ones. So a busy
+connection needs few system calls, and a thousand slow ones need little memory.
 
-A large frame gets its room as its bytes come, never for what its header says; but before it gets the first of it, the
-pool must have promised all of it. So the frames that were begun can be finished, and the memory of all is bounded.
+A large frame gets its buffer as its bytes come, not by the length in its header. But before it gets the first part, the
+pool must have promised room for all of it. So every started frame can be finished, and the memory of all is bounded.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _SCAN_FRAMES_MAX: Final = 64  # frames found at once; bounds what is found again
 
 
 class BufferPool:
-    """Receive buffers in sizes of powers of two, kept for reuse up to a total of bytes; one pool per event loop.
+    """Receive buffers in sizes of powers of two, reused up to a total of bytes; one pool per event loop.
 
-    What exceeds a buffer of `limits.RECEIVE_BUFFER_BYTES` is promised before, up to ``max_bytes`` for all receivers
-    together; a frame that is too large for that is received when nothing else is promised. ``on_room`` is called when a
-    promise ends. While ``is_open`` says no, nothing is promised: what was received has to be worked off first.
+    A receiver needs a promise for a buffer above `limits.RECEIVE_BUFFER_BYTES`; all promises together are at most
+    ``max_bytes``. A frame that is larger than that is received when nothing else is promised. ``on_room`` is called
+    when a promise ends. While ``is_open`` returns False there are no promises: received bytes must be processed first.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class BufferPool:
         return self._idle_bytes
 
     def take(self, length_bytes: int) -> memoryview:
-        """A buffer of at least that size; its content is arbitrary. When very many are in use, small ones are small."""
+        """Take a buffer of at least that size with arbitrary content. With very many in use, small ones are smaller."""
         many = self._in_use >= limits.RECEIVE_BUFFERS_MANY
         smallest = limits.RECEIVE_MIN_BYTES if many else limits.RECEIVE_BUFFER_BYTES
         size = max(smallest, rounded(length_bytes))
@@ -68,7 +68,7 @@ class BufferPool:
         return memoryview(bytearray(size))
 
     def give(self, buffer: memoryview) -> None:
-        """Return a buffer; nothing may look into it any more."""
+        """Return a buffer to the pool; the caller must not use it any more."""
         self._in_use -= 1
         size = len(buffer)
         if self._idle_bytes + size <= self._idle_max_bytes:
@@ -76,7 +76,7 @@ class BufferPool:
             self._idle.setdefault(size, []).append(buffer)
 
     def promise(self, receiver: Receiver, size: int, *, spare: bool = False) -> bool:
-        """Let the receiver have a buffer of that size, whenever it needs it; ``spare``: only if half would be left."""
+        """Promise the receiver a buffer of that size; ``spare``: only if half of the total remains. Return success."""
         if not self.is_open():
             return False
         others = self.promised_bytes - self.promised.get(receiver, 0)
@@ -87,7 +87,7 @@ class BufferPool:
         return True
 
     def lower_promise(self, receiver: Receiver, size: int) -> None:
-        """The receiver has a smaller buffer now; one that everybody has needs no promise."""
+        """Lower the promise of a receiver that has a smaller buffer now; the smallest size needs no promise."""
         before = self.promised.pop(receiver, 0)
         after = min(before, size) if size > limits.RECEIVE_BUFFER_BYTES else 0
         if after:
@@ -102,17 +102,17 @@ def _always() -> bool:
 
 
 def rounded(length_bytes: int) -> int:
-    """The size of a buffer for so many bytes."""
+    """Return the size of a buffer for so many bytes."""
     return 1 << (length_bytes - 1).bit_length()
 
 
 class Receiver:
-    """Finds frames in what was received.
+    """Finds frames in the received bytes.
 
-    Use: `get_buffer`, fill it, `received`; then `frames` until it returns none; then `settle`. A frame's payload lies
-    in `view` at the positions given until the next `get_buffer` or `settle`. To stop in the middle, `rewind` to the
-    first frame that was not handled; it is found again later. `hold` keeps an append block beyond that.
-    Before more is received, ask `may_receive`. ``owner`` is for whoever looks through the pool's promises.
+    Use: `get_buffer`, fill it, `received`; then `frames` until it returns none; then `settle`. A frame's payload is in
+    `view` at the returned positions until the next `get_buffer` or `settle`. To stop in the middle, `rewind` to the
+    first unhandled frame; it is found again later. `hold` keeps an append block beyond that. Call `may_receive` before
+    receiving more. ``owner`` identifies the connection of a promise.
     """
 
     __slots__ = (
@@ -139,21 +139,21 @@ class Receiver:
         self._end = 0  # end of what was received
         self._held_length = 0
         self.held_start = -1
-        """Where the held payload begins now, -1 when none is held."""
+        """The start of the held payload, -1 when none is held."""
 
     @property
     def view(self) -> memoryview:
-        """The buffer that the positions of frames refer to."""
+        """Return the buffer that the positions of frames refer to."""
         assert self._view is not None
         return self._view
 
     @property
     def pending_bytes(self) -> int:
-        """Received bytes that were not handed out as frames yet."""
+        """Return the number of received bytes that were not returned as frames yet."""
         return self._end - self._scan
 
     def may_receive(self) -> bool:
-        """Whether there is room, or is promised now, for the whole of the frame that is under way."""
+        """Return whether the whole frame in receipt has room; takes a promise for it if needed."""
         if self._view is None:
             return True
         needed = self._kept_bytes() + self._missing_bytes()
@@ -162,7 +162,7 @@ class Receiver:
         return self._pool.promise(self, rounded(needed))
 
     def get_buffer(self) -> memoryview:
-        """Where to receive next; never empty."""
+        """Return the buffer for the next bytes; never empty."""
         if self._view is None:
             wanted = self._preferred(0)
             self._view = self._pool.take(wanted if wanted > limits.RECEIVE_BUFFER_BYTES else 1)
@@ -175,7 +175,7 @@ class Receiver:
         return self._view[self._end :]
 
     def received(self, length: int) -> None:
-        """`length` bytes were put into the buffer of the last `get_buffer`."""
+        """Record that `length` bytes were put into the buffer of the last `get_buffer`."""
         self._end += length
         self.received_bytes += length
         if self._end == len(self.view):
@@ -184,7 +184,7 @@ class Receiver:
             self._preferred_bytes = max(self._preferred_bytes // 2, limits.RECEIVE_BUFFER_BYTES)
 
     def frames(self) -> list[Frame]:
-        """The next complete frames as (code, payload start, payload length).
+        """Return the next complete frames as (code, payload start, payload length).
 
         Raises:
             ProtocolError: a length is negative or above the largest frame.
@@ -199,28 +199,28 @@ class Receiver:
         return frames
 
     def rewind(self, payload_start: int) -> None:
-        """Hand out the frame with this payload again, and all after it."""
+        """Return the frame with this payload again, and all after it."""
         self._scan = payload_start - FRAME_HEADER_BYTES
 
     def resume_at(self, position: int) -> None:
-        """Hand out frames again from `position`, where one begins; what is before it was handled."""
+        """Return frames again from `position`, where one begins; earlier ones were handled."""
         self._scan = position
 
     def hold(self, payload_start: int, length: int) -> None:
-        """Keep the payload of a frame that was handed out until `release_held`."""
+        """Keep the payload of a returned frame until `release_held`."""
         self.held_start, self._held_length = payload_start, length
 
     def release_held(self) -> None:
-        """The held payload is not needed any more."""
+        """Release the held payload."""
         self.held_start, self._held_length = -1, 0
 
     def settle(self) -> None:
-        """Every frame handed out was handled: give the buffer back if it holds nothing more."""
+        """Give an empty buffer back after every returned frame was handled."""
         if self._view is not None and self._scan == self._end and self.held_start < 0:
             self._drop()
 
     def close(self) -> None:
-        """Give the buffer back whatever it holds."""
+        """Give the buffer back in any case."""
         self.release_held()
         if self._view is not None:
             self._drop()
@@ -236,20 +236,20 @@ class Receiver:
         return self._end - self._scan + self._held_length
 
     def _missing_bytes(self) -> int:
-        """Room wanted after the received bytes: the rest of the frame under way, and never too little for one read."""
+        """Return the room needed after the received bytes: for the rest of the frame, and enough for one read."""
         assert self._view is not None
         pending = self._end - self._scan
         if pending < FRAME_HEADER_BYTES:
             return limits.RECEIVE_MIN_BYTES
         length: int = FRAME_HEADER.unpack_from(self._view, self._scan)[1]
         if not 0 <= length <= PAYLOAD_MAX_BYTES:
-            return limits.RECEIVE_MIN_BYTES  # refused by `frames` as soon as it looks there
+            return limits.RECEIVE_MIN_BYTES  # `frames` refuses it when it gets there
         return max(FRAME_HEADER_BYTES + length - pending, limits.RECEIVE_MIN_BYTES)
 
     def _make_room(self, kept: int, missing: int) -> None:
-        """Move what must stay to the front, in a larger buffer if this one is too small for it and `missing` bytes.
+        """Move kept bytes to the front, of a larger buffer if this one is too small for them and `missing` bytes.
 
-        A buffer grows with what was received, by a factor of four.
+        A buffer grows with the received bytes, by a factor of four.
         """
         source = self.view
         held, pending = self._held_length, self._end - self._scan
@@ -258,7 +258,7 @@ class Receiver:
             wanted = min(wanted, max(4 * kept, kept + limits.RECEIVE_MIN_BYTES))
         wanted = max(wanted, self._preferred(len(source)))
         target = source if len(source) // 4 < wanted <= len(source) else self._pool.take(wanted)
-        # The held block lies before the pending bytes, so moving it first never overwrites them.
+        # The held block is before the pending bytes, so moving it first never overwrites them.
         if held:
             target[:held] = source[self.held_start : self.held_start + held]
             self.held_start = 0
@@ -271,7 +271,7 @@ class Receiver:
                 self._pool.lower_promise(self, len(target))
 
     def _preferred(self, size: int) -> int:
-        """What a connection that fills its buffers should have, if that leaves enough for others."""
+        """Return the buffer size for a connection that fills its buffers, if enough remains for others."""
         wanted = self._preferred_bytes
         if wanted <= max(size, limits.RECEIVE_BUFFER_BYTES, self._pool.promised.get(self, 0)):
             return wanted

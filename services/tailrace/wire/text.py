@@ -1,7 +1,7 @@
-"""Strings as Java's ``writeUTF`` writes them: u16 byte length and modified UTF-8 (wire §1, "str").
+"""Encodes strings as Java's ``writeUTF`` does: u16 byte length and modified UTF-8 (wire §1, "str").
 
-U+0000 is ``C0 80`` and supplementary characters are surrogate pairs of three bytes each. Other clients send plain
-UTF-8, so four-byte characters are understood as well.
+U+0000 is ``C0 80``, and supplementary characters are surrogate pairs of three bytes each. Other clients send plain
+UTF-8, so the decoder also accepts four-byte characters.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SUPPLEMENTARY: Final = re.compile("[\U00010000-\U0010ffff]")
 
 
 def encode_text(text: str) -> bytes:
-    """Modified UTF-8 of `text`, without the length. Raises BadRequestError above 65535 bytes."""
+    """Encode `text` as modified UTF-8, without the length. Raises BadRequestError above 65535 bytes."""
     if text.isascii() and "\0" not in text:
         raw = text.encode("ascii")
     else:
@@ -29,7 +29,7 @@ def encode_text(text: str) -> bytes:
 
 
 def decode_text(raw: bytes) -> str:
-    """Text of modified (or plain) UTF-8. Raises ProtocolError for anything else, lone surrogates included."""
+    """Decode modified (or plain) UTF-8. Raises ProtocolError for other bytes, lone surrogates included."""
     if raw.isascii():
         return raw.decode("ascii")
     try:

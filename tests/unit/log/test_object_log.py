@@ -286,7 +286,7 @@ async def test_foreign_bytes_under_the_own_key_end_the_log(store: GateStore) -> 
     stranger = ObjectLog(GateStore(), 7)
     await stranger.open(1, OTHER_NONCE)
     await stranger.append([b"stranger"])
-    store.objects[KEYS.frame(1, 0)] = stranger._calls._store.objects[KEYS.frame(1, 0)]  # type: ignore[attr-defined]
+    store.objects[KEYS.frame(1, 0)] = stranger._requests._store.objects[KEYS.frame(1, 0)]  # type: ignore[attr-defined]
     store.fail("put", KEYS.frame(1, 0))
     with pytest.raises(UnavailableError, match="another owner wrote here"):
         await log.append([b"x"])
