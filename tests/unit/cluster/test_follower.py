@@ -433,7 +433,7 @@ async def test_a_drain_goes_on_without_a_mark_that_cannot_be_written(
     monkeypatch.setattr(limits, "DRAIN_MARK_TIMEOUT_S", 0.3)
     loop = asyncio.get_running_loop()
     draining = asyncio.ensure_future(follower.drain())
-    with structlog.testing.capture_logs() as told:
+    with structlog.testing.capture_logs() as entries:
         await asyncio.sleep(0.4)
         assert containers.running
         assign(api, "bbbb")
@@ -441,7 +441,7 @@ async def test_a_drain_goes_on_without_a_mark_that_cannot_be_written(
         ended_s = loop.time()
         await asyncio.wait_for(draining, 5)
     assert loop.time() - ended_s < 0.3
-    assert [entry["event"] for entry in told if entry["log_level"] == "warning"] == ["leave_not_recorded"]
+    assert [entry["event"] for entry in entries if entry["log_level"] == "warning"] == ["leave_not_recorded"]
     began_s = loop.time()
     await asyncio.wait_for(follower.drain(), 5)  # now with nothing to hand over
     assert loop.time() - began_s >= 0.3

@@ -38,7 +38,6 @@ async def check_content(container: Container) -> None:
             assert result.length > 0
             assert all(bytes(part).strip(bytes([number])) == b"" for part in result.data)
             offset += result.length
-            result.release()
 
 
 async def test_objects_of_one_segment_are_written_side_by_side(world: World, filled: Container) -> None:
