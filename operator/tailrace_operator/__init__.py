@@ -1,1 +1,4 @@
-"""The operator: Tailrace's resources on Kubernetes, kept as they are asked for (design §11, docs/adr/0013)."""
+"""The operator: Tailrace's resources on Kubernetes, kept as they are asked for.
+
+See docs/design.md#resources, docs/adr/0013.
+"""

@@ -1,4 +1,4 @@
-"""Every implementation of the log port keeps the same contract (design §4)."""
+"""Every implementation of the log port keeps the same contract (docs/design.md#tier-1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Every metadata store keeps the same contract (design §7): in memory, and in table segments of a real store."""
+"""Every metadata store keeps the same contract: in memory, and in table segments of a real store.
+
+See docs/design.md#controller-metadata.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every implementation of the epochs port keeps the same contract (design §9)."""
+"""Every implementation of the epochs port keeps the same contract (docs/design.md#ownership)."""
 
 from __future__ import annotations
 

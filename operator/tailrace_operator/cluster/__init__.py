@@ -1,1 +1,1 @@
-"""StreamCluster: its checks, its children, its status, its placer (design §11, ADR 0013)."""
+"""StreamCluster: its checks, its children, its status, its placer (docs/design.md#resources, ADR 0013)."""

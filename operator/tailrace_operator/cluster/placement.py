@@ -1,4 +1,7 @@
-"""Run a placer for every StreamCluster on the leader, independent of reconciling (design §9, ADR 0013)."""
+"""Run a placer for every StreamCluster on the leader, independent of reconciling.
+
+See docs/design.md#ownership, ADR 0013.
+"""
 
 from __future__ import annotations
 

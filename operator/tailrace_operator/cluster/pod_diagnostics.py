@@ -1,4 +1,4 @@
-"""Explain from the status of pods why they are not ready; pure (design §11).
+"""Explain from the status of pods why they are not ready; pure (docs/design.md#resources).
 
 A running process reports on its own ``/readyz`` what it waits for. This module finds what keeps a process from running.
 """

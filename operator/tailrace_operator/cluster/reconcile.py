@@ -1,4 +1,4 @@
-"""Reconcile a StreamCluster: its checks, its children, its status (design §11, ADR 0013).
+"""Reconcile a StreamCluster: its checks, its children, its status (docs/design.md#resources, ADR 0013).
 
 While a check fails, no pods are created or changed: a new cluster has none, and running pods keep running. The other
 children of a running cluster are still applied. Deletion needs no work: Kubernetes deletes the children by their owner

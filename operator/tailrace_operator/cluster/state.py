@@ -1,4 +1,4 @@
-"""Derive the conditions of a StreamCluster from its children; pure (design §11, ADR 0013)."""
+"""Derive the conditions of a StreamCluster from its children; pure (docs/design.md#resources, ADR 0013)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check the object store of a StreamCluster, with `minio` (design §5, §11).
+"""Check the object store of a StreamCluster, with `minio` (docs/design.md#tier-2, docs/design.md#resources).
 
 The check reads ``cluster.json``. This shows whether the endpoint answers, whether the credentials are right, whether
 the bucket exists, and which cluster it belongs to. It writes nothing, except that it creates a missing bucket.

@@ -1,4 +1,4 @@
-"""Watch objects with kopf, and report each event to a callback (design §11, ADR 0015).
+"""Watch objects with kopf, and report each event to a callback (docs/design.md#resources, ADR 0015).
 
 kopf runs in a thread with its own event loop, because at its end it cancels every task of its loop. Only its plain
 event handlers are used: for existing objects, creations, changes and deletions. Its change handlers would write an

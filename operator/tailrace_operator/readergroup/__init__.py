@@ -1,1 +1,1 @@
-"""ReaderGroup: create or observe the group, and measure its lag (design §11)."""
+"""ReaderGroup: create or observe the group, and measure its lag (docs/design.md#resources)."""

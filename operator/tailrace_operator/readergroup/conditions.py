@@ -1,4 +1,4 @@
-"""Conditions and status of a ReaderGroup (design §11). Pure."""
+"""Conditions and status of a ReaderGroup (docs/design.md#resources). Pure."""
 
 from __future__ import annotations
 

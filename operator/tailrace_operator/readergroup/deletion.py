@@ -1,4 +1,7 @@
-"""Delete the reader group of a deleted resource, without ever blocking a namespace (design §11, ADR 0014)."""
+"""Delete the reader group of a deleted resource, without ever blocking a namespace.
+
+See docs/design.md#resources, ADR 0014.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Track the lag of all reader groups: one measurement of a cluster serves all its groups (design §11).
+"""Track the lag of all reader groups: one measurement of a cluster serves all its groups (docs/design.md#resources).
 
 The first request after a period starts the measurement. Other requests wait for it, or return the last result. A group
 that has not been measured yet is measured alone, once.

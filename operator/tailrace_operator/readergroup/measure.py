@@ -1,4 +1,6 @@
-"""Measure the lag of a group: the bytes between its positions and the tails of its streams (reader-group-state §8).
+"""Measure the lag of a group: the bytes between its positions and the tails of its streams.
+
+See docs/protocol/reader-group-state.md#reporting.
 
 A segment counts from the group's position, or from its start if it was truncated past that. Successors of a segment
 that is not read completely count from their start. End cuts limit both.

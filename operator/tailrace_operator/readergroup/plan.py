@@ -1,4 +1,4 @@
-"""Compare the specification of a ReaderGroup with its group (design §11). Pure."""
+"""Compare the specification of a ReaderGroup with its group (docs/design.md#resources). Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Positions and readers of a group, for all flavours of its state (reader-group-state §8, §10). Pure."""
+"""Positions and readers of a group, for all flavours of its state. Pure.
+
+See docs/protocol/reader-group-state.md#reporting, docs/protocol/reader-group-state.md#rust-groups.
+"""
 
 from __future__ import annotations
 

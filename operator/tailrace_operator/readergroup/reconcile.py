@@ -1,4 +1,4 @@
-"""Reconcile a ReaderGroup: create, update, measure and delete its group (design §11, ADR 0014).
+"""Reconcile a ReaderGroup: create, update, measure and delete its group (docs/design.md#resources, ADR 0014).
 
 The id of a group is the uid of the resource that created it. A group that an application or a deleted resource created
 belongs to the oldest of the resources that name it.

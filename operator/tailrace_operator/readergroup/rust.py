@@ -1,4 +1,7 @@
-"""Read the state of a group of the Rust, Python and Node clients; never write it (reader-group-state §10)."""
+"""Read the state of a group of the Rust, Python and Node clients; never write it.
+
+See docs/protocol/reader-group-state.md#rust-groups.
+"""
 
 from __future__ import annotations
 

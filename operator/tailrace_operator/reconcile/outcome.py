@@ -1,4 +1,6 @@
-"""The result of reconciling an object: conditions, Events, status and finalizer; pure (design §11, ADR 0013).
+"""The result of reconciling an object: conditions, Events, status and finalizer; pure.
+
+See docs/design.md#resources, ADR 0013.
 
 A reconciler compares one object with its actual state, changes that state where it differs, and returns an `Outcome`.
 `changes_of` computes from it what is written to the object. Conditions follow the Kubernetes API conventions: one of

@@ -1,1 +1,4 @@
-"""The source of the resources' definitions (design §11). ``scripts/make_crds.py`` writes them to files."""
+"""The source of the resources' definitions. ``scripts/make_crds.py`` writes them to files.
+
+See docs/design.md#resources.
+"""

@@ -1,4 +1,4 @@
-"""Schema of a ReaderGroup: its streams, where it begins to read, its lag threshold (design §11)."""
+"""Schema of a ReaderGroup: its streams, where it begins to read, its lag threshold (docs/design.md#resources)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parse the specifications of resources into values (design §11). Pure.
+"""Parse the specifications of resources into values (docs/design.md#resources). Pure.
 
 The API server has validated a resource already. It is validated again here, because an older definition may be
 installed. Defaults come from the schema, and the rules are those in CEL; `tailrace_operator.schema` has both.

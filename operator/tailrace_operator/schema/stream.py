@@ -1,4 +1,4 @@
-"""Schema of a Stream: its scope, scaling and retention (design §11)."""
+"""Schema of a Stream: its scope, scaling and retention (docs/design.md#resources)."""
 
 from __future__ import annotations
 

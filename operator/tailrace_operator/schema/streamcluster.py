@@ -1,4 +1,4 @@
-"""Schema of a StreamCluster: controllers and segment stores over one bucket (design §11, ADR 0013)."""
+"""Schema of a StreamCluster: controllers and segment stores over one bucket (docs/design.md#resources, ADR 0013)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Stream: create, update, scale and delete the stream of a resource (design §11, ADR 0014)."""
+"""Stream: create, update, scale and delete the stream of a resource (docs/design.md#resources, ADR 0014)."""

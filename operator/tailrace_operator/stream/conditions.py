@@ -1,4 +1,4 @@
-"""Conditions and status of a Stream (design §11). Pure."""
+"""Conditions and status of a Stream (docs/design.md#resources). Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delete the stream of a deleted resource, without ever blocking a namespace (design §11, ADR 0014).
+"""Delete the stream of a deleted resource, without ever blocking a namespace (docs/design.md#resources, ADR 0014).
 
 A resource has the finalizer only while ``deletionPolicy`` is Delete. The finalizer is removed when the stream is
 deleted, or when it cannot be deleted: the resource does not own it, the cluster is missing or being deleted, the

@@ -1,4 +1,4 @@
-"""Decide the next step that makes a stream match its resource (design §11, ADR 0014). Pure.
+"""Decide the next step that makes a stream match its resource (docs/design.md#resources, ADR 0014). Pure.
 
 The caller takes one step, describes the stream again and asks for the next step. So a crash, a change by another client
 or a lost reply between two steps needs no special case.

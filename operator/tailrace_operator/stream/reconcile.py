@@ -1,4 +1,4 @@
-"""Reconcile a Stream: make its stream match through the controller (design §11, ADR 0014)."""
+"""Reconcile a Stream: make its stream match through the controller (docs/design.md#resources, ADR 0014)."""
 
 from __future__ import annotations
 

@@ -47,7 +47,9 @@ async def _active(client: ClientContext, stream: StreamName) -> list[SegmentRang
 
 
 async def _lower_minimum(client: ClientContext, stream: StreamName, count: int) -> None:
-    """Lower the policy's minimum to `count`: the controller refuses a scale below it (controller §4, "scale").
+    """Lower the policy's minimum to `count`: the controller refuses a scale below it.
+
+    See docs/protocol/controller.md#scaling.
 
     For a fixed policy the minimum is its number of segments, so the update scales the stream.
     """

@@ -38,7 +38,7 @@ def _parse_merge(active: Sequence[SegmentRange], text: str) -> list[int]:
 def find_segment(active: Sequence[SegmentRange], text: str) -> SegmentRange:
     """Return the active segment for an id, a number, or ``NUMBER.#epoch.EPOCH``.
 
-    Numbers are unique in a stream (naming §1). Raises BadRequestError.
+    Numbers are unique in a stream (docs/protocol/naming.md#names). Raises BadRequestError.
     """
     match = _SEGMENT.fullmatch(text.strip())
     if match is None:

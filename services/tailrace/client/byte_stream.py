@@ -1,4 +1,4 @@
-"""Write and read byte streams: streams of one segment without event headers (wire §5, "event framing")."""
+"""Write and read byte streams: streams of one segment without event headers (docs/protocol/wire.md#events)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Configure a client: address, TLS and credentials (controller §1, §2)."""
+"""Configure a client: address, TLS and credentials.
+
+See docs/protocol/controller.md#endpoint, docs/protocol/controller.md#authorization.
+"""
 
 from __future__ import annotations
 
@@ -77,14 +80,17 @@ class ClientConfig:
 
 
 def basic_authorization(user: str, password: str) -> str:
-    """Return the credentials of a user and password (controller §2). Raises BadRequestError for a user with a colon."""
+    """Return the credentials of a user and password. Raises BadRequestError for a user with a colon.
+
+    See docs/protocol/controller.md#authorization.
+    """
     if ":" in user:
         raise BadRequestError("a user name must not contain a colon")
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
 def bearer_authorization(token: str) -> str:
-    """Return credentials from a token that another service issued (controller §2)."""
+    """Return credentials from a token that another service issued (docs/protocol/controller.md#authorization)."""
     return f"Bearer {token}"
 
 

@@ -1,4 +1,4 @@
-"""Hash routing keys to positions in the key space, which select an event's segment (naming §2).
+"""Hash routing keys to positions in the key space, which select an event's segment (docs/protocol/naming.md#routing).
 
 The results must equal the Java client's, else two writers would write one key to two segments.
 """
@@ -36,10 +36,10 @@ def table_key_position(primary_key: bytes) -> float:
 
 
 def attribute_uuid(name: str) -> uuid.UUID:
-    """Return the id of a named segment attribute (naming §3)."""
+    """Return the id of a named segment attribute (docs/protocol/naming.md#segment-attributes)."""
     h1, h2 = murmur3_128(name.encode("utf-16-le"), 817748169)
     return uuid.UUID(bytes=struct.pack("<QQ", h1, h2))
 
 
 REVISION_MARK: Final = uuid.UUID("7df9a874-246c-c9d6-9397-cdd19ead68c5")
-"""The attribute that holds a revisioned stream's mark (naming §3)."""
+"""The attribute that holds a revisioned stream's mark (docs/protocol/naming.md#segment-attributes)."""

@@ -1,4 +1,4 @@
-"""Values of controller calls: streams, segments, transactions, reader groups (controller §5)."""
+"""Values of controller calls: streams, segments, transactions, reader groups (docs/protocol/controller.md#messages)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ class ReaderGroupConfig:
     group_id: uuid.UUID = NO_GROUP_ID
 
     def same_settings(self, other: ReaderGroupConfig) -> bool:
-        """Return whether both are equal, ignoring generation and id (reader-group-state §3.2)."""
+        """Return whether both are equal, ignoring generation and id.
+
+        See docs/protocol/reader-group-state.md#configuration.
+        """
         return self._settings() == other._settings()
 
     def _settings(self) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""Retry operations with backoff, jitter and a deadline (design §"Every wait has a bound")."""
+"""Retry operations with backoff, jitter and a deadline (docs/design.md#bounds)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Read and write revisioned streams: one segment with conditional appends of records (naming §4).
+"""Read and write revisioned streams: one segment with conditional appends of records.
+
+See docs/protocol/naming.md#revisioned-streams.
 
 A revision is an offset: the end of the record that was read or written last. The mark is an attribute that holds the
 offset of a record where reading may begin.
@@ -95,7 +97,7 @@ class RevisionedStream:
             read = await self._context.segments.read(self.segment, revision + len(data), wanted)
             if not read.data:
                 break
-            data += read.data[:wanted]  # a server returns at least 8 bytes (wire §6)
+            data += read.data[:wanted]  # a server returns at least 8 bytes (docs/protocol/wire.md#reads)
         try:
             payloads, consumed = split_events_bytes(data, 0, len(data), limits.READER_GROUP_RECORD_MAX_BYTES)
         except ValueError as error:

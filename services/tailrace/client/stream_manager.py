@@ -1,4 +1,7 @@
-"""Manage scopes and streams: create, describe, configure, scale, truncate, delete (controller §4)."""
+"""Manage scopes and streams: create, describe, configure, scale, truncate, delete.
+
+See docs/protocol/controller.md#streams.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Read and write key-value tables: versioned entries in fixed-key table segments (naming §5)."""
+"""Read and write key-value tables: versioned entries in fixed-key table segments.
+
+See docs/protocol/naming.md#key-value-tables.
+"""
 
 from __future__ import annotations
 

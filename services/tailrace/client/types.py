@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 NO_ATTRIBUTE: Final = -(2**63)
-"""Value of a segment attribute that is not set (wire §7)."""
+"""Value of a segment attribute that is not set (docs/protocol/wire.md#attributes)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class SegmentReadResult(NamedTuple):
 
 
 class TableDelta(NamedTuple):
-    """Entries written since a position (wire §8, "delta")."""
+    """Entries written since a position (docs/protocol/wire.md#delta-reads)."""
 
     entries: list[TableEntry]
     should_clear: bool

@@ -1,1 +1,1 @@
-"""Who owns which segment container: epochs, ownership and placement (design §9)."""
+"""Who owns which segment container: epochs, ownership and placement (docs/design.md#ownership)."""

@@ -1,4 +1,7 @@
-"""Reads and writes ``cluster.json``: the cluster that owns a Tier-2 prefix (design §5; docs/formats/chunks.md)."""
+"""Reads and writes ``cluster.json``: the cluster that owns a Tier-2 prefix.
+
+See docs/design.md#tier-2, docs/formats/chunks.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The container map: which worker should own each container, and the endpoints of workers; pure (design §9, §11).
+"""The container map: which worker should own each container, and the endpoints of workers; pure.
+
+See docs/design.md#ownership, docs/design.md#resources.
 
 It is in the status of the StreamCluster resource; only the placer writes it. It says which worker *should* own a
 container; epochs and the log decide which does. It can be lost at any time: the placer makes it again from the Leases,

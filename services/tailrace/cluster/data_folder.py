@@ -1,4 +1,6 @@
-"""The data folder of a standalone server: its lock, its manifest, and the epochs of its containers (design §9).
+"""The data folder of a standalone server: its lock, its manifest, and the epochs of its containers.
+
+See docs/design.md#ownership.
 
 It runs at start, before the server serves, so it uses the file system directly.
 """

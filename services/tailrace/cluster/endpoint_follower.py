@@ -1,4 +1,7 @@
-"""The controllers' side of placement: keeps the endpoints of containers in step with the map (design §1, §9)."""
+"""The controllers' side of placement: keeps the endpoints of containers in step with the map.
+
+See docs/design.md#processes, docs/design.md#ownership.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The endpoints of containers, which segment store workers publish (design §1)."""
+"""The endpoints of containers, which segment store workers publish (docs/design.md#processes)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Detects dead workers: a pure state machine (design §9).
+"""Detects dead workers: a pure state machine (docs/design.md#failure-detection).
 
 A worker lapses when its observer sees no renewal of its Lease for ``lapse_s``, over several looks. The time is the
 observer's monotonic clock, from the last renewal that it saw or its last (re)connection to the API, whichever is later.

@@ -1,4 +1,4 @@
-"""Keeps epochs in a data folder, for the standalone server (design §9)."""
+"""Keeps epochs in a data folder, for the standalone server (docs/design.md#ownership)."""
 
 from __future__ import annotations
 

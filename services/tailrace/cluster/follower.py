@@ -1,4 +1,6 @@
-"""The worker's side of placement: opens the containers that the map assigns to it, releases the others (design §9).
+"""The worker's side of placement: opens the containers that the map assigns to it, releases the others.
+
+See docs/design.md#ownership.
 
 Safety does not depend on it: epochs and the log decide who owns a container. A container that the map does not mention
 stays where it is. Nothing changes while the map cannot be read.

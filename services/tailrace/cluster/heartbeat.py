@@ -1,4 +1,4 @@
-"""The heartbeat rule: a busy event loop keeps its Lease, a blocked one loses it (design §9).
+"""The heartbeat rule: a busy event loop keeps its Lease, a blocked one loses it (docs/design.md#failure-detection).
 
 The event loop counts heartbeats. The thread that renews the worker's Lease reads the count, and renews while the last
 heartbeat is recent. So a slow loop or a garbage collection costs nothing. A loop without a heartbeat for

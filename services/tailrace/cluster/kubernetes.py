@@ -1,4 +1,4 @@
-"""The port to the Kubernetes API, with what ownership and placement need (design §9).
+"""The port to the Kubernetes API, with what ownership and placement need (docs/design.md#ownership).
 
 Objects are JSON as dictionaries ("manifests"), as the API exchanges them. `leases` and `cluster_map` read and write
 those of this room. All implementations pass tests/contract/test_kubernetes.py.

@@ -1,4 +1,4 @@
-"""Implements the Kubernetes port over the network with the official client (design §9).
+"""Implements the Kubernetes port over the network with the official client (docs/design.md#ownership).
 
 Needs the extra ``kubernetes``.
 """

@@ -1,4 +1,4 @@
-"""Sends requests to the Kubernetes API with the official client (design §9).
+"""Sends requests to the Kubernetes API with the official client (docs/design.md#stale-owners).
 
 The client blocks, so its calls run in a few threads; each has a deadline in its thread and one on the loop. Retries of
 the client are off: a write that it repeats would conflict with itself. Needs the extra ``kubernetes``.

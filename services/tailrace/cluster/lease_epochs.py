@@ -1,4 +1,4 @@
-"""Epochs in Leases: the implementation for Kubernetes (design §9).
+"""Epochs in Leases: the implementation for Kubernetes (docs/design.md#ownership).
 
 The container's Lease holds the last epoch; a replace with its resource version is the compare-and-swap. The Lease is
 read *before* the map. So a former worker cannot overtake the new one: when the new worker has taken its epoch, the

@@ -1,4 +1,4 @@
-"""Reads and writes the Leases (coordination.k8s.io/v1) of containers and workers; pure (design §9).
+"""Reads and writes the Leases (coordination.k8s.io/v1) of containers and workers; pure (docs/design.md#ownership).
 
 A label distinguishes the two kinds. A *container's* Lease carries the last epoch and the worker that took it. A
 *worker's* Lease carries the worker's endpoints, and the worker renews it. Times in Leases are for people; no code

@@ -1,4 +1,4 @@
-"""Reads the container map whenever it may have changed (design §9).
+"""Reads the container map whenever it may have changed (docs/design.md#ownership).
 
 A watch event only wakes the reader, which then reads the map from the API, never from a cache. So a late, dead or
 reordered watch cannot bring an old map back. The reader also reads every ``limits.MAP_RELIST_S`` without an event.

@@ -1,9 +1,9 @@
-"""The port for epochs, which make a worker the owner of a container (design §9).
+"""The port for epochs, which make a worker the owner of a container (docs/design.md#ownership).
 
 A worker owns a container once the container's log is open for the epoch that the worker took. A worker that takes a
-greater epoch later and opens the log fences it (design §4). So epochs decide nothing by themselves; the log does. When
-the log refuses an epoch because it knows a greater one (FencedError), the worker takes another above that. Losing the
-whole state of an implementation therefore loses no data.
+greater epoch later and opens the log fences it (docs/design.md#tier-1). So epochs decide nothing by themselves; the log
+does. When the log refuses an epoch because it knows a greater one (FencedError), the worker takes another above that.
+Losing the whole state of an implementation therefore loses no data.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Assigns containers to workers: a pure policy (design §9).
+"""Assigns containers to workers: a pure policy (docs/design.md#ownership).
 
 The result does not depend on the order of the input. The container counts of accepting workers differ by one at most,
 and no policy with that property moves fewer containers. A *kept* worker (silent, or not seen to renew yet) keeps its

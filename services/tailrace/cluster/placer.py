@@ -1,4 +1,6 @@
-"""The placer: watches the workers and writes the container map (design §9). One is active at a time; two do no harm.
+"""The placer: watches the workers and writes the container map. One is active at a time; two do no harm.
+
+See docs/design.md#ownership.
 
 Each step lists the workers' Leases, decides which workers are alive (`failure`), reads the map, decides what moves
 (`placement`), and replaces the map by compare-and-swap. A failure ends the step, and nothing has moved. The map can be

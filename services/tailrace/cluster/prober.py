@@ -1,4 +1,4 @@
-"""Probes a worker's pod with a Hello of the binary protocol (wire §2, ADR 0009)."""
+"""Probes a worker's pod with a Hello of the binary protocol (docs/protocol/wire.md#handshake, ADR 0009)."""
 
 from __future__ import annotations
 

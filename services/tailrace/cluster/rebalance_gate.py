@@ -1,4 +1,4 @@
-"""Decides when containers may move for balance alone (design §9, ADR 0009).
+"""Decides when containers may move for balance alone (docs/design.md#ownership, ADR 0009).
 
 A move interrupts the clients of a container. Right after a failure containers recover, and their clients have just
 waited. So a worker that returns early gets its share only after a period without failures.

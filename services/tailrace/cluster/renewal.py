@@ -1,7 +1,7 @@
 """Creates a worker's Lease, renews it while the worker's event loop beats, and marks it when the worker leaves.
 
 `Renewer` runs on an event loop of its own in a thread (`renewal_thread`), or as a task of a simulated process
-(design §9).
+(docs/design.md#failure-detection).
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Renews a worker's Lease from a thread with an event loop and API connections of its own (design §9).
+"""Renews a worker's Lease from a thread with an event loop and API connections of its own.
+
+See docs/design.md#failure-detection.
 
 Load on the worker's event loop does not delay renewals; the thread only reads the loop's heartbeats.
 """

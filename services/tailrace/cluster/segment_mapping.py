@@ -1,4 +1,4 @@
-"""Maps segments to containers (server §5).
+"""Maps segments to containers (docs/protocol/server.md#containers).
 
 A pure function of the name and the number of containers, so controller and segment store agree without a request.
 Segments that differ only in epoch, transaction or transient part share a container: merges stay inside one.

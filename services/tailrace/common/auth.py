@@ -12,7 +12,10 @@ from typing import Protocol
 
 
 class AccessLevel(enum.IntEnum):
-    """The permission that a request needs on a resource, in ascending order (wire §9)."""
+    """The permission that a request needs on a resource, in ascending order.
+
+    See docs/protocol/wire.md#delegation-tokens.
+    """
 
     NONE = 0
     READ = 1

@@ -1,4 +1,4 @@
-"""Derives all memory budgets of a worker or pod from one figure (design §8)."""
+"""Derives all memory budgets of a worker or pod from one figure (docs/design.md#memory-budgets)."""
 
 from __future__ import annotations
 
@@ -108,7 +108,9 @@ class PodBudgets:
 
 
 def pod_budgets(memory_bytes: int, workers: int, containers: int) -> PodBudgets:
-    """Return the budgets of a segment store pod with a memory limit of `memory_bytes`; pure (design §8).
+    """Return the budgets of a segment store pod with a memory limit of `memory_bytes`; pure.
+
+    See docs/design.md#memory-budgets.
 
     `containers` is the number of the cluster, because one worker may own all of them after failures. The containers of
     a worker share one budget for index pages. Of the memory left after all fixed parts, pages get a quarter and the

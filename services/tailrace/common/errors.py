@@ -1,6 +1,7 @@
 """The one exception tree of Tailrace.
 
-Every error has its form on each interface: binary protocol, gRPC, REST (design §"How we build", wire §3.6)::
+Every error has its form on each interface: binary protocol, gRPC, REST (docs/design.md#errors,
+docs/protocol/wire.md#failure-replies)::
 
     TailraceError
     ├── BadRequestError                 the caller's mistake; the text names the field
@@ -80,9 +81,10 @@ GRPC_UNAUTHENTICATED = 16
 class TailraceError(Exception):
     """Base of all errors of Tailrace.
 
-    Class attributes: ``wire_code`` is the segment store reply that carries the error (wire §3.6; None means the
-    connection is closed without a reply), ``grpc_code`` the gRPC status number, ``http_status`` the REST status,
-    ``retryable`` whether the same request may succeed later without a change.
+    Class attributes: ``wire_code`` is the segment store reply that carries the error
+    (docs/protocol/wire.md#failure-replies; None means the connection is closed without a reply), ``grpc_code`` the gRPC
+    status number, ``http_status`` the REST status, ``retryable`` whether the same request may succeed later without a
+    change.
     """
 
     wire_code: ClassVar[int | None] = None
@@ -92,18 +94,24 @@ class TailraceError(Exception):
 
 
 class BadRequestError(TailraceError):
-    """An argument is wrong; the message names the field. gRPC UNKNOWN as the original answers (controller §3)."""
+    """An argument is wrong; the message names the field. gRPC UNKNOWN as the original answers.
+
+    See docs/protocol/controller.md#errors.
+    """
 
     wire_code: ClassVar[int | None] = 61
     http_status = 400
 
 
 class InvalidNameError(BadRequestError):
-    """A scope, stream, group, reader or segment name breaks the grammar of naming §1."""
+    """A scope, stream, group, reader or segment name breaks the grammar of names (docs/protocol/naming.md#names)."""
 
 
 class InvalidSpecError(BadRequestError):
-    """A field of a Kubernetes resource is wrong: ``field`` is its path, as ``spec.scaling.target`` (design §11)."""
+    """A field of a Kubernetes resource is wrong: ``field`` is its path, as ``spec.scaling.target``.
+
+    See docs/design.md#resources.
+    """
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}")
@@ -120,7 +128,10 @@ class EpochTooHighError(BadRequestError):
 
 
 class ProtocolError(BadRequestError):
-    """The peer broke the protocol; the connection is closed (wire §1, §5)."""
+    """The peer broke the protocol; the connection is closed.
+
+    See docs/protocol/wire.md#frames, docs/protocol/wire.md#appends.
+    """
 
     wire_code = None
 
@@ -183,7 +194,7 @@ class ConditionFailedError(TailraceError):
 
 
 class BadAttributeError(ConditionFailedError):
-    """An attribute does not have the value that the update expects (design §3)."""
+    """An attribute does not have the value that the update expects (docs/design.md#write-path)."""
 
     wire_code = 37
 
@@ -242,7 +253,7 @@ class WriteConflictError(ConditionFailedError):
 
 
 class StreamNotSealedError(ConditionFailedError):
-    """A stream must be sealed before it is deleted (controller §4)."""
+    """A stream must be sealed before it is deleted (docs/protocol/controller.md#calls)."""
 
 
 class NotTheOwnerError(ConditionFailedError):
@@ -254,7 +265,7 @@ class NotTheOwnerError(ConditionFailedError):
 
 
 class WorkflowBusyError(WriteConflictError):
-    """Another change of the same kind is in progress for the same object (controller §4)."""
+    """Another change of the same kind is in progress for the same object (docs/protocol/controller.md#calls)."""
 
 
 class SegmentSealedError(TailraceError):
@@ -315,7 +326,7 @@ class PermissionDeniedError(TailraceError):
 
 
 class NotAllowedError(PermissionDeniedError):
-    """The operation can never succeed on this object; clients do not retry it (controller §3)."""
+    """The operation can never succeed on this object; clients do not retry it (docs/protocol/controller.md#errors)."""
 
 
 class IllegalStateError(TailraceError):
@@ -325,7 +336,7 @@ class IllegalStateError(TailraceError):
 
 
 class StreamSealedError(IllegalStateError):
-    """The stream is sealed: it takes no change but its deletion (controller §4)."""
+    """The stream is sealed: it takes no change but its deletion (docs/protocol/controller.md#calls)."""
 
 
 class ClientClosedError(IllegalStateError):
@@ -354,7 +365,7 @@ class WrongHostError(UnavailableError):
 
 
 class NotOwnerError(WrongHostError):
-    """The current container map does not assign the container to this worker (design §9)."""
+    """The current container map does not assign the container to this worker (docs/design.md#ownership)."""
 
 
 class ContainerStoppedError(UnavailableError):
@@ -399,14 +410,17 @@ class OverloadedError(UnavailableError):
 
 
 class DiskFullError(UnavailableError):
-    """There is no space for the log; nothing was staged (design §3)."""
+    """There is no space for the log; nothing was staged (docs/design.md#write-path)."""
 
     grpc_code = GRPC_RESOURCE_EXHAUSTED
     http_status = 507
 
 
 class FencedError(UnavailableError):
-    """Another owner has taken the container or the log (design §4); ``epoch`` is the greatest epoch seen."""
+    """Another owner has taken the container or the log; ``epoch`` is the greatest epoch seen.
+
+    See docs/design.md#tier-1.
+    """
 
     def __init__(self, message: str, epoch: int = 0) -> None:
         super().__init__(message)
@@ -432,7 +446,7 @@ class CorruptionError(DataError):
 
 
 class DataLossError(DataError):
-    """Something acknowledged is missing (design §4: missing at or below ``acknowledged_through``)."""
+    """Something acknowledged is missing (docs/design.md#tier-1: missing at or below ``acknowledged_through``)."""
 
 
 class FormatVersionError(DataError):

@@ -8,13 +8,13 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 
-# -- names (naming §1) --------------------------------------------------------------------------------------------
+# -- names (docs/protocol/naming.md#names) ------------------------------------------------------------------------
 SCOPE_NAME_MAX_LENGTH: Final = 255
 STREAM_NAME_MAX_LENGTH: Final = 250
 INTERNAL_NAME_MAX_LENGTH: Final = 255
 SEGMENT_NAME_MAX_BYTES: Final = 1024
 
-# -- wire (wire §1, §5, §6) ---------------------------------------------------------------------------------------
+# -- wire (docs/protocol/wire.md#frames, docs/protocol/wire.md#appends, docs/protocol/wire.md#reads) --------------
 FRAME_MAX_BYTES: Final = 0x00FFFFFF  # whole frame, header included
 WIRE_LIST_ITEMS_MAX: Final = 32_768  # items of a list in a frame: bounds the time of one decode
 EVENT_MAX_BYTES: Final = 8 * MIB
@@ -59,7 +59,7 @@ HTTP_REQUEST_DEADLINE_S: Final = 30.0  # from the connection's start to the end 
 HTTP_BODY_MAX_BYTES: Final = 1 * MIB
 REFUSALS_LOGGED_EVERY_S: Final = 10.0  # refused connections are counted in between
 
-# -- containers (design §3 to §8) ---------------------------------------------------------------------------------
+# -- containers (docs/design.md#write-path) -----------------------------------------------------------------------
 FRAME_PAYLOAD_TARGET_BYTES: Final = 1 * MIB  # a log frame with this much payload is closed
 FRAME_PIECE_MIN_BYTES: Final = 256 * KIB  # an operation that spans frames has at most one piece per so many bytes
 CONTROL_OPERATION_MAX_BYTES: Final = 1 * MIB  # size in the log of a client's request other than an append
@@ -71,7 +71,7 @@ CHECKPOINT_FRAMES_PER_SEGMENT: Final = 4  # frames that are worth the flush of o
 CHECKPOINT_FULL_DISK_FACTOR: Final = 8  # checkpoints come so many times earlier while the disk is full, to free space
 MERGED_SOURCES_REMEMBERED_S: Final = 600.0
 
-# -- file log (design §4) -----------------------------------------------------------------------------------------
+# -- file log (docs/design.md#tier-1) -----------------------------------------------------------------------------
 LOG_FILE_BYTES: Final = 64 * MIB  # one preallocated, zeroed file
 LOG_FRAME_MAX_BYTES: Final = 8 * MIB  # payload of one frame
 LOG_FRAMES_IN_FLIGHT_MAX: Final = 2  # of a container whose log syncs
@@ -84,7 +84,7 @@ LOG_LOCK_TIMEOUT_S: Final = 30.0  # for a worker whose parent was killed to rele
 LOG_LOCK_POLL_S: Final = 0.1
 LOG_INLINE_SYNC_MAX_S: Final = 0.001  # a slower fdatasync (moving average) runs in a thread
 
-# -- object log (design §4) ---------------------------------------------------------------------------------------
+# -- object log (docs/design.md#tier-1) ---------------------------------------------------------------------------
 LOG_OBJECT_PUTS_MAX: Final = 16  # frames of one log that are being written to the store
 LOG_OBJECT_FRAME_TARGET_BYTES: Final = 4 * MIB  # of a frame; times the puts, not more than may be unacknowledged
 LOG_OBJECT_PART_FRAMES_MAX: Final = 2  # frames in flight before a partly filled one waits and fills
@@ -118,7 +118,7 @@ OWNER_LOOK_DEADLINE_S: Final = 2.0  # of one check
 OWNER_LOOK_RETRY_S: Final = 0.1  # after a check without an answer
 OWNER_ANSWER_DEADLINE_S: Final = 10.0  # requests that wait longer for a check are refused
 
-# -- storage writer (design §5) -----------------------------------------------------------------------------------
+# -- storage writer (docs/design.md#tier-2) -----------------------------------------------------------------------
 FLUSH_THRESHOLD_BYTES: Final = 4 * MIB
 FLUSH_INTERVAL_S: Final = 30.0
 FLUSHES_ASKED_FOR_MAX: Final = 64  # requested flushes of one container in progress, also of closed connections
@@ -163,7 +163,7 @@ SNAPSHOT_RETRY_S: Final = 10.0  # after one that failed
 SNAPSHOT_LEAVE_DEADLINE_S: Final = 5.0  # the last one of a closing container
 SNAPSHOTS_KEPT: Final = 3  # of one container
 
-# -- cache and read index (design §8) -----------------------------------------------------------------------------
+# -- cache and read index (docs/design.md#cache) ------------------------------------------------------------------
 CACHE_MIN_BYTES: Final = 64 * MIB  # one largest operation and one shared object per container must fit
 SEND_BUFFERS_MAX_BYTES: Final = 64 * MIB
 CACHE_DEFAULT_BYTES: Final = 256 * MIB
@@ -175,7 +175,7 @@ THROTTLE_BYTES_PER_S_MIN: Final = 1 * MIB
 THROTTLE_TICK_S: Final = 0.005  # between rounds of waiting appends
 ACTIVE_SEGMENTS_PER_CONTAINER_MAX: Final = 25_000
 
-# -- attributes (design §6) ---------------------------------------------------------------------------------------
+# -- attributes (docs/design.md#attributes) -----------------------------------------------------------------------
 ATTRIBUTE_PAGE_MAX_BYTES: Final = 32 * KIB - 1
 ATTRIBUTE_KEY_MAX_BYTES: Final = 256
 ATTRIBUTES_IN_MEMORY_PER_SEGMENT_MAX: Final = 4096
@@ -183,7 +183,7 @@ ATTRIBUTES_EVICTION_SCAN_MAX: Final = 16_384  # values that one eviction checks
 ATTRIBUTE_PAGES_CACHED_MAX_BYTES: Final = 16 * MIB  # index pages of one container
 ATTRIBUTE_PAGE_READS_MAX: Final = 16  # pages of one index that one call reads at once
 
-# -- tables (wire §8, server §8, §9) ------------------------------------------------------------------------------
+# -- tables -------------------------------------------------------------------------------------------------------
 TABLE_KEY_MAX_BYTES: Final = 8192
 TABLE_VALUE_MAX_BYTES: Final = MIB - 8192
 TABLE_BATCH_MAX_BYTES: Final = 32 * MIB
@@ -204,11 +204,11 @@ TABLE_COMPACTION_MIN_BYTES: Final = 128 * KIB  # smaller tables are not worth a 
 TABLE_COMPACTION_UTILISATION: Final = 0.75  # live entries of all written since the compaction offset
 TABLE_COMPACTION_CANDIDATES_MAX: Final = 10_000  # changed tables remembered
 
-# -- stream cuts (naming §7) --------------------------------------------------------------------------------------
+# -- stream cuts (docs/protocol/naming.md#stream-cuts) ------------------------------------------------------------
 STREAM_CUT_TEXT_MAX_BYTES: Final = 1 * MIB  # Base64 text accepted from a user
 STREAM_CUT_PLAIN_MAX_BYTES: Final = 4 * MIB  # after inflation: bounds the growth of a small text
 
-# -- client (design §10, performance §3, §6) ----------------------------------------------------------------------
+# -- client (docs/design.md#controller, docs/performance.md#append-blocks) ----------------------------------------
 ROUTING_KEY_CACHE_ENTRIES: Final = 65_536  # hashed keys remembered by a process
 CLIENT_CONNECT_DEADLINE_S: Final = 10.0  # name, TCP connect and Hello
 CLIENT_RESOLVE_TIMEOUT_S: Final = 0.5  # for the address of a name, before a second lookup runs in parallel
@@ -257,7 +257,7 @@ READER_GROUP_CONFIG_CHECK_S: Final = 10.0  # between checks for an interrupted r
 READER_EVENTS_PER_READ_MAX: Final = 100_000  # of one call
 READER_GROUP_RECORD_MAX_BYTES: Final = EVENT_MAX_BYTES
 
-# -- controller (controller §3, §4, server §3, §8) ----------------------------------------------------------------
+# -- controller ---------------------------------------------------------------------------------------------------
 METADATA_BUCKETS: Final = 64  # tables that hold streams; never changes in a cluster
 METADATA_TABLE_PAGE_ENTRIES: Final = 1000
 METADATA_CONFLICTS_MAX: Final = 100  # optimistic updates lost in a row before giving up
@@ -339,7 +339,7 @@ CONTROLLER_LINGER_S: Final = 3.0  # a controller that ends answers for so long, 
 POD_SPARE_SHARE: Final = 8  # one part in so many of a pod's memory is in no budget
 POD_INDEX_PAGES_MIN_BYTES: Final = 16 * MIB  # of one worker, for all its containers
 
-# -- ownership and placement (design §9) --------------------------------------------------------------------------
+# -- ownership and placement (docs/design.md#ownership) -----------------------------------------------------------
 CLUSTER_OBJECT_ATTEMPTS: Final = 6  # to read or write cluster.json at start
 CLUSTER_OBJECT_RETRY_S: Final = 0.5
 EPOCH_CONFLICTS_MAX: Final = 20  # lost compare-and-swaps in a row before a worker gives up for now

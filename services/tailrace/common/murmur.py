@@ -1,4 +1,7 @@
-"""MurmurHash3 x64 128, the hash behind routing keys and the placement of segments (naming §2, server §5)."""
+"""MurmurHash3 x64 128, the hash behind routing keys and the placement of segments.
+
+See docs/protocol/naming.md#routing, docs/protocol/server.md#containers.
+"""
 
 from __future__ import annotations
 

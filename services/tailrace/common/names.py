@@ -1,4 +1,4 @@
-"""The grammar of names, and the arithmetic of segment ids (naming §1)."""
+"""The grammar of names, and the arithmetic of segment ids (docs/protocol/naming.md#names)."""
 
 from __future__ import annotations
 
@@ -83,7 +83,10 @@ def qualified_segment_name(scope: str, stream: str, identifier: int) -> str:
 
 
 def transaction_segment_name(parent: str, transaction: uuid.UUID) -> str:
-    """Return the segment of a transaction's events; `parent` carries the *transaction's* epoch (naming §1)."""
+    """Return the segment of a transaction's events; `parent` carries the *transaction's* epoch.
+
+    See docs/protocol/naming.md#names.
+    """
     return f"{parent}#transaction.{transaction.int:032x}"
 
 
@@ -113,7 +116,9 @@ class SegmentName:
 
 
 def parse_segment_name(name: str) -> SegmentName:
-    """Parse ``scope/stream/N.#epoch.E`` (legacy ``scope/stream/N`` and ``stream/N`` are epoch 0, naming §1).
+    """Parse ``scope/stream/N.#epoch.E`` (legacy ``scope/stream/N`` and ``stream/N`` are epoch 0).
+
+    See docs/protocol/naming.md#names.
 
     Raises:
         InvalidNameError: the text is not such a name.

@@ -1,4 +1,4 @@
-"""Ports for time and randomness, so that the deterministic simulator can run everything (design §12).
+"""Ports for time and randomness, so that the deterministic simulator can run everything (docs/design.md#testing).
 
 Monotonic time is always ``asyncio.get_running_loop().time()``; these ports add wall-clock time and random bytes.
 """

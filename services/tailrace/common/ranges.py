@@ -1,4 +1,4 @@
-"""Ranges of the routing-key space [0, 1): what a segment owns (naming §2)."""
+"""Ranges of the routing-key space [0, 1): what a segment owns (docs/protocol/naming.md#routing)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def is_contiguous(ranges: Iterable[KeyRange]) -> bool:
 
 
 def covers_exactly(ranges: Sequence[KeyRange], whole: KeyRange = WHOLE) -> bool:
-    """Return whether the ranges partition `whole`: no gap, no overlap, same edges (naming §2, last paragraph)."""
+    """Return whether the ranges partition `whole`: no gap, no overlap, same edges (docs/protocol/naming.md#routing)."""
     if not ranges:
         return False
     ordered = sorted(ranges)
@@ -70,7 +70,10 @@ def covers_exactly(ranges: Sequence[KeyRange], whole: KeyRange = WHOLE) -> bool:
 
 
 def same_cover(first: Sequence[KeyRange], second: Sequence[KeyRange]) -> bool:
-    """Return whether two sets of ranges without overlaps cover the same keys (a rule of scaling, controller §4)."""
+    """Return whether two sets of ranges without overlaps cover the same keys (a rule of scaling).
+
+    See docs/protocol/controller.md#calls.
+    """
     return _joined(first) == _joined(second)
 
 

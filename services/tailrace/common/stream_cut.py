@@ -1,4 +1,6 @@
-"""Stream cuts: one offset per segment, together covering the key space (naming §7, server §2).
+"""Stream cuts: one offset per segment, together covering the key space.
+
+See docs/protocol/naming.md#stream-cuts, docs/protocol/server.md#retention.
 
 A cut is a consistent position in a stream. Its order against another is decided by key ranges: for every part of the
 key space, the segment created later lies after the earlier one, and within one segment the offset decides.
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 UNBOUNDED_TEXT: Final = "UNBOUNDED"
 FUTURE_OFFSET: Final = -1
-"""Offset of a segment that the cut has not reached yet (naming §7)."""
+"""Offset of a segment that the cut has not reached yet (docs/protocol/naming.md#stream-cuts)."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ def _integers(field: str) -> list[int]:
 
 
 class CutOrder(enum.Enum):
-    """The order of one cut relative to another (server §2, "cut comparison")."""
+    """The order of one cut relative to another (docs/protocol/server.md#comparing-cuts)."""
 
     BEFORE = "before"
     EQUAL_OR_AFTER = "equal or after"

@@ -1,1 +1,4 @@
-"""Manage streams, transactions, scaling and reader groups over segments and table segments (design §10)."""
+"""Manage streams, transactions, scaling and reader groups over segments and table segments.
+
+See docs/design.md#controller.
+"""

@@ -1,4 +1,4 @@
-"""Search and merge in a page of the B+Tree in pure Python (the twin of ``_btree.pyx``; design §6).
+"""Search and merge in a page of the B+Tree in pure Python (the twin of ``_btree.pyx``; docs/design.md#attributes).
 
 An entries area is ``count`` entries of a fixed length, each a key and a value, sorted by the bytes of the key, without
 gaps; what follows in the buffer is not looked at. Leaves and index pages differ in the meaning of the value only, which

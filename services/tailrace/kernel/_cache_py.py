@@ -1,16 +1,16 @@
 """The streaming cache in pure Python (the twin of ``_cache.pyx``).
 
-The article is "Yet Another Cache but for the Streaming World". Memory is a fixed number of buffers of 2 MiB, mapped
+It follows "Yet Another Cache but for the Streaming World". Memory is a fixed number of buffers of 2 MiB, mapped
 and touched at construction, each cut into 512 blocks of 4 KiB. Block 0 of a buffer holds the metadata of the others.
 An entry is a chain of blocks, each pointing to the one before it; the address of its last block is the address of the
 entry, so an append finds its place at once: in the last block while there is room, then in new blocks. Only the last
 block of an entry is ever partly filled. Free blocks are chained within their buffer; buffers that have any stand in a
 queue, new blocks come from its first.
 
-Beyond the article: *reservations* set blocks aside so that a later insert or append cannot fail for space (design
-§3), and *views* pin the blocks of an entry, so that a deletion gives them back only after their last view is released
-(design §8). Every call is atomic: it raises before it changes anything. Not safe for use from several threads at
-once.
+Added to it: *reservations* set blocks aside so that a later insert or append cannot fail for space
+(docs/design.md#write-path), and *views* pin the blocks of an entry, so that a deletion gives them back only after their
+last view is released (docs/design.md#cache). Every call is atomic: it raises before it changes anything. Not safe for
+use from several threads at once.
 """
 
 from __future__ import annotations

@@ -72,8 +72,8 @@ def is_zero(data: Buffer) -> bool:
 def zero_sectors(data: Buffer, sector_bytes: int = 512) -> list[int]:
     """Indexes of the whole sectors, counted from the start of the buffer, that hold zeros only.
 
-    A last sector that is not whole is not reported. This distinguishes a torn frame from corruption (design §4).
-    Raises ValueError if ``sector_bytes`` is below 1.
+    A last sector that is not whole is not reported. This distinguishes a torn frame from corruption
+    (docs/design.md#tier-1). Raises ValueError if ``sector_bytes`` is below 1.
     """
     if sector_bytes < 1:
         raise ValueError(f"sector_bytes must be at least 1: {sector_bytes}")

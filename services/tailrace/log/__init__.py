@@ -1,1 +1,1 @@
-"""Tier 1: the durable log of a container (design §4)."""
+"""Tier 1: the durable log of a container (docs/design.md#tier-1)."""

@@ -1,4 +1,4 @@
-"""The frame counters that all logs share (design §4)."""
+"""The frame counters that all logs share (docs/design.md#tier-1)."""
 
 from __future__ import annotations
 

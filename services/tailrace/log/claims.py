@@ -1,4 +1,6 @@
-"""Claims: objects that decide, by put-if-absent, who owns each epoch of an object log (design §4, docs/formats/log.md).
+"""Claims: objects that decide, by put-if-absent, who owns each epoch of an object log.
+
+See docs/design.md#object-log, docs/formats/log.md.
 
 ``claims/<n>`` exists for every n from 1 to the greatest epoch that any worker tried to take. An owner of epoch e
 creates the missing ones in rising order up to e. So *the owner of any earlier epoch o finds claims/<o+1>* before the

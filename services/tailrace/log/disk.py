@@ -1,4 +1,7 @@
-"""The disk port of the file log, and its implementation on a real file system (design §4, performance §6)."""
+"""The disk port of the file log, and its implementation on a real file system.
+
+See docs/design.md#file-log, docs/performance.md#append-blocks.
+"""
 
 from __future__ import annotations
 

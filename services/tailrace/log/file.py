@@ -1,4 +1,4 @@
-"""The file log: Tier 1 on a local disk, for the standalone server (design §4, docs/formats/log.md)."""
+"""The file log: Tier 1 on a local disk, for the standalone server (docs/design.md#file-log, docs/formats/log.md)."""
 
 from __future__ import annotations
 
@@ -329,7 +329,7 @@ class FileLog(SequencedLog):
     # -- making durable ------------------------------------------------------------------------------------------
 
     async def _sync_written(self) -> None:
-        """Sync in rounds (group commit): each covers the writes before it began (design §4)."""
+        """Sync in rounds (group commit): each covers the writes before it began (docs/design.md#file-log)."""
         try:
             while self._written and self._failure is None:
                 await self._sync_round()

@@ -1,4 +1,7 @@
-"""Prepares the next file of an open file log ahead, and recycles truncated ones (design §3.5, §4)."""
+"""Prepares the next file of an open file log ahead, and recycles truncated ones.
+
+See docs/design.md#faults-of-the-log, docs/design.md#file-log.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Caches small frames that a scan reads whole, so that the recovery after it needs no request for them (design §4).
+"""Caches small frames that a scan reads whole, so that the recovery after it needs no request for them.
+
+See docs/design.md#object-log.
 
 A scan needs only headers. But in an object store a request costs the same for a header and for a small frame, and a log
 may have thousands of frames.

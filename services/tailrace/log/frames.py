@@ -1,4 +1,6 @@
-"""Pure codec of the file log's frames (design §4; docs/formats/log.md has the byte layout and test vectors).
+"""Pure codec of the file log's frames (docs/formats/log.md has the byte layout and test vectors).
+
+See docs/design.md#file-log.
 
 A frame starts on a 512-byte sector of a file that was all zero before. A crash may keep any subset of its sectors. So a
 frame is *torn* exactly when its end marker is missing, or a sector is zero that the frame does not record as zero. A

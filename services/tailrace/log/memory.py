@@ -1,4 +1,4 @@
-"""A log in memory, for the simulator and for benchmarks without Tier 1 (design §4)."""
+"""A log in memory, for the simulator and for benchmarks without Tier 1 (docs/design.md#tier-1)."""
 
 from __future__ import annotations
 

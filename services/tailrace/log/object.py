@@ -1,4 +1,4 @@
-"""The object log: Tier 1 on an object store, one object per frame (design §4, docs/formats/log.md).
+"""The object log: Tier 1 on an object store, one object per frame (docs/design.md#object-log, docs/formats/log.md).
 
 An acknowledged frame is safe: the owner acknowledges it after its whole prefix is stored *and then* a read of
 ``claims/<epoch + 1>`` finds nothing. A later owner creates that claim before it reads its first object. So it had not

@@ -1,4 +1,6 @@
-"""Deletes objects that no owner of an object log will read: truncated frames, old marks, left-overs (design §4, §5).
+"""Deletes objects that no owner of an object log will read: truncated frames, old marks, left-overs.
+
+See docs/design.md#object-log, docs/design.md#deletion.
 
 Claims are never deleted. Before a deletion the caller stores a frame which says that these objects are not valid, and
 then finds no later owner. A later owner sees that frame, so a deletion that is carried out late does no harm.

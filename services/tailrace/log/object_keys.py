@@ -1,4 +1,7 @@
-"""The keys of a log's objects, and which of its marks are kept (design §4, docs/formats/log.md). Pure."""
+"""The keys of a log's objects, and which of its marks are kept. Pure.
+
+See docs/design.md#object-log, docs/formats/log.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Decides which frames of an object log are valid, from a scan of its objects; pure (design §4, docs/formats/log.md).
+"""Decides which frames of an object log are valid, from a scan of its objects; pure.
+
+See docs/design.md#object-log, docs/formats/log.md.
 
 The rules are those of the file log. The contiguous prefix is valid. A frame missing at or below the greatest
 ``acknowledged_through`` is a data loss, and the log is refused. A frame missing above it was never acknowledged; it and

@@ -1,4 +1,7 @@
-"""Sends the requests of the object log, each with a deadline, and retries unknown outcomes (design §3.5)."""
+"""Sends the requests of the object log, each with a deadline, and retries unknown outcomes.
+
+See docs/design.md#faults-of-the-log.
+"""
 
 from __future__ import annotations
 

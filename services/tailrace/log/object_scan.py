@@ -1,4 +1,4 @@
-"""Reads an object log's objects: the scan for a recovery, and single frames (design §4).
+"""Reads an object log's objects: the scan for a recovery, and single frames (docs/design.md#object-log).
 
 The scan does not depend on lists, because they may be outdated. Lists only help to notice a loss.
 """

@@ -1,4 +1,4 @@
-"""The port of Tier-1 logs (design §4); all implementations pass one contract suite."""
+"""The port of Tier-1 logs (docs/design.md#tier-1); all implementations pass one contract suite."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class DurableLog(ReadableLog, Protocol):
         """Return the loop time at which there was certainly no later owner.
 
         Infinite when there can be none while this one is open; minus infinity once the log has ended. A reply of this
-        owner may miss what a later owner has acknowledged since that time (design §9).
+        owner may miss what a later owner has acknowledged since that time (docs/design.md#stale-owners).
         """
         ...
 

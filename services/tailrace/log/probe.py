@@ -1,4 +1,4 @@
-"""Checks that a store has the properties that the object log needs, before the log uses it (design §4).
+"""Checks that a store has the properties that the object log needs, before the log uses it (docs/design.md#object-log).
 
 The log needs linearizable reads and writes: a read finds an object that was put before it, also when the last read
 found nothing. It also needs put-if-absent. A store that ignores conditions lets every put succeed: two owners would

@@ -1,4 +1,6 @@
-"""Decides which frames of a file log are valid, from a scan of its files; pure (design §4, docs/formats/log.md).
+"""Decides which frames of a file log are valid, from a scan of its files; pure.
+
+See docs/design.md#file-log, docs/formats/log.md.
 
 Recovery takes the contiguous prefix. A frame missing at or below the greatest ``acknowledged_through`` is a data loss,
 and the log is refused. A frame missing above it was never acknowledged; it and all later ones are dropped. Frames below

@@ -1,4 +1,4 @@
-"""Calculates whether frames certainly fit into the files of a log (design §3.5). Pure."""
+"""Calculates whether frames certainly fit into the files of a log (docs/design.md#faults-of-the-log). Pure."""
 
 from __future__ import annotations
 

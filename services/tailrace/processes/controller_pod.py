@@ -1,4 +1,7 @@
-"""``tailrace controller``: one controller of a cluster on Kubernetes (design §1, §10, ADR 0013)."""
+"""``tailrace controller``: one controller of a cluster on Kubernetes.
+
+See docs/design.md#processes, docs/design.md#controller, ADR 0013.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the main processes of all pods share: signals, health checks, and an orderly end (design §1, ADR 0013)."""
+"""What the main processes of all pods share: signals, health checks, and an orderly end.
+
+See docs/design.md#processes, ADR 0013.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tailrace segmentstore``: the main process of a segment store pod (design §1, ADR 0013).
+"""``tailrace segmentstore``: the main process of a segment store pod (docs/design.md#processes, ADR 0013).
 
 It binds a port per worker, runs a process for each, and replies WrongHost for workers that do not run. It holds no
 data and talks neither to Kubernetes nor to the object store. ``/readyz`` shows what the workers report.

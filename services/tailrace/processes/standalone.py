@@ -1,4 +1,7 @@
-"""The standalone server: store, controller, REST and admin interface in one process over one folder (design §1)."""
+"""The standalone server: store, controller, REST and admin interface in one process over one folder.
+
+See docs/design.md#processes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides when to kill a worker process that has not ended; pure (design §9).
+"""Decides when to kill a worker process that has not ended; pure (docs/design.md#failure-detection).
 
 A stopped process, or one with a blocked event loop, keeps the connections of its clients. They wait until their timeout
 although the containers have moved; killing the process closes the connections. Both rules apply later than the lapse of

@@ -1,4 +1,7 @@
-"""Runs the worker processes of one parent, restarts them, and keeps their ports bound (design §1, ADR 0007)."""
+"""Runs the worker processes of one parent, restarts them, and keeps their ports bound.
+
+See docs/design.md#processes, ADR 0007.
+"""
 
 from __future__ import annotations
 

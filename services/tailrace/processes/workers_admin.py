@@ -1,4 +1,4 @@
-"""The admin interface of several workers: queries each and joins the replies (design §1, port 6061)."""
+"""The admin interface of several workers: queries each and joins the replies (docs/design.md#processes, port 6061)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The interface of a segment container for the server, the table segments and the tools (design §3, §6, §7).
+"""The interface of a segment container for the server, the table segments and the tools.
+
+See docs/design.md#write-path, docs/design.md#attributes, docs/design.md#table-segments.
 
 They depend on this module, not on the container's implementation.
 """
@@ -16,11 +18,11 @@ if TYPE_CHECKING:
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 NULL_ATTRIBUTE: Final = -(2**63)
-"""The value of an unset attribute (wire §7)."""
+"""The value of an unset attribute (docs/protocol/wire.md#attributes)."""
 
 
 class AttributeUpdateType(enum.IntEnum):
-    """How an attribute is updated (attributes article; numbers of wire §7)."""
+    """How an attribute is updated ("Segment Attributes"; numbers of docs/protocol/wire.md#attributes)."""
 
     REPLACE = 1
     REPLACE_IF_GREATER = 2
@@ -44,7 +46,10 @@ class AttributeUpdate(NamedTuple):
 
 
 def core_attribute(number: int) -> bytes:
-    """Return the id of a core attribute: upper half Long.MIN_VALUE, lower half `number` (wire §7)."""
+    """Return the id of a core attribute: upper half Long.MIN_VALUE, lower half `number`.
+
+    See docs/protocol/wire.md#attributes.
+    """
     return b"\x80" + b"\0" * 7 + number.to_bytes(8, "big")
 
 
@@ -64,7 +69,7 @@ def is_core_attribute(attribute_id: bytes) -> bool:
 
 
 class SegmentKind(enum.IntFlag):
-    """Flags of a segment's type (wire §7, SEGMENT_TYPE)."""
+    """Flags of a segment's type (docs/protocol/wire.md#attributes)."""
 
     STREAM = 0
     TABLE = 1
@@ -136,7 +141,7 @@ class AppendRequest:
 
 @dataclass(frozen=True, slots=True)
 class ChunkListing:
-    """One chunk of a segment in Tier 2 (wire §3.5, and `tailrace inspect`)."""
+    """One chunk of a segment in Tier 2 (docs/protocol/wire.md#admin-commands, and `tailrace inspect`)."""
 
     object_key: str
     start_offset: int
@@ -173,7 +178,7 @@ class SegmentContainer(Protocol):
         ...
 
     def may_answer(self) -> bool:
-        """Return whether ownership was confirmed within ``limits.OWNER_SEEN_MAX_S`` (design §9).
+        """Return whether ownership was confirmed within ``limits.OWNER_SEEN_MAX_S`` (docs/design.md#ownership).
 
         Call this after the last read of the container's state and before the reply is sent. If False, `wait_owner`.
         """
@@ -245,7 +250,7 @@ class SegmentContainer(Protocol):
     async def merge(self, target: str, source: str, updates: Sequence[AttributeUpdate] = ()) -> MergeResult:
         """Append the source's bytes to the target atomically; seals the source first if it is not sealed.
 
-        Merging a source again that was merged before succeeds for some time (design §3).
+        Merging a source again that was merged before succeeds for some time (docs/design.md#write-path).
 
         Raises:
             NoSuchSegmentError: a segment is missing; the error has its name.
@@ -277,12 +282,12 @@ class SegmentContainer(Protocol):
     async def writer_state(self, segment: str, writer_id: bytes) -> int:
         """Return the last event number of a writer, after every operation staged before this call has committed.
 
-        This is the barrier of SetupAppend (design §3.3). ``NULL_ATTRIBUTE`` when the writer is unknown.
+        This is the barrier of SetupAppend (docs/design.md#stage). ``NULL_ATTRIBUTE`` when the writer is unknown.
         """
         ...
 
     async def read(self, segment: str, offset: int, max_length: int, *, wait: bool) -> ReadResult:
-        """Read committed bytes from `offset` (wire §6).
+        """Read committed bytes from `offset` (docs/protocol/wire.md#reads).
 
         With `wait`, a read at (or beyond) the tail of an unsealed segment returns when data arrives or the segment is
         sealed, deleted or merged; otherwise it returns at once without data.

@@ -1,4 +1,4 @@
-"""The chunk format of Tier 2 (design §5; docs/formats/chunks.md).
+"""The chunk format of Tier 2 (docs/design.md#tier-2; docs/formats/chunks.md).
 
 An object is a run of sections, each a range of one segment::
 

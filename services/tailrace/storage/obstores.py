@@ -1,4 +1,4 @@
-"""Implements object stores with obstore: local folder, S3 and compatible stores, memory (design §5)."""
+"""Implements object stores with obstore: local folder, S3 and compatible stores, memory (docs/design.md#tier-2)."""
 
 from __future__ import annotations
 

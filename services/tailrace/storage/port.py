@@ -1,4 +1,4 @@
-"""The port of an object store (design §5): immutable objects, never renamed or reused."""
+"""The port of an object store (docs/design.md#tier-2): immutable objects, never renamed or reused."""
 
 from __future__ import annotations
 

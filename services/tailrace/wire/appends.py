@@ -1,4 +1,6 @@
-"""Decodes the three block forms of appends on the server, and encodes appends on the client (wire §5).
+"""Decodes the three block forms of appends on the server, and encodes appends on the client.
+
+See docs/protocol/wire.md#appends.
 
 Form A is an ``AppendBlockEnd`` alone. Form B is an ``AppendBlock`` with all bytes, then an empty end. Form C is a block
 that was opened before its bytes existed; an embedded ``Padding`` or ``PartialEvent`` frame fills its rest. This module
@@ -86,7 +88,7 @@ class BlockAssembler:
         return self._writer_id
 
     def refuse_open_block(self) -> None:
-        """Raise ProtocolError if a block is open: only its end may follow it (wire §5, "strictness")."""
+        """Raise ProtocolError if a block is open: only its end may follow it (docs/protocol/wire.md#reassembly)."""
         if self.open_length >= 0:
             raise ProtocolError("an append block is open and was not followed by its end")
 
@@ -96,7 +98,7 @@ class BlockAssembler:
         The block stays open until `close`, so that the caller may stop here and return to the same frame.
 
         Raises:
-            ProtocolError: the parts do not fit together (wire §5, "reassembly", "strictness").
+            ProtocolError: the parts do not fit together (docs/protocol/wire.md#reassembly).
         """
         append, whole_bytes = _decode_end(view, start, length)
         if self.open_length < 0:

@@ -1,4 +1,4 @@
-"""Encodes and decodes commands (wire §1, §3); pure functions."""
+"""Encodes and decodes commands (docs/protocol/wire.md#frames, docs/protocol/wire.md#commands); pure functions."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def decode(code: int, payload: Buffer) -> Command:
     """Decode the command of a frame.
 
     Bulk data (append data, read data) stays a view of `payload` and is valid as long as `payload`. Missing optional
-    fields take their defaults; bytes after the last field are ignored (wire §1).
+    fields take their defaults; bytes after the last field are ignored (docs/protocol/wire.md#frames).
 
     Raises:
         ProtocolError: unknown code, or the payload does not hold the command.

@@ -1,4 +1,4 @@
-"""The base of all commands: the code on the wire and the layout of the fields (wire §3)."""
+"""The base of all commands: the code on the wire and the layout of the fields (docs/protocol/wire.md#commands)."""
 
 from dataclasses import MISSING, fields
 from typing import ClassVar, Final, NamedTuple, get_type_hints
@@ -7,7 +7,7 @@ from tailrace.wire.fields import Field
 
 
 class Slot(NamedTuple):
-    """One field of a command's layout; the payload may end before an optional one (wire §1, "short payload")."""
+    """One field of a command's layout; the payload may end before an optional one (docs/protocol/wire.md#frames)."""
 
     name: str
     field: Field

@@ -1,4 +1,7 @@
-"""All commands of the protocol (wire §3), except LocateOffset and its reply, which wire version 16 does not have."""
+"""All commands of the protocol, except LocateOffset and its reply, which wire version 16 does not have.
+
+See docs/protocol/wire.md#commands.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handshake and append commands (wire §3.1)."""
+"""Handshake and append commands (docs/protocol/wire.md#append-commands)."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -12,7 +12,7 @@ WRONG_HOST_OLDEST_VERSION: Final = 0
 
 @dataclass(slots=True)
 class Hello(Command):
-    """Version range of the sender; the first command in both directions (wire §2)."""
+    """Version range of the sender; the first command in both directions (docs/protocol/wire.md#handshake)."""
 
     CODE: ClassVar[int] = -127
     high_version: I32
@@ -21,7 +21,7 @@ class Hello(Command):
 
 @dataclass(slots=True)
 class Padding(Command):
-    """Zero bytes: ignored between commands, fills the rest of an append block (wire §5)."""
+    """Zero bytes: ignored between commands, fills the rest of an append block (docs/protocol/wire.md#appends)."""
 
     CODE: ClassVar[int] = -1
     length: PaddingLength
@@ -29,7 +29,10 @@ class Padding(Command):
 
 @dataclass(slots=True)
 class PartialEvent(Command):
-    """The first bytes of an event at the end of an append block; never a frame of its own (wire §5)."""
+    """The first bytes of an event at the end of an append block; never a frame of its own.
+
+    See docs/protocol/wire.md#appends.
+    """
 
     CODE: ClassVar[int] = -2
     data: Rest
@@ -37,7 +40,7 @@ class PartialEvent(Command):
 
 @dataclass(slots=True)
 class SetupAppend(Command):
-    """A writer announces itself for a segment; answered with `AppendSetup` (wire §5)."""
+    """A writer announces itself for a segment; answered with `AppendSetup` (docs/protocol/wire.md#appends)."""
 
     CODE: ClassVar[int] = 1
     request_id: I64
@@ -59,7 +62,7 @@ class AppendSetup(Command):
 
 @dataclass(slots=True)
 class AppendBlock(Command):
-    """The larger part of an append; its `AppendBlockEnd` follows (wire §5)."""
+    """The larger part of an append; its `AppendBlockEnd` follows (docs/protocol/wire.md#appends)."""
 
     CODE: ClassVar[int] = 3
     writer_id: Uuid
@@ -68,7 +71,7 @@ class AppendBlock(Command):
 
 @dataclass(slots=True)
 class AppendBlockEnd(Command):
-    """Ends an append, or carries all of it in ``data`` when no block is open (wire §5)."""
+    """Ends an append, or carries all of it in ``data`` when no block is open (docs/protocol/wire.md#appends)."""
 
     CODE: ClassVar[int] = 4
     writer_id: Uuid
@@ -81,7 +84,10 @@ class AppendBlockEnd(Command):
 
 @dataclass(slots=True)
 class ConditionalAppend(Command):
-    """Append one event (``data`` is its payload) if the segment's length is ``expected_offset`` (wire §5)."""
+    """Append one event (``data`` is its payload) if the segment's length is ``expected_offset``.
+
+    See docs/protocol/wire.md#appends.
+    """
 
     CODE: ClassVar[int] = 5
     writer_id: Uuid
@@ -93,7 +99,7 @@ class ConditionalAppend(Command):
 
 @dataclass(slots=True)
 class DataAppended(Command):
-    """Everything of the writer up to ``event_number`` is durable (wire §5, "ack")."""
+    """Everything of the writer up to ``event_number`` is durable (docs/protocol/wire.md#acknowledgements)."""
 
     CODE: ClassVar[int] = 7
     writer_id: Uuid
@@ -115,7 +121,7 @@ class ConditionalCheckFailed(Command):
 
 @dataclass(slots=True)
 class ConditionalBlockEnd(Command):
-    """Append raw bytes if the segment's length is ``expected_offset`` (wire §5)."""
+    """Append raw bytes if the segment's length is ``expected_offset`` (docs/protocol/wire.md#appends)."""
 
     CODE: ClassVar[int] = 89
     writer_id: Uuid
@@ -127,7 +133,7 @@ class ConditionalBlockEnd(Command):
 
 @dataclass(slots=True)
 class KeepAlive(Command):
-    """Sent by an idle client; the server answers with the same (wire §2)."""
+    """Sent by an idle client; the server answers with the same (docs/protocol/wire.md#handshake)."""
 
     CODE: ClassVar[int] = 100
 

@@ -1,4 +1,4 @@
-"""Failure replies (wire §3.6)."""
+"""Failure replies (docs/protocol/wire.md#failure-replies)."""
 
 from dataclasses import dataclass
 from typing import ClassVar

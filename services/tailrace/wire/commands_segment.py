@@ -1,4 +1,7 @@
-"""Commands on segments: reads, attributes, life cycle, administration (wire §3.2, §3.3, §3.5)."""
+"""Commands on segments: reads, attributes, life cycle, administration.
+
+See docs/protocol/wire.md#read-commands, docs/protocol/wire.md#segment-commands, docs/protocol/wire.md#admin-commands.
+"""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -21,7 +24,7 @@ from tailrace.wire.fields import (
 
 @dataclass(slots=True)
 class ReadSegment(Command):
-    """Read from ``offset``; at the tail the answer waits for data (wire §6)."""
+    """Read from ``offset``; at the tail the answer waits for data (docs/protocol/wire.md#reads)."""
 
     CODE: ClassVar[int] = 9
     segment: Text
@@ -33,7 +36,7 @@ class ReadSegment(Command):
 
 @dataclass(slots=True)
 class SegmentRead(Command):
-    """Bytes from the requested ``offset``, which is echoed (wire §6)."""
+    """Bytes from the requested ``offset``, which is echoed (docs/protocol/wire.md#reads)."""
 
     CODE: ClassVar[int] = 10
     segment: Text
@@ -82,7 +85,7 @@ class GetSegmentAttribute(Command):
 
 @dataclass(slots=True)
 class SegmentAttribute(Command):
-    """An attribute's value, Long.MIN_VALUE when it is not set (wire §7)."""
+    """An attribute's value, Long.MIN_VALUE when it is not set (docs/protocol/wire.md#attributes)."""
 
     CODE: ClassVar[int] = 35
     request_id: I64
@@ -91,7 +94,10 @@ class SegmentAttribute(Command):
 
 @dataclass(slots=True)
 class UpdateSegmentAttribute(Command):
-    """Set an attribute if it has the expected value; Long.MIN_VALUE stands for unset (wire §7)."""
+    """Set an attribute if it has the expected value; Long.MIN_VALUE stands for unset.
+
+    See docs/protocol/wire.md#attributes.
+    """
 
     CODE: ClassVar[int] = 36
     request_id: I64
@@ -214,7 +220,7 @@ class SegmentTruncated(Command):
 
 @dataclass(slots=True)
 class CreateTransientSegment(Command):
-    """Create a short-lived segment for a large event (wire §5)."""
+    """Create a short-lived segment for a large event (docs/protocol/wire.md#appends)."""
 
     CODE: ClassVar[int] = 40
     request_id: I64

@@ -1,4 +1,4 @@
-"""Table segment commands (wire §3.4)."""
+"""Table segment commands (docs/protocol/wire.md#table-commands)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -32,7 +32,7 @@ class TableSegmentInfo(Command):
 
 @dataclass(slots=True)
 class CreateTableSegment(Command):
-    """Create a table segment; ``key_length`` 0 is the hash layout (wire §8)."""
+    """Create a table segment; ``key_length`` 0 is the hash layout (docs/protocol/wire.md#tables)."""
 
     CODE: ClassVar[int] = 70
     request_id: I64
@@ -56,7 +56,7 @@ class DeleteTableSegment(Command):
 
 @dataclass(slots=True)
 class UpdateTableEntries(Command):
-    """Insert or update entries atomically, each under its version (wire §8)."""
+    """Insert or update entries atomically, each under its version (docs/protocol/wire.md#tables)."""
 
     CODE: ClassVar[int] = 74
     request_id: I64
@@ -77,7 +77,7 @@ class TableEntriesUpdated(Command):
 
 @dataclass(slots=True)
 class RemoveTableKeys(Command):
-    """Remove keys atomically, each under its version (wire §8)."""
+    """Remove keys atomically, each under its version (docs/protocol/wire.md#tables)."""
 
     CODE: ClassVar[int] = 76
     request_id: I64
@@ -171,7 +171,7 @@ class TableEntriesRead(Command):
 
 @dataclass(slots=True)
 class TableEntriesDeltaRead(Command):
-    """Entries written since a position (wire §8, "delta")."""
+    """Entries written since a position (docs/protocol/wire.md#delta-reads)."""
 
     CODE: ClassVar[int] = 87
     request_id: I64

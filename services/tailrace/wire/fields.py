@@ -1,4 +1,4 @@
-"""The kinds of fields that commands are made of (wire §1, §3).
+"""The kinds of fields that commands are made of (docs/protocol/wire.md#frames, docs/protocol/wire.md#commands).
 
 A command declares its fields with the ``Annotated`` aliases at the end of this module; the codec reads the layout from
 them. All lengths and counts are checked against the bytes that are there before anything is allocated.
@@ -25,7 +25,7 @@ _UUID_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class AttributeCondition:
-    """An attribute update that travels with a merge (wire §3.3, CondAttrUpdate).
+    """An attribute update that travels with a merge (docs/protocol/wire.md#segment-commands).
 
     ``kind`` is 1 (replace) or 4 (replace if the value equals ``old_value``).
     """
@@ -38,7 +38,7 @@ class AttributeCondition:
 
 @dataclass(frozen=True, slots=True)
 class MergedSource:
-    """A source of a batch merge and the target's length after it (wire §3.3)."""
+    """A source of a batch merge and the target's length after it (docs/protocol/wire.md#segment-commands)."""
 
     source: str
     new_target_write_offset: int
@@ -46,7 +46,7 @@ class MergedSource:
 
 @dataclass(frozen=True, slots=True)
 class ChunkInfo:
-    """A chunk of a segment as the admin command lists it (wire §3.5)."""
+    """A chunk of a segment as the admin command lists it (docs/protocol/wire.md#admin-commands)."""
 
     length_in_metadata: int
     length_in_storage: int
@@ -214,7 +214,7 @@ class EventField(BulkField):
 
 
 class TableKeyField:
-    """i32 total, i32 length, key, i64 version. An empty key has no version (wire §3.4)."""
+    """i32 total, i32 length, key, i64 version. An empty key has no version (docs/protocol/wire.md#table-commands)."""
 
     min_bytes = 8
 
@@ -237,7 +237,7 @@ class TableKeyField:
 
 
 class TableEntryField:
-    """A table key, then i32 total, i32 length, value (wire §3.4)."""
+    """A table key, then i32 total, i32 length, value (docs/protocol/wire.md#table-commands)."""
 
     min_bytes = 16
 

@@ -1,4 +1,4 @@
-"""The receive buffer of a connection, without I/O (design §3.1, performance §6 rule 1).
+"""The receive buffer of a connection, without I/O (docs/design.md#receive, docs/performance.md#append-blocks).
 
 Bytes are received and frames found in place. An append block stays in place until its end is received, so its bytes are
 copied once, by the container. Buffers come from a pool and return to it when nothing is pending: idle connections hold

@@ -1,4 +1,4 @@
-"""Encodes strings as Java's ``writeUTF`` does: u16 byte length and modified UTF-8 (wire §1, "str").
+"""Encodes strings as Java's ``writeUTF`` does: u16 byte length and modified UTF-8 (docs/protocol/wire.md#field-types).
 
 U+0000 is ``C0 80``, and supplementary characters are surrogate pairs of three bytes each. Other clients send plain
 UTF-8, so the decoder also accepts four-byte characters.

@@ -1,4 +1,7 @@
-"""Readers of the published Java client and our own in one reader group, which our client made (design §10)."""
+"""Readers of the published Java client and our own in one reader group, which our client made.
+
+See docs/design.md#reader-groups.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reader group of the published Python client (Rust flavour), as the operator sees it (design §11)."""
+"""A reader group of the published Python client (Rust flavour), as the operator sees it (docs/design.md#resources)."""
 
 from __future__ import annotations
 

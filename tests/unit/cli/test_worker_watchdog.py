@@ -1,4 +1,7 @@
-"""A stopped process is killed; one that is late, or whose watching process was late, is not (design §9)."""
+"""A stopped process is killed; one that is late, or whose watching process was late, is not.
+
+See docs/design.md#failure-detection.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The routing hash gives the Java client's numbers (naming §2)."""
+"""The routing hash gives the Java client's numbers (docs/protocol/naming.md#routing)."""
 
 import pytest
 from hypothesis import given

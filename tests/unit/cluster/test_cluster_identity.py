@@ -1,4 +1,7 @@
-"""``cluster.json``: one prefix, one cluster, whichever comes first and whatever gets lost on the way (design §5)."""
+"""``cluster.json``: one prefix, one cluster, whichever comes first and whatever gets lost on the way.
+
+See docs/design.md#tier-2.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Failure detection: silence on the observer's own clock, and the doubt when more than half fall silent (design §9)."""
+"""Failure detection: silence on the observer's own clock, and the doubt when more than half fall silent.
+
+See docs/design.md#failure-detection.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The placement policy: even, minimal, deterministic (design §9)."""
+"""The placement policy: even, minimal, deterministic (docs/design.md#ownership)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The placer's steps: what it reads, what it writes, and what it leaves alone (design §9)."""
+"""The placer's steps: what it reads, what it writes, and what it leaves alone (docs/design.md#ownership)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Renewals of a worker's Lease, and the heartbeat rule: load is not death, a loop that hangs is (design §9)."""
+"""Renewals of a worker's Lease, and the heartbeat rule: load is not death, a loop that hangs is.
+
+See docs/design.md#failure-detection.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log lines (docs/operations.md)."""
+"""Log lines (docs/operations/observe.md#logs)."""
 
 from __future__ import annotations
 

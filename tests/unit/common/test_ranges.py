@@ -1,4 +1,4 @@
-"""Key ranges (naming §2) and what must hold of them."""
+"""Key ranges (docs/protocol/naming.md#routing) and what must hold of them."""
 
 import pytest
 from hypothesis import given

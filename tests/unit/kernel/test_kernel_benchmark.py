@@ -1,4 +1,4 @@
-"""The benchmark of the cache runs, gives every row of the article's table for every system, and plans fairly."""
+"""The benchmark of the cache runs, gives every row of the published table for every system, and plans fairly."""
 
 import pytest
 

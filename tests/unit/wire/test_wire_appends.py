@@ -1,4 +1,4 @@
-"""Reassembly of append blocks in all three forms, and what breaks the protocol (wire §5)."""
+"""Reassembly of append blocks in all three forms, and what breaks the protocol (docs/protocol/wire.md#appends)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Commands to bytes and back: vectors written by hand from the tables, round trips, garbage (wire §1, §3)."""
+"""Commands to bytes and back: vectors written by hand from the tables, round trips, garbage.
+
+See docs/protocol/wire.md#frames, docs/protocol/wire.md#commands.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The receive buffer: frames whole however the bytes arrive, held blocks, bounded memory (design §3.1)."""
+"""The receive buffer: frames whole however the bytes arrive, held blocks, bounded memory (docs/design.md#receive)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The measurements of ``tailrace bench`` (performance §5)."""
+"""The measurements of ``tailrace bench`` (docs/performance.md#how-the-benchmarks-measure)."""

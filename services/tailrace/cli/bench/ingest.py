@@ -1,4 +1,7 @@
-"""Measure durable appends: batches, single calls, large events, one at a time (performance §4, §6)."""
+"""Measure durable appends: batches, single calls, large events, one at a time.
+
+See docs/performance.md#goals, docs/performance.md#append-blocks.
+"""
 
 from __future__ import annotations
 

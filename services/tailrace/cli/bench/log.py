@@ -1,4 +1,7 @@
-"""Measure one container's log: one frame at a time, and as many in flight as a container has (design §4)."""
+"""Measure one container's log: one frame at a time, and as many in flight as a container has.
+
+See docs/design.md#tier-1.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Pace an open loop: each event is due at a fixed time, independent of earlier ones (pure; performance §5)."""
+"""Pace an open loop: each event is due at a fixed time, independent of earlier ones (pure).
+
+See docs/performance.md#how-the-benchmarks-measure.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measure the recovery of a container from its log alone, without Tier 2 or a checkpoint (design §4)."""
+"""Measure the recovery of a container from its log alone, without Tier 2 or a checkpoint (docs/design.md#tier-1)."""
 
 from __future__ import annotations
 

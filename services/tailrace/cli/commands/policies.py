@@ -23,7 +23,7 @@ from tailrace.common.stream_policies import (
 
 _DEFAULT_FACTOR: Final = 2
 _INT32_MAX: Final = 2**31 - 1
-"""The maximum of the fields in the controller's messages (controller §5)."""
+"""The maximum of the fields in the controller's messages (docs/protocol/controller.md#messages)."""
 
 SegmentsOption = Annotated[
     int | None, typer.Option(min=1, max=_INT32_MAX, help="A fixed number of segments.", show_default=False)

@@ -1,4 +1,7 @@
-"""Connect to a segment store: handshake, correlation of replies, liveness, back-pressure (wire §1, §2)."""
+"""Connect to a segment store: handshake, correlation of replies, liveness, back-pressure.
+
+See docs/protocol/wire.md#frames, docs/protocol/wire.md#handshake.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def may_set_up(self) -> bool:
-        """Return whether another writer may be set up here (wire §5: a bounded number of set-ups per connection)."""
+        """Return whether another writer may be set up here (docs/protocol/wire.md#set-up)."""
         return self._setups < limits.SETUP_APPENDS_PER_CONNECTION_MAX
 
     def retire(self) -> None:
@@ -154,7 +157,10 @@ class Connection(asyncio.BufferedProtocol):
         self._write(encode_parts(command))
 
     def send_append(self, flow: int, writer_id: bytes, data: bytes, count: int, last_number: int) -> None:
-        """Send an append block of `count` events (wire §5, form A). Raises ConnectionLostError."""
+        """Send an append block of `count` events (form A). Raises ConnectionLostError.
+
+        See docs/protocol/wire.md#appends.
+        """
         self._check_open()
         length = len(data)
         head = _APPEND_HEAD.pack(c.AppendBlockEnd.CODE, _APPEND_FIXED_BYTES + length, writer_id, length, length)
@@ -202,7 +208,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- protocol -----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send Hello at once (wire §2)."""
+        """Send Hello at once (docs/protocol/wire.md#handshake)."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         if self._error is not None:

@@ -1,4 +1,4 @@
-"""Share connections to segment stores between all parts of a client (design §10)."""
+"""Share connections to segment stores between all parts of a client (docs/design.md#client)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convert failure replies of the segment store to errors (wire §3.6)."""
+"""Convert failure replies of the segment store to errors (docs/protocol/wire.md#failure-replies)."""
 
 from __future__ import annotations
 

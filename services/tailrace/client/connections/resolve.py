@@ -1,4 +1,4 @@
-"""Look up host names, and repeat a lookup whose answer is late (design §10).
+"""Look up host names, and repeat a lookup whose answer is late (docs/design.md#client).
 
 A resolver retries after 5 s, and busy clusters lose single datagrams. Without earlier retries, a writer whose container
 moved would wait 5 s for the address of a host.

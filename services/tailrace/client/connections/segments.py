@@ -1,4 +1,4 @@
-"""Segment operations on the worker that serves the segment (wire §3.2 to §3.4).
+"""Segment operations on the worker that serves the segment (docs/protocol/wire.md#read-commands).
 
 Every operation locates the segment, sends its request and returns the reply. It retries within a deadline when the
 segment moved, the connection ended or the worker is not ready. Where an attempt ended without a reply and the next one
@@ -250,7 +250,9 @@ class SegmentClient:
     async def read(
         self, name: str, offset: int, max_length: int, *, timeout_s: float | None = None
     ) -> SegmentReadResult:
-        """Return bytes from `offset` (wire §6). At the tail of an unsealed segment, wait up to `timeout_s` for data.
+        """Return bytes from `offset`. At the tail of an unsealed segment, wait up to `timeout_s` for data.
+
+        See docs/protocol/wire.md#reads.
 
         Raises:
             SegmentTruncatedError: `offset` lies before the start. BadRequestError: beyond the end of a sealed one.
@@ -273,7 +275,7 @@ class SegmentClient:
                 if not reply.data and not reply.end_of_segment:
                     raise ContainerStoppedError(
                         f"the container of {name} is stopping"
-                    )  # a stopping container ends waiting reads with this reply (wire §3.6)
+                    )  # a stopping container ends waiting reads with this reply (docs/protocol/wire.md#failure-replies)
                 return SegmentReadResult(cast("bytes", reply.data), reply.at_tail, reply.end_of_segment)
             except UnavailableError as error:
                 if loop.time() - begun_at_s > _SETTLED_S:
@@ -367,7 +369,8 @@ class SegmentClient:
     ) -> tuple[list[tuple[bytes, int]], bytes]:
         """Return about `limit` keys with versions, and the token of the next page; no keys at the end.
 
-        The hash layout continues by token and has no ranges; the fixed-key layout continues by `from_key` (wire §8).
+        The hash layout continues by token and has no ranges; the fixed-key layout continues by `from_key`
+        (docs/protocol/wire.md#tables).
         """
         reply = await self._call(
             name,

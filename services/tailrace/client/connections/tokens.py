@@ -1,4 +1,7 @@
-"""Cache delegation tokens for segment stores, which the controller issues per stream (wire §9)."""
+"""Cache delegation tokens for segment stores, which the controller issues per stream.
+
+See docs/protocol/wire.md#delegation-tokens.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Call the controller: one module per subject, joined in `controller` (controller §4)."""
+"""Call the controller: one module per subject, joined in `controller` (docs/protocol/controller.md#calls)."""

@@ -1,4 +1,4 @@
-"""Make one call to the controller with its deadline and retries (controller §3)."""
+"""Make one call to the controller with its deadline and retries (docs/protocol/controller.md#errors)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Join all calls of the controller in one client (controller §3, §4)."""
+"""Join all calls of the controller in one client.
+
+See docs/protocol/controller.md#errors, docs/protocol/controller.md#calls.
+"""
 
 from __future__ import annotations
 

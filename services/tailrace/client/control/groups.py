@@ -1,4 +1,4 @@
-"""Calls about reader groups and subscribers (controller §4)."""
+"""Calls about reader groups and subscribers (docs/protocol/controller.md#groups-and-subscribers)."""
 
 from __future__ import annotations
 

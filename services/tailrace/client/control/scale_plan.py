@@ -1,4 +1,4 @@
-"""Plan a scale: the segments to seal and the new key ranges (controller §4, "scale"). Pure."""
+"""Plan a scale: the segments to seal and the new key ranges (docs/protocol/controller.md#scaling). Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Calls about a stream's segments: list, successors, locations, scaling (controller §4)."""
+"""Calls about a stream's segments: list, successors, locations, scaling.
+
+See docs/protocol/controller.md#segments-and-stream-cuts.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,7 @@ class SegmentCalls(Caller):
     async def segments_between(self, stream: StreamName, start: Cut | None, end: Cut | None) -> list[int]:
         """Return the ids of the segments from one cut to another; None is the head and the tail."""
         if not start and not end:
-            start = await self.head_segments(stream)  # the call allows one unbounded side only (controller §4)
+            start = await self.head_segments(stream)  # the call allows one unbounded side only
         request = pb.StreamCutRange(streamInfo=stream_info(stream))
         getattr(request, "from").update(start or {})
         request.to.update(end or {})

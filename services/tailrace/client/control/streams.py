@@ -1,4 +1,7 @@
-"""Calls about scopes and streams: create, list, configure, seal, truncate, delete (controller §4)."""
+"""Calls about scopes and streams: create, list, configure, seal, truncate, delete.
+
+See docs/protocol/controller.md#streams.
+"""
 
 from __future__ import annotations
 
@@ -214,7 +217,10 @@ def config_message(stream: StreamName, config: StreamConfig) -> pb.StreamConfig:
 
 
 def config_of(message: pb.StreamConfig) -> StreamConfig:
-    """Return the configuration of a message. Retention of type UNKNOWN is none (controller §5 "conventions")."""
+    """Return the configuration of a message. Retention of type UNKNOWN is none.
+
+    See docs/protocol/controller.md#conventions.
+    """
     scaling, retention = message.scalingPolicy, message.retentionPolicy
     kept = None
     if retention.retentionType != pb.RetentionPolicy.UNKNOWN:

@@ -1,4 +1,4 @@
-"""Calls about key-value tables (controller §4)."""
+"""Calls about key-value tables (docs/protocol/controller.md#tables)."""
 
 from __future__ import annotations
 

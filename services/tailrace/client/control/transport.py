@@ -1,4 +1,4 @@
-"""Carry calls to the controller over gRPC (design §10); the simulator has another transport."""
+"""Carry calls to the controller over gRPC (docs/design.md#client); the simulator has another transport."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ _ERRORS: Final[dict[int, type[TailraceError]]] = {
 
 
 class UnknownStatusError(BadRequestError):
-    """The controller returned the status UNKNOWN only: a wrong argument, or a transient failure (controller §3)."""
+    """The controller returned the status UNKNOWN only: a wrong argument, or a transient failure.
+
+    See docs/protocol/controller.md#errors.
+    """
 
 
 class ControllerTransport(Protocol):
@@ -158,7 +161,10 @@ def _error_name(metadata: Iterable[Any]) -> str:
 
 
 def error_of_status(code: int, details: str, target: str, name: str = "") -> TailraceError:
-    """Return the error of a gRPC status (controller §3); `name` is the server's name for it, if it sent one."""
+    """Return the error of a gRPC status; `name` is the server's name for it, if it sent one.
+
+    See docs/protocol/controller.md#errors.
+    """
     if code == errors.GRPC_UNKNOWN:
         # Our server names its error; without a name UNKNOWN may be a wrong argument or any failure.
         kind: type[TailraceError] = BadRequestError if name else UnknownStatusError
@@ -170,7 +176,9 @@ def error_of_status(code: int, details: str, target: str, name: str = "") -> Tai
 
 
 def parse_controller_uri(uri: str) -> tuple[list[str], bool]:
-    """Parse ``tcp://h:p[,h:p]``, ``tls://…`` or ``h:p``; return the addresses and whether to use TLS (controller §1).
+    """Parse ``tcp://h:p[,h:p]``, ``tls://…`` or ``h:p``; return the addresses and whether to use TLS.
+
+    See docs/protocol/controller.md#endpoint.
 
     Raises:
         BadRequestError: another scheme, or an address without a port.

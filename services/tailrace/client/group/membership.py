@@ -1,7 +1,10 @@
-"""Join and leave a group, share its segments and answer its checkpoints (reader-group-state §5, §6).
+"""Join and leave a group, share its segments and answer its checkpoints.
 
-All of this happens inside the reader's read calls, in the order of the Java reader. By the rules of §11, a due
-checkpoint is answered first, and all writes with a precondition are conditional.
+See docs/protocol/reader-group-state.md#checkpoints, docs/protocol/reader-group-state.md#distribution.
+
+All of this happens inside the reader's read calls, in the order of the Java reader. By the rules of
+docs/protocol/reader-group-state.md#rules-for-our-client, a due checkpoint is answered first, and all writes with a
+precondition are conditional.
 """
 
 from __future__ import annotations
@@ -121,7 +124,10 @@ class GroupMember:
             await self._finish_reset()
 
     async def _finish_reset(self) -> None:
-        """Write the new configuration if the client that reset the group failed halfway (§7 "reader's share")."""
+        """Write the new configuration if the client that reset the group failed halfway.
+
+        See docs/protocol/reader-group-state.md#creating-and-resetting-groups.
+        """
         if self._now_s() < self._timers.config_s:
             return
         self._timers.config_s = self._now_s() + limits.READER_GROUP_CONFIG_CHECK_S
@@ -135,7 +141,10 @@ class GroupMember:
             )
 
     def note_event(self, segment: str) -> None:
-        """Update the distance to the tail after a returned event, as Java readers compute it (§6 "distance value")."""
+        """Update the distance to the tail after a returned event, as Java readers compute it.
+
+        See docs/protocol/reader-group-state.md#distribution.
+        """
         self._distance = self._context.clock.now_ms() - names.parse_segment_name(segment).identifier
 
     async def tell_positions(self, positions: Positions) -> None:
@@ -171,7 +180,10 @@ class GroupMember:
             self._restart_checkpoint_timer()
 
     async def begin_checkpoint(self) -> None:
-        """Begin an automatic checkpoint when it is due and no other is open (§5 "automatic")."""
+        """Begin an automatic checkpoint when it is due and no other is open.
+
+        See docs/protocol/reader-group-state.md#checkpoints.
+        """
         interval_ms = self.state.config.automatic_checkpoint_ms
         if interval_ms <= 0 or self._now_s() < self._timers.checkpoint_s:
             return
@@ -189,7 +201,10 @@ class GroupMember:
         self._timers.checkpoint_s = self._now_s() + self.state.config.automatic_checkpoint_ms / 1000
 
     async def publish(self) -> None:
-        """Publish the last checkpoint to the controller as the subscriber's cut, if so configured (§5)."""
+        """Publish the last checkpoint to the controller as the subscriber's cut, if so configured.
+
+        See docs/protocol/reader-group-state.md#checkpoints.
+        """
         if not policy.should_publish(self.state):
             return
         config = self.state.config
@@ -210,7 +225,10 @@ class GroupMember:
     # -- segments -----------------------------------------------------------------------------------------------
 
     async def complete(self, segment: str) -> bool:
-        """Replace a segment that was read to its end by its successors, after an answered checkpoint (§6)."""
+        """Replace a segment that was read to its end by its successors, after an answered checkpoint.
+
+        See docs/protocol/reader-group-state.md#distribution.
+        """
         successors, ranges = await self._successors(segment)
 
         def finish(state: GroupState) -> list[r.Update]:

@@ -1,4 +1,8 @@
-"""Create, reset and delete reader groups; checkpoints, stream cuts, offline readers (reader-group-state §5, §7, §8)."""
+"""Create, reset and delete reader groups; checkpoints, stream cuts, offline readers.
+
+See docs/protocol/reader-group-state.md#checkpoints, docs/protocol/reader-group-state.md#creating-and-resetting-groups,
+docs/protocol/reader-group-state.md#reporting.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +113,10 @@ class ReaderGroupManager:
 
 
 async def initial_record(context: ClientContext, config: ReaderGroupConfig) -> r.Init:
-    """Return the first state of a group: each stream's segments at its start cut or head (§7 "starting segments")."""
+    """Return the first state of a group: each stream's segments at its start cut or head.
+
+    See docs/protocol/reader-group-state.md#creating-and-resetting-groups.
+    """
     starting: dict[tuple[str, KeyRange | None], int] = {}
     for scoped, cut in config.starting.items():
         stream = StreamName.parse(scoped)

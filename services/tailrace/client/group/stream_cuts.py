@@ -1,9 +1,9 @@
 """Compute stream cuts of a reader group's position, to truncate at, publish and start from.
 
-The state of a group holds less than a cut needs (reader-group-state §4). In the state, −1 is the end of a sealed
-segment; in a cut it is a segment that was not reached (naming §7). The state also drops a segment that was read to its
-end, while its successor may wait for another predecessor: then no segment owns its key range. Every returned cut covers
-the key space [0, 1) and lies nowhere past the events that were read.
+The state of a group holds less than a cut needs (docs/protocol/reader-group-state.md#state). In the state, −1 is the
+end of a sealed segment; in a cut it is a segment that was not reached (docs/protocol/naming.md#stream-cuts). The state
+also drops a segment that was read to its end, while its successor may wait for another predecessor: then no segment
+owns its key range. Every returned cut covers the key space [0, 1) and lies nowhere past the events that were read.
 """
 
 from __future__ import annotations

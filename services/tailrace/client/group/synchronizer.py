@@ -1,4 +1,4 @@
-"""Synchronize the shared state of a reader group with its segment (reader-group-state §2).
+"""Synchronize the shared state of a reader group with its segment (docs/protocol/reader-group-state.md#records).
 
 Every client of the group applies the records of the segment in order. Changes that depend on the state are conditional
 on the latest revision; after a conflict they are computed again from the newer state.
@@ -166,7 +166,10 @@ class GroupSynchronizer:
         raise OverloadedError(f"the state of reader group {self.name} changed too often during a write; retry")
 
     def _rehearse(self, updates: Sequence[r.Update]) -> None:
-        """Check updates before they are written, because a wrong one fails every client (reader-group-state §11)."""
+        """Check updates before they are written, because a wrong one fails every client.
+
+        See docs/protocol/reader-group-state.md#rules-for-our-client.
+        """
         rehearsal = initial_state(compact(self.state))
         for update in updates:
             rehearsal.apply(update)
@@ -176,7 +179,10 @@ class GroupSynchronizer:
         await self._stream.write_unconditionally(encode_batch(updates))
 
     async def compact_sometimes(self) -> None:
-        """Compact the records when they have grown, with a low probability for each reader (§2 "when")."""
+        """Compact the records when they have grown, with a low probability for each reader.
+
+        See docs/protocol/reader-group-state.md#compaction.
+        """
         if self._state is None or self._revision - (self._mark or 0) <= limits.READER_GROUP_COMPACT_BYTES:
             return
         if self._context.entropy.uniform() < limits.READER_GROUP_COMPACT_PROBABILITY:

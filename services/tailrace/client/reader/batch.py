@@ -1,4 +1,4 @@
-"""Read between two cuts without a reader group, as segment slices in any order (design §2)."""
+"""Read between two cuts without a reader group, as segment slices in any order (docs/design.md#rooms)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ async def slices_between(
 
 
 def _offset(cut: Cut | None, identifier: int, absent: int, length: int) -> int:
-    """Return the offset of a cut in a segment; −1 is the end of a completely read segment (reader-group-state §4)."""
+    """Return the offset of a cut in a segment; −1 is the end of a completely read segment.
+
+    See docs/protocol/reader-group-state.md#state.
+    """
     offset = (cut or {}).get(identifier, absent)
     return length if offset == ENDED_OFFSET else offset
 

@@ -1,4 +1,7 @@
-"""Read events as one member of a reader group, shared with Java readers or not (design §10, reader-group-state §6)."""
+"""Read events as one member of a reader group, shared with Java readers or not.
+
+See docs/design.md#reader-groups, docs/protocol/reader-group-state.md#distribution.
+"""
 
 from __future__ import annotations
 
@@ -188,7 +191,9 @@ class EventReader:
         return None
 
     async def _acknowledge(self, member: GroupMember, checkpoint: str) -> None:
-        """Acknowledge a checkpoint that the application has passed, then do the work that waited for it (§5).
+        """Acknowledge a checkpoint that the application has passed, then do the work that waited for it.
+
+        See docs/protocol/reader-group-state.md#checkpoints.
 
         After a failure or cancellation, the next read call does what is left.
         """

@@ -1,4 +1,7 @@
-"""Prefetch events of one segment: return them from memory while the next read is in flight (wire §6)."""
+"""Prefetch events of one segment: return them from memory while the next read is in flight.
+
+See docs/protocol/wire.md#reads.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Gather events into append blocks, as runs of one routing key.
 
-A block is one append with one event number and one acknowledgement (performance §3). Runs keep the routing keys, so
-that the events can be routed again when their segment is replaced.
+A block is one append with one event number and one acknowledgement (docs/performance.md#append-blocks). Runs keep the
+routing keys, so that the events can be routed again when their segment is replaced.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Block:
 
     @property
     def is_large(self) -> bool:
-        """Return whether this is one event that does not fit into an append (wire §5, "large events")."""
+        """Return whether this is one event that does not fit into an append (docs/protocol/wire.md#large-events)."""
         return self.size > limits.EVENT_MAX_BYTES + EVENT_HEADER_BYTES and len(self.events) == 1
 
     def add(self, run: Run, events: Sequence[bytes]) -> None:

@@ -1,4 +1,7 @@
-"""Write events to a stream: route them by key and follow scaling (naming §2, wire §5)."""
+"""Write events to a stream: route them by key and follow scaling.
+
+See docs/protocol/naming.md#routing, docs/protocol/wire.md#appends.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,10 @@ class EventWriter(RoutedWriter):
         return self
 
     async def note_time(self, timestamp_ms: int) -> None:
-        """Report to the controller that all events up to this time are written (naming §6). Raises BadRequestError."""
+        """Report to the controller that all events up to this time are written. Raises BadRequestError.
+
+        See docs/protocol/naming.md#watermarks.
+        """
         position = {
             writer.identifier: writer.acknowledged_length
             for writer in self._writers.values()
@@ -130,7 +136,7 @@ class EventWriter(RoutedWriter):
 
 
 async def say_farewell(context: ClientContext, stream: StreamName, writer_id: str) -> None:
-    """Report to the controller that a writer notes no more times (naming §6).
+    """Report to the controller that a writer notes no more times (docs/protocol/naming.md#watermarks).
 
     The report is optional: all events are durable, and without it the writer's time expires after the stream's
     aggregation timeout. So an unreachable controller or a deleted stream is not an error of the writer.

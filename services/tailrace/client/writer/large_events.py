@@ -1,4 +1,4 @@
-"""Write events that do not fit into one append: merge a transient segment (wire §5, "large events")."""
+"""Write events that do not fit into one append: merge a transient segment (docs/protocol/wire.md#large-events)."""
 
 from __future__ import annotations
 

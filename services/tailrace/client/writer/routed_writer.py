@@ -1,4 +1,4 @@
-"""Write events by routing key to a set of segments, with bounded bytes in flight (naming §2)."""
+"""Write events by routing key to a set of segments, with bounded bytes in flight (docs/protocol/naming.md#routing)."""
 
 from __future__ import annotations
 

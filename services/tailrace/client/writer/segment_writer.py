@@ -1,4 +1,4 @@
-"""Append to one segment exactly once (wire §5).
+"""Append to one segment exactly once (docs/protocol/wire.md#appends).
 
 Blocks are numbered by the events written so far. After a lost connection the writer requests the segment's last number
 (SetupAppend), takes everything up to it as acknowledged and sends the rest again under the same numbers. So no event is

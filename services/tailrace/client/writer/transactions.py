@@ -1,4 +1,4 @@
-"""Write transactions: events that become visible together or never (server §3)."""
+"""Write transactions: events that become visible together or never (docs/protocol/server.md#transactions)."""
 
 from __future__ import annotations
 

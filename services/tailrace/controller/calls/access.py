@@ -1,4 +1,7 @@
-"""Map each call to the resource and access level that authorization checks (controller §2)."""
+"""Map each call to the resource and access level that authorization checks.
+
+See docs/protocol/controller.md#authorization.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ def scope_resource(scope: str) -> str:
 
 
 def stream_resource(scope: str, stream: str) -> str:
-    """Resource of a stream. An internal stream counts as the reader group or stream that it serves (controller §2)."""
+    """Resource of a stream. An internal stream counts as the reader group or stream that it serves.
+
+    See docs/protocol/controller.md#authorization.
+    """
     if stream.startswith(names.READER_GROUP_PREFIX):
         return f"{scope_resource(scope)}/reader-group:{stream.removeprefix(names.READER_GROUP_PREFIX)}"
     return f"{scope_resource(scope)}/stream:{stream.removeprefix(names.MARK_PREFIX)}"

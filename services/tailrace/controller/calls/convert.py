@@ -1,4 +1,4 @@
-"""Convert between protocol buffer messages and the controller's values (controller §5)."""
+"""Convert between protocol buffer messages and the controller's values (docs/protocol/controller.md#messages)."""
 
 from __future__ import annotations
 

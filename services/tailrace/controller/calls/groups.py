@@ -1,4 +1,4 @@
-"""Calls about reader groups and subscribers (controller §4)."""
+"""Calls about reader groups and subscribers (docs/protocol/controller.md#groups-and-subscribers)."""
 
 from __future__ import annotations
 
@@ -188,7 +188,10 @@ def _cut_messages(cuts: Iterable[_Cut]) -> list[pb.StreamCut]:
 
 
 def _message(scope: str, group: str, record: ReaderGroupRecord) -> pb.ReaderGroupConfiguration:
-    """Return every field as the client sent it: the Java client compares them (controller §5, conventions)."""
+    """Return every field as the client sent it: the Java client compares them.
+
+    See docs/protocol/controller.md#messages.
+    """
     return pb.ReaderGroupConfiguration(
         scope=scope,
         readerGroupName=group,

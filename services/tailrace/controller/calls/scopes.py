@@ -1,4 +1,4 @@
-"""Calls about scopes (controller §4)."""
+"""Calls about scopes (docs/protocol/controller.md#scopes)."""
 
 from __future__ import annotations
 

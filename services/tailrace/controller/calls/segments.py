@@ -1,4 +1,4 @@
-"""Calls about segments, stream cuts, scaling and locations (controller §4)."""
+"""Calls about segments, stream cuts, scaling and locations (docs/protocol/controller.md#segments-and-stream-cuts)."""
 
 from __future__ import annotations
 

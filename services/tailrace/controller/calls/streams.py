@@ -1,4 +1,4 @@
-"""Calls about whole streams (controller §4)."""
+"""Calls about whole streams (docs/protocol/controller.md#streams)."""
 
 from __future__ import annotations
 

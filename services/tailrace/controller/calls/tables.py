@@ -1,4 +1,4 @@
-"""Calls about key-value tables (controller §4, naming §5)."""
+"""Calls about key-value tables (docs/protocol/controller.md#tables, docs/protocol/naming.md#key-value-tables)."""
 
 from __future__ import annotations
 

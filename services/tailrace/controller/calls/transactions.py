@@ -1,4 +1,4 @@
-"""Calls about transactions and writers' times (controller §4)."""
+"""Calls about transactions and writers' times (docs/protocol/controller.md#transactions)."""
 
 from __future__ import annotations
 

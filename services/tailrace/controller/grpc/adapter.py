@@ -1,4 +1,7 @@
-"""Pass gRPC requests to the controller's calls and return errors as gRPC statuses (controller §3)."""
+"""Pass gRPC requests to the controller's calls and return errors as gRPC statuses.
+
+See docs/protocol/controller.md#errors.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,8 @@ def _handler(services: ControllerServices, rpc: str, listener: ListenerKind) -> 
             return await services.call(rpc, request, _call_of(context, listener))
         except TailraceError as error:
             code, text = _CODES[error.grpc_code], str(error)
-            # Our client needs the error's name behind the status UNKNOWN; other clients ignore it (controller §1).
+            # Our client needs the error's name behind the status UNKNOWN; other clients ignore it
+            # (docs/protocol/controller.md#endpoint).
             context.set_trailing_metadata(((ERROR_NAME_KEY, type(error).__name__),))
         except asyncio.CancelledError:
             raise

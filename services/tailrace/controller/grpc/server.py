@@ -1,4 +1,4 @@
-"""Listen for gRPC clients of the controller (controller §1)."""
+"""Listen for gRPC clients of the controller (docs/protocol/controller.md#endpoint)."""
 
 from __future__ import annotations
 

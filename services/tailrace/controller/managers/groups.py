@@ -1,4 +1,7 @@
-"""Create, update and delete reader groups: scope entry, state stream, subscriptions (controller §4, naming §4)."""
+"""Create, update and delete reader groups: scope entry, state stream, subscriptions.
+
+See docs/protocol/controller.md#groups-and-subscribers, docs/protocol/naming.md#revisioned-streams.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Store writers' times and positions, for watermarks that a later version will emit (server §4)."""
+"""Store writers' times and positions, for watermarks that a later version will emit.
+
+See docs/protocol/server.md#watermarks.
+"""
 
 from __future__ import annotations
 

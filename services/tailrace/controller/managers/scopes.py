@@ -1,4 +1,4 @@
-"""Delete scopes, empty ones or with all their contents (controller §4)."""
+"""Delete scopes, empty ones or with all their contents (docs/protocol/controller.md#scopes)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compute how many bytes a stream received and how many were truncated (design §10, ADR 0014).
+"""Compute how many bytes a stream received and how many were truncated (docs/design.md#controller, ADR 0014).
 
 Both count from the beginning of the stream, so their difference is its size. Every scale persists the sizes of the
 segments that it sealed and their sum (`SealedRecord`), so deleted segments are not needed.

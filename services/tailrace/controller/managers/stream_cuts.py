@@ -1,4 +1,7 @@
-"""Check stream cuts against a stream's epochs; find head, tail and the segments between cuts (controller §4)."""
+"""Check stream cuts against a stream's epochs; find head, tail and the segments between cuts.
+
+See docs/protocol/controller.md#segments-and-stream-cuts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Begin changes of a stream under its root's version, then wait for their workflows (controller §4)."""
+"""Begin changes of a stream under its root's version, then wait for their workflows.
+
+See docs/protocol/controller.md#streams.
+"""
 
 from __future__ import annotations
 
@@ -207,7 +210,7 @@ class StreamManager:
             await self._driver.wait(key, busy_with)
 
     async def scale(self, key: StreamKey, sealed: Sequence[int], ranges: Sequence[KeyRange]) -> ScaleIntent:
-        """Decide a scale and return it; its workflow runs afterwards (controller §4, ``scale``).
+        """Decide a scale and return it; its workflow runs afterwards (docs/protocol/controller.md#streams, ``scale``).
 
         Raises:
             ScalePreconditionError: a segment is not active, or too few segments remain. BadRequestError: the ranges do

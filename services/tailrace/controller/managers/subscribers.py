@@ -1,4 +1,7 @@
-"""Register the reader groups whose positions hold back a stream's retention (controller §4)."""
+"""Register the reader groups whose positions hold back a stream's retention.
+
+See docs/protocol/controller.md#groups-and-subscribers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Create and delete key-value tables: a scope entry and a fixed-key table segment per partition (naming §5)."""
+"""Create and delete key-value tables: a scope entry and a fixed-key table segment per partition.
+
+See docs/protocol/naming.md#key-value-tables.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Begin, ping, commit and abort transactions, and return their states (server §3, controller §4)."""
+"""Begin, ping, commit and abort transactions, and return their states.
+
+See docs/protocol/server.md#transactions, docs/protocol/controller.md#transactions.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class PingResult(enum.Enum):
-    """The outcome of a ping (controller §5, PingTxnStatus)."""
+    """The outcome of a ping (docs/protocol/controller.md#messages)."""
 
     OK = "ok"
     LEASE_TOO_LARGE = "lease too large"
@@ -177,7 +180,10 @@ class TransactionManager:
         return state_of(root, record, transaction_id)
 
     async def completed(self, key: StreamKey) -> list[CompletedTransaction]:
-        """Return the newest completed transactions, newest first (controller §4). Raises NoSuchStreamError."""
+        """Return the newest completed transactions, newest first. Raises NoSuchStreamError.
+
+        See docs/protocol/controller.md#transactions.
+        """
         root = require(await self._store.load(key), key)
         size = limits.COMPLETED_TRANSACTIONS_PER_CHUNK
         wanted = -(-limits.COMPLETED_TRANSACTIONS_LISTED_MAX // size) + 1

@@ -1,4 +1,7 @@
-"""Compute epochs, successors and stream cuts (design §10, controller §4, naming §2, server §2). Pure.
+"""Compute epochs, successors and stream cuts. Pure.
+
+See docs/design.md#controller, docs/protocol/controller.md#segments-and-stream-cuts, docs/protocol/naming.md#routing,
+docs/protocol/server.md#retention.
 
 Of two segments with overlapping key ranges, the one created in the later epoch follows the other. This order defines
 successors, the order of cuts, and the segments between two cuts. Every epoch, and every cut that the controller
@@ -20,7 +23,7 @@ SegmentMap = Mapping[int, StreamSegment]
 
 
 def first_epoch(segment_count: int, first_number: int, created_ms: int) -> Epoch:
-    """Return epoch 0 of a stream: equal ranges, numbered from `first_number` (naming §1, "numbering")."""
+    """Return epoch 0 of a stream: equal ranges, numbered from `first_number` (docs/protocol/naming.md#numbering)."""
     segments = tuple(
         StreamSegment(segment_id(first_number + index, 0), low, high)
         for index, (low, high) in enumerate(equal_ranges(segment_count))
@@ -57,7 +60,10 @@ def count_splits_and_merges(sealed: Sequence[StreamSegment], created: Sequence[S
 
 
 def scale_keeps_ranges(sealed: Sequence[StreamSegment], ranges: Sequence[KeyRange]) -> bool:
-    """Return whether the new ranges cover exactly the ranges of the sealed segments (controller §4, ``scale``)."""
+    """Return whether the new ranges cover exactly the ranges of the sealed segments (``scale``).
+
+    See docs/protocol/controller.md#segments-and-stream-cuts.
+    """
     if not sealed or not ranges:
         return False
     return same_cover([segment.key_range for segment in sealed], ranges)
@@ -152,7 +158,9 @@ def wholly_before(cut: Cut, segments: SegmentMap) -> list[StreamSegment]:
 
 
 def between(start: Cut, end: Cut, segments: SegmentMap) -> list[StreamSegment]:
-    """Return every segment that a reader from `start` to `end` reads, in order of id (controller §4).
+    """Return every segment that a reader from `start` to `end` reads, in order of id.
+
+    See docs/protocol/controller.md#segments-and-stream-cuts.
 
     Raises:
         BadRequestError: `start` is not before `end`.
@@ -169,6 +177,9 @@ def between(start: Cut, end: Cut, segments: SegmentMap) -> list[StreamSegment]:
 
 
 def transaction_segments(epoch: Epoch, transaction_epoch: int) -> list[tuple[StreamSegment, int]]:
-    """Return pairs of stream segment and id with the transaction's epoch, in order of number (naming §1)."""
+    """Return pairs of stream segment and id with the transaction's epoch, in order of number.
+
+    See docs/protocol/naming.md#names.
+    """
     ordered = sorted(epoch.segments, key=lambda segment: segment.number)
     return [(segment, segment_id(segment.number, transaction_epoch)) for segment in ordered]

@@ -1,4 +1,7 @@
-"""Store metadata in table segments, or in memory (design §7). One contract suite tests both."""
+"""Store metadata in table segments, or in memory. One contract suite tests both.
+
+See docs/design.md#controller-metadata.
+"""
 
 from __future__ import annotations
 

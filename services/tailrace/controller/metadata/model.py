@@ -1,4 +1,6 @@
-"""Immutable values of a stream beside its configuration: states, segments, epochs (design §10, controller §5).
+"""Immutable values of a stream beside its configuration: states, segments, epochs.
+
+See docs/design.md#controller, docs/protocol/controller.md#messages.
 
 The records of `tailrace.controller.metadata.records` contain them. A new field needs a default, and no field may
 change its meaning.
@@ -59,7 +61,7 @@ class Epoch(msgspec.Struct, frozen=True):
     """The segments that are active between two scales. A stored epoch never changes.
 
     ``segments`` are sorted by key range and partition [0, 1). ``splits`` and ``merges`` count the splits and merges of
-    the scale that created the epoch (rest §"ScaleMetadata").
+    the scale that created the epoch (docs/protocol/rest.md#models).
     """
 
     epoch: int
@@ -71,7 +73,7 @@ class Epoch(msgspec.Struct, frozen=True):
 
     @property
     def reference(self) -> int:
-        """Return the epoch whose key ranges this one repeats, or this epoch (server §3)."""
+        """Return the epoch whose key ranges this one repeats, or this epoch (docs/protocol/server.md#transactions)."""
         return self.epoch if self.reference_epoch < 0 else self.reference_epoch
 
     def find(self, identifier: int) -> StreamSegment | None:

@@ -61,7 +61,7 @@ def check_retention(policy: RetentionPolicy) -> None:
 
 
 def check_tags(tags: Sequence[str]) -> None:
-    """Raise BadRequestError for too many or too long tags (server §8)."""
+    """Raise BadRequestError for too many or too long tags (docs/protocol/server.md#limits)."""
     if len(tags) > limits.TAGS_PER_STREAM_MAX:
         raise BadRequestError(f"{len(tags)} tags, at most {limits.TAGS_PER_STREAM_MAX} are allowed")
     for tag in tags:
@@ -70,7 +70,7 @@ def check_tags(tags: Sequence[str]) -> None:
 
 
 def check_lease(lease_ms: int, minimum_ms: int, maximum_ms: int) -> int:
-    """Return the lease if it is within both bounds, inclusive (server §3).
+    """Return the lease if it is within both bounds, inclusive (docs/protocol/server.md#transactions).
 
     Raises:
         BadRequestError: names the field and both bounds.

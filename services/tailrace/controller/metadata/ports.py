@@ -1,4 +1,6 @@
-"""Ports of the controller: segments, locations of containers, and versioned tables (design §2, §10).
+"""Ports of the controller: segments, locations of containers, and versioned tables.
+
+See docs/design.md#rooms, docs/design.md#controller.
 
 ``tailrace.client.connections.segments.SegmentClient`` satisfies `SegmentStorePort`, and
 ``tailrace.cluster.endpoints.EndpointMap`` satisfies `ContainerMap`.
@@ -67,7 +69,7 @@ class SegmentStorePort(Protocol):
     async def merge_batch(self, target: str, sources: Sequence[str]) -> list[int]:
         """Merge sources in order, each one atomically; return the target's length after each.
 
-        A source that is missing or was merged before counts as done (wire §3.6).
+        A source that is missing or was merged before counts as done (docs/protocol/wire.md#failure-replies).
         """
         ...
 
@@ -85,7 +87,7 @@ class SegmentStorePort(Protocol):
 
 
 class TablePort(Protocol):
-    """Operations on the versioned entries of table segments (wire §8)."""
+    """Operations on the versioned entries of table segments (docs/protocol/wire.md#tables)."""
 
     async def create_table(self, name: str, key_length: int = 0) -> None:
         """Create a table segment. Raises SegmentExistsError."""
@@ -139,7 +141,7 @@ class Put:
 
 
 class MetadataStore(Protocol):
-    """Versioned tables (design §7): the controller's only durable state.
+    """Versioned tables (docs/design.md#controller-metadata): the controller's only durable state.
 
     Reads see every write that completed before them. A write that failed with UnavailableError may have succeeded.
     Creating an existing table and deleting a missing one succeed; every other call raises NoSuchSegmentError for a

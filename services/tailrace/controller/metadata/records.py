@@ -1,4 +1,6 @@
-"""Define and encode the controller's durable records (docs/formats/controller.md; design §7, §10).
+"""Define and encode the controller's durable records.
+
+See docs/formats/controller.md, docs/design.md#controller-metadata, docs/design.md#controller.
 
 Every value in the metadata tables is MessagePack in an envelope of magic, kind, version, length and CRC32C. Fields are
 encoded by name, so version N reads N-1; a newer version is refused. Each stream has one mutable root, `StreamRecord`,
@@ -72,8 +74,8 @@ class StreamRecord(msgspec.Struct, frozen=True):
     Transactions are named by their 16 bytes. ``commit_queue`` is in the order of the commit calls; ``commit_batch`` is
     its part that is being merged. ``completed_next`` counts all completed transactions; ``completed_first`` is the
     first one that is still remembered. A deleted stream keeps its root, so that a stream of the same name continues
-    `incarnation`, `next_segment_number` and `transaction_counter` (naming §1). ``owner`` is the resource that claimed
-    the stream (ADR 0014), "" for none; a new stream of the name has none.
+    `incarnation`, `next_segment_number` and `transaction_counter` (docs/protocol/naming.md#names). ``owner`` is the
+    resource that claimed the stream (ADR 0014), "" for none; a new stream of the name has none.
     """
 
     incarnation: int
@@ -163,7 +165,7 @@ class SubscribersRecord(msgspec.Struct, frozen=True):
 
 
 class WriterMark(msgspec.Struct, frozen=True):
-    """A writer's last noted time with its position (server §4)."""
+    """A writer's last noted time with its position (docs/protocol/server.md#watermarks)."""
 
     timestamp: int
     position: dict[int, int]
@@ -194,7 +196,7 @@ class ScopeStreamEntry(msgspec.Struct, frozen=True):
 
 
 class ReaderGroupRecord(msgspec.Struct, frozen=True):
-    """A reader group's configuration (controller §5, ReaderGroupConfiguration), returned unchanged.
+    """A reader group's configuration (docs/protocol/controller.md#messages), returned unchanged.
 
     Cuts are (scope, stream, positions). ``intent``: "create", "update" or "delete" while that workflow runs;
     ``unsubscribe`` lists the ``scope/stream`` that an update removes.
@@ -214,7 +216,9 @@ class ReaderGroupRecord(msgspec.Struct, frozen=True):
 
 
 class TableRecord(msgspec.Struct, frozen=True):
-    """A key-value table (naming §5). ``intent``: "create" or "delete" while that workflow runs.
+    """A key-value table. ``intent``: "create" or "delete" while that workflow runs.
+
+    See docs/protocol/naming.md#key-value-tables.
 
     ``epoch`` is a random part of its segments' names. A table that is created again under the same name has other
     segments, so a late deletion of the old ones does no harm. Tables of older versions have 0.

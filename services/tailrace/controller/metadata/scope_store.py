@@ -1,4 +1,6 @@
-"""Store scopes: the table of scopes, and one table for the contents of each scope (design §7, §10).
+"""Store scopes: the table of scopes, and one table for the contents of each scope.
+
+See docs/design.md#controller-metadata, docs/design.md#controller.
 
 Two rules keep the tables consistent without a common transaction. An addition writes the entry first and then checks
 whether the scope is being deleted. A deletion marks the scope first and then checks its entries. So one of the two
@@ -302,7 +304,10 @@ async def _list(
 
 
 def encode_token(raw: bytes) -> str:
-    """Return a table's continuation token as text for clients, never empty (controller §4, ``listStreamsInScope``)."""
+    """Return a table's continuation token as text for clients, never empty (``listStreamsInScope``).
+
+    See docs/protocol/controller.md#calls.
+    """
     return "." + base64.urlsafe_b64encode(raw).decode()
 
 

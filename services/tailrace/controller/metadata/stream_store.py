@@ -1,4 +1,4 @@
-"""Read and change a stream's records (design §7, §10).
+"""Read and change a stream's records (docs/design.md#controller-metadata, docs/design.md#controller).
 
 Every change reads, decides and writes under the versions read; on a conflict it starts again. The decision is a pure
 function of the records, so a repeated change finds the result of an attempt with unknown outcome, or makes it.

@@ -1,4 +1,4 @@
-"""Change a stream's root: pure functions from root to root (design §10).
+"""Change a stream's root: pure functions from root to root (docs/design.md#controller).
 
 Each raises when the root does not allow the change.
 """
@@ -40,7 +40,10 @@ def require(root: StreamRecord | None, key: StreamKey) -> StreamRecord:
 
 
 def created(previous: StreamRecord | None, config: StreamConfig, now_ms: int, intent_id: bytes) -> StreamRecord:
-    """Return the root of a new stream, which continues the counters of a deleted one (naming §1)."""
+    """Return the root of a new stream, which continues the counters of a deleted one.
+
+    See docs/protocol/naming.md#names.
+    """
     return StreamRecord(
         incarnation=previous.incarnation + 1 if previous else 0,
         state=StreamState.CREATING,

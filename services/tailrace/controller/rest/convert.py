@@ -1,4 +1,4 @@
-"""Convert between the JSON of the REST interface and protocol buffer messages (rest §"Semantics")."""
+"""Convert between the JSON of the REST interface and protocol buffer messages (docs/protocol/rest.md#semantics)."""
 
 from __future__ import annotations
 

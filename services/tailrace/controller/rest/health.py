@@ -1,4 +1,4 @@
-"""Serve health and metrics over REST (rest §"Endpoints")."""
+"""Serve health and metrics over REST (docs/protocol/rest.md#endpoints)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON of the REST interface (rest §"Models")."""
+"""JSON of the REST interface (docs/protocol/rest.md#models)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Return the history of a stream's scales (rest §"Endpoints", scaling-events)."""
+"""Return the history of a stream's scales (docs/protocol/rest.md#endpoints)."""
 
 from __future__ import annotations
 

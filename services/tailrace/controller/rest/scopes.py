@@ -1,4 +1,4 @@
-"""REST routes of scopes and reader groups (rest §"Endpoints")."""
+"""REST routes of scopes and reader groups (docs/protocol/rest.md#endpoints)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""REST routes of streams (rest §"Endpoints")."""
+"""REST routes of streams (docs/protocol/rest.md#endpoints)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Update, truncate and seal a stream (controller §4)."""
+"""Update, truncate and seal a stream (docs/protocol/controller.md#streams)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Create a stream: its scope entry, segments and mark stream, then ACTIVE (controller §4, naming §1)."""
+"""Create a stream: its scope entry, segments and mark stream, then ACTIVE.
+
+See docs/protocol/controller.md#streams, docs/protocol/naming.md#names.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Delete a sealed stream with its mark stream, and keep its counters (controller §4, naming §1)."""
+"""Delete a sealed stream with its mark stream, and keep its counters.
+
+See docs/protocol/controller.md#streams, docs/protocol/naming.md#names.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run the workflows of streams: one task per stream, a bounded number of steps at a time (design §10).
+"""Run the workflows of streams: one task per stream, a bounded number of steps at a time (docs/design.md#controller).
 
 A stream is listed in the table of pending streams before its work begins. A controller that starts therefore finds
 every stream with an unfinished workflow, transaction or lease. A task ends, and unlists its stream, after a time

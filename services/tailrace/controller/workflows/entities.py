@@ -1,4 +1,4 @@
-"""Run the workflows of reader groups, key-value tables and scopes, one at a time for each (design §10).
+"""Run the workflows of reader groups, key-value tables and scopes, one at a time for each (docs/design.md#controller).
 
 A workflow is listed as pending in the metadata before it begins. A step is idempotent and repeated until it succeeds,
 also by the next controller.

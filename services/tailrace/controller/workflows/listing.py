@@ -1,4 +1,4 @@
-"""Add and remove a stream's entry in the list of its scope (design §10).
+"""Add and remove a stream's entry in the list of its scope (docs/design.md#controller).
 
 The entry is in another table than the stream's root, so no write can depend on both. A controller that was paused may
 continue a workflow that another one has finished, under a name that exists again since. Therefore an entry holds the

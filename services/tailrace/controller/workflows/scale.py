@@ -1,4 +1,7 @@
-"""Scale a stream: create segments, make their epoch active, seal the old segments (server §1, "workflow")."""
+"""Scale a stream: create segments, make their epoch active, seal the old segments.
+
+See docs/protocol/server.md#scale-workflow.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ async def seal_segments(context: WorkflowContext, key: StreamKey, identifiers: t
 async def record_sealed(
     context: WorkflowContext, key: StreamKey, root: StreamRecord, epoch: int, sizes: dict[int, int], state: StreamState
 ) -> None:
-    """Persist the sealed sizes and the sum of all sealed bytes, and end the workflow (design §10)."""
+    """Persist the sealed sizes and the sum of all sealed bytes, and end the workflow (docs/design.md#controller)."""
 
     def decide(now: StreamRecord | None, _: Snapshot) -> Change[None]:
         if now is None or now.intent != root.intent:

@@ -1,4 +1,4 @@
-"""Segment operations that workflows can repeat (design §10)."""
+"""Segment operations that workflows can repeat (docs/design.md#controller)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run commit and abort passes, and expire leases (server §3, design §10).
+"""Run commit and abort passes, and expire leases (docs/protocol/server.md#transactions, docs/design.md#controller).
 
 One pass of a stream runs at a time, so all segments merge transactions in the same order. The batch of a pass is
 persisted in order before its first merge; a controller that resumes the pass merges exactly that batch.
@@ -40,7 +40,10 @@ if TYPE_CHECKING:
 
 
 def transaction_segment_names(key: StreamKey, epoch: Epoch, transaction_id: bytes) -> list[tuple[str, str]]:
-    """Return pairs of stream segment and transaction segment, by number. The name holds its epoch (naming §1)."""
+    """Return pairs of stream segment and transaction segment, by number. The name holds its epoch.
+
+    See docs/protocol/naming.md#names.
+    """
     identity = uuid.UUID(bytes=transaction_id)
     return [
         (
@@ -57,7 +60,10 @@ def transaction_epoch(transaction_id: bytes) -> int:
 
 
 def make_transaction_id(epoch: int, counter: int) -> bytes:
-    """Return a transaction id: the epoch, then a counter that never repeats in a stream (server §3)."""
+    """Return a transaction id: the epoch, then a counter that never repeats in a stream.
+
+    See docs/protocol/server.md#transactions.
+    """
     return epoch.to_bytes(4, "big") + counter.to_bytes(12, "big")
 
 
@@ -114,7 +120,7 @@ async def _finish_batch(
 
 
 async def _marking_writers(context: WorkflowContext, key: StreamKey, items: Sequence[bytes]) -> dict[str, int]:
-    """Return the last time of each writer whose commits carried a time (server §4, "per writer")."""
+    """Return the last time of each writer whose commits carried a time (docs/protocol/server.md#watermarks)."""
     snapshot = await context.store.read(key, items)
     marked: dict[str, int] = {}
     for item in items:

@@ -1,4 +1,4 @@
-"""Attribute index: a B+Tree on append-only storage with progressive compaction (design §6, attributes article).
+"""Attribute index: a B+Tree on append-only storage with progressive compaction (docs/design.md#attributes).
 
 Pure: pages are read through the `PageReader` port and written by the caller, who appends ``IndexUpdate.data``.
 """

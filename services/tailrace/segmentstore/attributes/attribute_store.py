@@ -1,4 +1,7 @@
-"""Attributes of a container's segments: values in memory, over cached index pages, over Tier 2 (design §6)."""
+"""Attributes of a container's segments: values in memory, over cached index pages, over Tier 2.
+
+See docs/design.md#attributes.
+"""
 
 from __future__ import annotations
 
@@ -159,7 +162,7 @@ class AttributeStore:
         """Load values into memory, so that operations can be staged against them.
 
         A value from the index counts only if neither the root nor the eviction generation has changed and no update
-        was staged meanwhile; otherwise it is read again (design §3).
+        was staged meanwhile; otherwise it is read again (docs/design.md#write-path).
         """
         wanted = sorted({key for key in attribute_ids if key not in segment.latest})
         if not wanted:

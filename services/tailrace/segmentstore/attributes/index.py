@@ -1,4 +1,7 @@
-"""Reads the attribute index: lookups and ranges over any root that has not been truncated (design §6)."""
+"""Reads the attribute index: lookups and ranges over any root that has not been truncated.
+
+See docs/design.md#attributes.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ class PageReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IndexState:
-    """What the container commits through its log about an attribute index (design §6).
+    """What the container commits through its log about an attribute index (docs/design.md#attributes).
 
     ``root_offset``, ``root_length``: the root page; a length of 0 means that the index is empty.
     ``start_offset``: the lowest live offset; what lies below may be truncated. ``length``: where the next batch is

@@ -1,4 +1,4 @@
-"""Format of one page of the attribute index (design §6; docs/formats/attributes.md).
+"""Format of one page of the attribute index (docs/design.md#attributes; docs/formats/attributes.md).
 
 A page is ``header | entries | CRC32C``, at most ``limits.ATTRIBUTE_PAGE_MAX_BYTES`` long, all integers big-endian. The
 header repeats the page's own offset in the attribute segment, so that bytes read from a wrong place never pass as a
@@ -109,7 +109,7 @@ def lowest_offset(kind: PageKind, entries: Buffer, key_length: int, offset: int)
     """Return the lowest offset in the subtree of a page that is written at `offset`.
 
     A leaf is its own subtree. The entries of an index page hold the lowest offsets of its children, so that no page
-    has to be read (design §6).
+    has to be read (docs/design.md#attributes).
     """
     if kind is PageKind.LEAF:
         return offset

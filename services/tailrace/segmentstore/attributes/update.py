@@ -1,4 +1,4 @@
-"""Updates the attribute index: one batch of changes becomes one append (design §6, attributes article).
+"""Updates the attribute index: one batch of changes becomes one append (docs/design.md#attributes).
 
 A batch rewrites the pages that its changes touch, leaf to root. It also rewrites the live page with the lowest offset
 and its ancestors (progressive compaction), so that everything before that page can be truncated.
@@ -241,7 +241,10 @@ def _grows_right(page: Page, entries: bytes) -> bool:
 
 
 def _split(count: int, maximum: int, content: _Content) -> list[int]:
-    """Return the number of entries of each page: full pages for sorted inserts, else even parts (design §6)."""
+    """Return the number of entries of each page: full pages for sorted inserts, else even parts.
+
+    See docs/design.md#attributes.
+    """
     pages = -(-count // maximum)
     if content.grows_right:
         return [maximum] * (pages - 1) + ([count - maximum * (pages - 1)] if pages else [])

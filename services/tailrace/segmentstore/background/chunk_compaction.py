@@ -1,4 +1,4 @@
-"""Chunk compaction: rewrites a run of a segment's small chunks as one object (design §5).
+"""Chunk compaction: rewrites a run of a segment's small chunks as one object (docs/design.md#tier-2).
 
 A slowly written segment gets a chunk every 30 s, and each transaction adds one. Compaction reads and verifies a run of
 them, writes one object, and swaps it in by one operation that names exactly the references that it replaces. After a

@@ -1,4 +1,4 @@
-"""Chooses the small chunks that are worth rewriting as one (design §5). Pure.
+"""Chooses the small chunks that are worth rewriting as one (docs/design.md#tier-2). Pure.
 
 Two rules choose a contiguous run of small references:
 

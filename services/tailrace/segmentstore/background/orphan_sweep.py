@@ -1,4 +1,4 @@
-"""The orphan sweep: deletes objects of earlier owners that nothing references (design §5, docs/adr/0011).
+"""The orphan sweep: deletes objects of earlier owners that nothing references (docs/design.md#deletion, docs/adr/0011).
 
 A crash between writing an object and committing its reference leaves an orphan. The sweep lists the container's
 objects, waits `DELETE_DELAY_S`, commits a barrier to the log, and deletes those that
@@ -8,11 +8,12 @@ objects, waits `DELETE_DELAY_S`, commits a barrier to the log, and deletes those
 
 *Why no state can reference such an object later.* An object's reference is committed by the owner that wrote the
 object, or never: keys hold epoch and nonce and are not used twice. An owner E that serves has recovered everything that
-its predecessors committed and can still commit: records that they append once E's log has begun are never read (design
-§4). Its own state has every reference that it committed. A later owner starts from what E committed, and writes objects
-of its own epoch. So an object of an epoch below E that E's state does not name is named by no later state either. The
-barrier proves that this state was E's, and not that of an owner which had lost its log before it began. An owner that
-has lost the log since gets an error from the barrier and stops; until then it deletes only objects of earlier epochs.
+its predecessors committed and can still commit: records that they append once E's log has begun are never read
+(docs/design.md#tier-1). Its own state has every reference that it committed. A later owner starts from what E
+committed, and writes objects of its own epoch. So an object of an epoch below E that E's state does not name is named
+by no later state either. The barrier proves that this state was E's, and not that of an owner which had lost its log
+before it began. An owner that has lost the log since gets an error from the barrier and stops; until then it deletes
+only objects of earlier epochs.
 
 *Why a stale list is harmless.* It may show objects that are gone, which are then deleted twice, and lack new ones,
 which the next sweep finds. It may show objects before their references are committed: references are checked last, and

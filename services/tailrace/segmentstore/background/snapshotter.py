@@ -1,4 +1,4 @@
-"""Writes a container's snapshots, and decides which objects no restore needs any more (design §5).
+"""Writes a container's snapshots, and decides which objects no restore needs any more (docs/design.md#snapshots).
 
 An object that the newest snapshot references stays until a newer snapshot is stored: a dereferenced object is deleted
 only after this owner has stored a later snapshot. Bytes that are in the log alone are pinned in the cache at the moment

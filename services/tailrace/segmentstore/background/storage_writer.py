@@ -1,4 +1,4 @@
-"""The storage writer: moves a container's bytes and attributes to Tier 2 (design §5).
+"""The storage writer: moves a container's bytes and attributes to Tier 2 (docs/design.md#tier-2).
 
 A segment is flushed when 4 MiB are pending, after 30 s, or when the log has too many frames for a quick recovery.
 Small segments of one pass share an object. A reference counts only once it is committed through the log: a crash
@@ -203,7 +203,7 @@ class StorageWriter:
     # -- deletions -----------------------------------------------------------------------------------------------
 
     async def _delete_objects(self) -> None:
-        """Delete dereferenced objects that neither a reader nor a restore can still need (design §5)."""
+        """Delete dereferenced objects that neither a reader nor a restore can still need (docs/design.md#tier-2)."""
         pending = self._state.pending_deletes
         now = asyncio.get_running_loop().time()
         for key in pending:

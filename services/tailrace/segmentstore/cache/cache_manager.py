@@ -1,4 +1,6 @@
-"""The bytes behind the read index: one block cache for all containers of a worker, with a hard bound (cache article).
+"""The bytes behind the read index: one block cache for all containers of a worker, with a hard bound.
+
+See "Yet Another Cache but for the Streaming World".
 
 Entries that Tier 2 holds are evicted, least recently used first. All others can only be freed by a flush or a deletion,
 so a caller that finds no room waits for one.

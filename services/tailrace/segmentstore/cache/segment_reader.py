@@ -1,4 +1,7 @@
-"""Reads committed bytes from the cache, from the log where recovery left them, or from Tier 2 (design §8, wire §6)."""
+"""Reads committed bytes from the cache, from the log where recovery left them, or from Tier 2.
+
+See docs/design.md#cache, docs/protocol/wire.md#reads.
+"""
 
 from __future__ import annotations
 
@@ -138,7 +141,7 @@ class SegmentReader:
             try:
                 first, blocks = await self._tier2.read(ref, start, end - start)
             except NotFoundError as error:
-                # A compaction may have replaced the reference: look it up once more (design §5).
+                # A compaction may have replaced the reference: look it up once more (docs/design.md#tier-2).
                 if attempt or segment.chunks.find(offset) == ref:
                     raise await self._tier2.missing(ref) from error
                 continue

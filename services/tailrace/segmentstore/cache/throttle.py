@@ -1,4 +1,4 @@
-"""Throttles appends while Tier 2 lags behind: the less room in the cache, the slower (design §8).
+"""Throttles appends while Tier 2 lags behind: the less room in the cache, the slower (docs/design.md#cache).
 
 Past a target, the admitted rate is the room left divided by a fixed time. If Tier 2 takes F bytes a second, the room
 settles at F times that time. So writers slow down to the rate of the flushes, and no stall is long.

@@ -1,4 +1,7 @@
-"""The append path: checks conditions, takes room in log and cache, stages the append (design §3.2, §3.3)."""
+"""The append path: checks conditions, takes room in log and cache, stages the append.
+
+See docs/design.md#admit, docs/design.md#stage.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides when a container checkpoints, and truncates its log after a checkpoint (design §4)."""
+"""Decides when a container checkpoints, and truncates its log after a checkpoint (docs/design.md#tier-1)."""
 
 from __future__ import annotations
 

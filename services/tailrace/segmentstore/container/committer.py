@@ -1,4 +1,4 @@
-"""Commits durable operations: metadata, cache, waiting readers, acknowledgements (design §3.4)."""
+"""Commits durable operations: metadata, cache, waiting readers, acknowledgements (docs/design.md#commit)."""
 
 from __future__ import annotations
 

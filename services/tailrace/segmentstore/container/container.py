@@ -1,4 +1,7 @@
-"""The segment container: a group of segments, one log, one order of operations (design §3; segmentstore.api)."""
+"""The segment container: a group of segments, one log, one order of operations (segmentstore.api).
+
+See docs/design.md#write-path.
+"""
 
 from __future__ import annotations
 

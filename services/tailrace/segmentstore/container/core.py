@@ -38,7 +38,7 @@ class ContainerPorts:
     """What a container is made of; all of it can be simulated.
 
     The containers of a process share ``upload_slots`` and ``pages``. They share ``recovery_lock`` too, so that they
-    recover one after another (design §8).
+    recover one after another (docs/design.md#cache).
     """
 
     log: DurableLog

@@ -1,4 +1,6 @@
-"""Admission to a container's log: an operation is staged only when the log has room for it (design §3.5).
+"""Admission to a container's log: an operation is staged only when the log has room for it.
+
+See docs/design.md#faults-of-the-log.
 
 So no staged operation gets stuck on a full disk. Refused operations are counted and logged in two lines: when the disk
 becomes full, and when it has room again.

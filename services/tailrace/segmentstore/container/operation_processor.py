@@ -1,4 +1,4 @@
-"""The operation processor: strict order, group commit, completion in order (design §3).
+"""The operation processor: strict order, group commit, completion in order (docs/design.md#write-path).
 
 Staging is synchronous: it numbers an operation and writes its record to the current frame. Frames go to the log as soon
 as the log has capacity; operations that arrive meanwhile share the next frame. The log says how many frames may be in

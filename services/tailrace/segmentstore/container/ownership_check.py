@@ -1,4 +1,4 @@
-"""Confirms ownership of a container's log, so that a fenced owner serves no stale reads (design §9).
+"""Confirms ownership of a container's log, so that a fenced owner serves no stale reads (docs/design.md#stale-owners).
 
 A new owner takes over an object log without the consent of the old one, which notices only when it writes. So a
 container answers a read only if ownership was confirmed within ``limits.OWNER_SEEN_MAX_S``. While the container is in

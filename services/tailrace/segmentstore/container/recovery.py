@@ -1,4 +1,4 @@
-"""Rebuilds a container's state from its log (design §4).
+"""Rebuilds a container's state from its log (docs/design.md#tier-1).
 
 Recovery finds the last complete checkpoint, then applies every later operation. An append from before the checkpoint
 matters only if Tier 2 lacks its bytes: they stay in the log, and the read index points there. A later append goes to

@@ -1,4 +1,7 @@
-"""Attribute conditions and final values against the staged view (attributes article, design §3). Pure."""
+"""Attribute conditions and final values against the staged view. Pure.
+
+See "Segment Attributes", docs/design.md#write-path.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ def missing(segment: Segment, updates: Sequence[AttributeUpdate]) -> list[bytes]
 def final_values(segment: Segment, updates: Sequence[AttributeUpdate], offset: int) -> list[tuple[bytes, int]]:
     """Return the final values of all updates for an operation at `offset`; stage nothing.
 
-    ReplaceIfGreater sets an attribute that is not set, as in Pravega's implementation (design §3).
+    ReplaceIfGreater sets an attribute that is not set, as in Pravega's implementation (docs/design.md#write-path).
 
     Raises:
         AttributesMissingError: load them and call again. BadAttributeError: a condition does not hold.

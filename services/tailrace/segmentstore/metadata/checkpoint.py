@@ -1,4 +1,4 @@
-"""Encodes a container's metadata for a checkpoint, and loads it (design §4; docs/formats/operations.md).
+"""Encodes a container's metadata for a checkpoint, and loads it (docs/design.md#tier-1; docs/formats/operations.md).
 
 A checkpoint holds the state as of an operation, and every attribute value that the attribute index lacks. Replay
 applies the later operations to it.

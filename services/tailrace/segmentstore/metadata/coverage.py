@@ -1,4 +1,4 @@
-"""Tracks which bytes of a segment are in Tier 2: an interval set of chunk references (design §5). Pure."""
+"""Tracks which bytes of a segment are in Tier 2: an interval set of chunk references (docs/design.md#tier-2). Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Extended attributes of one segment that its attribute index does not hold yet (design §6). Pure."""
+"""Extended attributes of one segment that its attribute index does not hold yet (docs/design.md#attributes). Pure."""
 
 from __future__ import annotations
 

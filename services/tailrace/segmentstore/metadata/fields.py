@@ -17,7 +17,7 @@ _REF: Final = struct.Struct(">qqqH")  # data offset in the object, segment offse
 
 @dataclass(frozen=True, slots=True)
 class ChunkRef:
-    """Where a range of a segment lies in Tier 2 (design §5).
+    """Where a range of a segment lies in Tier 2 (docs/design.md#tier-2).
 
     ``data_offset`` is the position in the object of the first 64 KiB block of the section that holds the range.
     """

@@ -1,4 +1,6 @@
-"""Operations of a container and their form in the log (design §3, §4; docs/formats/operations.md).
+"""Operations of a container and their form in the log.
+
+See docs/design.md#write-path, docs/design.md#tier-1, docs/formats/operations.md.
 
 The log holds outcomes: absolute offsets, final attribute values, object keys. Replay never evaluates a condition.
 
@@ -195,7 +197,7 @@ class AddChunks:
 
 @dataclass(frozen=True, slots=True)
 class IndexRoot:
-    """State of a segment's attribute index (design §6)."""
+    """State of a segment's attribute index (docs/design.md#attributes)."""
 
     root_offset: int
     root_length: int
@@ -221,7 +223,10 @@ EMPTY_INDEX: Final = IndexRoot(0, 0, 0, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class CommitIndex:
-    """New pages, root pointer, head truncation and flushed-through sequence number, all at once (design §6)."""
+    """New pages, root pointer, head truncation and flushed-through sequence number, all at once.
+
+    See docs/design.md#attributes.
+    """
 
     TYPE: ClassVar = OperationType.INDEX
     segment_id: int
@@ -258,7 +263,7 @@ class SwapChunks:
     """The same bytes, rewritten: `new` replaces exactly the references `old`, if the segment still holds all of them.
 
     Both are sorted and contiguous over one range of the segment. If the segment lacks some of `old`, nothing changes
-    and the objects of `new` become pending deletes (design §5: a conditional step).
+    and the objects of `new` become pending deletes (docs/design.md#tier-2: a conditional step).
     """
 
     TYPE: ClassVar = OperationType.SWAP_CHUNKS
@@ -278,7 +283,10 @@ class SwapChunks:
 
 @dataclass(frozen=True, slots=True)
 class SweepBarrier:
-    """The owner of `epoch` listed objects after operation `listed_after`, and still owns the log now (design §5)."""
+    """The owner of `epoch` listed objects after operation `listed_after`, and still owns the log now.
+
+    See docs/design.md#tier-2.
+    """
 
     TYPE: ClassVar = OperationType.SWEEP_BARRIER
     epoch: int

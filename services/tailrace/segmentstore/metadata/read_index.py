@@ -1,4 +1,6 @@
-"""The read index: maps offsets of a segment to cache entries or places in the log (cache article).
+"""The read index: maps offsets of a segment to cache entries or places in the log.
+
+See "Yet Another Cache but for the Streaming World".
 
 Pure bookkeeping; the cache manager owns the bytes.
 """

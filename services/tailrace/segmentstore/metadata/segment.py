@@ -1,4 +1,4 @@
-"""One segment of a container, staged and committed (design §3, §5)."""
+"""One segment of a container, staged and committed (docs/design.md#write-path, docs/design.md#tier-2)."""
 
 from __future__ import annotations
 

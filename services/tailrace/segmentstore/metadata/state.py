@@ -1,4 +1,6 @@
-"""Committed and staged metadata of a container, and how each operation changes it (design §3, §5).
+"""Committed and staged metadata of a container, and how each operation changes it.
+
+See docs/design.md#write-path, docs/design.md#tier-2.
 
 Two views of a segment exist. *Staged* fields (``staged_*`` and ``latest``) hold the outcome of every staged operation.
 *Committed* fields hold what is durable, and clients see only them. Commits and replay both use `ContainerState.apply`,
@@ -271,7 +273,7 @@ class ContainerState:
             segment.reset_staged()
 
     def merge_event_count(self, source: Segment) -> int:
-        """Return how many events a merge adds to its target (wire §5: a large event counts as one)."""
+        """Return how many events a merge adds to its target (docs/protocol/wire.md#appends): a large one is 1."""
         if source.kind & SegmentKind.TRANSIENT:
             return 1
         count = source.latest.get(EVENT_COUNT, 0)

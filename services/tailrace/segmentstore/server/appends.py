@@ -1,4 +1,6 @@
-"""The append path of a connection: one operation per append block, cumulative acknowledgements (wire §5, design §3).
+"""The append path of a connection: one operation per append block, cumulative acknowledgements.
+
+See docs/protocol/wire.md#appends, docs/design.md#write-path.
 
 The cost is per block: this path neither parses events nor loops over them.
 """
@@ -60,7 +62,7 @@ class AppendProcessor:
         self._on_failed: Callable[[AppendRequest, Exception], None] = self._failed
 
     def begin_setup(self, command: c.SetupAppend) -> WriterState:
-        """Begin a writer's setup: its blocks go to this segment from now on (wire §5, "State per ...").
+        """Begin a writer's setup: its blocks go to this segment from now on (docs/protocol/wire.md#set-up).
 
         Its appends are refused until `finish_setup`.
         """
@@ -237,7 +239,8 @@ class AppendProcessor:
             error = WrongHostError(str(error))
         reply = None
         if isinstance(error, TailraceError):
-            # For a sealed segment the offset carries the failed event number, for others it stays -1 (wire §3.6).
+            # For a sealed segment the offset carries the failed event number, for others it stays -1
+            # (docs/protocol/wire.md#failure-replies).
             offset = request.event_number if error.wire_code == c.SegmentIsSealed.CODE else -1
             reply = failure_reply(Failure(error, request.request_id, writer.segment, "append", offset))
         if reply is None:
@@ -248,5 +251,5 @@ class AppendProcessor:
 
 
 def _may_refuse(writer: WriterState) -> bool:
-    """Return whether the container's state is recent enough for an owner's reply (design §9)."""
+    """Return whether the container's state is recent enough for an owner's reply (docs/design.md#ownership)."""
     return writer.container is None or writer.container.may_answer()

@@ -1,4 +1,7 @@
-"""One connection of the segment store protocol: passes frames to their processors (design §3.1, wire §1, §2)."""
+"""One connection of the segment store protocol: passes frames to their processors.
+
+See docs/design.md#receive, docs/protocol/wire.md#frames, docs/protocol/wire.md#handshake.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,10 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.server.context import ServerContext
 
 WIRE_VERSION: Final = 16
-"""The version that the server announces; 17 would make newer clients use features that it lacks (wire §2)."""
+"""The version that the server announces; 17 would make newer clients use features that it lacks.
+
+See docs/protocol/wire.md#handshake.
+"""
 
 OLDEST_WIRE_VERSION: Final = 5
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class SegmentStoreServer:
-    """Serves the segment store protocol for the containers of a registry (design §1).
+    """Serves the segment store protocol for the containers of a registry (docs/design.md#processes).
 
     ``authorize`` and ``account`` are hooks; by default all is allowed and nothing is accounted.
     """

@@ -1,4 +1,7 @@
-"""Sends the replies and acknowledgements of a connection, one write per turn of the loop (performance §6 rule 2)."""
+"""Sends the replies and acknowledgements of a connection, one write per turn of the loop.
+
+See docs/performance.md#append-blocks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds the memory for large frames that a server receives, all connections together (design §8).
+"""Bounds the memory for large frames that a server receives, all connections together (docs/design.md#memory-budgets).
 
 The pool promises room for whole frames. While connections wait for room, a started frame must make progress: a
 connection that was promised room and sends almost nothing is cut off.

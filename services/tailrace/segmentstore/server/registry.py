@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class ContainerRegistry(Protocol):
-    """The containers of this process (design §9)."""
+    """The containers of this process (docs/design.md#ownership)."""
 
     def container_for(self, segment_name: str) -> SegmentContainer:
         """Return the running container of a segment. Raises WrongHostError when it does not run here."""

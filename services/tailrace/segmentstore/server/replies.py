@@ -1,4 +1,7 @@
-"""Maps errors to replies of the protocol (wire §3.6, §4); pure."""
+"""Maps errors to replies of the protocol; pure.
+
+See docs/protocol/wire.md#failure-replies, docs/protocol/wire.md#replies.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,8 @@ def failure_reply(failure: Failure) -> c.Command | None:
 
 
 def _truncated(failure: Failure) -> c.Command | None:
-    # For a table offset that does not match, the reply carries the segment's length as its start (wire §3.6, 56).
+    # For a table offset that does not match, the reply carries the segment's length as its start
+    # (docs/protocol/wire.md#failure-replies).
     error = failure.error
     if isinstance(error, SegmentTruncatedError):
         start_offset = error.start_offset

@@ -1,4 +1,7 @@
-"""Serves requests other than appends: each is a task that sends one reply or closes the connection (wire §4)."""
+"""Serves requests other than appends: each is a task that sends one reply or closes the connection.
+
+See docs/protocol/wire.md#replies.
+"""
 
 from __future__ import annotations
 
@@ -162,7 +165,10 @@ class RequestProcessor:
             self._fail(f"{type(command).__name__} of {segment} failed: {type(error).__name__}: {error}", error)
 
     async def _answer(self, call: Call, command: Any, handler: Handler) -> Reply:
-        """Return the handler's reply, once ownership is confirmed: a stale owner must not reply (design §9)."""
+        """Return the handler's reply, once ownership is confirmed: a stale owner must not reply.
+
+        See docs/design.md#stale-owners.
+        """
         if (handler.waits or handler.reply_bytes is not None) and not call.container.may_answer():
             await call.container.wait_owner()  # before the reply takes memory
         if not handler.changes:

@@ -1,4 +1,8 @@
-"""Handlers of requests on segments, one per command (wire §3.2, §3.3, §3.5, §4)."""
+"""Handlers of requests on segments, one per command.
+
+See docs/protocol/wire.md#read-commands, docs/protocol/wire.md#segment-commands, docs/protocol/wire.md#admin-commands,
+docs/protocol/wire.md#replies.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +48,7 @@ _CONDITION_KINDS: Final = (AttributeUpdateType.REPLACE, AttributeUpdateType.REPL
 
 
 async def read_segment(call: Call, command: c.ReadSegment) -> bytes:
-    """Read; at the tail the reply waits for data without a deadline (wire §6)."""
+    """Read; at the tail the reply waits for data without a deadline (docs/protocol/wire.md#reads)."""
     if command.offset < 0:
         raise BadRequestError(f"offset {command.offset} is negative")
     length = min(limits.READ_REPLY_MAX_BYTES, max(_READ_MIN_BYTES, command.suggested_length))
@@ -91,7 +95,10 @@ async def get_info(call: Call, command: c.GetStreamSegmentInfo) -> Command:
 
 
 async def get_attribute(call: Call, command: c.GetSegmentAttribute) -> Command:
-    """Return the stored value of any attribute, NULL_ATTRIBUTE when it is not set (wire §7)."""
+    """Return the stored value of any attribute, NULL_ATTRIBUTE when it is not set.
+
+    See docs/protocol/wire.md#attributes.
+    """
     values = await call.container.get_attributes(command.segment, (command.attribute_id,))
     return c.SegmentAttribute(command.request_id, values.get(command.attribute_id, NULL_ATTRIBUTE))
 
@@ -116,7 +123,7 @@ def refuse_core_attribute(attribute_id: bytes) -> None:
 
 
 async def update_attribute(call: Call, command: c.UpdateSegmentAttribute) -> Command:
-    """Compare and set an attribute; a mismatch is a reply, not an error (wire §4)."""
+    """Compare and set an attribute; a mismatch is a reply, not an error (docs/protocol/wire.md#replies)."""
     refuse_core_attribute(command.attribute_id)
     await refuse_table(call.container, command.segment)
     update = AttributeUpdate(
@@ -162,7 +169,10 @@ async def update_policy(call: Call, command: c.UpdateSegmentPolicy) -> Command:
 
 
 async def create_transient(call: Call, command: c.CreateTransientSegment) -> Command:
-    """Create a segment that lives until it is merged or the connection closes; the reply carries its name (wire §5)."""
+    """Create a segment that lives until it is merged or the connection closes; the reply carries its name.
+
+    See docs/protocol/wire.md#appends.
+    """
     if len(call.transients) >= limits.TRANSIENT_SEGMENTS_PER_CONNECTION_MAX:
         raise OverloadedError(f"more than {limits.TRANSIENT_SEGMENTS_PER_CONNECTION_MAX} transient segments")
     name = names.transient_segment_name(
@@ -197,7 +207,7 @@ async def delete_segment(call: Call, command: c.DeleteSegment) -> Command:
 
 
 async def merge_segments(call: Call, command: c.MergeSegments) -> Command:
-    """Merge a transaction or transient segment, if the attributes are as expected (wire §4)."""
+    """Merge a transaction or transient segment, if the attributes are as expected (docs/protocol/wire.md#replies)."""
     updates = []
     for condition in command.attribute_updates:
         if condition.kind not in _CONDITION_KINDS:
@@ -213,7 +223,7 @@ async def merge_segments(call: Call, command: c.MergeSegments) -> Command:
 
 
 async def merge_batch(call: Call, command: c.MergeSegmentsBatch) -> Command:
-    """Merge several sources in order; one that is missing counts as merged (wire §4)."""
+    """Merge several sources in order; one that is missing counts as merged (docs/protocol/wire.md#replies)."""
     merged = []
     for source in command.sources:
         try:

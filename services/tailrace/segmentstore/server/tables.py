@@ -1,4 +1,7 @@
-"""Handlers of requests on table segments, one per command (wire §3.4, §4, §8)."""
+"""Handlers of requests on table segments, one per command.
+
+See docs/protocol/wire.md#table-commands, docs/protocol/wire.md#replies, docs/protocol/wire.md#tables.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds the unsent replies of a server, all connections together (design §8).
+"""Bounds the unsent replies of a server, all connections together (docs/design.md#memory-budgets).
 
 Each connection has its own high-water mark, but a thousand connections that read nothing would hold a thousand times
 that. So the bound counts unsent bytes of all connections, and the large replies that handlers make. Its upper half is

@@ -1,4 +1,4 @@
-"""The state of one writer on one connection, and its appends (wire §5)."""
+"""The state of one writer on one connection, and its appends (docs/protocol/wire.md#appends)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,10 @@ class WriterState:
         self.failures.sort(key=lambda failure: failure[0].sequence)
 
     def next_failure(self) -> tuple[WriterAppend, Exception] | None:
-        """Return the earliest failure, once every append before it is settled (wire §5, "failure ordering")."""
+        """Return the earliest failure, once every append before it is settled.
+
+        See docs/protocol/wire.md#append-failures.
+        """
         if not self.failures:
             return None
         oldest = next(iter(self.outstanding), None)

@@ -1,1 +1,4 @@
-"""Table segments: hash and fixed-key layouts over a container (design §7, wire §8)."""
+"""Table segments: hash and fixed-key layouts over a container.
+
+See docs/design.md#table-segments, docs/protocol/wire.md#tables.
+"""

@@ -1,4 +1,4 @@
-"""A bounded cache of a worker's hot table entries (design §7)."""
+"""A bounded cache of a worker's hot table entries (docs/design.md#table-segments)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Compacts table segments: copies live entries from the beginning to the end, then truncates (design §7, server §9).
+"""Compacts table segments: copies live entries from the beginning to the end, then truncates.
+
+See docs/design.md#table-segments, docs/protocol/server.md#table-compaction.
 
 Copies keep their versions. A pass covers the records [begin, end). It rewrites the live ones, each on condition that
 the index still leads to the old offset; with the last of them the compaction offset becomes `end`. Tombstones need no

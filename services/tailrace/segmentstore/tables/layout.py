@@ -1,4 +1,7 @@
-"""The two layouts of table segments: how keys map to attributes of the index (design §7, wire §8)."""
+"""The two layouts of table segments: how keys map to attributes of the index.
+
+See docs/design.md#table-segments, docs/protocol/wire.md#tables.
+"""
 
 from __future__ import annotations
 

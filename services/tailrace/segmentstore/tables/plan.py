@@ -1,4 +1,6 @@
-"""Plans one atomic change of a table: its append and its index updates; pure (design §7, wire §8).
+"""Plans one atomic change of a table: its append and its index updates; pure.
+
+See docs/design.md#table-segments, docs/protocol/wire.md#tables.
 
 A bucket is the tuple of the live entries that one attribute leads to, in chain order: the attribute holds the offset of
 the first, each record that of the next. Fixed-key buckets have at most one entry; hash buckets have more only when
@@ -44,7 +46,7 @@ def find(bucket: Bucket, key: bytes) -> Record | None:
 
 
 def check_condition(bucket: Bucket, key: bytes, expected: int) -> None:
-    """Check the version that an update or removal expects (wire §8, "versions" and "errors").
+    """Check the version that an update or removal expects (docs/protocol/wire.md#table-versions).
 
     Raises:
         TableKeyNotExistsError: a concrete version for an absent key. TableKeyBadVersionError: any other mismatch.

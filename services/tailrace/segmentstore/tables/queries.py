@@ -1,4 +1,4 @@
-"""Reads table segments: lookups, iterators, deltas (wire §8). All see committed entries only."""
+"""Reads table segments: lookups, iterators, deltas (docs/protocol/wire.md#tables). All see committed entries only."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def get(
 
 
 def span_of(layout: Layout, continuation: bytes, from_key: bytes, to_key: bytes) -> Span:
-    """Return the span of an iterator request (wire §8, "iterators").
+    """Return the span of an iterator request (docs/protocol/wire.md#iterators).
 
     Raises:
         BadRequestError: the layout does not have an argument, or its length is wrong.
@@ -111,7 +111,9 @@ async def iterate(
 async def delta(
     reader: TableReader, table: SegmentProperties, layout: Layout, from_position: int, limit: int
 ) -> TableDelta:
-    """Return entries written since a position, up to `limit` different ones or the end (wire §8, "delta").
+    """Return entries written since a position, up to `limit` different ones or the end.
+
+    See docs/protocol/wire.md#delta-reads.
 
     A result without entries means the end (or a very long run of removals): some clients stop there.
 

@@ -1,4 +1,4 @@
-"""Reads committed table entries: by offset, by bucket, and in log order (design §7)."""
+"""Reads committed table entries: by offset, by bucket, and in log order (docs/design.md#table-segments)."""
 
 from __future__ import annotations
 

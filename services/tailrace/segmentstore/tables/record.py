@@ -1,4 +1,4 @@
-"""Encodes one entry of a table segment (design §7; docs/formats/tables.md).
+"""Encodes one entry of a table segment (docs/design.md#table-segments; docs/formats/tables.md).
 
 A record is ``header | key | value``. Its version is its own offset unless the header carries one: copies keep the
 version of their original. Records are immutable, so a cache may keep them by (segment id, offset) for ever.

@@ -1,4 +1,6 @@
-"""Table segments over a container: versions, conditions, iterators, deltas (design §7, wire §8).
+"""Table segments over a container: versions, conditions, iterators, deltas.
+
+See docs/design.md#table-segments, docs/protocol/wire.md#tables.
 
 Everything is built on `SegmentContainer`: a change of a table is one conditional append with its index updates.
 """
@@ -253,7 +255,7 @@ class TableService:
 
 
 def _check_batch(batch: Sequence[TableEntry] | Sequence[TableKey]) -> None:
-    """Raise BadRequestError when a batch breaks a limit (wire §8, "limits")."""
+    """Raise BadRequestError when a batch breaks a limit (docs/protocol/wire.md#table-limits)."""
     total_bytes = 0
     for item in batch:
         value = item.value if isinstance(item, TableEntry) else b""

@@ -1,4 +1,6 @@
-"""Tracks the changes in flight of a table: updates are pipelined although they depend on each other (design §7).
+"""Tracks the changes in flight of a table: updates are pipelined although they depend on each other.
+
+See docs/design.md#table-segments.
 
 Updates of one table are submitted in sequence, under a lock that is released once the container has accepted the
 append. Its outcome is certain by then (a container commits what it has staged, or stops). So the next update builds on

@@ -1,4 +1,7 @@
-"""The types of the table layer (wire §8). Keys and entries are those of the codec, so they need no conversion."""
+"""The types of the table layer. Keys and entries are those of the codec, so they need no conversion.
+
+See docs/protocol/wire.md#tables.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ class TableInfo:
 
 @dataclass(frozen=True, slots=True)
 class TableDelta:
-    """Entries written since a position, in log order, later versions replacing earlier ones (wire §8, "delta").
+    """Entries written since a position, in log order, later versions replacing earlier ones.
+
+    See docs/protocol/wire.md#delta-reads.
 
     ``should_clear``: the position lies before the compaction offset, so the receiver drops what it holds.
     ``reached_end``: the scan came to the segment's length. ``last_position``: offset after the last entry scanned.
@@ -38,7 +43,7 @@ class TableDelta:
 
 
 class TableOperations(Protocol):
-    """Table segments of one container, as the server uses them (wire §8).
+    """Table segments of one container, as the server uses them (docs/protocol/wire.md#tables).
 
     Every method raises NoSuchSegmentError for a missing table and ContainerStoppedError once the container stopped.
     """

@@ -1,4 +1,4 @@
-"""Reads and writes a container's objects in Tier 2 (design §5)."""
+"""Reads and writes a container's objects in Tier 2 (docs/design.md#tier-2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A container's metadata as an object of Tier 2 (design §5; docs/formats/chunks.md). Pure.
+"""A container's metadata as an object of Tier 2 (docs/design.md#snapshots; docs/formats/chunks.md). Pure.
 
 A snapshot is a checkpoint plus references to the bytes that were in the log alone at that moment; those are written
 beside it as ordinary chunks. So it holds the whole container as of one operation, and names no byte that Tier 2 lacks.

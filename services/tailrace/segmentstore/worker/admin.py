@@ -1,4 +1,7 @@
-"""The admin interface of a segment store: health, metrics and the data of `tailrace inspect` (design §1, port 6061)."""
+"""The admin interface of a segment store: health, metrics and the data of `tailrace inspect` (port 6061).
+
+See docs/design.md#processes.
+"""
 
 from __future__ import annotations
 

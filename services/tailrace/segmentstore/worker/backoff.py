@@ -1,4 +1,4 @@
-"""How long a worker waits before it opens a container again (design §9)."""
+"""How long a worker waits before it opens a container again (docs/design.md#ownership)."""
 
 from __future__ import annotations
 

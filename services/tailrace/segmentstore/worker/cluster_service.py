@@ -1,4 +1,6 @@
-"""The segment store of one worker process on Kubernetes, composed of its parts (design §1, §9, ADR 0013).
+"""The segment store of one worker process on Kubernetes, composed of its parts.
+
+See docs/design.md#processes, docs/design.md#ownership, ADR 0013.
 
 Object logs, epochs in Leases, a Lease that a thread renews, and a follower that opens and releases containers as the
 map says. The simulator runs this composition, too (`tests/simulation/sim/workloads/fleetnodes.py`).

@@ -1,4 +1,6 @@
-"""Keeps one container of a worker running: opens it, watches it, reopens it after a passing fault (design §9).
+"""Keeps one container of a worker running: opens it, watches it, reopens it after a passing fault.
+
+See docs/design.md#ownership.
 
 A container that stops because of its data stays stopped, with its reason. One that lost its log is opened again with
 another epoch only. The epoch store refuses that epoch when the container belongs to another worker by then.
@@ -68,7 +70,7 @@ class Shared:
     """What the containers of a worker share.
 
     ``openings`` lets a few containers open at a time, because most of an opening is waiting for the store. ``turn``
-    lets them recover one after another (design §8).
+    lets them recover one after another (docs/design.md#cache).
     """
 
     ports: WorkerPorts

@@ -1,4 +1,7 @@
-"""Logs and epochs of a server with a data folder: file logs in it, or object logs in its Tier 2 (design §4, §9)."""
+"""Logs and epochs of a server with a data folder: file logs in it, or object logs in its Tier 2.
+
+See docs/design.md#tier-1, docs/design.md#ownership.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The segment store of one process over a data folder: object store, logs, worker and server (design §1)."""
+"""The segment store of one process over a data folder: object store, logs, worker and server.
+
+See docs/design.md#processes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Containers that are about to open at a worker, and the requests that wait for them (design §9).
+"""Containers that are about to open at a worker, and the requests that wait for them (docs/design.md#ownership).
 
 Clients read the new owner from the map before the container is open there. A client that gets WrongHost retries after
 a pause that grows tenfold each time. The Java client's pause reaches seconds, long after the container has opened.

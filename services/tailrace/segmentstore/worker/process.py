@@ -1,4 +1,6 @@
-"""A segment store worker in a process of its own (design §1): ``python -m tailrace.segmentstore.worker.process``.
+"""A segment store worker in a process of its own: ``python -m tailrace.segmentstore.worker.process``.
+
+See docs/design.md#processes.
 
 The parent holds the listening sockets, so a port stays bound while its worker restarts. It writes one line of JSON to
 standard input (`encode_orders`), may write `DRAIN` later, and ends the worker by closing standard input. The worker

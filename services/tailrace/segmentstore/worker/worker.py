@@ -1,4 +1,6 @@
-"""A segment store worker: the containers of one process, with their cache and table segments (design §1, §9).
+"""A segment store worker: the containers of one process, with their cache and table segments.
+
+See docs/design.md#processes, docs/design.md#ownership.
 
 It shares nothing with its siblings. The follower opens and releases containers while the worker runs; a
 `ContainerSupervisor` keeps each one running.

@@ -1,4 +1,6 @@
-"""Replies WrongHost to every request on the port of a worker that does not run (design §1, wire §3.6).
+"""Replies WrongHost to every request on the port of a worker that does not run.
+
+See docs/design.md#processes, docs/protocol/wire.md#failure-replies.
 
 Clients keep an endpoint until they receive WrongHost; an unanswered port would hold them until their timeout. So the
 pod's main process, which keeps the worker's socket, answers while the worker does not run. It uses the worker's server

@@ -320,7 +320,7 @@ class Key(dict[str, Any]):
 
 
 def rust_entry(outer: str, inner: str, type_id: str, data: Any) -> TableEntry:
-    """A key as the Rust client writes it (reader-group-state §10)."""
+    """A key as the Rust client writes it (docs/protocol/reader-group-state.md#rust-groups)."""
     key = f"{len(outer):02}{outer}" + (f"/{inner}" if inner else "")
     value = {"type_id": type_id, "data": list(cbor2.dumps(data))}
     return TableEntry(cbor2.dumps(key), cbor2.dumps(value))

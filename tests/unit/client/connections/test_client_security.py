@@ -146,7 +146,7 @@ def test_unusable_files_are_named(tmp_path: Path) -> None:
 
 
 def jwt(expires_s: float | None, serial: int = 0) -> str:
-    """A token as a controller issues them (wire §9)."""
+    """A token as a controller issues them (docs/protocol/wire.md#delegation-tokens)."""
     claims = {"sub": "segmentstoreresource", "serial": serial} | ({} if expires_s is None else {"exp": expires_s})
     parts = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode() for part in ({"alg": "HS512"}, claims)]
     return f"{parts[0]}.{parts[1].rstrip('=')}.signature"

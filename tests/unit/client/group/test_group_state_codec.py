@@ -1,4 +1,7 @@
-"""Bytes of reader group records: the vectors of reader-group-state §9, both ways, and bad input."""
+"""Bytes of reader group records: published vectors, both ways, and bad input.
+
+See docs/protocol/reader-group-state.md#examples.
+"""
 
 import contextlib
 import uuid

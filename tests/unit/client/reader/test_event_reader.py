@@ -280,7 +280,10 @@ async def test_automatic_checkpoints_and_published_cuts(
 async def test_the_cut_of_a_checkpoint_has_the_end_of_a_segment_that_was_read_to_it(
     automatic: bool, store: Any, controller: Any, context: ClientContext, readers: Any
 ) -> None:
-    """−1 means so in the state of a group, but "not reached yet" in a cut (naming §7): it covers nothing there."""
+    """−1 means so in the state of a group, but "not reached yet" in a cut: it covers nothing there.
+
+    See docs/protocol/naming.md#stream-cuts.
+    """
     controller.begin((0, 0.0, 0.5), (1, 0.5, 1.0))
     fill(store, 0, b"a")
     fill(store, 1, b"b")

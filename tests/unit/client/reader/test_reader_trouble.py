@@ -102,7 +102,7 @@ async def test_a_reader_goes_on_after_an_outage_that_outlasted_its_retries(
 async def test_a_container_that_stops_is_no_end_of_the_stream(
     store: Any, controller: Any, context: ClientContext
 ) -> None:
-    """It answers waiting reads with nothing (wire §3.6)."""
+    """It answers waiting reads with nothing (docs/protocol/wire.md#failure-replies)."""
     controller.begin((0, 0.0, 1.0))
     store.segments[SEGMENT].data += b"0123456789"
     async with ByteStreamReader(context, STREAM) as reader:
@@ -141,7 +141,7 @@ async def test_a_slice_of_a_dropped_segment_is_not_empty_but_an_error(store: Any
 async def test_slices_leave_out_what_a_cut_says_was_read_to_its_end(
     store: Any, controller: Any, context: ClientContext
 ) -> None:
-    """Checkpoints hold −1 for a sealed segment that was read to its end (reader-group-state §4)."""
+    """Checkpoints hold −1 for a sealed segment that was read to its end (docs/protocol/reader-group-state.md#state)."""
     controller.begin((0, 0.0, 0.5), (1, 0.5, 1.0))
     fill(store, 0, b"a", b"b")
     fill(store, 1, b"c", b"d")

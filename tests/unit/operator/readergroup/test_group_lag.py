@@ -173,7 +173,7 @@ class Key(dict[str, Any]):
 
 
 def entry(outer: str, inner: str, type_id: str, data: Any) -> tuple[bytes, bytes]:
-    """As the Rust client writes it (reader-group-state §10)."""
+    """As the Rust client writes it (docs/protocol/reader-group-state.md#rust-groups)."""
     key = f"{len(outer):02}{outer}" + (f"/{inner}" if inner else "")
     return cbor2.dumps(key), cbor2.dumps({"type_id": type_id, "data": list(cbor2.dumps(data))})
 

@@ -1,4 +1,4 @@
-"""Progressive compaction: what a batch writes, and how large the index grows (attributes article)."""
+"""Progressive compaction: what a batch writes, and how large the index grows ("Segment Attributes")."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_obsolete_bytes_account_for_all_garbage(segment) -> None:
 
 @pytest.mark.parametrize("batch", [10, 100, 1000])
 async def test_sorted_inserts_keep_the_index_small(segment, batch: int) -> None:
-    """Table 1 of the article at a smaller scale; there: 4.8, 4 and 2.3 × the 24 MB of entries."""
+    """Table 1 of "Segment Attributes" at a smaller scale; there: 4.8, 4 and 2.3 × the 24 MB of entries."""
     count = 40_000
     largest = 0.0
     for first in range(0, count, batch):
@@ -81,7 +81,7 @@ async def test_sorted_inserts_keep_the_index_small(segment, batch: int) -> None:
 
 @pytest.mark.parametrize("batch", [10, 100, 1000])
 async def test_random_updates_keep_the_index_small(segment, batch: int) -> None:
-    """Table 2 of the article at a smaller scale; there: 3 to 4.3 × the entries, without compaction 700 to 1,400 ×."""
+    """Table 2 of "Segment Attributes", smaller; there: 3 to 4.3 × the entries, without compaction 700 to 1,400 ×."""
     count = 40_000
     await fill(segment, count, 1000)
     numbers = random.Random(7).sample(range(count), 10_000)

@@ -1,4 +1,4 @@
-"""Small chunks become one: exactly what is named is replaced, readers notice nothing (design §5)."""
+"""Small chunks become one: exactly what is named is replaced, readers notice nothing (docs/design.md#tier-2)."""
 
 from __future__ import annotations
 

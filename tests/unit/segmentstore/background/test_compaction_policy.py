@@ -1,4 +1,4 @@
-"""Which chunks are written again: few references stay, and what that costs is bounded (design §5)."""
+"""Which chunks are written again: few references stay, and what that costs is bounded (docs/design.md#tier-2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The orphan sweep deletes only objects that no later state can reference (design §5, docs/adr/0011)."""
+"""The orphan sweep deletes only objects that no later state can reference (docs/design.md#deletion, docs/adr/0011)."""
 
 from __future__ import annotations
 

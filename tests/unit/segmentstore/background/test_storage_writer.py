@@ -1,4 +1,4 @@
-"""The storage writer: several objects of one segment at a time, references in order (design §5)."""
+"""The storage writer: several objects of one segment at a time, references in order (docs/design.md#tier-2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests for a container that is to be opened here wait for it, within bounds (design §9)."""
+"""Requests for a container that is to be opened here wait for it, within bounds (docs/design.md#ownership)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Appends over a real socket: forms, numbers, acknowledgements, conditions, failures (wire §5)."""
+"""Appends over a real socket: forms, numbers, acknowledgements, conditions, failures.
+
+See docs/protocol/wire.md#appends.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes in flight: shares of one connection and of all together (design §3.2)."""
+"""Bytes in flight: shares of one connection and of all together (docs/design.md#admit)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Every request over a real socket: success, refusals, echoes (wire §3, §4, §6)."""
+"""Every request over a real socket: success, refusals, echoes.
+
+See docs/protocol/wire.md#commands, docs/protocol/wire.md#replies, docs/protocol/wire.md#reads.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A server whose container has another owner by now answers nothing that is older than the bound (design §9)."""
+"""A server whose container has another owner by now answers nothing that is older than the bound.
+
+See docs/design.md#stale-owners.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Compaction of tables: copies keep versions, removed keys stay removed, utilisation returns (design §7, server §9)."""
+"""Compaction of tables: copies keep versions, removed keys stay removed, utilisation returns.
+
+See docs/design.md#table-segments, docs/protocol/server.md#table-compaction.
+"""
 
 from __future__ import annotations
 

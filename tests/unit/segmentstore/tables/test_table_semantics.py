@@ -1,4 +1,4 @@
-"""What wire §8 says of table segments, over the model container and the real one."""
+"""What table segments promise (docs/protocol/wire.md#tables), over the model container and the real one."""
 
 from __future__ import annotations
 

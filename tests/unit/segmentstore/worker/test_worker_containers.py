@@ -1,4 +1,4 @@
-"""Containers come to a worker and leave it while it runs (design §9)."""
+"""Containers come to a worker and leave it while it runs (docs/design.md#ownership)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worker processes whose parent is killed end without a word (design §1)."""
+"""Worker processes whose parent is killed end without a word (docs/design.md#processes)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Who answers on the port of a worker that is away (design §1, wire §3.6)."""
+"""Who answers on the port of a worker that is away.
+
+See docs/design.md#processes, docs/protocol/wire.md#failure-replies.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Encode and decode reader group records and client objects (reader-group-state §2, §3)."""
+"""Encode and decode reader group records and client objects.
+
+See docs/protocol/reader-group-state.md#records, docs/protocol/reader-group-state.md#objects.
+"""
 
 from __future__ import annotations
 
@@ -205,7 +208,7 @@ def decode_record(payload: bytes | memoryview) -> tuple[bool, list[r.Update]]:
 
 
 def encode_stream_cut(cut: StreamCut | None) -> bytes:
-    """Encode a stream cut; an unbounded one is empty (naming §7)."""
+    """Encode a stream cut; an unbounded one is empty (docs/protocol/naming.md#stream-cuts)."""
     return b"" if cut is None else STREAM_CUT.encode(cut)
 
 

@@ -1,4 +1,7 @@
-"""Encode primitives and versioned frames of the Java client's serialised objects (reader-group-state §1)."""
+"""Encode primitives and versioned frames of the Java client's serialised objects.
+
+See docs/protocol/reader-group-state.md#encodings.
+"""
 
 from __future__ import annotations
 
@@ -175,7 +178,10 @@ class _CompactSignedLong:
 
 
 class _Segment:
-    """A segment's qualified name; other accepted spellings are normalised (reader-group-state §1)."""
+    """A segment's qualified name; other accepted spellings are normalised.
+
+    See docs/protocol/reader-group-state.md#encodings.
+    """
 
     def write(self, out: bytearray, value: Any) -> None:
         TEXT.write(out, value)
@@ -289,7 +295,10 @@ class Layout:
     written_version: int = 0
 
     def write_body(self, out: bytearray, value: Any) -> None:
-        """Version, revision count, revisions (reader-group-state §1, "versioned framing" without the format byte)."""
+        """Version, revision count, revisions without the format byte.
+
+        See docs/protocol/reader-group-state.md#versioned-framing.
+        """
         revisions = self.versions[self.written_version]
         out += bytes((self.written_version, len(revisions)))
         for number, fields in enumerate(revisions):

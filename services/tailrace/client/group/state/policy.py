@@ -1,4 +1,6 @@
-"""Distribute segments over the readers of a group by the Java reader's rules (reader-group-state §6). Pure.
+"""Distribute segments over the readers of a group by the Java reader's rules. Pure.
+
+See docs/protocol/reader-group-state.md#distribution.
 
 Our readers follow the rules exactly, else Java readers and ours would take segments from each other repeatedly.
 """
@@ -87,7 +89,10 @@ def hash_of(text: str) -> int:
 
 
 def checkpoint_is_outstanding(state: GroupState) -> bool:
-    """Return whether a checkpoint is open, so that no automatic one begins (reader-group-state §5)."""
+    """Return whether a checkpoint is open, so that no automatic one begins.
+
+    See docs/protocol/reader-group-state.md#checkpoints.
+    """
     return bool(state.due)
 
 
@@ -97,7 +102,10 @@ def may_checkpoint(state: GroupState) -> bool:
 
 
 def should_publish(state: GroupState) -> bool:
-    """Return whether to publish the last checkpoint to the controller as the subscriber's cut (§5 "publish")."""
+    """Return whether to publish the last checkpoint to the controller as the subscriber's cut.
+
+    See docs/protocol/reader-group-state.md#checkpoints.
+    """
     return state.config.retention == 2 and not state.published and bool(state.last_checkpoint)
 
 

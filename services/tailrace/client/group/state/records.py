@@ -1,4 +1,4 @@
-"""Records of a reader group's segment: initial states and updates (reader-group-state §3).
+"""Records of a reader group's segment: initial states and updates (docs/protocol/reader-group-state.md#objects).
 
 Segments are qualified names (``scope/stream/N.#epoch.E``). Maps keep the order of the stored record, so that a decoded
 record encodes to the same bytes.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SILENT_MARK: Final = "_SILENT_"
 ENDED_OFFSET: Final = -1
-"""Offset of a sealed segment that was read to its end (reader-group-state §4)."""
+"""Offset of a sealed segment that was read to its end (docs/protocol/reader-group-state.md#state)."""
 
 Offsets: TypeAlias = Mapping[str, int]
 RangedOffsets: TypeAlias = Mapping[tuple[str, KeyRange | None], int]
@@ -26,7 +26,7 @@ RangedOffsets: TypeAlias = Mapping[tuple[str, KeyRange | None], int]
 
 @dataclass(frozen=True)
 class CheckpointState:
-    """Checkpoints inside a compacted state (reader-group-state §3.3)."""
+    """Checkpoints inside a compacted state (docs/protocol/reader-group-state.md#checkpoint-state)."""
 
     checkpoints: Sequence[str]
     due: Mapping[str, Sequence[str]]
@@ -180,7 +180,7 @@ InitialUpdate: TypeAlias = Init | Compact
 
 @dataclass(frozen=True)
 class Position:
-    """Offsets of a reader, with the key ranges of its segments (reader-group-state §3.4)."""
+    """Offsets of a reader, with the key ranges of its segments (docs/protocol/reader-group-state.md#client-objects)."""
 
     positions: Offsets
     ranges: Mapping[str, KeyRange | None] = field(default_factory=dict)
@@ -188,7 +188,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A named consistent position of a whole reader group (reader-group-state §3.4)."""
+    """A named consistent position of a whole reader group (docs/protocol/reader-group-state.md#client-objects)."""
 
     name: str
     cuts: Mapping[str, StreamCut]

@@ -1,4 +1,4 @@
-"""Apply updates to the state of a reader group (reader-group-state §4).
+"""Apply updates to the state of a reader group (docs/protocol/reader-group-state.md#state).
 
 `GroupState.apply` is deterministic, so readers that apply the same records hold the same state. An update with a
 violated precondition would fail every client of the group. Therefore callers write such updates conditionally, computed
@@ -259,7 +259,7 @@ def _from_compact(update: r.Compact) -> GroupState:
 
 
 def compact(state: GroupState) -> r.Compact:
-    """Return the record that replaces all records before it (reader-group-state §2, "compaction")."""
+    """Return the record that replaces all records before it (docs/protocol/reader-group-state.md#compaction)."""
     named = [*state.unassigned, *state.future, *state.last_read]
     named += [segment for owned in state.assigned.values() for segment in owned]
     return r.Compact(
