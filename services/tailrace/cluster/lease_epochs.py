@@ -88,7 +88,7 @@ class LeaseEpochs:
         try:
             await self._write(ContainerLease(container_id, self._worker, last, self._cluster_id), found)
         except (WriteConflictError, NotFoundError):
-            return  # somebody took it just now
+            return  # another worker took it just now
 
     async def release(self, container_id: int) -> None:
         """Record that this process has released the container, unless another worker has taken it since.
@@ -104,7 +104,7 @@ class LeaseEpochs:
         try:
             await self._write(ContainerLease(container_id, "", lease.epoch, self._cluster_id), found)
         except (WriteConflictError, NotFoundError):
-            return  # somebody took it just now
+            return  # another worker took it just now
 
     async def holder(self, container_id: int) -> str:
         """Return the worker that took the last epoch and has not released it; empty: none. Raises UnavailableError."""

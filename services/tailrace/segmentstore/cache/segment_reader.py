@@ -16,7 +16,6 @@ from tailrace.common.errors import (
     CorruptionError,
     NoSuchSegmentError,
     NotFoundError,
-    SegmentTruncatedError,
     TailraceError,
 )
 from tailrace.segmentstore.api import ReadResult
@@ -60,8 +59,7 @@ class SegmentReader:
         while True:
             if not alive(segment):
                 raise NoSuchSegmentError(segment.name)
-            if offset < segment.start_offset:
-                raise SegmentTruncatedError(segment.name, segment.start_offset)
+            segment.check_not_truncated(offset)
             limit = min(max_length, segment.length - offset)
             entries = segment.read_index.run(offset, limit)
             if entries and entries[0].address >= 0:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, TypeVar
 from tailrace.common.errors import (
     BadRequestError,
     NoSuchSegmentError,
-    SegmentTruncatedError,
 )
 from tailrace.segmentstore.api import (
     NULL_ATTRIBUTE,
@@ -78,8 +77,7 @@ class ReadPath:
             core.check_serving()
             if not core.is_live(target):
                 raise NoSuchSegmentError(segment)
-            if offset < target.start_offset:
-                raise SegmentTruncatedError(segment, target.start_offset)
+            target.check_not_truncated(offset)
             if offset < target.length:
                 return await self._reader.read(target, offset, max_length, core.is_live)
             if target.sealed:
@@ -97,8 +95,7 @@ class ReadPath:
     async def read_exact(self, segment: str, offset: int, length: int) -> bytes:
         """See `SegmentContainer.read_exact`."""
         target = self._core.committed_segment(segment)
-        if offset < target.start_offset:
-            raise SegmentTruncatedError(segment, target.start_offset)
+        target.check_not_truncated(offset)
         return bytes(await self._reader.read_range(target, offset, offset + length, self._core.is_live))
 
     async def list_chunks(self, segment: str) -> list[ChunkListing]:

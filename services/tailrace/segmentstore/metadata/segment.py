@@ -7,6 +7,7 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+from tailrace.common.errors import SegmentTruncatedError
 from tailrace.segmentstore.api import (
     SegmentKind,
     SegmentProperties,
@@ -112,6 +113,11 @@ class Segment:
             last_modified_ms=self.last_modified_ms,
             core_attributes=self.core.copy(),
         )
+
+    def check_not_truncated(self, offset: int) -> None:
+        """Raise SegmentTruncatedError when the offset is below the committed start."""
+        if offset < self.start_offset:
+            raise SegmentTruncatedError(self.name, self.start_offset)
 
     def set_attributes(self, sequence: int, values: Attributes) -> None:
         """Commit final attribute values."""

@@ -240,7 +240,16 @@ class _Verification:
         log = await self._logs.log(container)
         cluster_id = uuid.UUID(self._manifest.cluster_id).bytes
         tier2 = ChunkObjects(self._store, cluster_id, container, 0, self._entropy)
-        await ContainerVerification(log, self._store, tier2, cluster_id, self._cache, report, self._advance).run()
+        verification = ContainerVerification(
+            log,
+            store=self._store,
+            tier2=tier2,
+            cluster_id=cluster_id,
+            cache=self._cache,
+            report=report,
+            advance=self._advance,
+        )
+        await verification.run()
         if not isinstance(log, ClosedObjectLog):
             return ""
         if opened > log.last_claim:
