@@ -165,9 +165,7 @@ async def test_what_came_after_the_newest_snapshot_is_missing_and_reported(place
 
     await place.serve(work, killed=True)
     report = await place.restore()
-    assert all(
-        f"container {item}: data acknowledged after operation" in " ".join(report.warnings()) for item in (0, 1)
-    )
+    assert all(f"container {item}: data acknowledged after operation" in " ".join(report.warnings()) for item in (0, 1))
 
     async def after(worker: Worker) -> None:
         await check(worker)
