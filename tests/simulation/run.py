@@ -163,7 +163,7 @@ def _summary(totals: dict[str, Totals], traces: Sequence[SeedRun], options: argp
 
 
 @contextlib.contextmanager
-def _progress(options: argparse.Namespace, seconds: float | None, workloads: int) -> Iterator[report.Told]:
+def _progress(options: argparse.Namespace, seconds: float | None, workloads: int) -> Iterator[report.Report]:
     """A bar on a terminal: of seeds when they are counted, else of time."""
     console = report.console(stderr=True)
     if not console.is_terminal or options.json:

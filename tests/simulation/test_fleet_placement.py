@@ -74,7 +74,7 @@ def test_the_silence_of_a_worker_is_a_cause(silent: Silent, maps: dict[int, str]
 @pytest.mark.parametrize(
     ("silent", "maps"),
     [
-        pytest.param({}, {0: "aabb", 16: "bbbb"}, id="nobody is silent"),
+        pytest.param({}, {0: "aabb", 16: "bbbb"}, id="no worker is silent"),
         pytest.param({"a": (10, 60)}, {0: "aabb", 16: "aaaa"}, id="another is silent"),
         pytest.param({"a": (10, 60)}, {0: "aabb", 12: "bbbb"}, id="silent for a short time"),
         pytest.param({"a": (10, 25), "b": (10, 22)}, {0: "aabb", 23: "bbbb"}, id="both lapsed, one is back"),
@@ -94,7 +94,7 @@ def test_silence_is_a_cause_only_where_renewals_may_fail() -> None:
         check(found, Causes())
 
 
-def test_a_placer_that_begins_anew_sees_less_than_there_was() -> None:
+def test_a_placer_that_starts_again_sees_less_than_there_was() -> None:
     found = history({"a": (10, 25), "b": (10, 22)}, {0: "aabb", 23: "bbbb"})
     check(found, Causes(silences=True, blinks=True))
 

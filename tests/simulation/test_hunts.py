@@ -247,13 +247,13 @@ def test_what_a_bug_must_say(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_hunts_of_several_processes() -> None:
-    told: list[str] = []
+    reported: list[str] = []
     names = ["damage-served", "acknowledge-before-fsync", "directory-not-synced"]
     bounds = {name: Bounds(hint=measured()[name].seed) for name in names}
-    hunts = hunt_all(bounds, 2, lambda hunted: told.append(hunted.name))
+    hunts = hunt_all(bounds, 2, lambda hunted: reported.append(hunted.name))
     assert [hunted.name for hunted in hunts] == names
     assert all(hunted.found for hunted in hunts)
-    assert sorted(told) == sorted(names)
+    assert sorted(reported) == sorted(names)
 
 
 def test_a_bug_that_cannot_be_planted_is_no_find(
@@ -305,7 +305,7 @@ def test_numbers_that_make_no_sense(arguments: list[str], capsys: pytest.Capture
     assert arguments[1].lstrip("-") in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_a_run_that_somebody_ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_is_interrupted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -314,7 +314,7 @@ def test_a_run_that_somebody_ended(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_faults_are_told_whole_however_wide_the_terminal_is(
+def test_faults_are_printed_whole_however_wide_the_terminal_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sim.report.WIDTH_WITHOUT_TERMINAL", 60)
@@ -348,7 +348,7 @@ def test_exit_codes(arguments: list[str], code: int) -> None:
 
 
 @pytest.mark.usefixtures("broken_log")
-def test_a_failing_seed_tells_how_to_replay_and_keep_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_seed_prints_how_to_replay_and_keep_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert run.main(["--seeds", "4"]) == 1
     printed = capsys.readouterr().out
     assert "VIOLATION in workload log, seed 3: Violation: three is no number" in printed

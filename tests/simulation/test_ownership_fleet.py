@@ -82,7 +82,7 @@ def test_a_drain_hands_over_one_after_the_other_and_is_short() -> None:
         await fleet.settle()
         assert fleet.sizes() == [3, 3]
         assert fleet.longest_gap_s(began_s, fleet.world.loop.time()) < 3
-        # Nobody was fenced: each log was closed by the one before it was opened by the next.
+        # No worker was fenced: each log was closed by the one before it was opened by the next.
         events = [event[1:4] for event in fleet.events[epochs:] if event[1] != "ack"]
         for number in {number for _, number, _ in events}:
             assert [what for what, its, _ in events if its == number] == ["close", "open"]
@@ -91,7 +91,7 @@ def test_a_drain_hands_over_one_after_the_other_and_is_short() -> None:
         run(scenario, seed=seed)
 
 
-def test_the_last_worker_leaves_without_waiting_for_nobody() -> None:
+def test_the_last_worker_leaves_without_waiting() -> None:
     async def scenario(fleet: OwnerFleet) -> None:
         began_s = fleet.world.loop.time()
         await fleet.owners["w0"].drain()
@@ -163,7 +163,7 @@ def test_what_is_wiped_comes_back_and_nothing_moves(what: str) -> None:
         run(scenario, seed=seed)
 
 
-def test_without_a_cluster_everything_stays_as_it_is() -> None:
+def test_without_a_cluster_everything_stays_unchanged() -> None:
     async def scenario(fleet: OwnerFleet) -> None:
         await asyncio.sleep(30)
         opens, began_s = fleet.opens(), fleet.world.loop.time()
@@ -224,7 +224,7 @@ def test_a_worker_that_was_started_again_elsewhere_ends() -> None:
 
 
 @pytest.mark.parametrize("text", ["1000000", str(2**61), "nonsense", "0"])
-def test_whatever_somebody_writes_into_a_lease_the_container_opens_again(text: str) -> None:
+def test_whatever_is_written_into_a_lease_the_container_opens_again(text: str) -> None:
     """The log judges: one that cannot be opened for what a Lease says goes on from its own last epoch."""
 
     def write(fleet: OwnerFleet, number: int) -> None:

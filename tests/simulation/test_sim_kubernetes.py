@@ -110,7 +110,7 @@ def test_lists_select_by_label() -> None:
     in_world(4, scenario)
 
 
-def test_a_watch_tells_changes_in_order_from_its_version_on() -> None:
+def test_a_watch_reports_changes_in_order_from_its_version_on() -> None:
     async def scenario(world: SimWorld, api: KubernetesApi) -> None:
         made = await api.create(LEASES, lease("a", "0"))
         start = (await api.list(LEASES, {})).resource_version

@@ -17,7 +17,7 @@ PORT = 5000
 
 
 class Collector(asyncio.Protocol):
-    """Keeps what arrives, and answers each piece when it is told to."""
+    """Keeps what arrives, and answers each piece on command."""
 
     def __init__(self, received: bytearray, answer: bytes = b"") -> None:
         self.received = received

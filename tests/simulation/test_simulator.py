@@ -129,7 +129,7 @@ def test_streams_carry_bytes_in_order(seed: int) -> None:
 
 
 class Sink(asyncio.BufferedProtocol):
-    """Reads into a small buffer, and not at all before it is told to."""
+    """Reads into a small buffer, and not at all before a command."""
 
     def __init__(self) -> None:
         self.received = bytearray()
@@ -249,7 +249,7 @@ def test_generators_of_a_dead_process_are_left_alone() -> None:
         assert not ended
 
 
-def test_a_paused_process_stands_still_and_goes_on_late() -> None:
+def test_a_paused_process_does_nothing_and_goes_on_late() -> None:
     with SimWorld(12) as world:
 
         async def main() -> None:

@@ -1,4 +1,4 @@
-"""Simulated crash workloads: seeds that failed once, fresh ones for as long as the profile allows, and replays.
+"""Simulated crash workloads: seeds that failed once, fresh ones while the profile allows, and replays.
 
 Every seed that ever failed stays in ``regressions.toml`` with the reason.
 """

@@ -182,7 +182,7 @@ class SimDisk(FaultCounter):
         self._stalled_until_s = max(self._stalled_until_s, self.loop.time() + seconds)
 
     def fill(self, seconds: float) -> None:
-        """Somebody else takes all the space that is left, for a while."""
+        """Another process takes all free space for some time."""
         self._full_until_s = max(self._full_until_s, self.loop.time() + seconds)
 
     def free_bytes(self) -> int:

@@ -219,7 +219,7 @@ class SimKubernetes(FaultCounter):
     # -- what a nemesis does
 
     def outage(self, seconds: float) -> None:
-        """Nobody reaches the API server from now on for so long; open watches end or fall silent."""
+        """Cut all clients off from the API server for some time; open watches end or fall silent."""
         self.count("kubernetes outage")
         self._down_until_s = max(self._down_until_s, self.loop.time() + seconds)
 
@@ -237,7 +237,7 @@ class SimKubernetes(FaultCounter):
                 setattr(self, name, 0.0)
 
     def wipe(self, kind: Kind, name: str) -> bool:
-        """Delete an object behind everybody's back; False when there is none."""
+        """Delete an object without notice to any client; False when there is none."""
         if (kind.plural, name) not in self.core.objects:
             return False
         self.count(f"wiped {kind.kind}")
@@ -252,7 +252,7 @@ class SimKubernetes(FaultCounter):
                 self.wipe(kind, name)
 
     def wipe_status(self, kind: Kind, name: str) -> bool:
-        """Empty an object's status behind everybody's back; False when there is none."""
+        """Empty an object's status without notice to any client; False when there is none."""
         if "status" not in self.core.objects.get((kind.plural, name), {}):
             return False
         self.count("wiped status")
@@ -312,7 +312,7 @@ class SimKubernetes(FaultCounter):
     def request(
         self, process: SimProcess, what: str, effect: Callable[[], Any], *, writes: bool
     ) -> asyncio.Future[Any]:
-        """Run `effect` at some instant between now and the answer; the answer may be an error all the same."""
+        """Run `effect` at some instant between now and the answer; the answer may still be an error."""
         self.operations += 1
         answer: asyncio.Future[Any] = self.loop.create_future()
         if not self.reachable(process):

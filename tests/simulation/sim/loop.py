@@ -183,12 +183,12 @@ class SimLoop(asyncio.BaseEventLoop):
         super()._asyncgen_firstiter_hook(agen)  # type: ignore[misc]
 
     def _asyncgen_finalizer_hook(self, agen: Any) -> None:
-        """As asyncio: closes a generator that nobody has any more; not for a dead process, where nothing runs."""
+        """As asyncio: closes a generator without references; not for a dead process, where nothing runs."""
         process = self._generators.pop(id(agen), None)
         if process is None or process.alive:
             super()._asyncgen_finalizer_hook(agen)  # type: ignore[misc]
 
-    # -- processes that stand still
+    # -- processes that are paused
 
     def hold(self, process: SimProcess) -> None:
         """From the next turn on nothing of the process runs; the world around it goes on."""
@@ -196,7 +196,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._held.setdefault(process, _Held())
 
     def go_on(self, process: SimProcess) -> None:
-        """Run what was held back, as late as it is."""
+        """Run what was held back, late."""
         held = self._held.pop(process, None)
         process.paused = False
         if held is not None and process.alive:
@@ -289,7 +289,7 @@ class SimLoop(asyncio.BaseEventLoop):
             self._hold_back()
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps."""
+        """Refuse to sleep."""
 
 
 def _is_dead(context: contextvars.Context | None) -> bool:

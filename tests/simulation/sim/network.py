@@ -21,7 +21,7 @@ from sim.transport import SimSocket, SimTransport
 
 SEGMENT_MAX_BYTES = 64 * 1024
 CONNECT_GIVES_UP_S = 130.0
-"""When nobody answers, as Linux does after its sixth attempt."""
+"""Without an answer, as Linux does after its sixth attempt."""
 LOCAL_NAMES = frozenset({None, "", "localhost", "127.0.0.1", "0.0.0.0", "::", "::1"})
 
 
@@ -87,7 +87,7 @@ class SimNetwork(FaultCounter):
         self.lost_answer_chance = 0.0
         """Of each segment that answers: the connection is reset in its place."""
         self.half_open_chance = 0.0
-        """Of each connection of a process that dies: nobody tells the other end."""
+        """Of each connection of a process that dies: the other end is not notified."""
         self.partitions = Partitions()
         self._servers: dict[tuple[str, int], SimServer] = {}
         self._ports = itertools.count(40_000)

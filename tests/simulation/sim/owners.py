@@ -39,7 +39,7 @@ class LogHost:
         self._keepers: dict[int, asyncio.Task[None]] = {}
 
     def expect_container(self, container_id: int) -> None:
-        """See ContainerHost: nobody asks for containers here."""
+        """See ContainerHost: no client asks for containers here."""
 
     def unexpect_container(self, container_id: int) -> None:
         """See ContainerHost."""
@@ -234,7 +234,7 @@ class OwnerFleet:
         return self.owners[name]
 
     def ended(self, owner: Owner) -> None:
-        """A process was superseded and ends; whoever runs its worker starts it again."""
+        """A process was superseded and ends; its pod starts it again."""
         self.world.crash(owner.process)
         if self.owners[owner.name] is owner:
             self.start(owner.name)
@@ -274,7 +274,7 @@ class OwnerFleet:
             self.failures.append(f"{owner.name} got an epoch of container {container_id} without being named for it")
 
     def opened(self, container_id: int, epoch: int, owner: Owner, looked_at_s: float) -> None:
-        """A log was opened, by an owner that may have stood still since its last look at the claims began."""
+        """A log was opened, by an owner that may have was paused since its last look at the claims began."""
         self.events.append((self.world.loop.time(), "open", container_id, owner.name, epoch))
         self._looks.append((looked_at_s, container_id, owner.name, epoch))
 
@@ -291,7 +291,7 @@ class OwnerFleet:
         return sum(event[1] == "open" for event in self.events)
 
     def map(self) -> ClusterMap:
-        """The map as it is."""
+        """The current map."""
         return read_map(self.world.kubernetes.core.get(STREAM_CLUSTERS, CLUSTER))
 
     def assigned(self) -> dict[int, str]:

@@ -12,7 +12,7 @@ class Partitions:
         self._cut: dict[tuple[str, str], int] = {}
 
     def cut(self, source: str, target: str) -> None:
-        """Nothing passes from one process to another; as often as it is cut, so often it must be joined."""
+        """Cut two processes off from each other; each cut needs a join of its own."""
         self._cut[source, target] = self._cut.get((source, target), 0) + 1
 
     def join(self, source: str, target: str) -> None:

@@ -17,8 +17,8 @@ from sim.seeds import SeedRun, Totals
 WIDTH_WITHOUT_TERMINAL = 160
 
 
-Told = Callable[[SeedRun], None]
-"""Is told of each seed that ended."""
+Report = Callable[[SeedRun], None]
+"""Called for each seed that ended."""
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -47,7 +47,7 @@ class SeedRun:
 
     @property
     def regression(self) -> str:
-        """What keeps it in ``regressions.toml``; the reason is for whoever mends it."""
+        """What keeps it in ``regressions.toml``; the reason is for the developer who mends it."""
         return f'[[seed]]\nworkload = "{self.workload}"\nseed = {self.seed}\nreason = "…"'
 
 

@@ -166,7 +166,7 @@ class SimObjectStore(FaultCounter):
         writes: bool = False,
         slow_chance: float | None = None,
     ) -> asyncio.Future[Any]:
-        """Run `effect` at some instant between now and the answer; the answer may be an error all the same."""
+        """Run `effect` at some instant between now and the answer; the answer may still be an error."""
         self.operations += 1
         answer: asyncio.Future[Any] = self.loop.create_future()
         late = writes and self.late_chance > 0 and self.random.random() < self.late_chance

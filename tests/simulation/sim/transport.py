@@ -22,8 +22,8 @@ WINDOW_MIN_BYTES = 32 * 1024
 """A receiver with less room than that, and than what is there to be sent, is sent nothing."""
 REBOOT_MAX_S = 30.0
 """A machine that died answers again after that time at most: that it knows of no such connection."""
-_TOLD_LATER = frozenset({"connection_made", "connection_lost", "pause_writing", "resume_writing"})
-"""Callbacks of protocols whose answer nobody waits for."""
+_CALLED_LATER = frozenset({"connection_made", "connection_lost", "pause_writing", "resume_writing"})
+"""Callbacks of protocols whose result no caller waits for."""
 
 
 class SimSocket:
@@ -94,7 +94,7 @@ class SimTransport(asyncio.Transport):
         """Call into the protocol, as its process; its errors end the connection."""
         if self.process is not None and not self.process.alive:
             return None
-        if self.is_paused() and callback.__name__ in _TOLD_LATER:
+        if self.is_paused() and callback.__name__ in _CALLED_LATER:
             self._loop.call_soon(callback, *args, context=self._context.copy())  # held back until it goes on
             return None
         try:
@@ -192,7 +192,7 @@ class SimTransport(asyncio.Transport):
         return self.process is not None and not self.process.alive
 
     def is_paused(self) -> bool:
-        """Whether its process stands still."""
+        """Whether its process is paused."""
         return self.process is not None and self.process.paused
 
     def _check_high_water(self) -> None:
@@ -330,5 +330,5 @@ class SimTransport(asyncio.Transport):
 
     def _lose(self, error: BaseException | None) -> None:
         self._network.forget(self)
-        if self._protocol is not None:  # None: a process that stood still never heard of the connection
+        if self._protocol is not None:  # None: a process that was paused never heard of the connection
             self.run(self._protocol.connection_lost, error)

@@ -51,7 +51,7 @@ class SimWorld:
         return process
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run a coroutine of the world, whoever asks for it."""
+        """Run a coroutine of the world, for any caller."""
         return self.loop.create_task(work, context=contextvars.Context())
 
     def clock(self, machine: str = "") -> SimClock:
@@ -59,7 +59,7 @@ class SimWorld:
         return self._clocks.setdefault(machine, SimClock(self.loop))
 
     def jump_clock(self, machine: str, skew_ms: int) -> None:
-        """Somebody sets the wall clock of a machine: from now on it is that far ahead of the true time, or behind."""
+        """Set the wall clock of a machine: from now on it is that far ahead of the true time, or behind."""
         self.clock_jumps += 1
         self.loop.trace("clock jump", machine, skew_ms)
         self.clock(machine).skew_ms = skew_ms
@@ -87,10 +87,10 @@ class SimWorld:
             self.disk.cut_power()
 
     def pause(self, process: SimProcess, seconds: float) -> None:
-        """Let a process stand still (stopped, swapped out, its machine suspended) while the world goes on.
+        """Pause a process (stopped, swapped out, its machine suspended) while the world goes on.
 
-        What it sent before arrives and takes effect, what is sent to it waits in its kernel, and nobody is told. Then
-        it goes on as if no time had passed, with all its timers late: a zombie, when others took its place meanwhile.
+        What it sent before arrives and takes effect, what is sent to it waits in its kernel, and no peer is notified.
+        Then it goes on as if no time had passed, with all its timers late: a zombie, when others took its place meanwhile.
         May be called by code of the process itself; begins with the next turn of the loop.
         """
         if not process.alive:

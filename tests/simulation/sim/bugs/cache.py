@@ -182,7 +182,7 @@ def _appended_to_evictable_entry(patch: pytest.MonkeyPatch) -> None:
     "budget-kept-by-gone-connections",
     ServerWorkload,
     checker="checks/serverwatch.py",
-    words="bytes stay in flight though nobody writes",
+    words="bytes stay in flight though no client writes",
 )
 def _budget_kept_by_gone_connections(patch: pytest.MonkeyPatch) -> None:
     """The bytes in flight of a connection that ends are never given back to the budget.

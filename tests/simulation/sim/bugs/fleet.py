@@ -33,7 +33,7 @@ def _short(seed: int, faults: Sequence[str], rounds: int, least_s: float = 0.0) 
     """A seed with little but these faults."""
     workload = FleetWorkload(seed, faults)
     workload.store_count, workload.controller_count = 2, 1
-    workload.begins_anew = workload.verifies = False
+    workload.starts_from_nothing = workload.verifies = False
     workload.nemesis.rounds, workload.nemesis.least_s = rounds, least_s
     return workload
 
@@ -49,7 +49,7 @@ async def _never(self: OwnershipCheck) -> None:
     """Looks never."""
 
 
-@bug("stale-owner-reads", _zombies, checker="workloads/fleetledger.py", words="told .* were there .* s before")
+@bug("stale-owner-reads", _zombies, checker="workloads/fleetledger.py", words="returned .* were there .* s before")
 def _stale_owner_reads(patch: pytest.MonkeyPatch) -> None:
     """An owner answers reads until it is notified that another owner exists.
 
@@ -72,7 +72,7 @@ def _acknowledge_after_the_claim(patch: pytest.MonkeyPatch) -> None:
     """
 
     async def acknowledge_stored(self: ObjectLog) -> None:
-        """Trusts that nobody came since it opened the log."""
+        """Trusts that no later owner exists since it opened the log."""
         while self._stored_through > self._acknowledged_through and self._failure is None:
             self._acknowledge(self._stored_through)
         self._looking = False

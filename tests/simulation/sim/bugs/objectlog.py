@@ -167,7 +167,7 @@ def _predecessors_prefix_skipped(patch: pytest.MonkeyPatch) -> None:
     "missing-frame-taken-for-gap",
     ObjectLogWorkload,
     checker="workloads/objectlog.py",
-    words="was damaged .*, and nobody noticed",
+    words="was damaged .*, and no owner noticed",
 )
 def _missing_frame_taken_for_gap(patch: pytest.MonkeyPatch) -> None:
     """Recovery takes a missing acknowledged frame for a gap that was never acknowledged.
@@ -203,7 +203,7 @@ def _late_frames_of_older_epochs_counted(patch: pytest.MonkeyPatch) -> None:
     "kept-frames-not-verified",
     ObjectLogWorkload,
     checker="workloads/objectlog.py",
-    words="was damaged .*, and nobody noticed",
+    words="was damaged .*, and no owner noticed",
 )
 def _kept_frames_not_verified(patch: pytest.MonkeyPatch) -> None:
     """A scan takes a frame for sound because its header is sound.

@@ -117,17 +117,17 @@ def _lost_map_made_from_nothing(patch: pytest.MonkeyPatch) -> None:
     Breaks: the loss of the map moves no container.
     """
 
-    async def nobody(self: placer.Placer, manifest: Manifest, cluster_map: ClusterMap) -> dict[int, str]:
+    async def no_holders(self: placer.Placer, manifest: Manifest, cluster_map: ClusterMap) -> dict[int, str]:
         return {}
 
-    patch.setattr(placer.Placer, "_holders", nobody)
+    patch.setattr(placer.Placer, "_holders", no_holders)
 
 
 @bug(
     "drain-does-not-wait-for-the-giver",
     _only(calm=["drain"], troubles=[]),
     checker="workloads/ownership.py",
-    words="a drain fences nobody",
+    words="a drain fences no worker",
 )
 def _drain_does_not_wait_for_the_giver(patch: pytest.MonkeyPatch) -> None:
     """The next worker opens a container while the previous one still flushes it.

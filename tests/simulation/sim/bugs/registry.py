@@ -44,7 +44,7 @@ class PlantedBug:
     words: str
     """A regular expression that the report must contain."""
     unmodified: Workload
-    """The workload as it is without any bug."""
+    """The workload without any bug."""
 
     @property
     def is_directed(self) -> bool:

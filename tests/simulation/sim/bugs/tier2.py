@@ -38,7 +38,7 @@ def _slow_store(seed: int) -> Tier2Workload:
 
 
 def _idle_zombies(seed: int) -> Tier2Workload:
-    """Owners that nobody asks for anything any more, and that so never hear of their successors."""
+    """Owners without requests, which therefore never learn of their successors."""
     workload = Tier2Workload(seed)
     workload.zombie_chance = 1.0
     workload.asked_chance = 0.0

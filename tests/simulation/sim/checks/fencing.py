@@ -36,7 +36,7 @@ class Fencing:
 
 
 async def disturb(owner: Container, rng: random.Random) -> None:
-    """What clients ask of an owner that they do not know to be replaced, until it tells them."""
+    """What clients ask of an owner that they do not know to be replaced, until it answers."""
     while True:
         names = owner.segment_names()
         try:

@@ -63,7 +63,7 @@ def check_idle(container: Container) -> None:
     require(pipeline.staged_bytes == 0, f"{pipeline.staged_bytes} bytes stay staged though nothing is under way")
     require(pipeline.unwritten_bytes == 0, f"{pipeline.unwritten_bytes} bytes stay unwritten")
     require(cache.reserved_blocks == 0, f"{cache.reserved_blocks} blocks stay reserved though nothing is under way")
-    require(cache.pinned_blocks == 0, f"{cache.pinned_blocks} blocks stay pinned though nobody reads")
+    require(cache.pinned_blocks == 0, f"{cache.pinned_blocks} blocks stay pinned though no client reads")
     for segment in container.state.segments.values():
         require(segment.inflight == 0, f"{segment.name}: {segment.inflight} operations stay in flight")
         require(not segment.waiters, f"{segment.name}: readers still wait")

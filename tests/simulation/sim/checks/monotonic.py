@@ -1,6 +1,6 @@
 """What may only grow, over all owners of a container (reliability §3, I5).
 
-The committed state is what readers are shown. Whatever it held when an owner died must be there after it: so nobody
+The committed state is what readers are shown. Whatever it held when an owner died must be there after it: so no client
 ever saw bytes that were not durable.
 """
 

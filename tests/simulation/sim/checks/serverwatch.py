@@ -59,14 +59,14 @@ class ServerWatch:
             check_cache(worker.cache.cache, states, worker.budgets.cache_bytes)
 
     async def idle(self) -> None:
-        """Nobody writes: sooner or later nothing is in flight, and nothing stays taken for it."""
+        """Without writes nothing stays in flight, and nothing stays reserved."""
         for _ in range(IDLE_LOOKS_MAX):
             if self._taken() == (0, 0):
                 break
             await asyncio.sleep(0.01)
         in_flight, reserved = self._taken()
-        require(in_flight == 0, f"{in_flight} bytes stay in flight though nobody writes")
-        require(reserved == 0, f"{reserved} blocks stay reserved though nobody writes")
+        require(in_flight == 0, f"{in_flight} bytes stay in flight though no client writes")
+        require(reserved == 0, f"{reserved} blocks stay reserved though no client writes")
         self.look()
 
     def _taken(self) -> tuple[int, int]:

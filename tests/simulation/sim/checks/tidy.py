@@ -44,16 +44,16 @@ async def come_to_order(container: Container, store: SimObjectStore) -> None:
     """Wait until everything is in order. Raises Violation when it does not come to that though nothing fails."""
     limits.FLUSH_TICK_S = limits.COMPACT_TICK_S = 0.5  # type: ignore[misc]  # knobs, which the workload turned anyway
     loop = asyncio.get_running_loop()
-    patience_s = 5 * (limits.DELETE_DELAY_S + limits.SWEEP_FIRST_AFTER_S + limits.SWEEP_INTERVAL_S) + 600
-    patience_s += limits.SWEEP_PAUSE_S * len(store.objects) + limits.DELETE_DELAY_S * len(left_over(container, store))
-    deadline = loop.time() + patience_s
+    timeout_s = 5 * (limits.DELETE_DELAY_S + limits.SWEEP_FIRST_AFTER_S + limits.SWEEP_INTERVAL_S) + 600
+    timeout_s += limits.SWEEP_PAUSE_S * len(store.objects) + limits.DELETE_DELAY_S * len(left_over(container, store))
+    deadline = loop.time() + timeout_s
     while disorder := [*left_over(container, store), *crowded(container)]:
-        require(loop.time() < deadline, f"still there after {patience_s:.0f} s without a fault: {disorder[0]}")
+        require(loop.time() < deadline, f"still there after {timeout_s:.0f} s without a fault: {disorder[0]}")
         await asyncio.sleep(LOOK_S)
 
 
 def left_over(container: Container, store: SimObjectStore) -> list[str]:
-    """Objects of earlier owners that nothing references and nobody is going to delete."""
+    """Objects of earlier owners that nothing references and no owner is going to delete."""
     state = container.state
     known = state.object_uses.keys() | state.pending_deletes.keys()
     return [

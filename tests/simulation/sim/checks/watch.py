@@ -58,7 +58,7 @@ class ContainerWatch:
         check_container(owner, LARGEST_APPEND_BYTES, attribute_store._PAGES_MAX_BYTES)
 
     async def idle(self) -> None:
-        """Nobody wants anything of the owner: what it does by itself comes to an end, and nothing stays taken.
+        """Without requests the owner's own work ends, and nothing stays reserved.
 
         Raises Violation. ContainerStoppedError: it has stopped.
         """

@@ -1,6 +1,6 @@
 """A client of a segment with many attributes: updates, and reads and loads of the same ones meanwhile.
 
-Each attribute has one updater at a time; whoever asks for a value must get one that it had between question and answer.
+Each attribute has one updater at a time; a reader must get a value that it had between question and answer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class AttributeClient:
         self.appends = appends
         self.again_chance = 0.004
         self.histories: dict[bytes, History] = {}
-        self.phase = "gone"  # deleted or not created yet; "deleting": nobody knows
+        self.phase = "gone"  # deleted or not created yet; "deleting": unknown
         self.life = 0  # of the segment, which is deleted and created again
         self.steps = 0
         self._written = 0

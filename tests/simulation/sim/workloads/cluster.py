@@ -75,7 +75,7 @@ class ClusterWorkload:
             except DataError as error:
                 raise Violation(f"a client gets {type(error).__name__}, and nothing was damaged: {error}") from error
             except TailraceError as error:
-                raise Violation(f"a client was told what nobody expects: {error!r}") from error
+                raise Violation(f"a client got an unexpected answer: {error!r}") from error
             except TimeoutError as error:
                 raise Violation(f"no end within {CALM_DEADLINE_S:g} s after the last fault") from error
 

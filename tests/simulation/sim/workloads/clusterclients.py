@@ -66,7 +66,7 @@ async def all_epochs(client: Client, stream: StreamName) -> list[Any]:
 
 
 class Transactor:
-    """Runs transactions on a stream and remembers what it was told of each."""
+    """Runs transactions on a stream and remembers the answer for each."""
 
     def __init__(self, client: Client, stream: StreamName, ledger: Ledger, keys: list[str], rng: random.Random) -> None:
         self._client = client
@@ -119,7 +119,7 @@ class Transactor:
         else:
             transaction.stop_pinging()  # its owner died; the lease ends it
             sent.committed = await self.decided(transaction, sent)
-            require(not sent.committed, f"{sent.name} is committed, and nobody asked for it")
+            require(not sent.committed, f"{sent.name} is committed without a request")
 
     async def commit(self, transaction: Transaction, sent: Sent) -> None:
         """Commit; what came of it is known after that."""
@@ -128,10 +128,10 @@ class Transactor:
         try:
             await transaction.commit()
             sent.committed = True
-        except (IllegalStateError, UnavailableError):  # its lease was over, or nobody answered
+        except (IllegalStateError, UnavailableError):  # its lease was over, or no server answered
             sent.committed = await self.decided(transaction, sent)
         if sent.committed:
-            sent.told_s = loop.time()
+            sent.answered_s = loop.time()
 
     async def abort(self, transaction: Transaction, sent: Sent) -> None:
         """Abort; what came of it is known after that."""
@@ -170,8 +170,8 @@ class Transactor:
             state = await persist(transaction.state)
             ended = state in (TransactionState.COMMITTED, TransactionState.ABORTED)
             require(ended, f"{sent.name} is {state.name} after all that time")
-            told = sent.committed
-            require(told in (None, state is TransactionState.COMMITTED), f"{sent.name} was {told}, is {state.name} now")
+            reported, committed = sent.committed, state is TransactionState.COMMITTED
+            require(reported in (None, committed), f"{sent.name} was {reported}, is {state.name} now")
             sent.committed = state is TransactionState.COMMITTED
 
 
@@ -295,7 +295,7 @@ class StreamClients:
                 await self._offline(client, name, position)
 
     def _is_read(self, idle: int) -> bool:
-        """Whether a reader that got nothing for so many times needs no more patience."""
+        """Whether a reader that got nothing for so many times need not wait longer."""
         if self.writing or idle < 6:
             return False
         return idle >= 60 or len(self.read) >= self.ledger.expected_events

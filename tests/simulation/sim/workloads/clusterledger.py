@@ -1,4 +1,4 @@
-"""What clients sent and were told, and what must follow of it for readers (reliability §3: I1 to I6, I10). Pure."""
+"""What clients sent, the answers they got, and what readers must see (reliability §3: I1 to I6, I10). Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tailrace.common.names import segment_epoch, segment_number
 
 @dataclass
 class Sent:
-    """A transaction: its events by routing key, and what its owner was told. Times are the loop's seconds."""
+    """A transaction: its events by routing key, and the answers that its owner got. Times are the loop's seconds."""
 
     name: str
     events: list[tuple[str, bytes]]
     committed: bool | None = None
-    """What it ended as; None: nobody knows."""
+    """What it ended as; None: unknown."""
     asked_s: float = 0.0
-    told_s: float | None = None
+    answered_s: float | None = None
     """When its owner knew that it is committed; None: it never did, or not before others."""
 
     @property
@@ -30,7 +30,7 @@ class Sent:
 
     def precedes(self, other: Sent) -> bool:
         """Whether its owner knew it committed before the other's commit was asked for (server §3, "commit")."""
-        return self.told_s is not None and other.committed is True and self.told_s <= other.asked_s
+        return self.answered_s is not None and other.committed is True and self.answered_s <= other.asked_s
 
 
 @dataclass
@@ -82,7 +82,7 @@ class Ledger:
         require(len(place) == len(events), f"{len(events) - len(place)} events were {what} twice")
         known = {event for events in self.written.values() for event in events}
         in_transactions = {event for sent in self.transactions for event in sent.content}
-        require(place.keys() <= known | in_transactions, f"events were {what} that nobody wrote")
+        require(place.keys() <= known | in_transactions, f"events were {what} that no client wrote")
         lost = known - place.keys() - excused
         require(not lost, f"{len(lost)} events were not {what}, as {min(lost, default=b'')[:40]!r}")
         for key, written in self.written.items():

@@ -87,7 +87,7 @@ class StreamLives:
         await self._check_listed(client, f"life{life}", listed=True)
 
     async def _check_new(self, client: Client) -> None:
-        """Nothing of an older stream of that name is visible, and nobody from its days can do anything (naming §1)."""
+        """Nothing of an older stream of that name is visible, and no client of it can do anything (naming §1)."""
         epochs = await all_epochs(client, self.stream)
         require(len(epochs) == 1, f"a new stream has {len(epochs)} epochs")
         numbers = {segment_number(segment.identifier) for segment in epochs[0]}
@@ -202,7 +202,7 @@ class TableLives:
             require(not found, f"a new table has entries: {found}")
             keys = [TableKeyParts(b"%04d" % number, b"here") for number in range(3)]
             done = await asyncio.gather(*(self._update(table, keys, f"{life}.{n}") for n, table in enumerate(tables)))
-            await self._check(tables[0], keys, [token for told in done for token in told])
+            await self._check(tables[0], keys, [token for answers in done for token in answers])
             await persist(lambda: client.context.controller.delete_table(self._scope, "table"))
 
     async def _open(self, client: Client) -> KeyValueTable:
@@ -210,7 +210,7 @@ class TableLives:
 
     async def _update(self, table: KeyValueTable, keys: list[TableKeyParts], who: str) -> list[tuple[Any, bytes]]:
         """Add tokens to the values, each under the version read; those that were acknowledged."""
-        told = []
+        answers = []
         for number in range(self._random.randint(1, 12)):
             key, token = self._random.choice(keys), f"{who}.{number};".encode()
             while True:
@@ -221,18 +221,18 @@ class TableLives:
                 except TableKeyBadVersionError:
                     continue
                 except UnavailableError:
-                    break  # nobody knows
-                told.append((key, token))
+                    break  # unknown
+                answers.append((key, token))
                 self.steps += 1
                 break
-        return told
+        return answers
 
     @staticmethod
-    async def _check(table: KeyValueTable, keys: list[TableKeyParts], told: list[tuple[Any, bytes]]) -> None:
+    async def _check(table: KeyValueTable, keys: list[TableKeyParts], answers: list[tuple[Any, bytes]]) -> None:
         values = {}
         for key in keys:
             found = await persist(lambda: table.get(key))  # noqa: B023
             values[key] = [] if found is None else found.value.split(b";")[:-1]
             require(len(set(values[key])) == len(values[key]), f"a table update happened twice: {values[key]}")
-        for key, token in told:
+        for key, token in answers:
             require(token[:-1] in values[key], f"an acknowledged table update is lost: {token!r} of {key}")

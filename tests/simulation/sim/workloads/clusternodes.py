@@ -1,4 +1,4 @@
-"""The processes of the cluster workload: one segment store, and controllers that crash, stand still and come back."""
+"""The processes of the cluster workload: one segment store, and controllers that crash, are paused and come back."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class CallGate:
     async def _hit(self) -> None:
         self._world.loop.call_world(0, self._strike)
         self._world.loop.call_world(0, _resolve, self.struck)
-        await asyncio.sleep(0.001)  # a dead process never gets here, one that stands still gets here late
+        await asyncio.sleep(0.001)  # a dead process never gets here, one that is paused gets here late
 
 
 def _nothing() -> None:
@@ -236,7 +236,7 @@ class Controllers:
         return self.current
 
     async def trouble(self) -> None:
-        """Crash them, let them stand still and be replaced, until cancelled."""
+        """Crash them, let them are paused and be replaced, until cancelled."""
         rng = self._random
         while True:
             await asyncio.sleep(rng.random() ** 2 * self.quiet_s)
@@ -254,7 +254,7 @@ class Controllers:
         await self.start()
 
     async def _replace(self, node: ControllerNode) -> None:
-        """It stands still and is believed dead; later it goes on, for some time beside its successor."""
+        """It is paused and is believed dead; later it goes on, for some time beside its successor."""
         pause_s = self._random.random() ** 2 * 40
         await self._strike(node, lambda: self.world.pause(node.process, pause_s))
         if not node.process.paused:
@@ -324,7 +324,7 @@ class SimControllerTransport:
                 self._controllers.world.network.count("controller answer lost")
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
             if node.process.alive:
-                node.process.spawn(_cancel(task))  # it learns that nobody waits for the answer, as soon as it can
+                node.process.spawn(_cancel(task))  # it learns that no caller waits for the answer, as soon as it can
             raise UnavailableError("the controller's answer was lost")
         try:
             answer = task.result()

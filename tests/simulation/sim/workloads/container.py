@@ -243,7 +243,7 @@ class ContainerWorkload:
             await stream.check(container)
 
     async def _check_places(self, container: Container, *, flushed: bool) -> None:
-        """While nobody changes anything: cache, Tier 2, and another owner's recovery of the log hold the same bytes."""
+        """Without changes cache, Tier 2, and another owner's recovery of the log hold the same bytes."""
         await self.watch.idle()
         known = await contents(container)
         check_tiers(container, self.world.store, known, flushed=flushed)

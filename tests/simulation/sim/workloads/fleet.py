@@ -1,6 +1,6 @@
 """A whole cluster as it runs on Kubernetes: workers on object logs, controllers, the operator's placer, and clients.
 
-Containers move between workers that crash, stand still and wake up as owners of what is no longer theirs; every
+Containers move between workers that crash, are paused and wake up as owners of what is no longer theirs; every
 promise that clients and operators are given is checked while that happens and when it is over.
 """
 
@@ -76,7 +76,7 @@ class FleetWorkload:
             (limits, "LOG_OBJECT_CACHE_BYTES"): frames.choice([5_000, limits.LOG_OBJECT_CACHE_BYTES]),
             (limits, "CONTAINERS_OPENING_MAX"): frames.choice([1, 2, 4]),
         }
-        self.begins_anew = rng.random() < 0.3
+        self.starts_from_nothing = rng.random() < 0.3
         self.verifies = True
         self.nemesis = Nemesis(self, rng, faults)
 
@@ -132,8 +132,8 @@ class FleetWorkload:
             if not controller.dead.done():
                 controller.dead.set_result(None)
 
-    async def _begin_anew(self) -> None:
-        """Everything in Kubernetes is lost, and all processes with it; somebody applies the resource once more."""
+    async def _start_from_nothing(self) -> None:
+        """Everything in Kubernetes is lost, and all processes with it; the resource is applied again."""
         self._crash_everything()
         self.kubernetes.wipe_all(LEASES)
         self.kubernetes.wipe_all(STREAM_CLUSTERS)
@@ -219,13 +219,13 @@ class FleetWorkload:
         await client.close()
 
     async def _end(self, clients: Clients, watching: list[asyncio.Task[None]]) -> None:
-        """Whatever was written is there, and everybody has seen it."""
+        """Whatever was written is there, and every reader has seen it."""
         await clients.stop()
         self._check(clients, watching)
         await clients.check_events()
         await clients.check_tables()
-        if self.begins_anew:
-            await self.world.spawn(self._begin_anew())
+        if self.starts_from_nothing:
+            await self.world.spawn(self._start_from_nothing())
             await self._settled()
             await clients.check_events()
             await clients.check_tables()

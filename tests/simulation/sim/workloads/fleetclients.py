@@ -28,7 +28,7 @@ from tailrace.common.stream_policies import ScalingPolicy, StreamConfig
 SCOPE = "scope"
 EVENT_HEADER_BYTES = 8
 KEY_BYTES = 4
-PATIENCE_S = 8.0
+TIMEOUT_S = 8.0
 WAITING_S = 10.0
 NEWS_MAX_S = 8.0
 """So long may a reader wait at the tail of an owner that has a successor and can reach everything."""
@@ -123,14 +123,14 @@ class Clients:
         segment = self.stream.segment(owner_of(self.segments, key_position(key)).identifier)
         size = sum(len(event) + EVENT_HEADER_BYTES for event in events)
 
-        def told(done: asyncio.Future[None]) -> None:
+        def answered(done: asyncio.Future[None]) -> None:
             if not done.cancelled() and done.exception() is None:
                 self.history.acknowledge(key, numbers)
                 self._bytes[segment] += size
                 self.growth.note(segment, _now_s(), self._bytes[segment])
                 self.steps += 1
 
-        writer.write_events(events, key).add_done_callback(told)
+        writer.write_events(events, key).add_done_callback(answered)
 
     # -- readers at the tail
 
@@ -148,7 +148,7 @@ class Clients:
                     await asyncio.sleep(0.5)
 
     async def check_events(self) -> None:
-        """Compare a full read with what writers were told and with what readers at the tail saw."""
+        """Compare a full read with the answers that writers got and with what readers at the tail saw."""
         stored = []
         for name in sorted(self.stream.segment(item.identifier) for item in self.segments):
             length = (await self.client.context.segments.segment_info(name)).length
@@ -195,7 +195,7 @@ class Clients:
         self.growth.note(name, update.ended_at_s, update.count)
 
     async def check_tables(self) -> None:
-        """Compare what the table holds with what its users were told."""
+        """Compare what the table holds with the answers that its users got."""
         async with self.client.table(SCOPE, self.table) as table:
             for key, history in self.tables.items():
                 found = await table.get(TableKeyParts(key.encode()))

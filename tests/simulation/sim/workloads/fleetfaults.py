@@ -56,7 +56,7 @@ KINDS = (
 LONG_S = 40.0
 """Longer than any lease."""
 HALF_OPEN_MAX_S = 45.0
-"""After a crash somebody may wait so long for an answer of who is dead."""
+"""After a crash a client may wait so long for the answer of a dead process."""
 
 
 class Nemesis:
@@ -81,7 +81,7 @@ class Nemesis:
         fleet.kubernetes.late_watch_chance = rng.choice([0.0, 0.0, 0.3])
         fleet.kubernetes.dead_watch_chance = rng.choice([0.0, 0.0, 0.3])
         fleet.kubernetes.closed_watch_chance = rng.choice([0.0, 0.0, 0.5])
-        for number in range(fleet.store_count):  # nobody may compare a time of another machine with its own
+        for number in range(fleet.store_count):  # no machine may compare the time of another one with its own
             fleet.world.jump_clock(f"store{number}", rng.choice([0, 0, rng.randint(-60_000, 60_000)]))
         if self.harmless:
             return
@@ -195,7 +195,7 @@ class Nemesis:
         await asyncio.sleep(span_s)
 
     async def _isolated(self) -> None:
-        """A worker whose place is taken, and that nobody tells; who is connected to it stays so."""
+        """A worker that was replaced without a notification; its connections stay."""
         span_s, network, node = self._span_s(), self._fleet.world.network, self._fleet.stores[self._store()]
         self._fleet.kubernetes.cut_off(node.process, span_s)
         others = ["clients", *(controller.name for controller in self._fleet.controllers.values())]

@@ -1,4 +1,4 @@
-"""What owners of containers did and what clients were told, and what follows of it (reliability §3, I1 to I7)."""
+"""What owners of containers did, the answers that clients got, and what follows (reliability §3, I1 to I7)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Opening(NamedTuple):
 
 
 class Owners:
-    """Who opened which container's log with which epoch, and which frames each of them was told to be durable.
+    """Who opened which container's log with which epoch, and which frames each of them knows to be durable.
 
-    It is told of that from inside of the servers, where nothing may be raised: `check` does that later.
+    It is called from inside the servers, where nothing may be raised: `check` does that later.
     """
 
     def __init__(self) -> None:
@@ -41,11 +41,11 @@ class Owners:
         return max(self._taken[container], default=0), self._memory
 
     def unnamed(self, container: int, owner: str) -> None:
-        """Somebody was given an epoch of a container that no map gave to it meanwhile."""
+        """A worker got an epoch of a container that no map gave to it."""
         self._require(False, f"{owner} takes container {container}, which the map has given to others")
 
     def took(self, container: int, floor: int, epoch: int, owner: str, known: tuple[int, int]) -> None:
-        """Somebody was given an epoch: nobody has it, and it is above the floor and what was `known` before."""
+        """A worker got an epoch: no other has it, and it is above the floor and what was `known` before."""
         self._require(epoch > floor, f"{owner} got epoch {epoch} of container {container}, it must be above {floor}")
         greatest, memory = known
         if memory != self._memory:
@@ -55,12 +55,12 @@ class Owners:
         self._require(other is owner, f"{owner} got epoch {epoch} of container {container}, which {other} has")
 
     def forget_epochs(self) -> None:
-        """Whatever hands epochs out lost its memory: it may begin anew, and only the logs know better."""
+        """The source of epochs lost its memory: it may start from nothing, and only the logs know better."""
         self._memory += 1
         self._taken.clear()
 
     def opened(self, container: int, epoch: int, next_sequence: int, owner: str) -> None:
-        """A log was opened. Frames that an earlier owner was told to be durable must be below `next_sequence`."""
+        """A log was opened. Frames that an earlier owner knows to be durable must be below `next_sequence`."""
         known = self.openings[container]
         for other in known:
             self._require(other.epoch != epoch, f"{owner} opened container {container} with the epoch of {other}")
@@ -73,7 +73,7 @@ class Owners:
             )
 
     def acknowledged(self, container: int, epoch: int, sequence: int) -> None:
-        """A frame is durable, its owner was told; no later owner may have begun at or before it."""
+        """A frame is durable, and its owner knows it; no later owner may have begun at or before it."""
         frames = self._last_frame[container]
         frames[epoch] = max(sequence, frames.get(epoch, -1))
         for opening in self.openings[container]:
@@ -116,7 +116,7 @@ class Growth:
     def check_seen(self, name: str, asked_at_s: float, value: int, who: str) -> None:
         """An answer to what was asked then may miss only what is younger than the bound on stale reads."""
         wanted = self.at(name, asked_at_s - STALE_READ_MAX_S - _TOLERANCE_S)
-        require(value >= wanted, f"{who} told {value} of {name}, and {wanted} were there {STALE_READ_MAX_S} s before")
+        require(value >= wanted, f"{who} returned {value} of {name}; {wanted} were there {STALE_READ_MAX_S} s before")
 
 
 @dataclass(slots=True)
@@ -168,4 +168,4 @@ class KeyHistory:
             f"{name} has version {version} at the end, which is older than an acknowledged one",
         )
         wrote = {update.value for update in self.updates if update.version != REFUSED}
-        require(found is None or found in wrote, f"{name} holds {found!r}, which nobody was to write")
+        require(found is None or found in wrote, f"{name} holds {found!r}, which no client wrote")

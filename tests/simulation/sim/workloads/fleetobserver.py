@@ -22,7 +22,7 @@ NEWS_MAX_S = 8.0
 class Observer:
     """Asks without routing: each answer may be that of an owner that is none any more.
 
-    ``well_since_s`` tells since when nothing was wrong with the worker and around it.
+    ``well_since_s`` is the time since which nothing was wrong with the worker and around it.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Observer:
             self._clients.growth.check_seen(segment, asked_at_s, offset + len(answer.data), self._name)
 
     async def _wait_at_tail(self, segment: str) -> None:
-        """Whoever waits at the tail of an owner that has a successor must hear of it, in order to ask elsewhere."""
+        """A reader at the tail of an owner that has a successor must be notified, so that it asks elsewhere."""
         growth = self._clients.growth
         offset = growth.at(segment, _now_s())
         try:

@@ -16,7 +16,7 @@ from tailrace.common import limits
 SEEN_EARLY_S = 1.5
 """A list is so old at most when the placer has it: it may count a silence that the API server saw for so much less."""
 SEEN_IN_BLINKS_S = 1.5
-"""The same when the placer may stand still over a list that it was sent: `LOOKS_MIN` looks say little of a time."""
+"""The same when the placer may are paused over a list that it was sent: `LOOKS_MIN` looks say little of a time."""
 SEEN_LATE_S = 4.0
 """So much longer than a lapse is a silence that no placer can miss: two of its looks, and slow answers to both."""
 TOGETHER_S = limits.WORKER_LEASE_TOGETHER_S - 1.5
@@ -27,7 +27,7 @@ TOGETHER_S = limits.WORKER_LEASE_TOGETHER_S - 1.5
 class Causes:
     """What the faults of a seed may do to the placer's view of workers that are well.
 
-    ``silences``: renewals fail. ``blinks``: the placer stands still or begins to look anew, so that it sees more or
+    ``silences``: renewals fail. ``blinks``: the placer is paused or starts to observe again, so that it sees more or
     less of a silence than there is. ``unanswered``: a worker may not be heard when it is asked.
     """
 
@@ -71,7 +71,7 @@ class Silences:
 
 
 class MapHistory:
-    """Every map that was written, with its time; told by the API server itself."""
+    """Every map that was written, with its time; reported by the API server itself."""
 
     def __init__(self, kubernetes: SimKubernetes) -> None:
         self._loop = kubernetes.loop
@@ -139,6 +139,6 @@ class MapHistory:
 
 
 def _givers(before: Mapping[int, str], after: Mapping[int, str], given_up: Collection[str]) -> list[str]:
-    """Who lost containers, but for those that came back to a worker that was given up; "" for what nobody had."""
+    """Who lost containers, but for those that came back to a worker that was given up; "" for what no worker had."""
     moved = [number for number in sorted({*before, *after}) if before.get(number) != after.get(number)]
     return [before.get(number, "") for number in moved if after.get(number) not in given_up]

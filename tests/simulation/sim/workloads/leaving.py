@@ -24,7 +24,7 @@ async def maybe_leave(work: Awaitable[T], rng: random.Random, chance: float) -> 
     if rng.random() > chance:
         return await work
     task = asyncio.ensure_future(work)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever waits may be cancelled, too
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # its caller may be cancelled, too
     await asyncio.wait([task], timeout=rng.random() ** 3 * 0.1)
     task.cancel()
     await asyncio.wait([task])

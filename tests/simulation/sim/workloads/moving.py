@@ -60,8 +60,8 @@ class MovingWorkload(FleetWorkload):
             raise Violation(f"clients did not come to an end within {WORK_DEADLINE_S:g} s without faults")
         working.result()
         await self._check_stored(client)
-        if self.begins_anew:
-            await world.spawn(self._begin_anew())
+        if self.starts_from_nothing:
+            await world.spawn(self._start_from_nothing())
             await self._settled()
             await self._check_stored(client)
         await self._take_down(client)

@@ -1,7 +1,7 @@
 """Two processes that both believe they own a container's object log, on an object store with every fault.
 
 What must hold: a frame that anybody acknowledged, or that an opening accepted, is what every later owner finds, and
-nobody else's frame ever gets its sequence; no owner acknowledges anything that a later owner does not have.
+no other owner's frame ever gets its sequence; no owner acknowledges anything that a later owner does not have.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ObjectLogModel:
     truncated: int = 0
 
     def opened(self, epoch: int, log_start: int, recovered: list[tuple[int, int, bytes]]) -> None:
-        """A confirmed owner tells what it found."""
+        """A confirmed owner returns what it found."""
         require(log_start <= self.truncated, f"the log starts at {log_start}, truncated was only {self.truncated}")
         sequences = [sequence for sequence, _, _ in recovered]
         end = log_start + len(sequences)
@@ -74,7 +74,7 @@ class ObjectLogModel:
         self.known[epoch] = end - 1
 
     def acknowledged(self, epoch: int, sequence: int) -> None:
-        """An owner was told that a frame is durable."""
+        """An owner learned that a frame is durable."""
         for view in self.views:
             missed = view.epoch > epoch and sequence >= view.next_sequence
             require(not missed, f"epoch {epoch} acknowledged {sequence}, epoch {view.epoch} began without it")
@@ -200,7 +200,7 @@ class ObjectLogWorkload:
         return self.lease
 
     async def _own(self, process: SimProcess) -> None:
-        """What a process does that was told that it owns the container."""
+        """What a process does that believes that it owns the container."""
         store = self.world.store.attach(process)
         if self.random.random() < 0.05:
             await self._probe(store)
@@ -364,7 +364,7 @@ class ObjectLogWorkload:
         except expected as error:
             require(key in str(error), f"the damage of {key} is reported as: {error}")
         else:
-            raise Violation(f"{key} was damaged ({expected.__name__}), and nobody noticed")
+            raise Violation(f"{key} was damaged ({expected.__name__}), and no owner noticed")
         self.world.crash(process)
         self.world.store.objects[key] = content
 
@@ -384,7 +384,7 @@ class ObjectLogWorkload:
             await asyncio.sleep(60)
             require(log.stored_bytes == 0, f"{log.stored_bytes} bytes seem to be stored")
             left = [key for key in sorted(self.world.store.objects) if KEYS.parse(key) is not None]
-            require(left == [KEYS.start(epoch)], f"objects that nobody needs are left: {left}")
+            require(left == [KEYS.start(epoch)], f"objects without a reference are left: {left}")
             await log.close()
 
         await process.spawn(work())
@@ -392,7 +392,7 @@ class ObjectLogWorkload:
     # -- a store that lies
 
     async def _lies(self) -> None:
-        """A store that ignores conditions, or whose reads are stale, is refused and told why."""
+        """A store that ignores conditions, or whose reads are stale, is refused with the reason."""
         store = self.world.store
         if self.random.random() < 0.6:
             store.ignores_conditions = True

@@ -1,7 +1,7 @@
 """Ownership and placement under trouble: workers, a placer, and a Kubernetes API with every fault (design §9).
 
 First, while nothing else is wrong, two events whose outcome is promised exactly: an outage moves nothing, a crash is
-over in ten seconds, a drain fences nobody. Then everything at once; and when it stops, everything must settle.
+over in ten seconds, a drain fences no worker. Then everything at once; and when it stops, everything must settle.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class OwnershipWorkload:
         events = [event for event in self.fleet.events[before:] if event[1] != "ack"]
         for number in range(CONTAINERS):
             order = [what for _, what, its, _, _ in events if its == number]
-            require(order in ([], ["close", "open"]), f"a drain fences nobody: container {number} saw {order}")
+            require(order in ([], ["close", "open"]), f"a drain fences no worker: container {number} saw {order}")
         self.world.crash(self.fleet.owners[name].process)
         await asyncio.sleep(15)
         self.fleet.start(name)
@@ -145,7 +145,7 @@ class OwnershipWorkload:
         await asyncio.sleep(15 + limits.PLACER_BALANCE_DELAY_S)
 
     async def _herd(self) -> None:
-        """Processes of one worker start one after the other, over a slow API; each stands still while it begins."""
+        """Processes of one worker start one after the other, over a slow API; each is paused while it begins."""
         name = self.random.choice(sorted(self.fleet.owners))
         self.world.crash(self.fleet.owners[name].process)
         self.world.kubernetes.slow_chance = 0.5
@@ -171,14 +171,14 @@ class OwnershipWorkload:
             await event()
             await asyncio.sleep(self.random.random() * 15)
 
-    def _somebody(self) -> str:
+    def _any_worker(self) -> str:
         return self.random.choice(sorted(self.fleet.owners))
 
     async def _away(self) -> None:
         self.world.kubernetes.outage(self.random.random() * 20)
 
     async def _cut(self) -> None:
-        self.world.kubernetes.cut_off(self.fleet.owners[self._somebody()].process, self.random.random() * 20)
+        self.world.kubernetes.cut_off(self.fleet.owners[self._any_worker()].process, self.random.random() * 20)
 
     async def _wipe(self) -> None:
         if self.random.random() < 0.5:
@@ -187,7 +187,7 @@ class OwnershipWorkload:
             self.world.kubernetes.wipe_all(LEASES)
 
     async def _pause(self) -> None:
-        self.world.pause(self.fleet.owners[self._somebody()].process, self.random.random() * 25)
+        self.world.pause(self.fleet.owners[self._any_worker()].process, self.random.random() * 25)
 
     async def _other_placer(self) -> None:
         if self.random.random() < 0.5:
@@ -196,14 +196,14 @@ class OwnershipWorkload:
         self.fleet.start_placer()
 
     async def _restart(self) -> None:
-        name = self._somebody()
+        name = self._any_worker()
         if self.fleet.owners[name].process.alive:
             self.world.crash(self.fleet.owners[name].process)
         await asyncio.sleep(self.random.random() * 10)
         self.fleet.start(name)
 
     async def _second_process(self) -> None:
-        self.fleet.start(self._somebody())
+        self.fleet.start(self._any_worker())
 
 
 def _named(events: list[Event], names: list[str]) -> list[Event]:

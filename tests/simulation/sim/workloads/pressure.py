@@ -141,7 +141,7 @@ class PressureWorkload(ContainerWorkload):
         return self._dying
 
     def _came_back(self) -> None:
-        """A client went away and was told what is there: the power may fail at once."""
+        """A client went away and got the length: the power may fail at once."""
         process = self._owner
         if process is not None and self.random.random() < self.cut_after_return_chance:
             self.world.loop.call_world(self.random.random() * 0.01, self._cut_power, process)
@@ -184,7 +184,7 @@ class PressureWorkload(ContainerWorkload):
         try:
             await super()._drive(container)
             if self.random.random() < 0.3:
-                await asyncio.sleep(self.random.random() * 40)  # objects that nobody needs are deleted
+                await asyncio.sleep(self.random.random() * 40)  # objects without references are deleted
         finally:
             for task in background:
                 task.cancel()

@@ -79,7 +79,7 @@ class RecoverySweep:
         if exactly:
             check_same_state(wanted[0], found[0], "the recovery after a recovery that died")
             check_same_contents(wanted[1], found[1], "the recovery after a recovery that died")
-        elif before is not None:  # what nobody was told of may be gone with the power
+        elif before is not None:  # what was not acknowledged may be lost with the power
             shown = Monotonic()
             shown.look(before.state)
             shown.look(found[0])

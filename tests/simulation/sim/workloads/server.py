@@ -249,7 +249,7 @@ class ServerWorkload:
         require(not outcomes[Outcome.UNKNOWN], f"transactions without an outcome: {outcomes}")
 
     def _in_world(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A task of nobody: the clients' process only waits for it."""
+        """A task without an owner: the clients' process only waits for it."""
         return self.world.spawn(work)
 
     async def _check(self, client: Client) -> None:

@@ -1,4 +1,4 @@
-"""The workload of a container whose snapshots must be restorable at every moment, whoever owns it and who owned it."""
+"""The workload of a container whose snapshots must be restorable at every moment, under any owner."""
 
 from __future__ import annotations
 

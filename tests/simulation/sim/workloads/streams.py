@@ -65,7 +65,7 @@ class SharedStream:
         self.content = bytearray()  # what readers have seen
         self.truncated = 0
         self.steps = 0
-        self._life = object()  # answers that come to an earlier one are nobody's
+        self._life = object()  # answers that come to an earlier one belong to no one here
 
     async def live(self, container: Container, blocks: int) -> None:
         """Everything at once, until the writers are done."""
@@ -80,7 +80,7 @@ class SharedStream:
         ]
         try:
             await asyncio.gather(*working)
-        finally:  # when one fails the others stop, too: whoever called believes that nobody writes any more
+        finally:  # when one fails the others stop, too: the caller believes that no writer is left
             for task in (*working, reading):
                 task.cancel()
             await asyncio.gather(*working, reading, return_exceptions=True)

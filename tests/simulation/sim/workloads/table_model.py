@@ -36,7 +36,7 @@ BATCH_MAX = 3
 
 
 class Held(NamedTuple):
-    """What a table must hold for a key; the version is None when nobody was told."""
+    """What a table must hold for a key; the version is None when no client knows it."""
 
     value: bytes
     version: int | None
@@ -85,7 +85,7 @@ async def iterate(service: TableService, table: TableSpec, limit: int) -> dict[b
 
 @dataclass
 class Replica:
-    """A copy of a table that deltas keep up to date, for as long as the table exists; outlives all crashes."""
+    """A copy of a table that deltas keep up to date, while the table exists; outlives all crashes."""
 
     position: int = 0
     entries: dict[bytes, TableEntry] = field(default_factory=dict)
@@ -152,7 +152,7 @@ class TableWriter:
         return held.value == entry.value and version_fits
 
     def _adopt(self, state: State, found: Sequence[TableEntry | None] | None) -> State:
-        """The state with the versions that nobody was told of; a table that went begins anew."""
+        """The state with the versions that no client knows; a table that was deleted starts empty."""
         if state is None or found is None:
             self.highest, self.replica = -1, Replica()
             return None
@@ -176,7 +176,7 @@ class TableWriter:
         return f"no possible state (highest version {self.highest}): {'; '.join(parts)}"
 
     async def check_iterator(self, service: TableService) -> None:
-        """An iterator returns each of the writer's keys exactly once, as it is."""
+        """An iterator returns each of the writer's keys exactly once, with its value."""
         state = self.candidates[0]
         if state is None:
             return
@@ -188,7 +188,7 @@ class TableWriter:
         )
 
     async def check_delta(self, service: TableService) -> None:
-        """A replica that follows the deltas has every living entry as it is."""
+        """A replica that follows the deltas has every living entry with its value."""
         state = self.candidates[0]
         if state is None:
             return
@@ -262,9 +262,9 @@ class TableWriter:
         if after is None:
             self.highest, self.replica = -1, Replica()
         if answer is not None:
-            self._told(answer)
+            self._note_versions(answer)
 
-    def _told(self, versions: dict[bytes, int]) -> None:
+    def _note_versions(self, versions: dict[bytes, int]) -> None:
         state = self.candidates[0]
         assert state is not None
         highest = self.highest

@@ -119,7 +119,7 @@ class TablesWorkload(ContainerWorkload):
 
     @staticmethod
     async def _check(service: TableService, table: TableSpec, writers: list[TableWriter]) -> None:
-        """While nobody changes it, a table holds what its writers hold, and nothing else."""
+        """Without changes a table holds what its writers hold, and nothing else."""
         for writer in writers:
             await writer.reconcile(service)
             await writer.check_iterator(service)
