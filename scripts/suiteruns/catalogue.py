@@ -117,7 +117,7 @@ COMMANDS = ("lint", "sanitize", "spec")
 """Suites that are no folder of tests."""
 SIMULATOR = ("simulation/seeds", "simulation/bugs")
 """Parts of the suite ``simulation`` that run beside its tests."""
-SEEDS_OF_EACH_WORKLOAD = 12
+SEEDS_OF_EACH_WORKLOAD = 20
 """Run on any machine, however slow: enough that every kind of fault that a workload enables happens."""
 NEED_A_HOST = ("e2e/cluster", "e2e/kubernetes")
 """Run only where they are named: they need root or a cluster (docs/testing-on-kubernetes.md)."""

@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return _done(options)
-    except KeyboardInterrupt:  # where it was does not matter to whoever ended it
+    except KeyboardInterrupt:
         return ENDED
 
 
@@ -175,13 +175,13 @@ def _progress(options: argparse.Namespace, seconds: float | None, workloads: int
         task = bar.add_task("seeds", total=total, counted="")
         counted = Totals()
 
-        def told(run: SeedRun) -> None:
+        def show(run: SeedRun) -> None:
             counted.add(run)
             done = counted.seeds if options.seeds is not None else bar.tasks[0].elapsed or 0.0
             violations = f", {len(counted.violations)} violations" if counted.violations else ""
             bar.update(task, completed=done, counted=f"{counted.seeds} seeds, {counted.steps} steps{violations}")
 
-        yield told
+        yield show
 
 
 # ---- planted bugs
@@ -266,7 +266,7 @@ def _measure(options: argparse.Namespace) -> int:
     hints = {name: known.get(name, Measured()).seed for name in names}
 
     def keep(hunted: Hunted) -> None:
-        known[hunted.name] = report.measured_of(hunted)
+        known = measured() | {hunted.name: report.measured_of(hunted)}  # another run may have written meanwhile
         MEASURED.write_text(document.measured_text({name: known[name] for name in BUGS if name in known}))
         document.PAGE.write_text(document.with_bugs(document.PAGE.read_text(), BUGS, known))
 

@@ -1,4 +1,7 @@
-"""A process dies at its n-th request to the object store, for every n: the next owner finds the same (design §4)."""
+"""A process dies at its n-th request to the object store, for every n: the next owner finds the same.
+
+See docs/design.md#tier-1.
+"""
 
 from __future__ import annotations
 

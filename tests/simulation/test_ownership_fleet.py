@@ -1,4 +1,7 @@
-"""Ownership and placement as a whole, in simulated time: workers, placer, Kubernetes API and logs (design §9)."""
+"""Ownership and placement as a whole, in simulated time: workers, placer, Kubernetes API and logs.
+
+See docs/design.md#ownership.
+"""
 
 from __future__ import annotations
 

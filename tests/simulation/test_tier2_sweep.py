@@ -1,4 +1,7 @@
-"""An owner dies at its n-th request to the store, for every n, while it sweeps, compacts and deletes (design §5)."""
+"""An owner dies at its n-th request to the store, for every n, while it sweeps, compacts and deletes.
+
+See docs/design.md#tier-2.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The deterministic simulator (design §12): one seed decides time, scheduling, network, disk and object store.
+"""The deterministic simulator: one seed decides time, scheduling, network, disk and object store.
+
+See docs/design.md#testing.
 
 A `SimWorld` owns a `SimLoop` and what survives a crash (disks, objects). Product code runs inside `SimProcess`es; a
 crash abandons everything that a process had in memory, and a new process may start on the same disk.

@@ -1,4 +1,4 @@
-"""A disk with a page cache that is lost in a power cut, sector by sector (reliability §4).
+"""A disk with a page cache that is lost in a power cut, sector by sector (docs/design.md#faults).
 
 Durable is only what a sync covered: file contents by `sync`, directory entries by `sync_directory`. A power cut keeps
 any subset of the other sectors and directory changes. The death of a process alone loses nothing that it wrote,

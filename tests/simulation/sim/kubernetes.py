@@ -1,4 +1,4 @@
-"""A Kubernetes API that is linearizable inside and unreliable outside (reliability §4).
+"""A Kubernetes API that is linearizable inside and unreliable outside (docs/design.md#faults).
 
 `KubernetesCore` is the API server's truth: objects, versions, conflicts, watches, without time or faults (the HTTP
 server of the tests serves it, too). `SimKubernetes` puts simulated time and faults around it: outages for all or for

@@ -1,7 +1,9 @@
-"""An object store that is linearizable inside and unreliable outside (reliability §4): late, failing, failing after or
+"""An object store that is linearizable inside and unreliable outside: late, failing, failing after or
 long before the effect, doing things twice, listing old states, throttling, away for minutes. A request in flight when
 its process dies may still take effect. On request it lies: ignores conditions, or remembers that an object was not
 there.
+
+See docs/design.md#faults.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which faults of the world a seed has: each seed turns a random part of them off (reliability §5).
+"""Which faults of the world a seed has: each seed turns a random part of them off (docs/design.md#faults).
 
 A workload names what there is to hurt. Faults by chance are on while the swarm is; episodes (outages, pauses,
 partitions...) come one after the other from `trouble`. After `end` nothing is wrong any more, and nothing will be.

@@ -90,7 +90,7 @@ class SimWorld:
         """Pause a process (stopped, swapped out, its machine suspended) while the world goes on.
 
         What it sent before arrives and takes effect, what is sent to it waits in its kernel, and no peer is notified.
-        Then it goes on as if no time had passed, with all its timers late: a zombie, when others took its place meanwhile.
+        Then it goes on as if no time had passed, with all its timers late: a zombie, if others took its place.
         May be called by code of the process itself; begins with the next turn of the loop.
         """
         if not process.alive:

@@ -1,4 +1,4 @@
-"""Planted bugs by name: the proof that the checkers can fail (design §12).
+"""Planted bugs by name: the proof that the checkers can fail (docs/design.md#testing).
 
 A bug changes the code under test while it is planted. It names the workload that must notice it, the checker that must
 report it, and words of that report: any other report is no find.

@@ -1,1 +1,1 @@
-"""Checkers that several workloads share (reliability §3); docs/simulation.md says which shows what."""
+"""Checkers that several workloads share (docs/design.md#invariants); docs/simulation.md says which shows what."""

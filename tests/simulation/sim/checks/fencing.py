@@ -1,4 +1,4 @@
-"""An owner that was replaced commits nothing any more, and so acknowledges nothing (reliability §3, I7)."""
+"""An owner that was replaced commits nothing any more, and so acknowledges nothing (docs/design.md#invariants, I7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Memory of a container stays within its budgets at every moment, and all of it comes back (reliability §3, I12)."""
+"""Memory of a container stays within its budgets at every moment, and all of it comes back.
+
+See docs/design.md#invariants, I12.
+"""
 
 from __future__ import annotations
 

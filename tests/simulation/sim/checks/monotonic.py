@@ -1,4 +1,4 @@
-"""What may only grow, over all owners of a container (reliability §3, I5).
+"""What may only grow, over all owners of a container (docs/design.md#invariants, I5).
 
 The committed state is what readers are shown. Whatever it held when an owner died must be there after it: so no client
 ever saw bytes that were not durable.

@@ -1,4 +1,4 @@
-"""The same bytes wherever they are: cache, log, Tier 2 (reliability §3, I11)."""
+"""The same bytes wherever they are: cache, log, Tier 2 (docs/design.md#invariants, I11)."""
 
 from __future__ import annotations
 

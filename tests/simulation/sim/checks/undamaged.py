@@ -1,4 +1,4 @@
-"""Nothing is reported as damaged or lost where nothing was damaged (reliability §3)."""
+"""Nothing is reported as damaged or lost where nothing was damaged (docs/design.md#invariants)."""
 
 from __future__ import annotations
 

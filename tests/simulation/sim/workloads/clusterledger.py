@@ -1,4 +1,7 @@
-"""What clients sent, the answers they got, and what readers must see (reliability §3: I1 to I6, I10). Pure."""
+"""What clients sent, the answers they got, and what readers must see. Pure.
+
+See docs/design.md#invariants: I1 to I6, I10.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ class Sent:
         return [event for _, event in self.events]
 
     def precedes(self, other: Sent) -> bool:
-        """Whether its owner knew it committed before the other's commit was asked for (server §3, "commit")."""
+        """Whether its owner knew it committed before the other's commit was asked for.
+
+        See docs/protocol/server.md#transactions.
+        """
         return self.answered_s is not None and other.committed is True and self.answered_s <= other.asked_s
 
 

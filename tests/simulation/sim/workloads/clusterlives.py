@@ -87,7 +87,10 @@ class StreamLives:
         await self._check_listed(client, f"life{life}", listed=True)
 
     async def _check_new(self, client: Client) -> None:
-        """Nothing of an older stream of that name is visible, and no client of it can do anything (naming §1)."""
+        """Nothing of an older stream of that name is visible, and no client of it can do anything.
+
+        See docs/protocol/naming.md#names.
+        """
         epochs = await all_epochs(client, self.stream)
         require(len(epochs) == 1, f"a new stream has {len(epochs)} epochs")
         numbers = {segment_number(segment.identifier) for segment in epochs[0]}

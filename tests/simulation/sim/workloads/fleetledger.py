@@ -1,4 +1,7 @@
-"""What owners of containers did, the answers that clients got, and what follows (reliability §3, I1 to I7)."""
+"""What owners of containers did, the answers that clients got, and what follows.
+
+See docs/design.md#invariants, I1 to I7.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import NamedTuple
 from sim.violations import require
 
 STALE_READ_MAX_S = 2.0
-"""So long may an owner that has a successor answer reads as if it had none (design §9)."""
+"""So long may an owner that has a successor answer reads as if it had none (docs/design.md#ownership)."""
 _TOLERANCE_S = 0.01
 """A look and what follows it take some turns of the loop."""
 

@@ -55,7 +55,7 @@ MAX_FRAME_BYTES = 64 * 1024
 
 
 class WatchedLog(ObjectLog):
-    """The object log, and what its owner is told, for the ledger."""
+    """The object log; it reports to the ledger what its owner learns."""
 
     def __init__(self, store: ObjectStore, container: int, owner: str, owners: Owners, **options: Any) -> None:
         super().__init__(store, container, max_frame_bytes=MAX_FRAME_BYTES, **options)
@@ -73,10 +73,10 @@ class WatchedLog(ObjectLog):
     def append(self, payload: Sequence[Buffer]) -> asyncio.Future[int]:
         """See DurableLog.append."""
         future = super().append(payload)
-        future.add_done_callback(self._told)
+        future.add_done_callback(self._note_acknowledgement)
         return future
 
-    def _told(self, done: asyncio.Future[int]) -> None:
+    def _note_acknowledgement(self, done: asyncio.Future[int]) -> None:
         if not done.cancelled() and done.exception() is None:
             self._owners.acknowledged(self._container, self._epoch, done.result())
 
@@ -206,7 +206,10 @@ class SimStoreService(ClusterStoreService):
 
     async def listen(self) -> SegmentStoreServer:
         """Listen in the simulated network."""
-        await self._server.start(self._node.endpoint.host, self._node.endpoint.port)
+        node = self._node
+        # Another machine may have taken over the name while this one started.
+        host = node.process.name if node.lost_address else node.endpoint.host
+        await self._server.start(host, node.endpoint.port)
         return self._server
 
 
@@ -233,6 +236,7 @@ class StoreNode:
         self.named = named
         self.worker: Worker | None = None
         self.server: SegmentStoreServer | None = None
+        self.lost_address = False
         self._world = world
         self._tried = tried
         self._leave = asyncio.Event()
@@ -259,7 +263,8 @@ class StoreNode:
         return self.server._context.in_flight if self.server is not None else None
 
     def lose_address(self) -> None:
-        """Who connects from now on reaches whoever listens next; who is connected stays so."""
+        """New connections reach the next process that listens; existing ones stay."""
+        self.lost_address = True
         listener: Any = self.server._server if self.server is not None else None
         if listener is not None:
             self._world.network.unlisten(listener)

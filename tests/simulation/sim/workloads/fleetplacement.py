@@ -1,4 +1,7 @@
-"""The container map of a simulated cluster as it was at every moment, and what must hold of it (design §9)."""
+"""The container map of a simulated cluster as it was at every moment, and what must hold of it.
+
+See docs/design.md#ownership.
+"""
 
 from __future__ import annotations
 

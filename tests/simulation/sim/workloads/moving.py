@@ -1,4 +1,4 @@
-"""Transactions, scales and reader groups while their containers move between workers (design §9).
+"""Transactions, scales and reader groups while their containers move between workers (docs/design.md#ownership).
 
 The cluster and its faults are those of the fleet workload; the clients are those of the cluster workload.
 """

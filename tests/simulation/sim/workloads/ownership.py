@@ -1,4 +1,6 @@
-"""Ownership and placement under trouble: workers, a placer, and a Kubernetes API with every fault (design §9).
+"""Ownership and placement under trouble: workers, a placer, and a Kubernetes API with every fault.
+
+See docs/design.md#ownership.
 
 First, while nothing else is wrong, two events whose outcome is promised exactly: an outage moves nothing, a crash is
 over in ten seconds, a drain fences no worker. Then everything at once; and when it stops, everything must settle.

@@ -28,7 +28,10 @@ from tailrace.segmentstore.container.container import Container
 
 
 class HoldingReader:
-    """Reads anywhere in some segments and holds on to what it got: until released it must not change (design §8)."""
+    """Reads anywhere in some segments and holds on to what it got: until released it must not change.
+
+    See docs/design.md#cache.
+    """
 
     def __init__(self, names: list[str], rng: random.Random) -> None:
         self.random = rng
@@ -62,7 +65,10 @@ class HoldingReader:
 
 
 class LargeEvents:
-    """An exactly-once writer of large events: transient segments, each merged with the writer's number (wire §5)."""
+    """An exactly-once writer of large events: transient segments, each merged with the writer's number.
+
+    See docs/protocol/wire.md#appends.
+    """
 
     def __init__(self, number: int, rng: random.Random, came_back: Callable[[], None]) -> None:
         self.random = rng

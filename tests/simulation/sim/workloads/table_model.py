@@ -103,7 +103,7 @@ class Replica:
                     f"{name}: a delta took key {entry.key!r} back from version {before and before.version}",
                 )
                 self.entries[entry.key] = entry
-            # "Nothing scanned" comes with the position 0, which is not to be adopted (wire §8).
+            # "Nothing scanned" comes with the position 0, which is not to be adopted (docs/protocol/wire.md#tables).
             require(delta.last_position >= self.position or not delta.last_position, f"{name}: a delta went back")
             self.position = delta.last_position or self.position
             if delta.reached_end:
