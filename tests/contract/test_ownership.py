@@ -372,7 +372,7 @@ async def test_a_cluster_that_was_made_again_under_its_name_had_no_owner(core: K
 
 
 def test_whatever_fails_an_epoch_is_taken_once() -> None:
-    """Rivals under every fault of the API: epochs of one life of a Lease are returned once, and rise."""
+    """Rivals under every fault of the API: epochs of one Lease object are returned once, and rise."""
     faults: dict[str, int] = {}
     for seed in range(60):
         with SimWorld(seed) as world:
@@ -386,7 +386,7 @@ def test_whatever_fails_an_epoch_is_taken_once() -> None:
 
 
 async def _rivals(world: SimWorld) -> list[tuple[int, int]]:
-    """Epochs that were returned, each after the number of the Lease's life."""
+    """Epochs that were returned, each after the number of its Lease object."""
     api = world.kubernetes
     new_cluster(api.core)
     chances = ("throttled", "error", "error_after_effect", "lost_reply", "own_conflict", "late", "slow")
@@ -395,7 +395,7 @@ async def _rivals(world: SimWorld) -> list[tuple[int, int]]:
             setattr(api, f"{chance}_chance", 0.15)
     api.late_max_s = 3.0
     taken: list[tuple[int, int]] = []
-    life = 0
+    generation = 0
 
     async def rival(epochs: LeaseEpochs) -> None:
         for _ in range(12):
@@ -403,7 +403,7 @@ async def _rivals(world: SimWorld) -> list[tuple[int, int]]:
                 epoch = await epochs.take(0)
             except TailraceError:
                 continue
-            taken.append((life, epoch))
+            taken.append((generation, epoch))
 
     rivals = []
     for number in range(3):
@@ -415,9 +415,9 @@ async def _rivals(world: SimWorld) -> list[tuple[int, int]]:
         await asyncio.wait(tasks)
         for task in tasks:
             task.result()
-        await asyncio.sleep(10)  # until nothing of this life is under way
+        await asyncio.sleep(10)  # until no call for this Lease object is under way
         api.wipe(LEASES, container_lease_name("c", 0))
-        life += 1
+        generation += 1
     return taken
 
 

@@ -108,7 +108,7 @@ class Server:
     def _ready_file(self) -> Path:
         return self.folder / f"ready-{self.starts}.json"
 
-    # -- life ----------------------------------------------------------------------------------------------------
+    # -- lifecycle -----------------------------------------------------------------------------------------------
 
     async def spawn(self) -> None:
         """Start the process and do not wait for it to serve."""
