@@ -505,7 +505,7 @@ async def test_lists_are_bounded(folder: Folder, monkeypatch: pytest.MonkeyPatch
 
 
 async def test_what_cannot_be_verified(folder: Folder, tmp_path: Path) -> None:
-    with pytest.raises(StartError, match="no data folder"):
+    with pytest.raises(StartError, match="not a data folder"):
         await verify_folder(tmp_path / "none", entropy=SystemEntropy(), progress=lambda *_: None)
 
     async def while_served(_: Worker) -> None:
