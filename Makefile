@@ -71,13 +71,15 @@ $(STAMPS)/strict-build: $(STAMPS)/package
 	@touch $@
 
 .PHONY: lint
-lint: $(STAMPS)/strict-build ## ruff, mypy strict, import contracts, layout, generated files in step, warnings of the native build
+lint: $(STAMPS)/strict-build ## ruff, mypy, import contracts and circles, layout, citations, words, generated files, warnings of the native build
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python scripts/check_import_circles.py
 	scripts/check-layout.sh
 	$(BIN)/python scripts/check_citations.py
+	$(BIN)/python scripts/check_words.py
+	$(BIN)/python scripts/make_picture.py --check
 	$(BIN)/python scripts/make_proto.py --check
 	$(BIN)/python scripts/make_crds.py --check
 
@@ -112,6 +114,10 @@ proto: setup ## generate the gRPC stubs from services/tailrace/rpc/*.proto
 .PHONY: crds
 crds: setup ## generate crds/, the copy of it in the chart, and docs/resources.md
 	$(BIN)/python scripts/make_crds.py
+
+.PHONY: picture
+picture: setup ## draw docs/architecture.svg from docs/architecture.picture
+	@$(BIN)/python scripts/make_picture.py
 
 .PHONY: sanitize
 sanitize: setup ## kernel tests under the address and undefined-behaviour sanitizers

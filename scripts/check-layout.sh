@@ -27,4 +27,20 @@ for source in services/tailrace/kernel/*.pyx; do
         fi
     done
 done
+# Modules live in rooms: few lie directly in the segment store.
+count=$(find services/tailrace/segmentstore -maxdepth 1 -name '*.py' | wc -l)
+echo "files directly in segmentstore/: $count"
+if [ "$count" -gt 6 ]; then
+    echo "at most 6 files may lie directly in services/tailrace/segmentstore" >&2
+    status=1
+fi
+
+# Each room says what lives in it.
+while read -r room; do
+    if [ ! -e "$room/README.md" ]; then
+        echo "$room has no README.md" >&2
+        status=1
+    fi
+done < <(find services/tailrace operator/tailrace_operator -mindepth 1 -maxdepth 1 -type d ! -name __pycache__ ! -name '*.egg-info'
+         find services/tailrace/{segmentstore,client,controller} -mindepth 1 -maxdepth 1 -type d ! -name __pycache__)
 exit $status
