@@ -86,13 +86,13 @@ async def test_the_way_to_an_object_is_synced_whichever_process_made_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[Path] = []
-    sync_folder = obstores._sync_folder
+    sync_folder = obstores.sync_folder
 
     def noted(folder: Path) -> None:
         sync_folder(folder)
         synced.append(folder)
 
-    monkeypatch.setattr(obstores, "_sync_folder", noted)
+    monkeypatch.setattr(obstores, "sync_folder", noted)
     store = FolderObjects(tmp_path)
     (tmp_path / "a/b").mkdir(parents=True)  # by a rival that has not synced anything yet
     await store.put("a/b/one", [b"1"])
