@@ -49,7 +49,6 @@ __all__ = [
     "ReaderGroupConfig",
     "ReaderGroupManager",
     "RetentionPolicy",
-    "RetentionType",
     "RevisionedStream",
     "ScaleType",
     "ScalingPolicy",
@@ -77,6 +76,3 @@ __all__ = [
     "group_config",
     "parse_stream_cut",
 ]
-
-RetentionType = StreamDataRetention
-"""The former name of `StreamDataRetention`, which programs written against earlier versions use."""
