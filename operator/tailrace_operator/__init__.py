@@ -1,4 +1,4 @@
-"""The operator: Tailrace's resources on Kubernetes, kept as they are asked for.
+"""The Kubernetes operator: reconcile StreamClusters, Streams and ReaderGroups.
 
 See docs/design.md#resources, docs/adr/0013.
 """
