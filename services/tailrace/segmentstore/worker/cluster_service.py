@@ -262,7 +262,7 @@ class ClusterStoreService:
                 tasks.append(loop.create_task(follower.drain(together_with=spec.siblings)))
                 await asyncio.wait((superseded, following, tasks[-1]), return_when=asyncio.FIRST_COMPLETED)
             if superseded.done():
-                raise NotOwnerError(f"worker {spec.worker} started elsewhere, or cannot renew its Lease")
+                raise NotOwnerError(f"worker {spec.worker} was started elsewhere, or cannot renew its Lease")
             for task in (following, tasks[-1]):
                 if task.done():
                     task.result()
