@@ -73,7 +73,7 @@ $(STAMPS)/strict-build: $(STAMPS)/package
 .PHONY: lint
 lint: $(STAMPS)/strict-build ## ruff, mypy, import contracts and circles, layout, citations, words, generated files, warnings of the native build
 	$(BIN)/ruff check .
-	$(BIN)/mypy
+	scripts/check-types.sh
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python scripts/check_import_circles.py
 	scripts/check-layout.sh

@@ -104,6 +104,8 @@ def _box(box: Box) -> str:
 
 
 def _arrow(start: Box, end: Box, label: str) -> str:
+    x1: float
+    x2: float
     if start.row == end.row:
         x1, x2 = (start.x + start.width, end.x) if start.x < end.x else (start.x, end.x + end.width)
         y = start.y + BOX_HEIGHT / 2

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ class Scenario:
             key = f"k{number % 10}"
             numbers = self.history.write(key)
             future = self._writer.write_event(encode(Event(key, numbers[0], ""), EVENT_BYTES), key)
-            future.add_done_callback(lambda done, key=key, numbers=numbers: self._done(key, numbers, done))
+            future.add_done_callback(partial(self._done, key, numbers))
             number += 1
             await asyncio.sleep(0)
 
@@ -90,7 +91,7 @@ class Scenario:
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> AsyncIterator[SmallDisk]:
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
     """A small file system."""
     with small_disk(tmp_path / "disk", DISK_MIB) as made:
         yield made

@@ -13,6 +13,7 @@ import pytest
 from harness.history import History
 from harness.kills import (
     STREAM,
+    Kill,
     between_flush_and_commit,
     check,
     kill_again_and_again,
@@ -64,7 +65,7 @@ async def written_to(client: Client, seed: int) -> AsyncIterator[Workload]:
 
 @pytest.mark.timeout(COURSE_DEADLINE_S)
 async def test_kills(server: Server, test_seed: int) -> None:
-    kills = [while_serving, between_flush_and_commit, while_recovering]
+    kills: list[Kill] = [while_serving, between_flush_and_commit, while_recovering]
     await kill_again_and_again(server, kills, test_seed)
 
 

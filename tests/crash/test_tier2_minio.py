@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 
 from harness.history import Event, History, encode
-from harness.kills import between_flush_and_commit, kill_again_and_again, while_recovering, while_serving
+from harness.kills import Kill, between_flush_and_commit, kill_again_and_again, while_recovering, while_serving
 from harness.minio import MinioProcess
 from harness.ports import free_ports
 from harness.server import Server, StartFailedError
@@ -85,7 +85,7 @@ async def objects_of(minio: MinioProcess, server: Server, segments: list[str]) -
 
 @pytest.mark.timeout(290)
 async def test_killed_and_read_back(server: Server, test_seed: int) -> None:
-    kills = [while_serving, between_flush_and_commit]
+    kills: list[Kill] = [while_serving, between_flush_and_commit]
     if FULL:
         kills = [*kills, while_recovering, *kills, *kills]
     await kill_again_and_again(server, kills, test_seed)

@@ -9,6 +9,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -362,18 +363,18 @@ def test_a_failing_seed_prints_how_to_replay_and_keep_it(capsys: pytest.CaptureF
 
 @pytest.mark.usefixtures("broken_log")
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
-    def printed(*arguments: str) -> dict[str, object]:
+    def printed(*arguments: str) -> dict[str, Any]:
         run.main([*arguments, "--json"])
-        found: dict[str, object] = json.loads(capsys.readouterr().out)
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
         return found
 
     seeds = printed("--seeds", "4")
     assert (seeds["seeds"], seeds["traces"]) == (4, [])
-    assert [found["seed"] for found in seeds["violations"]] == [0, 3]  # type: ignore[index, attr-defined]
-    assert seeds["faults"] == seeds["workloads"]["log"]["faults"]  # type: ignore[index]
-    (replayed,) = printed("--seed", "5")["traces"]  # type: ignore[misc, attr-defined]
+    assert [found["seed"] for found in seeds["violations"]] == [0, 3]
+    assert seeds["faults"] == seeds["workloads"]["log"]["faults"]
+    (replayed,) = printed("--seed", "5")["traces"]
     assert replayed == {"workload": "log", "seed": 5, "trace": run.run_seed("log", 5).trace}
-    (hunted,) = printed("--bug", "acknowledge-before-fsync")["bugs"]  # type: ignore[misc, attr-defined]
+    (hunted,) = printed("--bug", "acknowledge-before-fsync")["bugs"]
     assert hunted["name"] == "acknowledge-before-fsync"
     assert hunted["seed"] is not None
 

@@ -31,7 +31,8 @@ def in_world(seed: int, scenario: Callable[[SimWorld, AttachedKubernetes], Await
         api = world.kubernetes.attach(process)
 
         async def main() -> None:
-            await asyncio.wait([task := process.spawn(scenario(world, api))])  # type: ignore[arg-type]
+            task: asyncio.Task[Any] = process.spawn(scenario(world, api))  # type: ignore[arg-type]
+            await asyncio.wait([task])
             task.result()
 
         world.run(main())

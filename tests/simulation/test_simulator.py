@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
@@ -223,7 +223,7 @@ def test_generators_of_a_dead_process_are_left_alone() -> None:
     with SimWorld(6) as world:
         ended: list[str] = []
 
-        async def numbers() -> AsyncIterator[int]:
+        async def numbers() -> AsyncGenerator[int, None]:
             try:
                 while True:
                     await asyncio.sleep(1)

@@ -104,7 +104,7 @@ class Scene:
             found = await container.read_exact(name, start, properties.length - start)
             possible = [wanted]
             if self.doubt is not None and self.doubt[0] == name:
-                possible.append(wanted + self.doubt[1])
+                possible.append(wanted + (self.doubt[1] or b""))
             assert found in [whole[start:] for whole in possible], name
             self.content[name] = bytes(start) + found
         self.doubt = None

@@ -91,7 +91,8 @@ def test_limits_of_keys_and_values(connection: Any, wire: Any) -> None:
 
 def _iterate(connection: Any, table: str, what: str, count: int) -> list[Any]:
     """All keys or entries of a hash table, page after page."""
-    token, found = b"", []
+    token = b""
+    found: list[Any] = []
     for _ in range(1000):
         request = (table, "", ("i32", count), ("buf", token), ("buf", b""), ("buf", b""), ("buf", b""))
         reply = connection.call(f"read_{what}", *request, answer=f"{what}_read")

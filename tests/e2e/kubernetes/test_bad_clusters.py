@@ -124,7 +124,7 @@ def kube(healthy: StreamSystem) -> Iterator[Kubectl]:
 def spoiled(system: StreamSystem, bad: Bad) -> Manifest:
     """A StreamCluster beside the good one with one thing wrong."""
     main = system.resource()["spec"]
-    spec = {
+    spec: Manifest = {
         "containers": FOREIGN_CONTAINERS,
         "segmentStore": {"replicas": 1, "workers": 1, "memory": "1Gi"},
         "controller": {"replicas": 1},

@@ -71,5 +71,6 @@ def _let_go(kube: Kubectl) -> list[str]:
     """What still has a finalizer; it is taken off, so that the next test has a clean cluster."""
     left = _held(kube)
     for held in left:
-        kube.patch(*held.split("/"), {"metadata": {"finalizers": None}})
+        kind, _, name = held.partition("/")
+        kube.patch(kind, name, {"metadata": {"finalizers": None}})
     return left

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -102,7 +102,7 @@ class KubernetesCore:
             self.compacted = dropped[-1][0]
             del self.changes[: len(dropped)]
 
-    def changes_since(self, kind: Kind, resource_version: str) -> list[WatchEvent]:
+    def changes_since(self, kind: Kind, resource_version: str) -> Sequence[WatchEvent]:
         """The changes after a version. Raises UnavailableError: it is too old."""
         version = int(resource_version)
         if version < self.compacted:

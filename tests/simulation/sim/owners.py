@@ -330,7 +330,7 @@ class OwnerFleet:
 
     def longest_gap_s(self, since_s: float, until_s: float) -> float:
         """The longest time without an acknowledgement in any container."""
-        gaps = []
+        gaps: list[float] = []
         for number in range(self.containers):
             times = [at for at, what, its, _, _ in self.events if what == "ack" and its == number]
             times = [since_s, *(at for at in times if since_s <= at <= until_s), until_s]

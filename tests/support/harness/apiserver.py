@@ -221,7 +221,7 @@ class ApiServer:
             self.remove(self.kinds[place[0]], place[2], place[1])
 
     def _tell(self, plural: str, change: str, manifest: Manifest) -> None:
-        event = {"type": change, "object": deepcopy(manifest)}
+        event: dict[str, Any] = {"type": change, "object": deepcopy(manifest)}
         self._history.append((self._version, plural, event))
         for watched, queue in self._watchers:
             if watched == plural:

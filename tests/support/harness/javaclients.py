@@ -94,8 +94,8 @@ class JavaClients:
         acknowledged: list[str] = []
         for words in self._lines("verifiable-writer"):
             if words[0] == "end":
-                for key in range(KEYS):
-                    history.write(f"{WRITER}-{key}", int(words[1]))
+                for routing_key in range(KEYS):
+                    history.write(f"{WRITER}-{routing_key}", int(words[1]))
             elif words[0] != "failed":
                 acknowledged.append(words[0])
         for identity in acknowledged:

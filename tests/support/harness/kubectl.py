@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -124,7 +124,7 @@ class Kubectl:
         chosen = ("--container", container) if container else ()
         return self("exec", pod, *chosen, "--", "python3.11", "-c", program, deadline_s=deadline_s)
 
-    def events(self, name: str) -> list[Manifest]:
+    def events(self, name: str) -> Sequence[Manifest]:
         """Events about an object of that name, older ones first."""
         found = json.loads(self("get", "events", "--field-selector", f"involvedObject.name={name}", "--output", "json"))
         return sorted(found["items"], key=lambda event: str(event["metadata"]["creationTimestamp"]))
@@ -141,6 +141,8 @@ class Kubectl:
     def until_condition(self, kind: str, name: str, condition: str, status: str, deadline_s: float) -> Manifest:
         """Wait until a condition of an object has that status, for the newest generation; returns the condition."""
 
+        seen: Manifest = {}
+
         def probe() -> Manifest | None:
             nonlocal seen
             seen = self.find(kind, name) or {}
@@ -148,7 +150,6 @@ class Kubectl:
             fresh = found.get("observedGeneration", 0) >= seen.get("metadata", {}).get("generation", 0)
             return found if found.get("status") == status and fresh else None
 
-        seen: Manifest = {}
         try:
             return until(f"{kind}/{name}: {condition} is {status}", probe, deadline_s)
         except NotInTimeError as error:

@@ -120,9 +120,11 @@ class LocalObjects:
         """See Objects.page; all are one page."""
         return Page(await self.list(kind, namespace), None)
 
-    async def apply(self, kind: Kind, namespace: str, manifest: Manifest) -> Manifest:
+    async def apply(self, kind: Kind, namespace: str, manifest: Manifest, *, only_new: bool = False) -> Manifest:
         """See Objects.apply; only of fields of the spec, to an object that is there."""
         found = self._find(kind, namespace, manifest["metadata"]["name"])
+        if only_new:
+            raise WriteConflictError(f"{kind.plural} {manifest['metadata']['name']} exists")
         if manifest["metadata"]["uid"] != found["metadata"]["uid"]:
             raise WriteConflictError(f"{kind.plural} {manifest['metadata']['name']} is another one")
         found["spec"] |= deepcopy(manifest["spec"])

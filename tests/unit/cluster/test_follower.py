@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, MutableMapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -681,12 +682,17 @@ async def test_endpoints_follow_the_map_and_stay_without_one(api: LocalKubernete
     await asyncio.wait([running])
 
 
+def _reports(follower: EndpointFollower, words: str) -> bool:
+    """Whether a follower reports a trouble with these words."""
+    return words in follower.trouble
+
+
 async def test_endpoints_of_no_cluster(api: LocalKubernetes) -> None:
     api.core.replace(STREAM_CLUSTERS, {**api.core.get(STREAM_CLUSTERS, "c"), "spec": {}})
     for cluster, trouble in (("other", "other"), ("c", "spec.containers is None")):
         follower = EndpointFollower(api, cluster, EndpointMap(COUNT))
         running = asyncio.ensure_future(follower.run())
-        await until(lambda reader=follower, words=trouble: words in reader.trouble)
+        await until(partial(_reports, follower, trouble))
         running.cancel()
         await asyncio.wait([running])
     assert read_map({"spec": {"containers": 1}}).assignments == {}

@@ -104,8 +104,8 @@ def test_steps_end_at_the_same_place_with_no_move_more(
         for_balance = [number for number in step.moved if now[number] not in workers.leaving]
         assert len(step.moved) <= balancing_max or not for_balance
         assert step.uneven >= len(for_balance)
-        moved += moves(count, now, now | step.placed | step.moved)
-        now |= step.placed | step.moved
+        moved += moves(count, now, {**now, **step.placed, **step.moved})
+        now |= {**step.placed, **step.moved}
         if not (step.placed or step.moved):
             break
     assert now == current | place(count, now, workers)

@@ -21,7 +21,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @initialize()
     def make(self) -> None:
-        self.caches = [_cache.BlockCache(4 * 1024 * 1024), _cache_py.BlockCache(4 * 1024 * 1024)]
+        self.caches: list[Any] = [_cache.BlockCache(4 * 1024 * 1024), _cache_py.BlockCache(4 * 1024 * 1024)]
         self.total = 2 * 511
         self.entries: dict[int, bytes] = {}
         self.reserved = 0

@@ -232,7 +232,7 @@ async def opened(folder: Path, epoch: int = 2) -> list[bytes]:
         disk.close()
 
 
-def damage(file: Path, offset: int, data: bytes) -> None:
+def damage(file: Path, offset: int, data: bytes | bytearray) -> None:
     with file.open("r+b") as handle:
         handle.seek(offset)
         handle.write(data)

@@ -344,7 +344,7 @@ async def test_one_epoch_has_one_owner(store: GateStore) -> None:
     await settle()
     gate.set()
     outcomes = await asyncio.gather(*rivals, return_exceptions=True)
-    assert sorted(type(outcome) for outcome in outcomes if isinstance(outcome, Exception)) == [FencedError]
+    assert [type(outcome) for outcome in outcomes if isinstance(outcome, Exception)] == [FencedError]
     for outcome in outcomes:
         if isinstance(outcome, ObjectLog):
             await outcome.close()

@@ -24,7 +24,7 @@ LOCKS = {
 def entries(lock: str) -> dict[str, tuple[str, int]]:
     """Name → (version, number of hashes)."""
     text = (REPOSITORY / "requirements" / lock).read_text().replace("\\\n", " ")
-    found = {}
+    found: dict[str, tuple[str, int]] = {}
     for line in text.splitlines():
         if line and not line.startswith((" ", "#")):
             pinned = re.match(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?==(\S+)", line)

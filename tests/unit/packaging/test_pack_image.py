@@ -96,7 +96,7 @@ def test_docker_finds_the_image(archive: Path) -> None:
 
 
 def test_the_same_folder_gives_the_same_bytes(tmp_path: Path) -> None:
-    digests = set()
+    digests: set[tuple[str, str]] = set()
     for name in ("one", "two"):
         fill(tmp_path / name / "root")
         os.utime(tmp_path / name / "root" / "bin", (len(digests), len(digests)))

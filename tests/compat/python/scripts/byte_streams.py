@@ -1,20 +1,21 @@
 """Byte streams: write, read, seek, truncate, two handles, the cap of one write."""
 
 import asyncio
+from typing import Any
 
 import harness
 
 MIB = 1 << 20
 
 
-def _byte_stream() -> tuple[object, str]:
+def _byte_stream() -> tuple[Any, str]:
     client = harness.manager()
     scope = harness.new_scope(client)
     client.create_stream(scope, "bytes", 1)
     return client, scope
 
 
-def _read(stream: object, length: int) -> bytes:
+def _read(stream: Any, length: int) -> bytes:
     found = bytearray()
     while len(found) < length:
         buffer = bytearray(min(length - len(found), MIB))

@@ -1,13 +1,14 @@
 """Reader groups: several readers, readers that leave or die, starting at cuts, several streams."""
 
 import asyncio
+from typing import Any
 
 import pravega_client
 
 import harness
 
 
-def _stream(segments: int) -> tuple[object, str]:
+def _stream(segments: int) -> tuple[Any, str]:
     client = harness.manager()
     scope = harness.new_scope(client)
     client.create_stream(scope, "stream", segments)

@@ -1,6 +1,7 @@
 """Transactions: commit, abort, two writers, and what ended transactions refuse."""
 
 import asyncio
+from typing import Any
 
 import pravega_client
 
@@ -9,20 +10,20 @@ import harness
 TxnFailed = pravega_client.TxnFailedException
 
 
-def _stream(segments: int) -> tuple[object, str]:
+def _stream(segments: int) -> tuple[Any, str]:
     client = harness.manager()
     scope = harness.new_scope(client)
     client.create_stream(scope, "stream", segments)
     return client, scope
 
 
-def _fill(transaction: object, names: list[str], first: int, last: int) -> None:
+def _fill(transaction: Any, names: list[str], first: int, last: int) -> None:
     for sequence in range(first, last):
         for name in names:
             transaction.write_event_bytes(harness.event(name, sequence, 100), routing_key=name)
 
 
-def _ended(transaction: object) -> None:
+def _ended(transaction: Any) -> None:
     harness.wait_until(lambda: not transaction.is_open(), "the transaction being over")
 
 

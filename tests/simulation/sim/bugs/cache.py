@@ -167,8 +167,7 @@ def _appended_to_evictable_entry(patch: pytest.MonkeyPatch) -> None:
 
     def append_tail(self: CacheManager, entries: ReadIndex, offset: int, data: Any, blocks: int) -> int:
         last = entries.last
-        grows = last is not None and last.evictable and last.address >= 0 and last.end == offset
-        if not grows:
+        if last is None or not (last.evictable and last.address >= 0 and last.end == offset):
             return append(self, entries, offset, data, blocks)
         last.evictable = False
         left = append(self, entries, offset, data, blocks)

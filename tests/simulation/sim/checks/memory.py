@@ -5,6 +5,8 @@ See docs/design.md#invariants, I12.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sim.violations import require
 from tailrace.common import limits
 from tailrace.kernel import BLOCK_BYTES, BlockCache, blocks_needed
@@ -47,7 +49,8 @@ def check_container(container: Container, largest_append_bytes: int, page_cache_
     require(0 <= staged <= bound, f"{staged} bytes are staged, the bound is {bound}")
     unwritten = container.core.processor.unwritten_bytes
     require(0 <= unwritten <= staged, f"{unwritten} bytes of {staged} staged ones are unwritten")
-    waiting = container.core.log.unsynced_bytes
+    log: Any = container.core.log  # each log of the simulator counts them
+    waiting = log.unsynced_bytes
     require(waiting <= limits.LOG_UNACKNOWLEDGED_MAX_BYTES, f"{waiting} bytes of the log wait for acknowledgement")
     pages = container.storage.attributes.cached_page_bytes
     require(pages <= page_cache_bytes, f"{pages} bytes of index pages, the bound is {page_cache_bytes}")

@@ -40,7 +40,7 @@ CALM_DEADLINE_S = 3600.0
 class ContainerWorkload:
     """One seed: some incarnations of a container under crashes and faults, then calm, then the check."""
 
-    cache_sizes = (4 * limits.MIB, 8 * limits.MIB)
+    cache_sizes: tuple[int, ...] = (4 * limits.MIB, 8 * limits.MIB)
     calm_deadline_s = CALM_DEADLINE_S
 
     def __init__(self, seed: int) -> None:
@@ -79,7 +79,7 @@ class ContainerWorkload:
     @property
     def steps(self) -> int:
         """Operations that clients did."""
-        return sum(client.steps for client in [*self.sole, *self.streams])
+        return sum(client.steps for client in self.sole) + sum(client.steps for client in self.streams)
 
     def run(self) -> None:
         """Raises Violation."""
@@ -196,7 +196,8 @@ class ContainerWorkload:
                 self._judge(error)
 
     def _clients(self, container: Container) -> list[asyncio.Task[None]]:
-        return [asyncio.create_task(client.live(container, self.work)) for client in [*self.sole, *self.streams]]
+        clients: list[SoleClient | SharedStream] = [*self.sole, *self.streams]
+        return [asyncio.create_task(client.live(container, self.work)) for client in clients]
 
     async def _drive(self, container: Container) -> None:
         for result in await asyncio.gather(*self._clients(container), return_exceptions=True):

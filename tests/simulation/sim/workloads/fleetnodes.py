@@ -405,7 +405,8 @@ class ControllerLink:
         assert node.controller is not None
         task = node.process.spawn(node.controller.services.call(method, request))
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        await asyncio.wait([task, node.dead], timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
+        ends: list[asyncio.Future[Any]] = [task, node.dead]
+        await asyncio.wait(ends, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.sleep(network.latency_s())
         if not task.done() or network.partitions.lies_between(node.process, self._caller):
             self._turn += 1

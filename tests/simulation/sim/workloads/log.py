@@ -219,10 +219,11 @@ class LogWorkload:
         await log.open()
         async for frame in log.recover():
             known = self.model.entries.get(frame.sequence)
-            require(known == (frame.epoch, bytes(frame.payload)), f"a tool is shown another frame {frame.sequence}")
-            offset = self.random.randint(0, len(frame.payload))
+            payload = bytes(frame.payload)
+            require(known == (frame.epoch, payload), f"a tool is shown another frame {frame.sequence}")
+            offset = self.random.randint(0, len(payload))
             require(
-                await log.read(frame.sequence, offset, 10) == known[1][offset : offset + 10], "a tool reads other bytes"
+                await log.read(frame.sequence, offset, 10) == payload[offset : offset + 10], "a tool reads other bytes"
             )
         log.close()
         require([disk.list(DIRECTORY)] == before, "a tool changed the directory")

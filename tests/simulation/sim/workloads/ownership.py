@@ -54,7 +54,7 @@ class OwnershipWorkload:
         self.fleet = OwnerFleet(self.world, CONTAINERS, WORKERS)
         await self.fleet.settle()
         await asyncio.sleep(10 + limits.PLACER_BALANCE_DELAY_S)
-        calm = [
+        calm: list[Event] = [
             self._outage, self._most_are_cut_off, self._status_is_wiped, self._leases_are_wiped, self._crash,
             self._drain, self._hang, self._herd,
         ]  # fmt: skip
@@ -165,7 +165,7 @@ class OwnershipWorkload:
             if self.random.random() < 0.5:
                 most = 0.9 if "watch" in chance else 0.2  # few watches begin during the trouble
                 setattr(self.world.kubernetes, chance, self.random.random() * most)
-        events = [
+        events: list[Event] = [
             self._away, self._cut, self._wipe, self._pause, self._other_placer, self._restart, self._second_process,
         ]  # fmt: skip
         drawn = [self.random.choice(events) for _ in range(self.random.randrange(1, 6))]

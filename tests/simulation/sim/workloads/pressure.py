@@ -126,7 +126,8 @@ class PressureWorkload(ContainerWorkload):
     @property
     def steps(self) -> int:
         """Operations that clients did."""
-        return super().steps + sum(client.steps for client in [*self.large, *self.heavy, *self.readers])
+        clients: list[LargeEvents | AttributeClient | HoldingReader] = [*self.large, *self.heavy, *self.readers]
+        return super().steps + sum(client.steps for client in clients)
 
     def _store(self, process: SimProcess) -> ObjectStore:
         store = super()._store(process)
@@ -194,7 +195,8 @@ class PressureWorkload(ContainerWorkload):
 
     async def _drive_calmly(self, container: Container) -> None:
         await super()._drive_calmly(container)
-        for client in [*self.large, *self.heavy]:
+        clients: list[LargeEvents | AttributeClient] = [*self.large, *self.heavy]
+        for client in clients:
             await client.live(container, 3)
 
     async def _check_clients(self, container: Container) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 from sim.checks.copies import copied
 from sim.checks.monotonic import Monotonic
@@ -92,7 +93,8 @@ class RecoverySweep:
         else:
             dead = world.crash_at_disk_operation(process, operations, power=False)
         starting = process.spawn(self._start(world, process, epoch or self.workload.epoch + 1))
-        await asyncio.wait({starting, dead}, return_when=asyncio.FIRST_COMPLETED)
+        ends: set[asyncio.Future[Any]] = {starting, dead}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if not process.alive:
             await dead
             return True

@@ -203,7 +203,7 @@ async def test_a_checkpoint_that_a_later_one_clears_at_once_is_seen(
     while "cp" not in (await other.state()).due:  # noqa: ASYNC110 - a change in the store has no event
         await asyncio.sleep(0)
     answers = [r.CheckpointReader(name, "r", dict((await other.state()).assigned["r"])) for name in ("cp", "later")]
-    later = [answers[0], r.CreateCheckpoint("later"), answers[1], r.ClearCheckpointsBefore("later")]
+    later: list[r.Update] = [answers[0], r.CreateCheckpoint("later"), answers[1], r.ClearCheckpointsBefore("later")]
     await other._synchronizer.update_unconditionally(later)
     assert (await asked).cuts["s/t"] == StreamCut("s", "t", {0: 0, 1: 0})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -101,7 +101,7 @@ async def test_events_that_are_no_bytes_are_refused_before_they_harm_others(
     with pytest.raises(BadRequestError, match="str"):
         writer.write_event(wrong, "k")
     with pytest.raises(BadRequestError, match="int"):
-        writer.write_events([b"a", wrong and 5], "k")
+        writer.write_events([b"a", cast("bytes", 5)], "k")
     await writer.write_event(b"good", "k")
     assert stored(store, split) == [b"good"]
 
@@ -109,7 +109,7 @@ async def test_events_that_are_no_bytes_are_refused_before_they_harm_others(
 async def test_buffers_are_copied_when_they_are_taken(store: Any, writer: EventWriter, split: Split) -> None:
     buffer: Any = bytearray(b"as it was")
     one = writer.write_event(buffer, "k")
-    two = writer.write_events([b"x", memoryview(buffer)], "k")
+    two = writer.write_events([b"x", cast("bytes", memoryview(buffer))], "k")
     buffer[:] = b"later!!!!"
     await asyncio.gather(one, two)
     assert stored(store, split) == [b"as it was", b"x", b"as it was"]

@@ -137,7 +137,11 @@ async def test_update_to_another_fixed_count_scales_inside(api: Any, world: Any)
 async def test_update_to_a_rate_policy_scales_only_up_to_the_minimum(api: Any) -> None:
     await api.setup(2)
     config = api.config()
-    config.scalingPolicy.CopyFrom(pb.ScalingPolicy(scaleType=2, targetRate=5, scaleFactor=2, minNumSegments=2))
+    config.scalingPolicy.CopyFrom(
+        pb.ScalingPolicy(
+            scaleType=pb.ScalingPolicy.BY_RATE_IN_EVENTS_PER_SEC, targetRate=5, scaleFactor=2, minNumSegments=2
+        )
+    )
     await api.call("updateStream", config)
     assert await api.current() == [0, 1]
     config.scalingPolicy.minNumSegments = 3

@@ -75,7 +75,8 @@ async def test_errors_are_statuses(stub: Any, rpc: str, request_message: Any, co
         await getattr(stub, rpc)(request_message)
     assert caught.value.code() is code
     assert text in (caught.value.details() or "")
-    named = dict(caught.value.trailing_metadata() or ())
+    trailing: Any = caught.value.trailing_metadata()
+    named = dict(trailing or ())
     assert str(named["tailrace-error"]).endswith("Error"), "the trailing metadata names the error behind a status"
 
 

@@ -12,7 +12,7 @@ from tailrace_operator.kube.objects import ROLES, SERVICE_ACCOUNTS
 
 UID = "11111111-2222-4333-8444-555555555555"
 OTHER = "99999999-2222-4333-8444-555555555555"
-LABELLED = {"f:metadata": {"f:labels": {f"f:{names.MANAGED_BY_LABEL}": {}}}}
+LABELLED: dict[str, Any] = {"f:metadata": {"f:labels": {f"f:{names.MANAGED_BY_LABEL}": {}}}}
 
 
 def owner(uid: str = UID, name: str = "main", kind: str = "StreamCluster") -> dict[str, Any]:

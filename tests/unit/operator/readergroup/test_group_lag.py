@@ -137,8 +137,8 @@ def test_a_new_resource_is_not_edited() -> None:
 )
 def test_an_edit_that_was_refused_is_still_to_be_carried_out(generation: int, status: str, edited: bool) -> None:
     condition = {"type": "Accepted", "status": status, "observedGeneration": generation}
-    status = {"observedGeneration": generation, "conditions": [condition]}
-    assert is_edited({"metadata": {"generation": generation}, "status": status}) is edited
+    found = {"observedGeneration": generation, "conditions": [condition]}
+    assert is_edited({"metadata": {"generation": generation}, "status": found}) is edited
 
 
 def test_the_oldest_resource_is_the_first_by_time_then_name() -> None:

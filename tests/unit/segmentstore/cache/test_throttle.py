@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -31,7 +32,7 @@ def test_the_rate_falls_steadily(less: int, more: int) -> None:
     assert (admitted_bytes_per_s(less, CAPACITY) == math.inf) == (less <= CAPACITY * limits.THROTTLE_TARGET)
 
 
-def simulated(main: Callable[[SimWorld], Awaitable[None]]) -> None:
+def simulated(main: Callable[[SimWorld], Coroutine[Any, Any, None]]) -> None:
     with SimWorld(1) as world:
         world.run(main(world))
 

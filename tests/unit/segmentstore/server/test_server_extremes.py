@@ -144,7 +144,7 @@ async def test_extreme_values_are_answered_or_close_their_connection(setting: An
 async def test_a_defect_would_be_seen(
     setting: Any, logged: Any, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
 ) -> None:
-    async def fails(*_: object) -> None:
+    async def fails(*_: object) -> Any:
         raise kind("planted")
 
     handler = HANDLERS[c.GetStreamSegmentInfo]

@@ -171,7 +171,9 @@ async def test_hot_entries_cost_no_segment_read(model: Any, tables: TableService
     before = model.reads
     for _ in range(3):
         assert None not in await tables.get(TABLE, [b"k%d" % n for n in range(100)])
-    await tables.update(TABLE, [TableEntry(b"k5", b"w", NO) for NO in [(await tables.get(TABLE, [b"k5"]))[0].version]])
+    (entry,) = await tables.get(TABLE, [b"k5"])
+    assert entry is not None
+    await tables.update(TABLE, [TableEntry(b"k5", b"w", entry.version)])
     assert model.reads == before
     cold = TableService(model)
     await cold.get(TABLE, [b"k7"])

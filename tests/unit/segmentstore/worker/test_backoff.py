@@ -30,7 +30,7 @@ def of_openings(pauses: Pauses, reason: Exception, count: int) -> list[float]:
     return taken
 
 
-@pytest.mark.parametrize("reason", [PASSING, FencedError(3, "log/0")])
+@pytest.mark.parametrize("reason", [PASSING, FencedError("log/0", 3)])
 def test_what_passes_by_itself_is_tried_soon(reason: Exception) -> None:
     assert of_openings(Pauses(), reason, 7) == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
 
@@ -54,9 +54,9 @@ def test_a_container_that_stops_again_and_again_waits_longer() -> None:
 
 def test_a_fenced_container_asks_soon_whether_it_belongs_here() -> None:
     pauses = Pauses()
-    pauses.stopped(FencedError(3, "log/0"), 0.1)
+    pauses.stopped(FencedError("log/0", 3), 0.1)
     assert pauses.next_s() == 0.5
-    pauses.stopped(FencedError(4, "log/0"), 0.1)
+    pauses.stopped(FencedError("log/0", 4), 0.1)
     assert pauses.next_s() == 1.0, "two that fence each other calm down"
 
 
@@ -64,7 +64,7 @@ def test_a_container_that_stayed_open_starts_again_with_the_shortest_pause() -> 
     pauses = Pauses()
     of_openings(pauses, PASSING, 5)
     of_openings(pauses, FAILING, 5)
-    pauses.stopped(FencedError(3, "log/0"), limits.CONTAINER_REOPEN_MAX_S + 1)
+    pauses.stopped(FencedError("log/0", 3), limits.CONTAINER_REOPEN_MAX_S + 1)
     assert pauses.next_s() == 0.5
     pauses.stopped(OutcomeUnknownError("the log is lost"), limits.CONTAINER_REOPEN_MAX_S + 1)
     assert pauses.next_s() == 32.0
