@@ -266,7 +266,7 @@ def _measure(options: argparse.Namespace) -> int:
     hints = {name: known.get(name, Measured()).seed for name in names}
 
     def keep(hunted: Hunted) -> None:
-        known[hunted.name] = report.measured_of(hunted)
+        known = measured() | {hunted.name: report.measured_of(hunted)}  # another run may have written meanwhile
         MEASURED.write_text(document.measured_text({name: known[name] for name in BUGS if name in known}))
         document.PAGE.write_text(document.with_bugs(document.PAGE.read_text(), BUGS, known))
 

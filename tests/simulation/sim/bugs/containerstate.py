@@ -160,7 +160,12 @@ def _merge_frees_moved_chunks(patch: pytest.MonkeyPatch) -> None:
 # -- Tier 2
 
 
-@bug("chunk-names-reused", PressureWorkload, checker="workloads/container.py", words="objects were overwritten")
+@bug(
+    "chunk-names-reused",
+    PressureWorkload,
+    checker="workloads/container.py",
+    words="objects were overwritten|needs object .*, which is deleted or will be",
+)
 def _chunk_names_reused(patch: pytest.MonkeyPatch) -> None:
     """The key of a chunk object is only its segment's name and range, so a segment that is created again reuses it.
 

@@ -50,8 +50,8 @@ def _directory_not_synced(patch: pytest.MonkeyPatch) -> None:
 @bug(
     "page-cache-trusted-after-failed-sync",
     _failing_syncs,
-    checker="workloads/log.py",
-    words="was acknowledged, recovered only below",
+    checker="checks/undamaged.py",
+    words="(an opening|a scan) of the log reports DataLossError",
 )
 def _page_cache_trusted_after_failed_sync(patch: pytest.MonkeyPatch) -> None:
     """After a failed sync, an opening takes the contents of the page cache for durable.
@@ -85,7 +85,12 @@ def _damage_taken_for_torn_write(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(frames, "judge_frame", lenient)
 
 
-@bug("damage-served", LogWorkload, checker="workloads/log.py", words="a flipped bit .* was not noticed")
+@bug(
+    "damage-served",
+    LogWorkload,
+    checker="workloads/log.py",
+    words="is not what was appended|a tool is shown another frame",
+)
 def _damage_served(patch: pytest.MonkeyPatch) -> None:
     """Recovery serves frames without comparing their checksums.
 

@@ -206,7 +206,10 @@ class SimStoreService(ClusterStoreService):
 
     async def listen(self) -> SegmentStoreServer:
         """Listen in the simulated network."""
-        await self._server.start(self._node.endpoint.host, self._node.endpoint.port)
+        node = self._node
+        # Another machine may have taken over the name while this one started.
+        host = node.process.name if node.lost_address else node.endpoint.host
+        await self._server.start(host, node.endpoint.port)
         return self._server
 
 
@@ -233,6 +236,7 @@ class StoreNode:
         self.named = named
         self.worker: Worker | None = None
         self.server: SegmentStoreServer | None = None
+        self.lost_address = False
         self._world = world
         self._tried = tried
         self._leave = asyncio.Event()
@@ -260,6 +264,7 @@ class StoreNode:
 
     def lose_address(self) -> None:
         """Who connects from now on reaches whoever listens next; who is connected stays so."""
+        self.lost_address = True
         listener: Any = self.server._server if self.server is not None else None
         if listener is not None:
             self._world.network.unlisten(listener)

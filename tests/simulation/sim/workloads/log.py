@@ -100,7 +100,8 @@ class LogWorkload:
         self.world.disk.sync_error_chance = 0.0
         self.world.disk.capacity_bytes = 1 << 40
         process = self.world.process("last")
-        await process.spawn(self._verify_only(self.world.disk.attach(process)))
+        with undamaged("a tool that reads the log"):
+            await process.spawn(self._verify_only(self.world.disk.attach(process)))
         await process.spawn(self._open_and_check(process))
 
     async def _incarnation(self) -> None:
@@ -229,8 +230,9 @@ class LogWorkload:
     async def _damage_one_bit(self) -> None:
         """Flip a bit inside a frame that counts: opening must name the place, and mending it must bring all back."""
         process = self.world.process("scanner")
-        scans = await process.spawn(scan_directory(self.world.disk.attach(process), DIRECTORY, CONTAINER))
-        decision = decide(scans)
+        with undamaged("a scan of the log"):
+            scans = await process.spawn(scan_directory(self.world.disk.attach(process), DIRECTORY, CONTAINER))
+            decision = decide(scans)
         if not decision.files:
             return
         file = self.random.choice(decision.files)
