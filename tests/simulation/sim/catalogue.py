@@ -52,5 +52,13 @@ WORKLOADS: dict[str, Callable[[int], Workload]] = {
     "ownership": OwnershipWorkload,
 }
 
-RARE_FAULTS: frozenset[tuple[str, str]] = frozenset()
-"""Workloads, and faults that they turn on with so small a chance that the seeds of a CI run may be without."""
+RARE_FAULTS: frozenset[tuple[str, str]] = frozenset(
+    {
+        *((workload, "sync error") for workload in ("log", "container", "pressure", "tables", "server")),
+        *((workload, "partial body") for workload in ("container", "server", "cluster")),
+        ("server", "store timeout without effect"),
+        ("tables", "pause"),
+        ("ownership", "watch closed"),
+    }
+)
+"""Workloads, and faults that they turn on with so small a chance that 20 seeds may be without."""

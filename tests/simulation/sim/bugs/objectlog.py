@@ -167,7 +167,7 @@ def _predecessors_prefix_skipped(patch: pytest.MonkeyPatch) -> None:
     "missing-frame-taken-for-gap",
     ObjectLogWorkload,
     checker="workloads/objectlog.py",
-    words="was damaged .*, and no owner noticed",
+    words="did not find frame .*, which was acknowledged",
 )
 def _missing_frame_taken_for_gap(patch: pytest.MonkeyPatch) -> None:
     """Recovery takes a missing acknowledged frame for a gap that was never acknowledged.
