@@ -75,8 +75,11 @@ def _run(names: list[str], plan: Plan, cores: float, folder: Path) -> int:
     ended = Scheduler(catalogue.jobs(names, plan), cores, RESULTS, findings.judge, _say).run()
     seconds = time.monotonic() - began_s
     cases = [case for one in ended for case in _cases(one)]
-    missing = findings.not_in_this_run(names, cases, plan)
-    run = Run(plan, ended, cases, missing, seconds, began_unix_s)
+    try:
+        missing, complete = findings.not_in_this_run(names, cases, plan), True
+    except findings.ReportError as error:  # the rest of the report is wanted all the more
+        missing, complete = [f"unknown: {error}"], False
+    run = Run(plan, ended, cases, missing, seconds, began_unix_s, complete)
     for line in reports.lines(run):
         _say(line)
     reports.write(run, folder, RESULTS)
