@@ -13,6 +13,7 @@ import argparse
 import datetime
 import os
 import secrets
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ MEMORY_PER_CORE_MIB = 3072
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; 1 when a suite failed, 2 when a name is unknown, 130 after Ctrl-C."""
+    """The command line; 1 when a suite failed, 2 when a name is unknown, 130 after Ctrl-C or SIGTERM."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("profile", choices=("ci", "full"))
     parser.add_argument("suites", metavar="SUITE", nargs="*")
@@ -53,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except catalogue.UnknownSuiteError as error:
         print(f"run_suites: {error}", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # suites that run are ended also then
     try:
         return _run(names, plan, -1.0 if options.one_by_one else float(cores), options.report.resolve())
     except KeyboardInterrupt:
@@ -73,8 +75,11 @@ def _run(names: list[str], plan: Plan, cores: float, folder: Path) -> int:
     ended = Scheduler(catalogue.jobs(names, plan), cores, RESULTS, findings.judge, _say).run()
     seconds = time.monotonic() - began_s
     cases = [case for one in ended for case in _cases(one)]
-    missing = findings.not_in_this_run(names, cases, plan)
-    run = Run(plan, ended, cases, missing, seconds, began_unix_s)
+    try:
+        missing, complete = findings.not_in_this_run(names, cases, plan), True
+    except findings.ReportError as error:  # the rest of the report is wanted all the more
+        missing, complete = [f"unknown: {error}"], False
+    run = Run(plan, ended, cases, missing, seconds, began_unix_s, complete)
     for line in reports.lines(run):
         _say(line)
     reports.write(run, folder, RESULTS)

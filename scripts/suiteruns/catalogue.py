@@ -149,8 +149,11 @@ def jobs(names: Sequence[str], plan: Plan) -> list[Job]:
     """The jobs of these suites, in the order in which they are to start, after what they need.
 
     What measures comes after what does not, and what only computes last: it fills the cores that the others leave.
+    Raises UnknownSuiteError.
     """
     suites = sorted((job for job in _suites(plan) if job.suite in names), key=lambda job: 2 * job.computes + job.alone)
+    if idle := set(names) - {job.suite for job in suites}:
+        raise UnknownSuiteError(f"nothing runs for {', '.join(sorted(idle))}")
     needed = {name for job in suites for name in job.after}
     while more := {name for job in PREPARATIONS.values() if job.name in needed for name in job.after} - needed:
         needed |= more
@@ -163,7 +166,7 @@ def _suites(plan: Plan) -> Iterator[Job]:
     for suite in SUITES:
         files = {path.name for path in (REPOSITORY / "tests" / suite.name).glob("test_*.py")}
         bounds = {file for file in files if any(fnmatch(file, pattern) for pattern in suite.bounds)}
-        if files != bounds:
+        if not bounds or files != bounds:
             yield _by_pytest(suite.name, suite, plan, without=bounds)
         if bounds:
             yield _by_pytest(f"{suite.name}/bounds", suite, plan, without=files - bounds, alone=True)

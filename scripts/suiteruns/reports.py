@@ -32,11 +32,13 @@ class Run:
     """What the whole long form has and this run had not."""
     seconds: float
     began_unix_s: float
+    complete: bool = True
+    """Whether it is known what did not run."""
 
     @property
     def passed(self) -> bool:
-        """Whether every job did what it should."""
-        return all(one.passed for one in self.ended)
+        """Whether every job did what it should, and it is known what did not run."""
+        return self.complete and all(one.passed for one in self.ended)
 
     @property
     def cpu_s(self) -> float:

@@ -6,6 +6,7 @@ import datetime
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,14 @@ def test_names_and_groups() -> None:
     }
     with pytest.raises(catalogue.UnknownSuiteError, match="there is no suite units; there are cli"):
         catalogue.chosen(["units"])
+
+
+def test_every_suite_has_a_job() -> None:
+    names = catalogue.chosen(["everything"])
+    for plan in (PLAN, _full(), replace(PLAN, extras=True)):
+        assert {job.suite for job in catalogue.jobs(names, plan) if job.suite} == set(names)
+    with pytest.raises(catalogue.UnknownSuiteError, match="nothing runs for nonsense"):
+        catalogue.jobs(["unit", "nonsense"], PLAN)
 
 
 def test_a_suite_brings_what_it_needs_once() -> None:
