@@ -14,8 +14,9 @@ from sim.workloads.clusterclients import GROUP, StreamClients, persist
 from sim.workloads.fleet import CALM_DEADLINE_S, FleetWorkload
 from sim.workloads.fleetnodes import ControllerLink
 from tailrace.client.async_client import Client
-from tailrace.client.model import ScalingPolicy, StreamConfig, StreamName
+from tailrace.client.model import StreamName
 from tailrace.common.errors import DataError, TailraceError
+from tailrace.common.stream_policies import ScalingPolicy, StreamConfig
 
 SCOPE = "scope"
 WORK_DEADLINE_S = 6 * CALM_DEADLINE_S
