@@ -102,7 +102,12 @@ def check_missing_object(cli, server: Server) -> None:
     shutil.move(path, aside)
     code, report = verify(cli, server)
     assert code == 1
-    assert {problem["place"] for problem in report["problems"]} == {f"object {path.relative_to(server.tier2)}"}
+    key = str(path.relative_to(server.tier2))
+    assert report["problems"]
+    for problem in report["problems"]:
+        # An object that only a snapshot needs, as after a compaction, is reported at the snapshot.
+        needed = f"it needs object {key}, which does not exist"
+        assert problem["place"] == f"object {key}" or problem["reason"] == needed, problem
     shutil.move(aside, path)
 
 
