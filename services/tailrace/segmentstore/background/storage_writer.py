@@ -1,6 +1,7 @@
 """The storage writer: moves a container's bytes and attributes to Tier 2 (docs/design.md#tier-2).
 
-A segment is flushed when 4 MiB are pending, after 30 s, or when the log has too many frames for a quick recovery.
+A segment is flushed when enough bytes are pending, after some time, or when the log has too many frames for a
+quick recovery (`FLUSH_*` in `common/limits.py`).
 Small segments of one pass share an object. A reference counts only once it is committed through the log: a crash
 between writing an object and committing its reference leaves an orphan, which a later sweep deletes.
 """
