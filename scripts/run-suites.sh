@@ -42,14 +42,14 @@ by_pytest() {
 
 # Seeds of the simulator: the same ones in CI, others in the long form.
 by_seeds() {
-    local started=$SECONDS result=passed first=0 seconds=120
-    [ "$profile" = full ] && { first=$((RANDOM * 32768 + RANDOM)); seconds=900; }
+    local started=$SECONDS result=passed first=0 seconds=120 faults=(--every-fault 20)
+    [ "$profile" = full ] && { first=$((RANDOM * 32768 + RANDOM)); seconds=900; faults=(); }
     echo "== seeds of the simulator ($profile)"
-    "$python" tests/simulation/run.py --first "$first" --seconds "$seconds" --jobs "$(nproc)" || { result="FAILED ($?)"; status=1; }
+    "$python" tests/simulation/run.py --first "$first" --seconds "$seconds" "${faults[@]}" --jobs "$(nproc)" || { result="FAILED ($?)"; status=1; }
     note "simulator seeds" "$started" "$result"
 }
 
-# Planted bugs, which the simulator must find: two by date in CI, so that each has its turn; all in the long form.
+# Planted bugs, which the simulator must find: ten by date in CI, so that each has its turn; all in the long form.
 by_bugs() {
     local started=$SECONDS result=passed chosen=(--bugs-of "$(date -u +%F)")
     [ "$profile" = full ] && chosen=(--bug all)
