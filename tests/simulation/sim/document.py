@@ -37,6 +37,8 @@ def _item(planted: PlantedBug, known: Measured) -> list[str]:
     plain = f"{known.found} of {known.of} plain seeds" if known.of else "not measured"
     if planted.is_directed and not known.found:
         plain = f"only its directed workload ({plain})"
+    elif not known.found and known.seed is not None:
+        plain = f"{plain}; seed {known.seed} finds it"
     text = f"- `{planted.name}`: {planted.summary} Breaks: {planted.breaks} {where}: {plain}."
     return textwrap.wrap(text, LINE_MAX, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
