@@ -175,12 +175,16 @@ class RevisionedStream:
 
     async def _set_up(self) -> tuple[Connection, int]:
         endpoint = await self._context.segments.locate(self.segment)
-        connection = await self._context.pool.get(endpoint, LANE)
-        if not connection.may_set_up:
-            self._context.pool.retire(endpoint, LANE, connection)
-            connection = await self._context.pool.get(endpoint, LANE)
         setup = c.SetupAppend(0, self._writer_id, self.segment, await self._context.segments.token(self.segment))
-        reply = await connection.request(setup)
+        try:
+            connection = await self._context.pool.get(endpoint, LANE)
+            if not connection.may_set_up:
+                self._context.pool.retire(endpoint, LANE, connection)
+                connection = await self._context.pool.get(endpoint, LANE)
+            reply = await connection.request(setup)
+        except ConnectionLostError:
+            self._context.segments.forget(self.segment)  # its container may have moved
+            raise
         if not isinstance(reply, c.AppendSetup):
             raise self._context.segments.refusal(self.segment, reply)
         self._connection = connection

@@ -109,8 +109,9 @@ class SegmentClient:
     async def _once(
         self, segment: str, command: c.Command, reply: type[R], *, lane: str, deadline_s: float | None
     ) -> R:
-        connection = await self.pool.get(await self._locate(segment), lane)
+        endpoint = await self._locate(segment)
         try:
+            connection = await self.pool.get(endpoint, lane)
             answer = await connection.request(command, deadline_s)
         except (ConnectionLostError, DeadlineError):
             self.forget(segment)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -204,6 +205,20 @@ async def test_an_endpoint_without_listener_is_a_lost_connection(store: Any) -> 
     with pytest.raises(ConnectionLostError, match="not reachable"):
         await connect(endpoint)
     await store.start()
+
+
+async def test_an_endpoint_that_refuses_connections_is_located_again(store: Any, pool: ConnectionPool) -> None:
+    """A pod was killed: a client that knows its address from before must learn where the container went."""
+    store.create(NAME, b"moved")
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        dead = Endpoint("127.0.0.1", unused.getsockname()[1])
+    known = [dead]
+
+    async def locate(_: str) -> Endpoint:
+        return known[-1]
+
+    client = SegmentClient(pool, locate, forget=lambda _: known.append(store.endpoint), deadline_s=20.0)
+    assert (await client.segment_info(NAME)).length == 5
 
 
 async def test_a_silent_peer_is_given_up(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
