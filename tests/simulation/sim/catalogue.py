@@ -56,7 +56,7 @@ RARE_FAULTS: frozenset[tuple[str, str]] = frozenset(
     {
         *((workload, "sync error") for workload in ("log", "container", "pressure", "tables", "server")),
         *((workload, "partial body") for workload in ("container", "server", "cluster")),
-        ("server", "store timeout without effect"),
+        *((workload, "store timeout without effect") for workload in ("server", "cluster")),
         ("tables", "pause"),
         ("ownership", "watch closed"),
     }
