@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import secrets
 import signal
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import psutil
 import pytest
 import structlog
 
-from harness.ports import free_ports
+if TYPE_CHECKING:
+    from harness.minio import MinioProcess
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PROFILE = os.environ.get("TAILRACE_TEST_PROFILE", "ci")
 SEED = int(os.environ.get("TAILRACE_TEST_SEED", "0")) or secrets.randbelow(2**32)
 os.environ["TAILRACE_TEST_SEED"] = str(SEED)  # workers of pytest-xdist draw from the seed that the header names
-MINIO_READY_DEADLINE_S = 60.0
 
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=100, print_blob=True)
 hypothesis.settings.register_profile("full", deadline=None, max_examples=1000, print_blob=True)
@@ -94,40 +90,6 @@ async def no_leaks() -> AsyncIterator[None]:
     assert not left, f"child processes left: {left}"
 
 
-@dataclass(frozen=True)
-class MinioServer:
-    """A running MinIO server."""
-
-    endpoint: str
-    """``http://127.0.0.1:PORT``."""
-    access_key: str
-    secret_key: str
-
-    def new_bucket(self) -> str:
-        """Creates an empty bucket and returns its name."""
-        from minio import Minio  # here, not above: its native parts do not load under the sanitizers
-
-        name = f"test-{secrets.token_hex(8)}"
-        admin = Minio(self.endpoint.removeprefix("http://"), self.access_key, self.secret_key, secure=False)
-        admin.make_bucket(name)
-        return name
-
-
-def _wait_until_ready(server: subprocess.Popen[bytes], endpoint: str, log: Path) -> None:
-    deadline = time.monotonic() + MINIO_READY_DEADLINE_S
-    while time.monotonic() < deadline:
-        if server.poll() is not None:
-            raise RuntimeError(f"MinIO ended with {server.returncode}: {log.read_text()[-2000:]}")
-        with (
-            contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError),
-            urllib.request.urlopen(f"{endpoint}/minio/health/ready", timeout=1) as reply,
-        ):
-            if reply.status == 200:
-                return
-        time.sleep(0.05)  # polling another process: it has no other way to say that it is ready
-    raise RuntimeError(f"MinIO was not ready within {MINIO_READY_DEADLINE_S} s: {log.read_text()[-2000:]}")
-
-
 def _prepared(script: str) -> str:
     """What a script of tests/support has made ready in the user's cache, built there on first use.
 
@@ -164,30 +126,22 @@ def java_class_path() -> str:
 
 
 @pytest.fixture(scope="session")
-def minio_server(minio_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MinioServer]:
+def minio_server(minio_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MinioProcess]:
     """A real MinIO server on loopback over a temporary folder; ``new_bucket()`` gives each test its own."""
-    folder = tmp_path_factory.mktemp("minio")
-    log = folder / "log"
-    access_key, secret_key = "tailrace-tests", secrets.token_hex(16)
-    endpoint = f"http://127.0.0.1:{free_ports(1)[0]}"
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(folder),
-        "MINIO_ROOT_USER": access_key,
-        "MINIO_ROOT_PASSWORD": secret_key,
-        "MINIO_BROWSER": "off",
-        "MINIO_UPDATE": "off",
-    }
-    arguments = [str(minio_binary), "server", "--address", endpoint.removeprefix("http://"), str(folder / "data")]
-    with log.open("wb") as output:
-        server = subprocess.Popen(arguments, env=environment, stdout=output, stderr=subprocess.STDOUT)
+    from harness.minio import MinioProcess  # here, not above: its native parts do not load under the sanitizers
+
+    server = MinioProcess(minio_binary, tmp_path_factory.mktemp("minio"))
+    server.start_blocking()
     try:
-        _wait_until_ready(server, endpoint, log)
-        yield MinioServer(endpoint, access_key, secret_key)
+        yield server
     finally:
-        server.terminate()
-        try:
-            server.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
+        if server.process is not None:
+            server.stop_blocking()
+
+
+@pytest.fixture
+async def minio(minio_server: MinioProcess) -> MinioProcess:
+    """The MinIO server, for tests that stop it; it serves when a test begins."""
+    if not minio_server.is_running:
+        await minio_server.start()
+    return minio_server

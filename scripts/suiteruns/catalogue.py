@@ -41,6 +41,8 @@ class Plan:
     """Whether an unchanged specification that was checked before counts as checked."""
     local_cluster: bool = True
     """Whether tests on Kubernetes run on the local cluster, not on one that E2E_KUBECONFIG names."""
+    computing_workers: int = 0
+    """``workers`` of suites that give way to others: one beside what measures, which keeps the other cores. 0: all."""
 
     @property
     def is_full(self) -> bool:
@@ -65,7 +67,7 @@ class Suite:
     later_than: tuple[str, ...] = ()
     bounds: tuple[str, ...] = ()
     computes: bool = False
-    """Whether its tests only compute, without servers and disk."""
+    """Whether it gives way to everything else: it computes, with small files and servers in its own process at most."""
     limits: bool = True
     """Whether a test may take as long as pytest's own limits say, and no longer."""
 
@@ -102,7 +104,7 @@ SUITES = (
         limits=False,
     ),
     Suite("crash", (MINIO, JAVA_CLIENT, PYTHON_CLIENT), cores=0.5, share="loadfile", takes=MOUNTS),
-    Suite("e2e/pods", (MINIO,), bounds=("test_*.py",)),
+    Suite("e2e/pods", (MINIO,), bounds=("test_pods.py", "test_pods_under_load.py")),
     Suite("cli", (MINIO,), cores=0.7, share="loadfile"),
     Suite("compat/java", (JAVA_CLIENT,)),
     Suite("e2e/local", (JAVA_CLIENT,)),
@@ -110,7 +112,7 @@ SUITES = (
     Suite("images", (IMAGES,), takes=MOUNTS),
     Suite("compat/wire", cores=WAITS),
     Suite("contract", (MINIO,)),
-    Suite("unit", share="worksteal"),
+    Suite("unit", share="worksteal", computes=True),
     Suite("simulation", computes=True),
 )
 COMMANDS = ("lint", "sanitize", "spec")
@@ -151,6 +153,8 @@ def jobs(names: Sequence[str], plan: Plan) -> list[Job]:
     What measures comes after what does not, and what only computes last: it fills the cores that the others leave.
     Raises UnknownSuiteError.
     """
+    if any(job.alone for job in _suites(plan) if job.suite in names):
+        plan = replace(plan, computing_workers=1)
     suites = sorted((job for job in _suites(plan) if job.suite in names), key=lambda job: 2 * job.computes + job.alone)
     if idle := set(names) - {job.suite for job in suites}:
         raise UnknownSuiteError(f"nothing runs for {', '.join(sorted(idle))}")
@@ -161,8 +165,8 @@ def jobs(names: Sequence[str], plan: Plan) -> list[Job]:
 
 
 def _suites(plan: Plan) -> Iterator[Job]:
-    yield Job("lint", ("make", "lint"), suite="lint")
-    yield Job("sanitize", ("make", "sanitize"), suite="sanitize")
+    yield Job("lint", ("make", "lint"), computes=True, suite="lint")
+    yield Job("sanitize", ("make", "sanitize"), computes=True, suite="sanitize")
     for suite in SUITES:
         files = {path.name for path in (REPOSITORY / "tests" / suite.name).glob("test_*.py")}
         bounds = {file for file in files if any(fnmatch(file, pattern) for pattern in suite.bounds)}
@@ -176,11 +180,11 @@ def _suites(plan: Plan) -> Iterator[Job]:
     yield _seeds(plan)
     yield _bugs(plan)
     cached = ("--cached",) if plan.cached_spec else ()
-    yield Job("spec", ("make", "spec", f"SPEC_OPTIONS={' '.join(cached)}"), after=(TLC,), suite="spec")
+    yield Job("spec", ("make", "spec", f"SPEC_OPTIONS={' '.join(cached)}"), after=(TLC,), computes=True, suite="spec")
 
 
 def _by_pytest(name: str, suite: Suite, plan: Plan, without: Set[str], alone: bool = False) -> Job:
-    workers = plan.workers if suite.share else 1
+    workers = _workers(plan, suite.computes) if suite.share else 1
     options = [f"--ignore=tests/{suite.name}/{file}" for file in sorted(without)]
     if workers > 1:
         options += ["-n", str(workers), "--dist", suite.share]
@@ -231,6 +235,10 @@ def _pytest_job(
     )
 
 
+def _workers(plan: Plan, computes: bool) -> int:
+    return (plan.computing_workers if computes else 0) or plan.workers
+
+
 def _fault(plan: Plan) -> Job:
     """One fault of the installed system in its long form, with strict bounds and the Java client, by the day."""
     return _pytest_job(
@@ -253,11 +261,12 @@ def _pure(plan: Plan) -> Job:
 
 
 def _seeds(plan: Plan) -> Job:
-    """Seeds of the simulator on all cores: the same ones in the short form, others in the long one."""
+    """Seeds of the simulator: the same ones in the short form, others in the long one."""
     first, seconds = (plan.seed, 900) if plan.is_full else (0, 120)
-    options = ("--first", str(first), "--seconds", str(seconds), "--jobs", str(plan.workers))
+    workers = _workers(plan, computes=True)
+    options = ("--first", str(first), "--seconds", str(seconds), "--jobs", str(workers))
     every_fault = ("--every-fault", str(SEEDS_OF_EACH_WORKLOAD))
-    return replace(_simulator("simulation/seeds", plan, *options, *every_fault), cores=plan.workers)
+    return replace(_simulator("simulation/seeds", plan, *options, *every_fault), cores=workers, computes=True)
 
 
 def _bugs(plan: Plan) -> Job:

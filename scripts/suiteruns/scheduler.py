@@ -36,7 +36,7 @@ class Job:
     alone: bool = False
     """It measures time: beside it runs nothing but what only computes, and leaves it a core of its own."""
     computes: bool = False
-    """It only computes, without servers and disk, and gives way to everything else."""
+    """It gives way to everything else: it computes, with small files and servers in its own process at most."""
     environment: Mapping[str, str] = field(default_factory=dict)
     limit_s: float = 3600.0
     suite: str = ""

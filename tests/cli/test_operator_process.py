@@ -19,6 +19,7 @@ import pytest
 from minio import Minio
 
 from harness.apiserver import NAMESPACE, ApiServer, api_server, kubeconfig
+from harness.minio import MinioProcess
 from harness.ports import free_ports
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, Manifest
 from tailrace_operator.kube.manifests import FINALIZER
@@ -168,9 +169,10 @@ class Store:
 
 
 @pytest.fixture
-def store(minio_server: Any) -> Store:
+def store(minio_server: MinioProcess) -> Store:
+    keys = minio_server.credentials
     bucket = minio_server.new_bucket()
-    return Store(minio_server.endpoint, minio_server.access_key, minio_server.secret_key, bucket)
+    return Store(minio_server.endpoint, keys["AWS_ACCESS_KEY_ID"], keys["AWS_SECRET_ACCESS_KEY"], bucket)
 
 
 def make_secret(server: ApiServer, store: Store, **wrong: str) -> None:

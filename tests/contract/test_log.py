@@ -41,9 +41,8 @@ def _object_store(kind: str, request: pytest.FixtureRequest, folder: Path) -> Ob
     if kind == "object in a folder":
         return open_object_store(f"file://{folder}")
     minio = request.getfixturevalue("minio_server")
-    environment = {"AWS_ACCESS_KEY_ID": minio.access_key, "AWS_SECRET_ACCESS_KEY": minio.secret_key}
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
+        for name, value in minio.credentials.items():
             patch.setenv(name, value)
         return open_object_store(f"s3://{minio.new_bucket()}/a/prefix", s3_endpoint=minio.endpoint)
 

@@ -23,14 +23,13 @@ JAVA_CHECKS = ("events", "two-readers", "transaction", "truncation")
 
 
 @pytest.fixture
-async def server(minio_binary: Path, tmp_path: Path) -> AsyncIterator[Server]:
+async def server(minio: MinioProcess, tmp_path: Path) -> AsyncIterator[Server]:
     """A server with Tier 2 in a bucket of its own."""
-    async with MinioProcess(minio_binary, tmp_path / "minio") as minio:
-        options = (*OPTIONS, "--tier2", f"s3://{minio.new_bucket()}", "--s3-endpoint", minio.endpoint)
-        async with Server(tmp_path / "server", options=options, environment=minio.credentials) as made:
-            await made.start()
-            yield made
-            await made.stop()
+    options = (*OPTIONS, "--tier2", f"s3://{minio.new_bucket()}", "--s3-endpoint", minio.endpoint)
+    async with Server(tmp_path / "server", options=options, environment=minio.credentials) as made:
+        await made.start()
+        yield made
+        await made.stop()
 
 
 async def run(*words: str, environment: Mapping[str, str], folder: Path) -> str:

@@ -27,10 +27,12 @@ SCENARIOS = 5 if FULL else 1
 KILLS_PER_SCENARIO = 10 if FULL else 6
 SCENARIO_DEADLINE_S = 290
 OPTIONS = ("--cache", "128MiB")
+LOGS_OF_ONE_PROCESS = ("file", "object") if FULL else ("file",)
+LOGS_OF_WORKERS = ("object", "file") if FULL else ("object",)
 
 
 @pytest.mark.timeout(SCENARIO_DEADLINE_S)
-@pytest.mark.parametrize("log", ["file", "object"])
+@pytest.mark.parametrize("log", LOGS_OF_ONE_PROCESS)
 @pytest.mark.parametrize("scenario", range(SCENARIOS))
 async def test_one_process(tmp_path: Path, scenario: int, log: str, test_seed: int) -> None:
     seed = test_seed + scenario
@@ -40,7 +42,7 @@ async def test_one_process(tmp_path: Path, scenario: int, log: str, test_seed: i
 
 
 @pytest.mark.timeout(SCENARIO_DEADLINE_S)
-@pytest.mark.parametrize("log", ["file", "object"])
+@pytest.mark.parametrize("log", LOGS_OF_WORKERS)
 async def test_worker_processes(tmp_path: Path, log: str, test_seed: int) -> None:
     kills: list[Kill] = [while_recovering, while_serving, one_worker]
     if FULL:

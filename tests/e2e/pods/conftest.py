@@ -12,13 +12,6 @@ from harness.pods import Pods, pods_of_a_cluster
 
 
 @pytest.fixture
-async def minio(minio_binary: Path, tmp_path: Path) -> AsyncIterator[MinioProcess]:
-    """A MinIO server of this test."""
-    async with MinioProcess(minio_binary, tmp_path / "minio") as made:
-        yield made
-
-
-@pytest.fixture
 async def pods(minio: MinioProcess, tmp_path: Path) -> AsyncIterator[Pods]:
     """A cluster without any process yet."""
     async with pods_of_a_cluster(tmp_path / "pods", minio) as made:

@@ -1,4 +1,4 @@
-"""Two segment store pods with two workers each, two controllers and a placer: written to while they come and go."""
+"""Two segment store pods with two workers each, controllers, a placer: how long writers wait as they come and go."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import signal
 import psutil
 import pytest
 
+from harness.minio import MinioProcess
 from harness.pace import Tries
 from harness.pods import WORKERS, Pods, StorePod, until
 from harness.steadywriters import SteadyWriters
@@ -22,6 +23,8 @@ CRASH_GAP_MAX_S = 10.0
 DRAIN_GAP_MAX_S = 3.0
 ALONE_DRAIN_MAX_S = 20.0
 LAPSE_S = 5.0
+BACK_WITHIN_S = 10.0
+OUTAGE_S = 8.0
 
 pytestmark = pytest.mark.timeout(290)
 
@@ -90,23 +93,6 @@ async def test_a_worker_that_is_stopped_acknowledges_nothing_afterwards(pods: Po
                 assert "no heartbeat" in pod.log_events("worker_killed")[attempt.number - 1]["reason"]
                 await pod.wait_ready()
                 await pods.settle()
-        await writers.check(client)
-
-
-async def test_a_pod_that_is_stopped_is_fenced_when_it_continues(pods: Pods) -> None:
-    await pods.start()
-    async with Client(pods.address_of(pods.controllers[0])) as client:
-        writers = await SteadyWriters.create(client, STREAMS)
-        async with writers.running():
-            pod = pods.stores[0]
-            pod.signal(signal.SIGSTOP)
-            await until("its containers are elsewhere", lambda: not any("store-0" in name for name in pods.placed()))
-            await asyncio.sleep(LAPSE_S)  # new owners acknowledge: clients that ask the controller are sent to them
-            pod.signal(signal.SIGCONT)
-            await writers.progress()
-            await pod.wait_ready()
-            await until("the pod has its share again", lambda: sorted(map(len, pods.placed().values())) == [2] * 4)
-            await pods.settle()
         await writers.check(client)
 
 
@@ -195,4 +181,24 @@ async def test_outages_of_the_api_and_a_wiped_status_move_nothing(pods: Pods) ->
             pods.wipe_status()
             await pods.stores[1].kill()
             await writers.progress()
+        await writers.check(client)
+
+
+async def test_an_outage_of_the_store_is_over_soon_after_it(pods: Pods, minio: MinioProcess) -> None:
+    await pods.start()
+    loop = asyncio.get_running_loop()
+    async with Client(pods.address_of(pods.controllers[0])) as client:
+        writers = await SteadyWriters.create(client, 8)
+        async with writers.running():
+            before = pods.placed()
+            for attempt in Tries(f"object store away for {OUTAGE_S:g} s", {"after its return": BACK_WITHIN_S}):
+                stopped_at_s = loop.time()
+                await minio.stop()
+                await asyncio.sleep(OUTAGE_S)
+                away_until_s = await minio.start()
+                await writers.progress()
+                attempt.note("after its return", loop.time() - away_until_s)
+                paused_s = min(writer.longest_gap_s(stopped_at_s, loop.time()) for writer in writers.writers)
+                assert paused_s > OUTAGE_S / 2, f"a writer paused for {paused_s:.2f} s only: the store was not away"
+                assert pods.placed() == before
         await writers.check(client)

@@ -7,6 +7,8 @@ import contextlib
 import io
 import os
 import secrets
+import subprocess
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from minio import Minio
 
 from harness.ports import free_ports
 
-READY_DEADLINE_S = 60.0
+READY_DEADLINE_S = 120.0
 STOP_DEADLINE_S = 20.0
 ACCESS_KEY = "tailrace-tests"
 
@@ -27,7 +29,7 @@ class MinioProcess:
     binary: Path
     folder: Path
     secret_key: str = field(default_factory=lambda: secrets.token_hex(16))
-    process: asyncio.subprocess.Process | None = None
+    process: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
         (self.port,) = free_ports(1)
@@ -36,6 +38,11 @@ class MinioProcess:
     def endpoint(self) -> str:
         """Its URL."""
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        """Where its output goes."""
+        return self.folder / "log"
 
     @property
     def credentials(self) -> dict[str, str]:
@@ -63,8 +70,27 @@ class MinioProcess:
     def _client(self) -> Minio:
         return Minio(f"127.0.0.1:{self.port}", ACCESS_KEY, self.secret_key, secure=False)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether its process is there."""
+        return self.process is not None and self.process.poll() is None
+
     async def start(self) -> float:
         """Start and wait until it serves; return the loop's time of the last look that found it away."""
+        return await asyncio.to_thread(self.start_blocking)
+
+    async def stop(self) -> None:
+        """End it; what it stored stays."""
+        await asyncio.to_thread(self.stop_blocking)
+
+    async def kill(self) -> None:
+        """End it by SIGKILL."""
+        assert self.process is not None
+        self.process.kill()
+        await asyncio.to_thread(self.process.wait)
+
+    def start_blocking(self) -> float:
+        """``start`` outside of a loop, whose time is the monotonic clock's."""
         self.folder.mkdir(parents=True, exist_ok=True)
         environment = {
             "PATH": os.environ["PATH"],
@@ -74,41 +100,33 @@ class MinioProcess:
             "MINIO_BROWSER": "off",
             "MINIO_UPDATE": "off",
         }
-        with (self.folder / "log").open("ab") as log:
-            self.process = await asyncio.create_subprocess_exec(
-                *(str(self.binary), "server", "--address", f"127.0.0.1:{self.port}", str(self.folder / "data")),
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [str(self.binary), "server", "--address", f"127.0.0.1:{self.port}", str(self.folder / "data")],
                 env=environment,
                 stdout=log,
                 stderr=log,
             )
-        async with asyncio.timeout(READY_DEADLINE_S), httpx.AsyncClient() as client:
-            away_s = asyncio.get_running_loop().time()
+        away_s = began_s = time.monotonic()
+        with httpx.Client(timeout=READY_DEADLINE_S) as client:
             while True:
-                looked_s = asyncio.get_running_loop().time()
-                assert self.process.returncode is None, (self.folder / "log").read_text()[-2000:]
+                looked_s = time.monotonic()
+                assert self.process.poll() is None, self.log.read_text()[-2000:]
                 with contextlib.suppress(httpx.HTTPError):
-                    if (await client.get(f"{self.endpoint}/minio/health/ready")).status_code == 200:
+                    if client.get(f"{self.endpoint}/minio/health/ready").status_code == 200:
                         return away_s
                 away_s = looked_s
-                await asyncio.sleep(0.05)
+                assert looked_s < began_s + READY_DEADLINE_S, self.log.read_text()[-2000:]
+                time.sleep(0.05)  # another process, which has no other way to say that it is ready
 
-    async def stop(self) -> None:
-        """End it; what it stored stays."""
+    def stop_blocking(self) -> None:
+        """``stop`` outside of a loop."""
         assert self.process is not None
         process, self.process = self.process, None
         process.terminate()
         try:
-            async with asyncio.timeout(STOP_DEADLINE_S):
-                await process.wait()
+            process.wait(STOP_DEADLINE_S)
         finally:
-            if process.returncode is None:
+            if process.poll() is None:
                 process.kill()
-                await process.wait()
-
-    async def __aenter__(self) -> MinioProcess:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self.process is not None:
-            await self.stop()
+                process.wait()

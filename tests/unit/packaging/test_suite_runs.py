@@ -219,6 +219,15 @@ def test_what_measures_how_long_clients_wait_runs_alone() -> None:
             assert not (measuring & ran) or (job and job.alone), f"{measuring & ran} run beside others"
 
 
+def test_what_computes_leaves_a_core_to_what_measures() -> None:
+    everything = catalogue.jobs(catalogue.chosen(["everything"]), PLAN)
+    assert {job.name for job in everything if job.alone}
+    assert {job.name for job in everything if job.computes} >= {"lint", "unit", "simulation", "simulation/seeds"}
+    assert {job.cores for job in everything if job.computes} == {1.0}
+    (unit,) = catalogue.jobs(["unit"], PLAN)
+    assert unit.cores == PLAN.workers
+
+
 def test_every_file_of_a_suite_runs_once() -> None:
     rest, apart = (job for job in catalogue.jobs(["e2e/kubernetes"], PLAN) if job.suite)
     assert (apart.name, apart.alone, rest.alone) == ("e2e/kubernetes/bounds", True, False)
