@@ -2,7 +2,8 @@
 
 See docs/design.md#ownership.
 
-It runs at start, before the server serves, so it uses the file system directly.
+The lock and the manifest are used at start, before the server serves, so they use the file system directly. Epochs
+go through the port for small files.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from tailrace.common import limits
-from tailrace.common.durable_folder import sync_folder
+from tailrace.common.durable_folder import RealFolderFiles, sync_folder
 from tailrace.common.errors import OverloadedError, StartError
 from tailrace.common.ports import Entropy, new_uuid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from tailrace.common.durable_folder import FolderFiles
 
 FORMAT: Final = 2
 _FILE_LOG_FORMAT: Final = 1
@@ -30,6 +33,7 @@ LogKind: TypeAlias = Literal["file", "object"]
 
 _MANIFEST: Final = "tailrace.json"
 _LOCK: Final = "lock"
+_FILES: Final = RealFolderFiles()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ class DataFolder:
         os.close(self._lock)
 
 
-def take_epoch(data: Path, container_id: int, floor: int = 0) -> int:
+def take_epoch(data: Path, container_id: int, floor: int = 0, files: FolderFiles = _FILES) -> int:
     """Take the next epoch of a container, above `floor`; durable before this returns.
 
     A lock per container prevents that two processes get the same epoch.
@@ -64,68 +68,64 @@ def take_epoch(data: Path, container_id: int, floor: int = 0) -> int:
     Raises:
         StartError: the epoch file is damaged, or cannot be written. OverloadedError: another process takes one now.
     """
-    with _epochs_locked(data, container_id):
-        epoch = max(last_epoch(data, container_id), floor) + 1
-        _write_epochs(data, container_id, epoch, opened_epoch(data, container_id))
+    with _epochs_locked(data, container_id, files):
+        epoch = max(last_epoch(data, container_id, files), floor) + 1
+        _write_epochs(data, container_id, epoch, opened_epoch(data, container_id, files), files)
     return epoch
 
 
-def note_opened(data: Path, container_id: int, epoch: int) -> None:
+def note_opened(data: Path, container_id: int, epoch: int, files: FolderFiles = _FILES) -> None:
     """Record durably that the container's log was opened for an epoch: the log must exist from now on.
 
     Raises:
         StartError: the epoch file is damaged or cannot be written. OverloadedError: another process takes an epoch now.
     """
-    with _epochs_locked(data, container_id):
-        opened = max(opened_epoch(data, container_id), epoch)
-        _write_epochs(data, container_id, last_epoch(data, container_id), opened)
+    with _epochs_locked(data, container_id, files):
+        opened = max(opened_epoch(data, container_id, files), epoch)
+        _write_epochs(data, container_id, last_epoch(data, container_id, files), opened, files)
 
 
 @contextlib.contextmanager
-def _epochs_locked(data: Path, container_id: int) -> Iterator[None]:
+def _epochs_locked(data: Path, container_id: int, files: FolderFiles) -> Iterator[None]:
     """Lock an epoch file from its read to its write, so that no process overwrites another's change."""
     file = _epoch_file(data, container_id)
     try:
-        if not file.parent.exists():
-            file.parent.mkdir(exist_ok=True)
-            sync_folder(data)
-        lock = os.open(file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        files.make_directory(str(file.parent))
+        lock = files.try_lock_file(str(file.with_suffix(".lock")))
     except OSError as error:
         raise StartError(f"epoch file {file} cannot be written: {error.strerror}") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(lock)
-        raise OverloadedError(f"another process takes an epoch of container {container_id}") from error
+    if lock is None:
+        raise OverloadedError(f"another process takes an epoch of container {container_id}")
     try:
         yield
     finally:
-        os.close(lock)
+        lock.release()
 
 
-def _write_epochs(data: Path, container_id: int, epoch: int, opened: int) -> None:
+def _write_epochs(data: Path, container_id: int, epoch: int, opened: int, files: FolderFiles) -> None:
     file = _epoch_file(data, container_id)
     try:
-        _write_synced(file, json.dumps({"epoch": epoch, "opened": opened}))
+        files.replace_file(str(file), json.dumps({"epoch": epoch, "opened": opened}).encode())
     except OSError as error:
         raise StartError(f"epoch file {file} cannot be written: {error.strerror}") from error
 
 
-def last_epoch(data: Path, container_id: int) -> int:
+def last_epoch(data: Path, container_id: int, files: FolderFiles = _FILES) -> int:
     """Return the last epoch of a container; 0: none was taken. Raises StartError: the epoch file is damaged."""
-    return _read_epochs(_epoch_file(data, container_id))[0]
+    return _read_epochs(_epoch_file(data, container_id), files)[0]
 
 
-def opened_epoch(data: Path, container_id: int) -> int:
+def opened_epoch(data: Path, container_id: int, files: FolderFiles = _FILES) -> int:
     """Return the last epoch for which the container's log was opened; 0: none or unknown. Raises StartError."""
-    return _read_epochs(_epoch_file(data, container_id))[1]
+    return _read_epochs(_epoch_file(data, container_id), files)[1]
 
 
-def _read_epochs(file: Path) -> tuple[int, int]:
-    if not file.exists():
+def _read_epochs(file: Path, files: FolderFiles) -> tuple[int, int]:
+    found = files.read_file(str(file))
+    if found is None:
         return 0, 0
     try:
-        content = json.loads(file.read_text())
+        content = json.loads(found)
         return int(content["epoch"]), int(content.get("opened", 0))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StartError(f"epoch file {file} is damaged") from error
@@ -194,7 +194,7 @@ def _take_lock(path: Path, lock: int) -> None:
 def _manifest(path: Path, containers: int, tier2: str, log: LogKind | None, entropy: Entropy) -> Manifest:
     file = path / _MANIFEST
     found = _read_manifest(file) if file.exists() else None
-    had_logs = any(_read_epochs(epochs)[1] for epochs in sorted((path / "epochs").glob("*.json")))
+    had_logs = any(_read_epochs(epochs, _FILES)[1] for epochs in sorted((path / "epochs").glob("*.json")))
     used = had_logs or (path / "log").exists()
     if had_logs and not (path / "log").exists() and (found is None or found.log == "file"):
         raise StartError(f"log folder {path / 'log'} is missing: it had the logs of this folder's containers")
@@ -223,7 +223,7 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
     # The folder may be new: its own entry must survive a power cut.
     sync_folder(path.parent)
     try:
-        _write_synced(path / _MANIFEST, _encode_manifest(manifest))
+        _FILES.replace_file(str(path / _MANIFEST), _encode_manifest(manifest).encode())
     except OSError as error:
         raise StartError(f"data folder {path} is not writable: {error.strerror}") from error
 
@@ -258,13 +258,3 @@ def _check_same(file: Path, manifest: Manifest, containers: int, tier2: str, log
         raise StartError(f"{file}: the folder has {manifest.containers} containers, not {containers}")
     if tier2 != manifest.tier2:
         raise StartError(f"{file}: the folder's Tier 2 is {manifest.tier2 or 'in the folder'}, not {tier2 or 'in it'}")
-
-
-def _write_synced(file: Path, text: str) -> None:
-    temporary = file.with_suffix(".part")
-    with temporary.open("w") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(file)
-    sync_folder(file.parent)

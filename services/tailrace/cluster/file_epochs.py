@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 from tailrace.cluster.data_folder import take_epoch
 from tailrace.common import limits
+from tailrace.common.durable_folder import RealFolderFiles
 from tailrace.common.errors import OverloadedError, UnavailableError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tailrace.common.durable_folder import FolderFiles
 
 
 class FileEpochs:
@@ -20,8 +23,9 @@ class FileEpochs:
     prevent, never get the same epoch.
     """
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, files: FolderFiles | None = None) -> None:
         self._data = data
+        self._files: FolderFiles = files or RealFolderFiles()
 
     async def take(self, container_id: int, floor: int = 0) -> int:
         """See Epochs.take."""
@@ -29,7 +33,9 @@ class FileEpochs:
         ends_at_s = loop.time() + limits.EPOCH_LOCK_TIMEOUT_S
         while True:
             try:
-                return await loop.run_in_executor(None, take_epoch, self._data, container_id, floor)
+                return await self._files.in_background(
+                    lambda: take_epoch(self._data, container_id, floor, self._files)
+                )
             except OverloadedError as error:
                 if loop.time() >= ends_at_s:
                     raise UnavailableError(str(error)) from error

@@ -6,7 +6,6 @@ See docs/design.md#file-log, docs/performance.md#append-blocks.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import fcntl
 import os
@@ -15,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol, TypeAlias, TypeVar
 
 from tailrace.common import limits
-from tailrace.common.durable_folder import sync_folder
+from tailrace.common.durable_folder import FolderFiles, RealFolderFiles, sync_folder
 from tailrace.common.errors import DiskFullError, StartError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -120,6 +119,10 @@ class Disk(ReadableDisk, Protocol):
         ...
 
 
+class FolderDisk(Disk, FolderFiles, Protocol):
+    """The disk of a data folder: its logs and its small files."""
+
+
 async def _to_the_end(executor: ThreadPoolExecutor, function: Callable[[], _T]) -> _T:
     """Run in the executor; raise a cancellation only after the thread has finished with its file."""
     future = asyncio.get_running_loop().run_in_executor(executor, function)
@@ -132,7 +135,7 @@ async def _to_the_end(executor: ThreadPoolExecutor, function: Callable[[], _T]) 
         raise
 
 
-class RealDisk:
+class RealDisk(RealFolderFiles):
     """The machine's disk.
 
     fdatasync runs inline while its moving average is below ``limits.LOG_INLINE_SYNC_MAX_S``, because a switch to a
@@ -165,18 +168,6 @@ class RealDisk:
     def list(self, directory: str) -> list[str]:
         """See Disk.list."""
         return sorted(os.listdir(directory))
-
-    def make_directory(self, directory: str) -> None:
-        """See Disk.make_directory."""
-        missing = []
-        place = os.path.abspath(directory)
-        while not os.path.isdir(place):
-            missing.append(place)
-            place = os.path.dirname(place)
-        for path in reversed(missing):
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(path, 0o750)
-            sync_folder(os.path.dirname(path))
 
     def rename(self, source: str, target: str) -> None:
         """See Disk.rename."""

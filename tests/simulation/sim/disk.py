@@ -13,11 +13,14 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TypeVar
 
 from sim.faults import FaultCounter
 from sim.loop import SimLoop
 from sim.process import ProcessKilledError, SimProcess
 from tailrace.common.errors import DiskFullError, StartError
+
+T = TypeVar("T")
 
 SECTOR_BYTES = 512
 
@@ -176,6 +179,12 @@ class SimDisk(FaultCounter):
             for inode in {id(inode): inode for inode in directory.seen.values()}.values():
                 inode.cut_power(self.random, chance)
 
+    def lose(self, folder: str, fault: str) -> None:
+        """Delete a folder with all that is below it, counted as that fault. All processes on the disk must be dead."""
+        self.count(fault)
+        for name in [name for name in self.directories if name == folder or name.startswith(f"{folder}/")]:
+            del self.directories[name]
+
     def stall(self, seconds: float) -> None:
         """Nothing that was asked of the disk ends before that time, as when another takes all of it."""
         self.count("disk stall")
@@ -277,6 +286,8 @@ class AttachedDisk:
     def list(self, directory: str) -> list[str]:
         """See Disk.list."""
         self.step("list", directory)
+        if directory not in self.disk.directories:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", directory)
         return sorted(self.disk.directories[directory].seen)
 
     def make_directory(self, directory: str) -> None:
@@ -314,6 +325,53 @@ class AttachedDisk:
     def free_bytes(self, directory: str) -> int:
         """See Disk.free_bytes."""
         return self.disk.free_bytes()
+
+    # -- small files
+
+    def read_file(self, path: str) -> bytes | None:
+        """See FolderFiles.read_file."""
+        self.step("read file", path)
+        try:
+            return bytes(self.disk.inode(path).seen)
+        except FileNotFoundError:
+            return None
+
+    def replace_file(self, path: str, content: bytes) -> None:
+        """See FolderFiles.replace_file. The process may die between any two of its steps."""
+        temporary = path.rpartition(".")[0] + ".part"
+        directory, name = self._directory(temporary)
+        self.step("create", temporary)
+        inode = Inode()
+        directory.change("", name, inode)
+        self.step("pwrite", temporary, content)
+        inode.write(0, content)
+        self.step("sync", temporary)
+        self.settle_file(inode)
+        self.rename(temporary, path)
+        self.step("sync directory", path)
+        self.settle_entries(directory)
+
+    def settle_file(self, inode: Inode) -> None:
+        """Sync a small file."""
+        inode.settle(dict(inode.dirty))
+
+    def settle_entries(self, directory: Directory) -> None:
+        """Sync the directory of a small file."""
+        directory.settle(len(directory.changes))
+
+    def try_lock_file(self, path: str) -> SimLock | None:
+        """See FolderFiles.try_lock_file."""
+        self.step("lock", path)
+        try:
+            self.disk.take_lock(path, self.process)
+        except StartError:
+            return None
+        return SimLock(self, path)
+
+    async def in_background(self, function: Callable[[], T]) -> T:
+        """See FolderFiles.in_background."""
+        await self.pause()
+        return function()
 
 
 class SimLock:

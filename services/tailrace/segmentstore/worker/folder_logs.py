@@ -6,14 +6,12 @@ See docs/design.md#tier-1, docs/design.md#ownership.
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from tailrace.cluster.data_folder import last_epoch, note_opened, opened_epoch
 from tailrace.cluster.file_epochs import FileEpochs
 from tailrace.common import limits
 from tailrace.common.errors import IllegalStateError, StartError, UnavailableError
-from tailrace.log.disk import RealDisk
 from tailrace.log.file import FileLog
 from tailrace.log.object import ObjectLog
 from tailrace.log.object_keys import LogKeys
@@ -24,8 +22,10 @@ from tailrace.segmentstore.tier2.snapshot import folder, parse_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from tailrace.cluster.data_folder import LogKind
+    from tailrace.log.disk import FolderDisk
     from tailrace.log.port import DurableLog
     from tailrace.storage.port import ObjectStore
 
@@ -49,40 +49,44 @@ class FolderLogs(Protocol):
         """Record that the log exists."""
         ...
 
-    def close(self) -> None:
-        """Close what the logs share."""
-        ...
 
-
-def folder_logs(kind: LogKind, data: Path, containers: Sequence[int]) -> FolderLogs:
-    """Return the logs of these containers of a data folder."""
-    return FileLogs(data, containers) if kind == "file" else ObjectLogs(data, containers)
+def folder_logs(kind: LogKind, data: Path, containers: Sequence[int], disk: FolderDisk) -> FolderLogs:
+    """Return the logs of these containers of a data folder. Close `disk` after the logs."""
+    return FileLogs(data, containers, disk) if kind == "file" else ObjectLogs(data, containers, disk)
 
 
 class FileLogs:
     """Logs in files of the folder."""
 
-    def __init__(self, data: Path, containers: Sequence[int]) -> None:
+    def __init__(self, data: Path, containers: Sequence[int], disk: FolderDisk) -> None:
         self._data = data
-        self._disk = RealDisk()
-        self._epochs = FileEpochs(data)
-        self._opened = {container_id: opened_epoch(data, container_id) for container_id in containers}
+        self._disk = disk
+        self._epochs = FileEpochs(data, disk)
+        self._opened = {container_id: opened_epoch(data, container_id, disk) for container_id in containers}
 
     async def prepare(self, store: ObjectStore, place: str, nonce: str) -> None:
         """See FolderLogs.prepare."""
         for container_id in self._opened:
             directory = self._directory(container_id)
-            if not self._opened[container_id] and not any(directory.glob("[0-9]*.log")):
+            names = _names(self._disk, directory)
+            if not self._opened[container_id] and not any(map(_is_log_file, names or ())):
                 if await _any_below(store, LogKeys(container_id).folder):
                     raise StartError(f"{place} holds the log of container {container_id}: use object logs")
                 self._opened[container_id] = await epoch_of_objects(store, container_id)
-            if directory.exists():
-                await _wait_until_free(self._disk, str(directory))
+            if names is not None:
+                await _wait_until_free(self._disk, directory)
 
     def open_log(self, container_id: int) -> FileLog:
         """See FolderLogs.open_log."""
-        directory = str(self._directory(container_id))
-        return FileLog(self._disk, directory, container_id, opened_epoch=self._opened[container_id])
+        return FileLog(
+            self._disk,
+            self._directory(container_id),
+            container_id,
+            file_bytes=limits.LOG_FILE_BYTES,
+            max_frame_bytes=limits.LOG_FRAME_MAX_BYTES,
+            reserve_bytes=limits.LOG_RESERVE_BYTES,
+            opened_epoch=self._opened[container_id],
+        )
 
     async def next_epoch(self, container_id: int, floor: int) -> int:
         """See FolderLogs.next_epoch."""
@@ -90,24 +94,21 @@ class FileLogs:
 
     def log_opened(self, container_id: int, epoch: int) -> None:
         """See FolderLogs.log_opened."""
-        note_opened(self._data, container_id, epoch)
+        note_opened(self._data, container_id, epoch, self._disk)
         self._opened[container_id] = epoch
 
-    def close(self) -> None:
-        """See FolderLogs.close."""
-        self._disk.close()
-
-    def _directory(self, container_id: int) -> Path:
-        return self._data / "log" / str(container_id)
+    def _directory(self, container_id: int) -> str:
+        return str(self._data / "log" / str(container_id))
 
 
 class ObjectLogs:
     """Logs in the objects of Tier 2. The folder holds epochs only; when they are lost the claims replace them."""
 
-    def __init__(self, data: Path, containers: Sequence[int]) -> None:
+    def __init__(self, data: Path, containers: Sequence[int], disk: FolderDisk) -> None:
         self._data = data
-        self._epochs = FileEpochs(data)
-        self._opened = {container_id: opened_epoch(data, container_id) for container_id in containers}
+        self._disk = disk
+        self._epochs = FileEpochs(data, disk)
+        self._opened = {container_id: opened_epoch(data, container_id, disk) for container_id in containers}
         self._served: set[int] = set()
         self._scan_slots = scan_slots()
         self._store: ObjectStore
@@ -125,8 +126,13 @@ class ObjectLogs:
 
     def open_log(self, container_id: int) -> ObjectLog:
         """See FolderLogs.open_log."""
-        opened_epoch = self._opened[container_id]
-        return ObjectLog(self._store, container_id, opened_epoch=opened_epoch, scan_slots=self._scan_slots)
+        return ObjectLog(
+            self._store,
+            container_id,
+            max_frame_bytes=limits.LOG_FRAME_MAX_BYTES,
+            opened_epoch=self._opened[container_id],
+            scan_slots=self._scan_slots,
+        )
 
     async def next_epoch(self, container_id: int, floor: int) -> int:
         """See FolderLogs.next_epoch.
@@ -135,7 +141,7 @@ class ObjectLogs:
             IllegalStateError: another server took the container from this one. Taking it back would repeat for ever,
                 and the operator who started the other server wants that one to serve.
         """
-        if container_id in self._served and floor > last_epoch(self._data, container_id):
+        if container_id in self._served and floor > last_epoch(self._data, container_id, self._disk):
             raise IllegalStateError(
                 f"another server over the same Tier 2 took container {container_id} with epoch {floor};"
                 " restart this server to take it back"
@@ -144,12 +150,9 @@ class ObjectLogs:
 
     def log_opened(self, container_id: int, epoch: int) -> None:
         """See FolderLogs.log_opened."""
-        note_opened(self._data, container_id, epoch)
+        note_opened(self._data, container_id, epoch, self._disk)
         self._opened[container_id] = epoch
         self._served.add(container_id)
-
-    def close(self) -> None:
-        """See FolderLogs.close."""
 
 
 async def epoch_of_objects(store: ObjectStore, container_id: int) -> int:
@@ -172,7 +175,19 @@ async def _any_below(store: ObjectStore, prefix: str) -> bool:
     return False
 
 
-async def _wait_until_free(disk: RealDisk, directory: str) -> None:
+def _names(disk: FolderDisk, directory: str) -> list[str] | None:
+    """Return the names in a directory; None: there is no such directory."""
+    try:
+        return disk.list(directory)
+    except FileNotFoundError:
+        return None
+
+
+def _is_log_file(name: str) -> bool:
+    return name[:1].isdigit() and name.endswith(".log")
+
+
+async def _wait_until_free(disk: FolderDisk, directory: str) -> None:
     """Wait until the log is unlocked: a worker whose parent was killed holds the lock until it ends.
 
     When that takes too long, opening the log raises that it is in use.

@@ -16,6 +16,7 @@ from tailrace.cluster.data_folder import opened_epoch
 from tailrace.common import limits
 from tailrace.common.budgets import Budgets, budgets_for
 from tailrace.common.errors import StartError
+from tailrace.log.disk import RealDisk
 from tailrace.segmentstore.server.budgets import InFlightBudget
 from tailrace.segmentstore.server.listener import SegmentStoreServer
 from tailrace.segmentstore.worker.folder_logs import folder_logs
@@ -70,8 +71,9 @@ class StoreService:
         budgets = spec.budgets
         data = Path(spec.data)
         store = await self._open_tier2(bound=any(opened_epoch(data, container_id) for container_id in spec.owned))
-        logs = folder_logs(spec.log, data, spec.owned)
-        self._stack.callback(logs.close)
+        disk = RealDisk()
+        self._stack.callback(disk.close)
+        logs = folder_logs(spec.log, data, spec.owned, disk)
         await logs.prepare(store, self._tier2_place, self._entropy.token(8).hex())
         cluster_id = uuid.UUID(spec.cluster_id).bytes
         ports = WorkerPorts(

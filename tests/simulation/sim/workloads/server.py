@@ -20,6 +20,7 @@ from sim.knobs import silent_logs, turned
 from sim.process import SimProcess
 from sim.swarm import Swarm
 from sim.violations import require
+from sim.workloads.serverfolder import ServerFolder
 from sim.world import SimWorld
 from tailrace.client import Client, StreamName
 from tailrace.client.connections.pool import ConnectionPool
@@ -31,12 +32,11 @@ from tailrace.common.budgets import Budgets
 from tailrace.common.errors import DeadlineError, TailraceError, UnavailableError
 from tailrace.controller.app import Controller
 from tailrace.controller.metadata.metadata_store import TableMetadataStore
-from tailrace.log.file import FileLog
 from tailrace.segmentstore.background import storage_writer
 from tailrace.segmentstore.container import operation_processor
 from tailrace.segmentstore.server.budgets import InFlightBudget
 from tailrace.segmentstore.server.listener import SegmentStoreServer
-from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
+from tailrace.segmentstore.worker.worker import Worker
 
 CONTAINERS = 2
 PORT = 12345
@@ -118,14 +118,14 @@ class ServerWorkload:
         self.worker: Worker | None = None
         self.watch = ServerWatch(self.world.loop, CONTAINERS)
         self.history = History()
-        self.epochs: Counter[int] = Counter()
+        self.folder = ServerFolder(self.world, range(CONTAINERS))
         self.power_cuts = rng.random() < 0.7
         self.sync_error_chance = rng.choice([0.0, 0.0, 0.0, 0.001])
         self.store_failure_chance = rng.choice([0.0, 0.0, 0.1])
         self.store_loss_chance = rng.choice([0.0, 0.0, 0.1])
         self.reset_chance = rng.choice([0.0, 0.2, 0.5])
         self.segments = rng.randint(1, 4)
-        self.max_frame_bytes = rng.choice([16 * 1024, 64 * 1024])
+        max_frame_bytes = rng.choice([16 * 1024, 64 * 1024])
         self.swarm = Swarm(
             self.world,
             disk=True,
@@ -138,6 +138,9 @@ class ServerWorkload:
         self.link = ControllerLink(self)
         self.knobs = {
             (limits, "METADATA_BUCKETS"): 2,
+            (limits, "LOG_FILE_BYTES"): FILE_BYTES,
+            (limits, "LOG_FRAME_MAX_BYTES"): max_frame_bytes,
+            (limits, "LOG_RESERVE_BYTES"): 0,
             (limits, "CHECKPOINT_INTERVAL_OPERATIONS"): rng.choice([50, 1000]),
             (limits, "FLUSH_THRESHOLD_BYTES"): rng.choice([20_000, 1_000_000]),
             (limits, "FLUSH_INTERVAL_S"): rng.choice([0.5, 5.0]),
@@ -186,24 +189,8 @@ class ServerWorkload:
 
     async def _serve(self, process: SimProcess) -> None:
         world = self.world
-        disk, entropy, clock = world.disk.attach(process), world.entropy(process.name), world.clock("server")
-
-        def open_log(container: int) -> FileLog:
-            return FileLog(
-                disk,
-                f"/data/log/{container}",
-                container,
-                file_bytes=FILE_BYTES,
-                max_frame_bytes=self.max_frame_bytes,
-                reserve_bytes=0,
-            )
-
-        async def next_epoch(container: int, floor: int) -> int:
-            self.epochs[container] = max(self.epochs[container], floor) + 1
-            return self.epochs[container]
-
-        ports = WorkerPorts(world.store.attach(process), open_log, next_epoch, clock, entropy, b"simulated-clustr")
-        self.worker = Worker(CONTAINERS, range(CONTAINERS), BUDGETS, ports)
+        entropy, clock = world.entropy(process.name), world.clock("server")
+        self.worker = Worker(CONTAINERS, range(CONTAINERS), BUDGETS, await self.folder.ports(process))
         await self.worker.start()
         store = SegmentStoreServer(self.worker, InFlightBudget(BUDGETS.in_flight_bytes), clock, entropy)
         await store.start("127.0.0.1", PORT)
@@ -245,6 +232,7 @@ class ServerWorkload:
             await self._in_world(self._flush_and_restart())
             await self._check(client)
         await client.close()
+        await self._in_world(self._lose_logs())
         outcomes = Counter(record.outcome for record in self.history.transactions.values())
         require(not outcomes[Outcome.UNKNOWN], f"transactions without an outcome: {outcomes}")
 
@@ -277,6 +265,7 @@ class ServerWorkload:
                 self.world.network.reset_some(self.reset_chance)
             await asyncio.sleep(rng.random() * 2)
             self._kill(power=power)
+            self.folder.lose_epochs()
             await asyncio.sleep(rng.random())
             if rng.random() < 0.4:
                 process = self.server = self.world.process("server")
@@ -301,6 +290,20 @@ class ServerWorkload:
         await self.watch.idle()
         self._kill(power=True)
         await self._start_server()
+
+    async def _lose_logs(self) -> None:
+        self._kill(power=False)
+        self.folder.lose_logs()
+        process = self.server = self.world.process("server")
+        starting = process.spawn(self._start_without_logs(process))
+        await asyncio.wait([starting])
+        starting.result()
+
+    async def _start_without_logs(self, process: SimProcess) -> None:
+        worker = Worker(CONTAINERS, range(CONTAINERS), BUDGETS, await self.folder.ports(process))
+        await worker.start()
+        self.folder.check_refused(worker)
+        await worker.close()
 
     async def _flush(self, worker: Worker) -> None:
         for container in range(CONTAINERS):
