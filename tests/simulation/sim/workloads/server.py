@@ -123,6 +123,9 @@ class ServerWorkload:
         self.sync_error_chance = rng.choice([0.0, 0.0, 0.0, 0.001])
         self.store_failure_chance = rng.choice([0.0, 0.0, 0.1])
         self.store_loss_chance = rng.choice([0.0, 0.0, 0.1])
+        if self.folder.kind == "object":  # a start sends dozens of requests and fails when one of them does
+            self.store_failure_chance = min(self.store_failure_chance, 0.005)
+            self.store_loss_chance = min(self.store_loss_chance, 0.005)
         self.reset_chance = rng.choice([0.0, 0.2, 0.5])
         self.segments = rng.randint(1, 4)
         max_frame_bytes = rng.choice([16 * 1024, 64 * 1024])
