@@ -52,7 +52,7 @@ lock: | $(STAMPS)/venv ## regenerate the lock files from pyproject.toml: dev, ru
 	@for name in dev runtime image build; do \
 	    extra=--constraint=requirements/dev.lock; sources="pyproject.toml requirements/build.in"; \
 	    case $$name in \
-	        dev) extra=--extra=dev ;; \
+	        dev) extra=--extra=dev; sources="$$sources requirements/fuzz.in" ;; \
 	        image) extra="$$extra --extra=operator"; sources=pyproject.toml ;; \
 	        build) sources=requirements/build.in ;; \
 	    esac; \
