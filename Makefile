@@ -52,7 +52,7 @@ lock: | $(STAMPS)/venv ## regenerate the lock files from pyproject.toml: dev, ru
 	@for name in dev runtime image build; do \
 	    extra=--constraint=requirements/dev.lock; sources="pyproject.toml requirements/build.in"; \
 	    case $$name in \
-	        dev) extra=--extra=dev ;; \
+	        dev) extra=--extra=dev; sources="$$sources requirements/fuzz.in" ;; \
 	        image) extra="$$extra --extra=operator"; sources=pyproject.toml ;; \
 	        build) sources=requirements/build.in ;; \
 	    esac; \
@@ -102,6 +102,11 @@ simulate: setup ## seeds of the simulator (SEEDS=200, SECONDS_MAX=60, WORKLOAD=n
 .PHONY: simulate-bugs
 simulate-bugs: setup ## every planted bug must be found by the checkers of the simulator
 	@$(SIMULATE) --bug all
+
+.PHONY: fuzz
+fuzz: setup ## fuzzing of the decoders, guided by coverage (RUNS=20000 of each target, SECONDS_MAX=600 of all, TARGET=name, SEED=n, JSON=1)
+	@$(BIN)/python tests/fuzz/fuzz.py $(if $(RUNS),--runs $(RUNS)) $(if $(SECONDS_MAX),--seconds $(SECONDS_MAX)) \
+	    $(if $(TARGET),--target $(TARGET)) $(if $(SEED),--seed $(SEED)) $(if $(JSON),--json)
 
 .PHONY: spec
 spec: | $(STAMPS)/venv ## model checking of spec/: the good models and every planted fault (MODEL=name for some)

@@ -115,16 +115,18 @@ SUITES = (
     Suite("unit", share="worksteal", computes=True),
     Suite("simulation", computes=True),
 )
-COMMANDS = ("lint", "sanitize", "spec")
+COMMANDS = ("lint", "sanitize", "fuzz", "spec")
 """Suites that are no folder of tests."""
 SIMULATOR = ("simulation/seeds", "simulation/bugs")
 """Parts of the suite ``simulation`` that run beside its tests."""
+FUZZ_RUNS, FUZZ_SECONDS = 20_000, 600
+"""Inputs of each target in the short form, the same ones on any machine; time of all targets in the long form."""
 SEEDS_OF_EACH_WORKLOAD = 20
 """Run on any machine, however slow: enough that every kind of fault that a workload enables happens."""
 NEED_A_HOST = ("e2e/cluster", "e2e/kubernetes")
 """Run only where they are named: they need root or a cluster (docs/testing-on-kubernetes.md)."""
 GROUPS = {
-    "tests": (*(suite.name for suite in SUITES if suite.name not in NEED_A_HOST), "spec"),
+    "tests": (*(suite.name for suite in SUITES if suite.name not in NEED_A_HOST), "fuzz", "spec"),
     "everything": (*COMMANDS, *(suite.name for suite in SUITES)),
 }
 
@@ -179,6 +181,7 @@ def _suites(plan: Plan) -> Iterator[Job]:
     yield _pure(plan)
     yield _seeds(plan)
     yield _bugs(plan)
+    yield _fuzz(plan)
     cached = ("--cached",) if plan.cached_spec else ()
     yield Job("spec", ("make", "spec", f"SPEC_OPTIONS={' '.join(cached)}"), after=(TLC,), computes=True, suite="spec")
 
@@ -273,6 +276,13 @@ def _bugs(plan: Plan) -> Job:
     """Planted bugs, which the simulator must find: some by date in the short form, all in the long one."""
     which = ("--bug", "all") if plan.is_full else ("--bugs-of", plan.day.isoformat())
     return replace(_simulator("simulation/bugs", plan, *which), computes=True)
+
+
+def _fuzz(plan: Plan) -> Job:
+    """Fuzzing of the decoders: the same inputs in the short form, others in the long one."""
+    seed, bound = (plan.seed, f"--seconds={FUZZ_SECONDS}") if plan.is_full else (1, f"--runs={FUZZ_RUNS}")
+    command = (sys.executable, "tests/fuzz/fuzz.py", bound, f"--seed={seed}")
+    return Job("fuzz", command, computes=True, limit_s=_limit_s(plan), suite="fuzz")
 
 
 def _simulator(part: str, plan: Plan, *options: str) -> Job:

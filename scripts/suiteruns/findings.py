@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from suiteruns.catalogue import GROUPS, NEED_A_HOST, REPOSITORY, SIMULATOR, Plan
+from suiteruns.catalogue import FUZZ_RUNS, FUZZ_SECONDS, GROUPS, NEED_A_HOST, REPOSITORY, SIMULATOR, Plan
 from suiteruns.scheduler import Job
 
 COLLECT_LIMIT_S = 300
@@ -98,6 +98,9 @@ def not_in_this_run(names: Sequence[str], cases: Sequence[Case], plan: Plan) -> 
         lines.append("planted bugs of other days (make simulate-bugs: all of them)")
     if "simulation/seeds" in names:
         lines.append("15 minutes of fresh seeds of the simulator; here 2 minutes from seed 0")
+    if "fuzz" in names:
+        minutes = FUZZ_SECONDS // 60
+        lines.append(f"{minutes} minutes of fuzzing from a fresh seed; here {FUZZ_RUNS} inputs of each target")
     shorter = [path for name in names if name not in NEED_A_HOST for path in _shorter_inside(TESTS / name)]
     if shorter:
         lines.append(f"long forms within cases of {', '.join(shorter)}")

@@ -229,8 +229,12 @@ def judge_frame(header: FrameHeader, image: memoryview) -> Verdict:
         return _corrupt("the table of zero sectors does not match its checksum")
     if zeros:
         recorded: set[int] = set()
+        next_sector = 1  # the header is in sector 0
         for first, count in _RUN.iter_unpack(table):
+            if first < next_sector or first + count > payload_end // SECTOR_BYTES:
+                return _corrupt("the table of zero sectors makes no sense")
             recorded.update(range(first, first + count))
+            next_sector = first + count
         if not recorded.issuperset(zeros):
             return TORN
     if bytes(image[payload_end : payload_end + 1]) != FENCE or bytes(image[table_end:]).strip(FENCE) != END_MARKER:

@@ -73,7 +73,12 @@ def decode_header(data: Buffer, place: str) -> tuple[SectionHeader, int]:
         raise CorruptionError(place, "chunk header CRC32C does not match")
     if version > VERSION:
         raise FormatVersionError(f"{place}: chunk version {version}, this program reads up to {VERSION}")
-    name = bytes(view[_HEADER.size : end]).decode()
+    if length < 0 or start < 0:
+        raise CorruptionError(place, f"section of {length} bytes at {start}")
+    try:
+        name = bytes(view[_HEADER.size : end]).decode()
+    except UnicodeDecodeError as error:
+        raise CorruptionError(place, "segment name is not UTF-8") from error
     return SectionHeader(cluster_id, segment_id, name, start, length), end + 4
 
 

@@ -164,3 +164,19 @@ def test_the_documented_vectors() -> None:
     assert header is not None
     assert header.run_count == 1
     assert bytes(frames.payload_of(header, memoryview(data))) == b"hello" + bytes(1500) + b"!"
+
+
+@pytest.mark.parametrize("runs", [[(1, 2**32 - 1)], [(1, 3), (2, 1)], [(0, 1)], [(3, 1), (1, 1)]])
+def test_zero_sectors_outside_of_the_payload_or_out_of_order_are_corrupt(runs: list[tuple[int, int]]) -> None:
+    """The table's checksum matches. The sectors that it names must not all be noted before they are checked."""
+    payload = bytes(3 * frames.SECTOR_BYTES)
+    table = b"".join(first.to_bytes(4, "big") + count.to_bytes(4, "big") for first, count in runs)
+    length = frames.frame_length(len(payload), len(runs))
+    identity = (IDENTITY.container, IDENTITY.epoch, IDENTITY.nonce, 7, 6, 1, 0)
+    header = FrameHeader(
+        FrameKind.DATA, *identity, len(payload), length, len(runs), crc32c(table), crc32c(payload)
+    )
+    image = bytes(frames.HEADER_BYTES) + payload + frames.FENCE + table
+    image += frames.FENCE * (length - len(image) - len(frames.END_MARKER)) + frames.END_MARKER
+    verdict = frames.judge_frame(header, memoryview(image))
+    assert verdict == Verdict(Condition.CORRUPT, "the table of zero sectors makes no sense")

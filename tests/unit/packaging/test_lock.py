@@ -13,11 +13,12 @@ PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 DEPENDENCIES = PROJECT["project"]["dependencies"]
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 BUILD = PROJECT["build-system"]["requires"] + ["pip", "wheel"]
+FUZZ = [line for line in (REPOSITORY / "requirements/fuzz.in").read_text().splitlines() if not line.startswith("#")]
 LOCKS = {
     "build.lock": BUILD,
     "runtime.lock": DEPENDENCIES + BUILD,
     "image.lock": DEPENDENCIES + EXTRAS["operator"],
-    "dev.lock": DEPENDENCIES + BUILD + EXTRAS["dev"],
+    "dev.lock": DEPENDENCIES + BUILD + EXTRAS["dev"] + FUZZ,
 }
 
 

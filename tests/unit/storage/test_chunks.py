@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.common.errors import CorruptionError
+from tailrace.kernel import crc32c
 from tailrace.storage import chunks
 
 HEADER = chunks.SectionHeader(b"0123456789abcdef", 42, "scope/stream/0.#epoch.0", 1000, 0)
@@ -84,3 +85,20 @@ def test_the_vector_of_the_documentation() -> None:
     text = (Path(__file__).parents[3] / "docs/formats/chunks.md").read_text()
     (vector,) = re.findall(r"Vector section:.*?```text\n(.*?)```", text, re.DOTALL)
     assert bytes.fromhex(vector) == section(b"hello")[0]
+
+
+@pytest.mark.parametrize(
+    ("at", "damage", "reason"),
+    [
+        (50, b"\xff", "segment name is not UTF-8"),
+        (40, b"\xff", "section of -"),
+        (32, b"\xff", "section of 0 bytes at -"),
+    ],
+)
+def test_a_header_that_makes_no_sense_is_corruption_although_its_checksum_matches(
+    at: int, damage: bytes, reason: str
+) -> None:
+    raw = bytearray(chunks.encode_header(HEADER)[:-4])
+    raw[at : at + 1] = damage
+    with pytest.raises(CorruptionError, match=f"corruption in here: {reason}"):
+        chunks.decode_header(bytes(raw) + crc32c(raw).to_bytes(4, "big"), "here")

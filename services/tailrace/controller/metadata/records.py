@@ -315,7 +315,7 @@ def decode(kind: type[R], data: bytes, place: str) -> R:
         )
     try:
         record: R = _DECODERS[kind].decode(payload)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptionError(place, str(error)) from error
     return record
 

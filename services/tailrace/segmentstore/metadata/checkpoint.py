@@ -7,7 +7,7 @@ applies the later operations to it.
 from __future__ import annotations
 
 from tailrace.common.errors import CorruptionError
-from tailrace.segmentstore.api import SegmentKind, is_core_attribute
+from tailrace.segmentstore.api import is_core_attribute
 from tailrace.segmentstore.metadata import fields
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.metadata.coverage import Coverage
@@ -60,7 +60,14 @@ def load(state: ContainerState, as_of_sequence: int, body: fields.Buffer, place:
     Raises:
         CorruptionError: the body is damaged. FormatVersionError: it is of a newer format.
     """
-    reader = fields.Reader(body, place)
+    try:
+        _load(state, as_of_sequence, fields.Reader(body, place), place)
+    except ValueError as error:
+        raise CorruptionError(place, str(error)) from error
+
+
+def _load(state: ContainerState, as_of_sequence: int, reader: fields.Reader, place: str) -> None:
+    """Fill the state. Raises as `load`, and ValueError when parts contradict each other."""
     if bytes(reader.take(4)) != _MAGIC:
         raise CorruptionError(place, "not a checkpoint")
     reader.version(_VERSION)
@@ -80,14 +87,17 @@ def load(state: ContainerState, as_of_sequence: int, body: fields.Buffer, place:
     for key in reader.texts():
         state.pending_deletes[key] = None
     reader.finish()
+    for source_id in state.moves:
+        state.resolve(source_id)
     state.committed_sequence = sequence
     state.next_sequence = sequence + 1
 
 
 def _load_segment(reader: fields.Reader, sequence: int) -> Segment:
-    identifier, kind, key_length, modified, length, start = (reader.i64() for _ in range(6))
+    identifier, kind = reader.i64(), reader.kind()
+    key_length, modified, length, start = (reader.i64() for _ in range(4))
     sealed = bool(reader.u8())
-    segment = Segment(identifier, reader.text(), SegmentKind(kind), key_length, modified)
+    segment = Segment(identifier, reader.text(), kind, key_length, modified)
     segment.length, segment.start_offset, segment.sealed = length, start, sealed
     segment.set_attributes(sequence, reader.attributes())
     segment.index = ops.IndexRoot.read(reader)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from tailrace.common.errors import CorruptionError, FormatVersionError
+from tailrace.segmentstore.api import SegmentKind
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Attributes: TypeAlias = Sequence[tuple[bytes, int]]
@@ -88,7 +89,7 @@ class Writer:
 
 
 class Reader:
-    """Reads what `Writer` wrote. A record that is too short is corruption at `place`."""
+    """Reads what `Writer` wrote. Raises CorruptionError, which names `place`, where the record does not hold that."""
 
     __slots__ = ("_data", "_place", "_position")
 
@@ -128,10 +129,14 @@ class Reader:
 
     def text(self) -> str:
         """UTF-8 text."""
-        try:
-            return bytes(self.take(self.u16())).decode()
-        except UnicodeDecodeError as error:
-            raise CorruptionError(self._place, "text is not UTF-8") from error
+        return self._decoded(self.take(self.u16()), "text")
+
+    def kind(self) -> SegmentKind:
+        """The kind of a segment. Flags that this program does not know are kept."""
+        flags = self.i64()
+        if flags < 0:  # SegmentKind would make other flags of it
+            raise CorruptionError(self._place, f"segment kind {flags} does not exist")
+        return SegmentKind(flags)
 
     def attributes(self) -> list[tuple[bytes, int]]:
         """Attribute values."""
@@ -142,7 +147,7 @@ class Reader:
         result = []
         for _ in range(self.u32()):
             data_offset, segment_offset, length, key_length = _REF.unpack(self.take(_REF.size))
-            key = bytes(self.take(key_length)).decode()
+            key = self._decoded(self.take(key_length), "object key")
             result.append(ChunkRef(key, data_offset, segment_offset, length))
         return result
 
@@ -161,3 +166,9 @@ class Reader:
         """Raise CorruptionError unless everything was read."""
         if self._position != len(self._data):
             raise CorruptionError(self._place, f"{len(self._data) - self._position} bytes after the record's end")
+
+    def _decoded(self, data: memoryview, what: str) -> str:
+        try:
+            return bytes(data).decode()
+        except UnicodeDecodeError as error:
+            raise CorruptionError(self._place, f"{what} is not UTF-8") from error

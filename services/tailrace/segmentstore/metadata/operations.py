@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeAlias
 
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, FormatVersionError
-from tailrace.segmentstore.api import SegmentKind
 from tailrace.segmentstore.metadata.fields import Attributes, Buffer, ChunkRef, Reader, Writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from tailrace.segmentstore.api import SegmentKind
 
 FORMAT_VERSION: Final = 1
 
@@ -411,8 +412,8 @@ def _decode_odd_append(body: Buffer, place: str, cause: struct.error | None) -> 
 
 
 def _decode_create(reader: Reader) -> Create:
-    identifier, kind, key_length, timestamp = reader.i64(), reader.i64(), reader.i64(), reader.i64()
-    return Create(identifier, reader.text(), SegmentKind(kind), key_length, timestamp, reader.attributes())
+    identifier, kind, key_length, timestamp = reader.i64(), reader.kind(), reader.i64(), reader.i64()
+    return Create(identifier, reader.text(), kind, key_length, timestamp, reader.attributes())
 
 
 def _decode_merge(reader: Reader) -> Merge:

@@ -149,6 +149,8 @@ class ContainerState:
     def _merge(self, sequence: int, operation: ops.Merge) -> None:
         target = self.segments[operation.target_id]
         source = self.segments[operation.source_id]
+        if source is target:
+            raise ValueError(f"merge of segment {operation.source_id} into itself")
         if operation.target_offset != target.length or operation.length != source.length or source.start_offset:
             raise ValueError(f"merge of {operation.length} bytes at {operation.target_offset}")
         target.length += operation.length
@@ -242,12 +244,17 @@ class ContainerState:
             self._use(ref.object_key)
 
     def resolve(self, segment_id: int) -> tuple[int, int]:
-        """Follow merges: return the segment that holds the bytes now, and how far they are shifted."""
-        shift = 0
-        while segment_id in self.moves:
-            segment_id, step = self.moves[segment_id]
+        """Follow merges: return the segment that holds the bytes now, and how far they are shifted.
+
+        Raises ValueError when merges form a circle, which only a damaged state can hold.
+        """
+        target_id, shift = segment_id, 0
+        for _ in range(len(self.moves) + 1):
+            if target_id not in self.moves:
+                return target_id, shift
+            target_id, step = self.moves[target_id]
             shift += step
-        return segment_id, shift
+        raise ValueError(f"merges of segment {segment_id} form a circle")
 
     def forget_merged(self, before_ms: int) -> None:
         """Forget sources merged before a time; none while chunks of one are being flushed.

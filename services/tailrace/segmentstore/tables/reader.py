@@ -78,7 +78,7 @@ class TableReader:
         offset = head
         while offset != NO_CHAIN:
             record = await self._record(table, offset)
-            if record.value is None or record.chain >= offset:
+            if record.value is None or not NO_CHAIN <= record.chain < offset:
                 raise CorruptionError(
                     f"{table.name}, table record at {offset}",
                     f"the index leads to a tombstone or a chain that continues at {record.chain}",
@@ -101,6 +101,8 @@ class TableReader:
 
     async def _read(self, table: SegmentProperties, offset: int, length: int) -> bytes:
         """Read up to `length` committed bytes, at least a header."""
+        if offset < 0:
+            raise CorruptionError(f"{table.name}, table record at {offset}", "the index leads to a negative offset")
         available = table.length - offset
         if available < HEADER_BYTES:  # the properties are older than the index value
             available = (await self.check_same(table)).length - offset

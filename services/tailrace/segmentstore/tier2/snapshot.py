@@ -121,10 +121,7 @@ class Snapshot:
         """
         place = f"object {key}"
         state = ContainerState(self.container) if into is None else into
-        try:
-            checkpoint.load(state, self.sequence, self.body, place)
-        except (KeyError, ValueError) as error:
-            raise CorruptionError(place, f"its checkpoint is not consistent: {error}") from error
+        checkpoint.load(state, self.sequence, self.body, place)
         state.apply(max(self.sequence + 1, next_sequence - 1), ops.AddChunks(self.tail), place)
         for segment, start, end in missing_bytes(state):
             raise DataLossError(f"{place}: bytes {start} to {end} of segment {segment.name} are not in Tier 2")

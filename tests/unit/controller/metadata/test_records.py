@@ -106,6 +106,14 @@ def test_missing_fields_have_defaults_and_unknown_ones_are_skipped() -> None:
     assert decode(ScopeRecord, stored, "place") == ScopeRecord(b"n", 5)
 
 
+def test_text_that_is_not_utf_8_is_corruption_although_the_checksum_matches() -> None:
+    payload = encode(RECORDS["root"])[records.HEADER.size :].replace(b"blue", b"bl\xff\xff")
+    checksum = records._checksum(1, 1, payload)
+    stored = records.HEADER.pack(records.MAGIC, 1, 1, len(payload), checksum) + payload
+    with pytest.raises(CorruptionError, match=r"corruption in table key: .*utf-8"):
+        decode(StreamRecord, stored, "table key")
+
+
 def test_buckets_are_stable_and_even() -> None:
     assert [bucket_of("scope", "stream"), bucket_of("a", "b"), bucket_of("_system", "_RGx")] == [46, 32, 34]
     counts = [0] * limits.METADATA_BUCKETS

@@ -140,7 +140,7 @@ async def test_damaged_segment_is_reported_and_never_served(model_container: Any
         await TableService(model).compact(TABLE)
 
 
-@pytest.mark.parametrize("chain", [0, 31, 10_000])
+@pytest.mark.parametrize("chain", [0, 31, 10_000, -2, -(2**63)])
 async def test_chain_that_does_not_go_back_is_corruption(model_container: Any, chain: int) -> None:
     model = model_container()
     tables = TableService(model)
