@@ -89,6 +89,8 @@ def note_opened(data: Path, container_id: int, epoch: int, files: FolderFiles = 
 def _epochs_locked(data: Path, container_id: int, files: FolderFiles) -> Iterator[None]:
     """Lock an epoch file from its read to its write, so that no process overwrites another's change."""
     file = _epoch_file(data, container_id)
+    if not files.is_directory(str(data)):
+        raise StartError(f"data folder {data} is missing: it had the epochs of its containers")
     try:
         files.make_directory(str(file.parent))
         lock = files.try_lock_file(str(file.with_suffix(".lock")))

@@ -34,6 +34,10 @@ class FolderFiles(Protocol):
         """Replace a file or create it, durably: a power cut leaves the old content or the new one."""
         ...
 
+    def is_directory(self, path: str) -> bool:
+        """Return whether there is such a directory."""
+        ...
+
     def make_directory(self, directory: str) -> None:
         """Create a directory durably, with its parents, unless it exists."""
         ...
@@ -67,6 +71,10 @@ class RealFolderFiles:
             os.fsync(stream.fileno())
         os.replace(temporary, path)
         sync_folder(os.path.dirname(path))
+
+    def is_directory(self, path: str) -> bool:
+        """See FolderFiles.is_directory."""
+        return os.path.isdir(path)
 
     def make_directory(self, directory: str) -> None:
         """See FolderFiles.make_directory."""

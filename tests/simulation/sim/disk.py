@@ -336,6 +336,11 @@ class AttachedDisk:
         except FileNotFoundError:
             return None
 
+    def is_directory(self, path: str) -> bool:
+        """See FolderFiles.is_directory."""
+        self.step("list", path)
+        return path in self.disk.directories
+
     def replace_file(self, path: str, content: bytes) -> None:
         """See FolderFiles.replace_file. The process may die between any two of its steps."""
         temporary = path.rpartition(".")[0] + ".part"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from sim.bugs.registry import bug
 from sim.workloads.server import ServerWorkload
+from tailrace.cluster import data_folder, file_epochs
 from tailrace.common import limits
+from tailrace.common.durable_folder import FolderFiles
 from tailrace.log.file import FileLog
 from tailrace.segmentstore.worker import folder_logs
 
@@ -34,3 +38,21 @@ def _opened_note_ignored(patch: pytest.MonkeyPatch) -> None:
         )
 
     patch.setattr(folder_logs.FileLogs, "open_log", open_log)
+
+
+@bug("epoch-given-before-it-is-written", ServerWorkload, checker="workloads/serverfolder.py", words="was given epoch")
+def _epoch_given_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
+    """A container's next epoch is given out, and its file is written only when the log was opened.
+
+    Breaks: no two owners get the same epoch, also when the first one dies before it opened the log.
+    """
+
+    def take_epoch(data: Path, container_id: int, floor: int, files: FolderFiles) -> int:
+        return max(data_folder.last_epoch(data, container_id, files), floor) + 1
+
+    def note_opened(data: Path, container_id: int, epoch: int, files: FolderFiles) -> None:
+        data_folder.take_epoch(data, container_id, epoch - 1, files)
+        data_folder.note_opened(data, container_id, epoch, files)
+
+    patch.setattr(file_epochs, "take_epoch", take_epoch)
+    patch.setattr(folder_logs, "note_opened", note_opened)

@@ -161,7 +161,10 @@ class ServerWorkload:
     def run(self) -> None:
         """Raises Violation."""
         with silent_logs(), turned(self.knobs), self.world as world:
-            world.run(self._main())
+            try:
+                world.run(self._main())
+            finally:
+                self.folder.check()
             require(not world.store.overwritten, f"objects were overwritten: {world.store.overwritten}")
 
     async def _main(self) -> None:

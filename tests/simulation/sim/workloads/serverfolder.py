@@ -34,6 +34,7 @@ class ServerFolder:
         self.loses_epochs = self.kind == "object" and rng.random() < 0.6
         self._given: Counter[int] = Counter()
         self._opened: Counter[int] = Counter()
+        self._broken: list[str] = []
         if self.loses_epochs:
             world.enabled_episodes.add(EPOCHS_LOST)
 
@@ -41,7 +42,9 @@ class ServerFolder:
         """Return the ports of a server that starts over the folder. Raises StartError."""
         world = self.world
         store, entropy = world.store.attach(process), world.entropy(process.name)
-        logs = folder_logs(self.kind, Path(DATA), self.containers, world.disk.attach(process))
+        disk = world.disk.attach(process)
+        disk.make_directory(DATA)
+        logs = folder_logs(self.kind, Path(DATA), self.containers, disk)
         await logs.prepare(store, "Tier 2", entropy.token(8).hex())
 
         async def next_epoch(container: int, floor: int) -> int:
@@ -49,7 +52,7 @@ class ServerFolder:
 
         def log_opened(container: int, epoch: int) -> None:
             last = self._opened[container]
-            require(epoch > last, f"container {container} was opened for epoch {epoch} after epoch {last}")
+            self._promise(epoch > last, f"container {container} was opened for epoch {epoch} after epoch {last}")
             self._opened[container] = epoch
             logs.log_opened(container, epoch)
 
@@ -59,9 +62,18 @@ class ServerFolder:
     async def _next_epoch(self, logs: FolderLogs, container: int, floor: int) -> int:
         epoch = await logs.next_epoch(container, floor)
         last = self._given[container]
-        require(epoch > last, f"container {container} was given epoch {epoch} after epoch {last}")
+        self._promise(epoch > last, f"container {container} was given epoch {epoch} after epoch {last}")
         self._given[container] = epoch
         return epoch
+
+    def _promise(self, kept: bool, promise: str) -> None:
+        """Remember a broken promise: the worker that asks takes an exception for a failure of its container."""
+        if not kept:
+            self._broken.append(promise)
+
+    def check(self) -> None:
+        """Raise Violation when a promise was broken."""
+        require(not self._broken, "; ".join(self._broken[:5]))
 
     def lose_epochs(self) -> None:
         """Perhaps lose the epochs while no server runs: the claims of object logs replace them."""

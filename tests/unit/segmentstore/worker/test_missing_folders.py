@@ -151,3 +151,13 @@ async def test_a_folder_from_before_the_marks(data: Path) -> None:
     await serve(data, nothing)
     assert (data / "tier2" / "cluster.json").exists()
     assert json.loads((data / "epochs" / "1.json").read_text()) == {"epoch": 3, "opened": 3}
+
+
+def test_a_folder_that_is_gone_gives_no_epoch(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    assert take_epoch(data, 0) == 1
+    shutil.rmtree(data)
+    with pytest.raises(StartError, match="is missing"):
+        take_epoch(data, 0)
+    assert not data.exists()
