@@ -143,7 +143,7 @@ class RevisionedStream:
                     return attempts.uncertain and (await self._set_up())[1] >= number
                 except (WrongHostError, ConnectionLostError):
                     self._connection = None
-                    self._context.segments.forget(self.segment)
+                    self._context.segments.forget(self.segment)  # its container may have moved
                     attempts.uncertain = True
                     raise
                 except UnavailableError:
@@ -176,15 +176,11 @@ class RevisionedStream:
     async def _set_up(self) -> tuple[Connection, int]:
         endpoint = await self._context.segments.locate(self.segment)
         setup = c.SetupAppend(0, self._writer_id, self.segment, await self._context.segments.token(self.segment))
-        try:
+        connection = await self._context.pool.get(endpoint, LANE)
+        if not connection.may_set_up:
+            self._context.pool.retire(endpoint, LANE, connection)
             connection = await self._context.pool.get(endpoint, LANE)
-            if not connection.may_set_up:
-                self._context.pool.retire(endpoint, LANE, connection)
-                connection = await self._context.pool.get(endpoint, LANE)
-            reply = await connection.request(setup)
-        except ConnectionLostError:
-            self._context.segments.forget(self.segment)  # its container may have moved
-            raise
+        reply = await connection.request(setup)
         if not isinstance(reply, c.AppendSetup):
             raise self._context.segments.refusal(self.segment, reply)
         self._connection = connection
