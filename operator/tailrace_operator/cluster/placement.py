@@ -18,7 +18,7 @@ from tailrace.common import limits
 if TYPE_CHECKING:
     from tailrace.cluster.failure import FailureDetector
     from tailrace.cluster.kubernetes import KubernetesApi
-    from tailrace.cluster.placer import Homes, Prober
+    from tailrace.cluster.placer import Prober, Unconfirmed
 
 _logger = structlog.get_logger()
 
@@ -43,7 +43,7 @@ class Placements:
     """The running placers. ``api_of`` returns the API of a namespace; ``release_api`` is called after its last placer.
 
     ``known``: failure detectors for the first placer of each namespace and cluster. ``changed`` is called with the
-    namespace and cluster whose `homes` changed.
+    namespace and cluster whose `unconfirmed` changed.
     """
 
     def __init__(
@@ -96,10 +96,10 @@ class Placements:
             return running.placer.decision.reason
         return running.failure or "the placer has just started"
 
-    def homes(self, namespace: str, cluster: str) -> Homes | None:
-        """Return what is known of the workers that have containers; None: nothing yet."""
+    def unconfirmed(self, namespace: str, cluster: str) -> Unconfirmed | None:
+        """Return the containers whose worker is not confirmed alive; None: not known yet."""
         running = self._running.get((namespace, cluster))
-        return running.placer.homes if running is not None and running.placer is not None else None
+        return running.placer.unconfirmed if running is not None and running.placer is not None else None
 
     def failure(self, namespace: str, cluster: str) -> str | None:
         """Return why the last placer failed; None: it did not, or its successor has taken a step."""

@@ -298,7 +298,7 @@ class StreamClusterReconciler:
                 manifest,
                 self._placements.reason(namespace, name),
                 self._placements.failure(namespace, name),
-                self._placements.homes(namespace, name),
+                self._placements.unconfirmed(namespace, name),
             ),
         ]
         status: dict[str, Any] = {

@@ -11,7 +11,7 @@ from tailrace_operator.reconcile.outcome import READY, Condition, Status
 
 if TYPE_CHECKING:
     from tailrace.cluster.kubernetes import Manifest
-    from tailrace.cluster.placer import Homes
+    from tailrace.cluster.placer import Unconfirmed
 
 TIER2_READY = "Tier2Ready"
 ACCEPTED = "Accepted"
@@ -51,11 +51,14 @@ def pods_condition(
     return Condition(condition_type, Status.TRUE, "PodsReady", f"{wanted} of {wanted} {what} pods are ready.")
 
 
-def placed_condition(manifest: Manifest, reason: str, failure: str | None, homes: Homes | None) -> Condition:
+def placed_condition(
+    manifest: Manifest, reason: str, failure: str | None, unconfirmed: Unconfirmed | None
+) -> Condition:
     """Return whether the map assigns every container to a known worker that has not failed.
 
-    `reason`: of the placer's last decision. `failure`: why the placer failed. `homes`: what it knows of the workers.
-    The status is kept while it is unknown whether some workers live, which is so just after an operator starts to lead.
+    `reason`: of the placer's last decision. `failure`: why the placer failed. `unconfirmed`: the containers whose
+    worker the placer has not confirmed alive; None: it has not looked yet. The status is kept while it is unknown
+    whether some workers live, which is so just after an operator starts to lead.
     """
     if failure is not None:
         return Condition(CONTAINERS_PLACED, Status.UNKNOWN, "PlacerFailed", failure, warn_on=Status.UNKNOWN)
@@ -65,14 +68,14 @@ def placed_condition(manifest: Manifest, reason: str, failure: str | None, homes
         return Condition(CONTAINERS_PLACED, Status.FALSE, "NoMap", str(error))
     count = cluster_map.container_count
     named = {number for number, found in cluster_map.assignments.items() if found.worker in cluster_map.workers}
-    placed = named - homes.lost if homes else named
+    placed = named - unconfirmed.worker_dead if unconfirmed else named
     warn_on = Status.FALSE if named else None  # before the first pods run, no container has a worker
     if len(placed) < count:
         message = f"{count - len(placed)} of {count} containers have no worker: {reason}."
         return Condition(CONTAINERS_PLACED, Status.FALSE, "ContainersWithoutWorker", message, warn_on=warn_on)
-    doubtful, before = placed & homes.doubtful if homes else placed, _placed_before(manifest)
-    if doubtful and before != Status.TRUE:
-        message = f"{len(doubtful)} of {count} containers have a worker that is not confirmed alive: {reason}."
+    unknown, before = placed & unconfirmed.worker_unknown if unconfirmed else placed, _placed_before(manifest)
+    if unknown and before != Status.TRUE:
+        message = f"{len(unknown)} of {count} containers have a worker that is not confirmed alive: {reason}."
         if before == Status.FALSE:
             return Condition(CONTAINERS_PLACED, Status.FALSE, "ContainersWithoutWorker", message, warn_on=warn_on)
         return Condition(CONTAINERS_PLACED, Status.UNKNOWN, "WorkersNotHeard", message, warn_on=None)

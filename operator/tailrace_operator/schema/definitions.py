@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace_operator.schema import grammar, readergroup, stream, streamcluster
@@ -21,6 +21,7 @@ class Column:
     name: str
     json_path: str
     description: str
+    _: KW_ONLY
     kind: str = "string"
     wide: bool = False
 
@@ -38,10 +39,10 @@ _READY: Final = (
     Column("Ready", _condition("Ready"), "Whether the resource is ready."),
     Column("Reason", _condition("Ready", "reason"), "Reason of condition Ready."),
 )
-_AGE: Final = Column("Age", ".metadata.creationTimestamp", "Time since the resource was created.", "date")
+_AGE: Final = Column("Age", ".metadata.creationTimestamp", "Time since the resource was created.", kind="date")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
     """One kind of resource. ``scale``: paths of the desired and the actual number for ``kubectl scale``."""
 
@@ -106,60 +107,60 @@ class Definition:
 
 
 STREAM_CLUSTER: Final = Definition(
-    "StreamCluster",
-    "streamclusters",
-    "tsc",
-    "A stream storage cluster: controllers and segment stores over one bucket.",
-    streamcluster.spec,
-    streamcluster.status,
-    streamcluster.root_rules,
-    (
+    kind="StreamCluster",
+    plural="streamclusters",
+    short="tsc",
+    description="A stream storage cluster: controllers and segment stores over one bucket.",
+    spec=streamcluster.spec,
+    status=streamcluster.status,
+    rules=streamcluster.root_rules,
+    columns=(
         *_READY,
-        Column("Stores", ".status.readyStores", "Segment store pods that are ready.", "integer"),
-        Column("Controllers", ".status.readyControllers", "Controller pods that are ready.", "integer"),
-        Column("Containers", ".spec.containers", "Segment containers.", "integer", wide=True),
+        Column("Stores", ".status.readyStores", "Segment store pods that are ready.", kind="integer"),
+        Column("Controllers", ".status.readyControllers", "Controller pods that are ready.", kind="integer"),
+        Column("Containers", ".spec.containers", "Segment containers.", kind="integer", wide=True),
         Column("Controller", ".status.controllerUri", "URI that clients connect to.", wide=True),
         Column("Cluster Id", ".status.clusterId", "Id of the cluster in the bucket.", wide=True),
         _AGE,
     ),
 )
 STREAM: Final = Definition(
-    "Stream",
-    "streams",
-    "strm",
-    "A stream, its scope, its scaling and its retention.",
-    stream.spec,
-    stream.status,
-    stream.root_rules,
-    (
+    kind="Stream",
+    plural="streams",
+    short="strm",
+    description="A stream, its scope, its scaling and its retention.",
+    spec=stream.spec,
+    status=stream.status,
+    rules=stream.root_rules,
+    columns=(
         *_READY,
         Column("Scope", ".spec.scope", "Scope of the stream."),
-        Column("Segments", ".status.segments", "Active segments.", "integer"),
-        Column("Bytes", ".status.bytes", "Bytes stored.", "integer"),
+        Column("Segments", ".status.segments", "Active segments.", kind="integer"),
+        Column("Bytes", ".status.bytes", "Bytes stored.", kind="integer"),
         Column("Stream Name", ".spec.streamName", "Name of the stream; empty: that of the resource.", wide=True),
         Column("Cluster", ".spec.cluster", "StreamCluster.", wide=True),
         Column("Scaling", ".spec.scaling.type", "How the stream scales.", wide=True),
         Column("Retention", ".spec.retention.type", "Type of retention: by size or by time.", wide=True),
-        Column("Epoch", ".status.epoch", "Number of times that the stream was scaled.", "integer", wide=True),
+        Column("Epoch", ".status.epoch", "Number of times that the stream was scaled.", kind="integer", wide=True),
         Column("Deletion", ".spec.deletionPolicy", "What happens to the data when the resource is deleted.", wide=True),
         _AGE,
     ),
-    {"specReplicasPath": ".spec.scaling.minSegments", "statusReplicasPath": ".status.segments"},
+    scale={"specReplicasPath": ".spec.scaling.minSegments", "statusReplicasPath": ".status.segments"},
 )
 READER_GROUP: Final = Definition(
-    "ReaderGroup",
-    "readergroups",
-    "rg",
-    "A reader group: its streams, where it begins to read, and its lag.",
-    readergroup.spec,
-    readergroup.status,
-    readergroup.root_rules,
-    (
+    kind="ReaderGroup",
+    plural="readergroups",
+    short="rg",
+    description="A reader group: its streams, where it begins to read, and its lag.",
+    spec=readergroup.spec,
+    status=readergroup.status,
+    rules=readergroup.root_rules,
+    columns=(
         *_READY,
         Column("Scope", ".spec.scope", "Scope of the group."),
-        Column("Readers", ".status.onlineReaders", "Online readers.", "integer"),
-        Column("Lag Bytes", ".status.lagBytes", "Unread bytes.", "integer"),
-        Column("Lag Seconds", ".status.lagSeconds", "Age of the oldest unread data.", "integer"),
+        Column("Readers", ".status.onlineReaders", "Online readers.", kind="integer"),
+        Column("Lag Bytes", ".status.lagBytes", "Unread bytes.", kind="integer"),
+        Column("Lag Seconds", ".status.lagSeconds", "Age of the oldest unread data.", kind="integer"),
         Column("Group Name", ".spec.groupName", "Name of the group; empty: that of the resource.", wide=True),
         Column("Lagging", _condition("Lagging"), "Whether the lag exceeds spec.lagThreshold.", wide=True),
         Column("Cluster", ".spec.cluster", "StreamCluster.", wide=True),

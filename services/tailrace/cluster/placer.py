@@ -63,14 +63,14 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Homes:
-    """Containers whose assigned worker is not known to be alive.
+class Unconfirmed:
+    """Containers whose assigned worker is not confirmed alive, by number.
 
-    ``lost``: their worker is dead, and no other worker can take them. ``doubtful``: it is unknown whether it is alive.
+    ``worker_dead``: no other worker can take them. ``worker_unknown``: whether their worker is alive is unknown.
     """
 
-    lost: frozenset[int] = frozenset()
-    doubtful: frozenset[int] = frozenset()
+    worker_dead: frozenset[int] = frozenset()
+    worker_unknown: frozenset[int] = frozenset()
 
 
 class Placer:
@@ -87,7 +87,7 @@ class Placer:
     ) -> None:
         """``balance_delay_s``: how long the map stays uneven after a failure, by default PLACER_BALANCE_DELAY_S.
 
-        ``detector``: what is known of the workers already. `run` calls ``changed`` when `homes` changes.
+        ``detector``: what is known of the workers already. `run` calls ``changed`` when `unconfirmed` changes.
         """
         self._api = api
         self._cluster = cluster
@@ -100,7 +100,7 @@ class Placer:
         self._marked_at_s: dict[tuple[int, Assignment], float] = {}
         self.decision: Decision | None = None
         """What the last step of `run` did."""
-        self.homes: Homes | None = None
+        self.unconfirmed: Unconfirmed | None = None
         """As of the last step that could list and write; None before the first."""
 
     async def run(self) -> NoReturn:
@@ -108,9 +108,9 @@ class Placer:
         loop = asyncio.get_running_loop()
         last = ""
         while True:
-            began_s, homes = loop.time(), self.homes
+            began_s, unconfirmed = loop.time(), self.unconfirmed
             self.decision = decision = await self.step()
-            if self.homes != homes:
+            if self.unconfirmed != unconfirmed:
                 self._changed()
             if decision.reason != last:
                 _logger.info("placement", cluster=self._cluster, reason=decision.reason)
@@ -190,10 +190,10 @@ class Placer:
         after = dataclasses.replace(after, workers=_endpoints(before, leases, verdict, after))
         self._endpoints = dict(after.workers)
         if after == before:
-            self.homes = _homes(after, verdict)
+            self.unconfirmed = _unconfirmed(after, verdict)
             return Decision(decision)
         await self._api.replace_status(STREAM_CLUSTERS, write_map(manifest, after))
-        self.homes = _homes(after, verdict)
+        self.unconfirmed = _unconfirmed(after, verdict)
         self._named = frozenset(assignment.worker for assignment in after.assignments.values())
         return Decision(decision, changed=True)
 
@@ -276,12 +276,12 @@ def _with_lost_assignments(before: ClusterMap, holders: Mapping[int, str], verdi
     return dataclasses.replace(before, assignments=assignments)
 
 
-def _homes(cluster_map: ClusterMap, verdict: Verdict) -> Homes:
+def _unconfirmed(cluster_map: ClusterMap, verdict: Verdict) -> Unconfirmed:
     alive, dead = {*verdict.alive}, {*verdict.dead}
     workers = {number: assignment.worker for number, assignment in cluster_map.assignments.items()}
-    return Homes(
-        lost=frozenset(number for number, worker in workers.items() if worker in dead),
-        doubtful=frozenset(number for number, worker in workers.items() if worker not in alive | dead),
+    return Unconfirmed(
+        worker_dead=frozenset(number for number, worker in workers.items() if worker in dead),
+        worker_unknown=frozenset(number for number, worker in workers.items() if worker not in alive | dead),
     )
 
 

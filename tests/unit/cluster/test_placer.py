@@ -23,7 +23,7 @@ from tailrace.cluster.leases import (
     write_container_lease,
     write_worker_lease,
 )
-from tailrace.cluster.placer import Decision, Homes, Placer
+from tailrace.cluster.placer import Decision, Placer, Unconfirmed
 from tailrace.cluster.prober import HelloProber
 from tailrace.common import limits
 from tailrace.common.errors import UnavailableError, WriteConflictError
@@ -420,22 +420,22 @@ def test_a_worker_that_was_started_again_recovers_what_it_has_before_anything_mo
 def test_containers_of_a_worker_that_is_gone_are_lost_until_another_takes_them() -> None:
     async def scenario(stage: Stage) -> None:
         everything = frozenset(range(COUNT))
-        assert stage.placer.homes is None
+        assert stage.placer.unconfirmed is None
         stage.put("aabb")
         await stage.step()
-        assert stage.placer.homes == Homes(doubtful=everything), "no worker was heard yet"
+        assert stage.placer.unconfirmed == Unconfirmed(worker_unknown=everything), "no worker was heard yet"
         await stage.step()
-        assert stage.placer.homes == Homes()
+        assert stage.placer.unconfirmed == Unconfirmed()
         while stage.owners != "aaaa":
             await stage.step(silent="b")
-            assert stage.placer.homes == Homes(), "who is gone has lost nothing that another one has"
+            assert stage.placer.unconfirmed == Unconfirmed(), "who is gone has lost nothing that another one has"
         while "gone: a, b" not in (await stage.step(silent="ab")).reason:
-            assert stage.placer.homes in (Homes(), Homes(doubtful=everything))
+            assert stage.placer.unconfirmed in (Unconfirmed(), Unconfirmed(worker_unknown=everything))
         assert stage.owners == "aaaa"
-        assert stage.placer.homes == Homes(lost=everything)
+        assert stage.placer.unconfirmed == Unconfirmed(worker_dead=everything)
         assert (await stage.step(silent="a")).changed
         assert stage.owners == "bbbb"
-        assert stage.placer.homes == Homes()
+        assert stage.placer.unconfirmed == Unconfirmed()
 
     on_stage(scenario)
 

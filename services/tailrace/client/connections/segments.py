@@ -318,13 +318,13 @@ class SegmentClient:
             TableKeyBadVersionError, TableKeyNotExistsError: a condition failed, nothing was changed. BadRequestError.
             UnavailableError: also when an attempt without a reply may have been applied and overwritten since.
         """
-        doubtful = False
+        outcome_unknown = False
 
         async def recover(_: Exception) -> c.TableEntriesUpdated | None:
-            nonlocal doubtful
+            nonlocal outcome_unknown
             found = await self.table_get(name, [entry.key for entry in entries])
             if any(mine is None or mine.value != entry.value for mine, entry in zip(found, entries, strict=True)):
-                doubtful = True
+                outcome_unknown = True
                 return None
             return c.TableEntriesUpdated(0, [entry.version for entry in found if entry is not None])
 
@@ -333,7 +333,7 @@ class SegmentClient:
                 name, lambda token: c.UpdateTableEntries(0, name, token, list(entries)), c.TableEntriesUpdated, recover
             )
         except (TableKeyBadVersionError, TableKeyNotExistsError) as error:
-            if doubtful:
+            if outcome_unknown:
                 raise UnavailableError(
                     f"it is unknown whether an update without a reply was applied: {error}"
                 ) from error
@@ -343,17 +343,17 @@ class SegmentClient:
     async def table_remove(self, name: str, keys: Sequence[tuple[bytes, int]]) -> None:
         """Remove keys atomically, each under its version. Raises the errors of `table_update`."""
         wanted = [TableKey(key, version) for key, version in keys]
-        doubtful = False
+        outcome_unknown = False
 
         async def recover(error: Exception) -> c.TableKeysRemoved | None:
-            nonlocal doubtful
-            doubtful = not isinstance(error, TableKeyNotExistsError)
-            return None if doubtful else c.TableKeysRemoved(0, name)
+            nonlocal outcome_unknown
+            outcome_unknown = not isinstance(error, TableKeyNotExistsError)
+            return None if outcome_unknown else c.TableKeysRemoved(0, name)
 
         try:
             await self._call(name, lambda token: c.RemoveTableKeys(0, name, token, wanted), c.TableKeysRemoved, recover)
         except TableKeyBadVersionError as error:
-            if doubtful:
+            if outcome_unknown:
                 raise UnavailableError(
                     f"it is unknown whether a removal without a reply was applied: {error}"
                 ) from error

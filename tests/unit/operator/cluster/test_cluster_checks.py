@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tailrace.cluster.cluster_identity import ClusterIdentity
-from tailrace.cluster.placer import Homes
+from tailrace.cluster.placer import Unconfirmed
 from tailrace.common import limits
 from tailrace_operator.cluster import checks
 from tailrace_operator.cluster.plan import Plan
@@ -174,7 +174,7 @@ def placed_on_a(status: str | None = None) -> dict[str, Any]:
 def test_containers_placed() -> None:
     manifest = placed_on_a()
     del manifest["status"]["containers"][1]
-    partly = placed_condition(manifest, "workers that take containers: 1", None, Homes())
+    partly = placed_condition(manifest, "workers that take containers: 1", None, Unconfirmed())
     assert (partly.reason, partly.is_warning) == ("ContainersWithoutWorker", True)
     assert partly.message == "1 of 2 containers have no worker: workers that take containers: 1."
     none = placed_condition({"spec": {"containers": 2}}, "nothing yet", None, None)
@@ -182,24 +182,26 @@ def test_containers_placed() -> None:
     seen = watched_fields(manifest)
     manifest["status"]["containers"].append({"id": 1, "worker": "gone"})
     assert watched_fields(manifest) != seen
-    assert placed_condition(manifest, "x", None, Homes()).status is Status.FALSE, "the worker is unknown"
-    placed = placed_condition(placed_on_a(), "x", None, Homes())
+    assert placed_condition(manifest, "x", None, Unconfirmed()).status is Status.FALSE, "the worker is unknown"
+    placed = placed_condition(placed_on_a(), "x", None, Unconfirmed())
     assert (placed.status, placed.reason) == (Status.TRUE, "AllPlaced")
     assert placed.message == "2 of 2 containers have a worker; workers with containers: 1."
-    assert placed_condition(manifest, "x", "it ended", Homes()).reason == "PlacerFailed"
+    assert placed_condition(manifest, "x", "it ended", Unconfirmed()).reason == "PlacerFailed"
 
 
 def test_containers_of_workers_that_are_gone_wait_for_one() -> None:
     """The map keeps them where they were while no worker can take them."""
     reason = "workers that take containers: 0; gone: a"
-    found = placed_condition(placed_on_a("True"), reason, None, Homes(lost=frozenset({0, 1})))
+    found = placed_condition(placed_on_a("True"), reason, None, Unconfirmed(worker_dead=frozenset({0, 1})))
     assert (found.status, found.reason, found.is_warning) == (Status.FALSE, "ContainersWithoutWorker", True)
     assert found.message == "2 of 2 containers have no worker: workers that take containers: 0; gone: a."
-    one = placed_condition(placed_on_a("True"), reason, None, Homes(lost=frozenset({1})))
+    one = placed_condition(placed_on_a("True"), reason, None, Unconfirmed(worker_dead=frozenset({1})))
     assert one.message.startswith("1 of 2 containers have no worker: ")
 
 
-@pytest.mark.parametrize("homes", [None, Homes(doubtful=frozenset({0, 1})), Homes(doubtful=frozenset({1}))])
+@pytest.mark.parametrize(
+    "unconfirmed", [None, Unconfirmed(worker_unknown=frozenset({0, 1})), Unconfirmed(worker_unknown=frozenset({1}))]
+)
 @pytest.mark.parametrize(
     ("before", "status", "reason"),
     [
@@ -210,15 +212,15 @@ def test_containers_of_workers_that_are_gone_wait_for_one() -> None:
     ],
 )
 def test_who_has_not_heard_of_the_workers_yet_leaves_it_as_it_was(
-    homes: Homes | None, before: str | None, status: Status, reason: str
+    unconfirmed: Unconfirmed | None, before: str | None, status: Status, reason: str
 ) -> None:
     """Another operator that begins to lead is no news, neither good nor bad."""
-    found = placed_condition(placed_on_a(before), "the placer has just started", None, homes)
+    found = placed_condition(placed_on_a(before), "the placer has just started", None, unconfirmed)
     assert (found.status, found.reason) == (status, reason)
     if status is not Status.TRUE:
-        doubtful = len(homes.doubtful) if homes else 2
+        unknown = len(unconfirmed.worker_unknown) if unconfirmed else 2
         assert found.message == (
-            f"{doubtful} of 2 containers have a worker that is not confirmed alive: the placer has just started."
+            f"{unknown} of 2 containers have a worker that is not confirmed alive: the placer has just started."
         )
 
 

@@ -12,7 +12,7 @@ from tailrace.cluster.cluster_map import read_map
 from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, Kind
 from tailrace.cluster.leases import WorkerLease, write_worker_lease
-from tailrace.cluster.placer import Homes
+from tailrace.cluster.placer import Unconfirmed
 from tailrace.common import limits
 from tailrace_operator.cluster.placement import Placements
 
@@ -98,22 +98,28 @@ def test_changes_of_workers_are_reported_at_once() -> None:
     """The map does not change while no worker can take a container, so its watch reports nothing."""
 
     async def scenario(api: LocalKubernetes, _: Placements) -> None:
-        reported: list[Homes | None] = []
+        reported: list[Unconfirmed | None] = []
         placements = Placements(
-            lambda namespace: api, NoWorkerAnswers(), changed=lambda *place: reported.append(placements.homes(*place))
+            lambda namespace: api,
+            NoWorkerAnswers(),
+            changed=lambda *place: reported.append(placements.unconfirmed(*place)),
         )
-        assert placements.homes("here", "c") is None
+        assert placements.unconfirmed("here", "c") is None
         placements.ensure("here", "c")
         for renewal in range(1, 8):
             make_worker(api, renewal)
             await asyncio.sleep(1)
         everything = frozenset(range(4))
-        assert reported == [Homes()]
+        assert reported == [Unconfirmed()]
         await asyncio.sleep(4 * limits.WORKER_LEASE_LAPSE_S)
-        assert reported == [Homes(), Homes(doubtful=everything), Homes(lost=everything)], "silent, and then given up"
+        assert reported == [
+            Unconfirmed(),
+            Unconfirmed(worker_unknown=everything),
+            Unconfirmed(worker_dead=everything),
+        ], "silent, and then given up"
         make_worker(api, 8)
         await asyncio.sleep(2)
-        assert reported[3:] == [Homes()]
+        assert reported[3:] == [Unconfirmed()]
         await placements.close()
 
     play(scenario)
