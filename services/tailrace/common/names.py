@@ -34,6 +34,8 @@ def _check(kind: str, name: str, pattern: re.Pattern[str], max_length: int) -> s
         raise InvalidNameError(f"{kind} name is {len(name)} characters long, at most {max_length} are allowed")
     if not pattern.fullmatch(name):
         raise InvalidNameError(f"{kind} name {name[:80]!r} may only hold letters, digits, '.' and '-'")
+    if name in (".", ".."):
+        raise InvalidNameError(f"{kind} name {name!r} means another place in paths")
     return name
 
 

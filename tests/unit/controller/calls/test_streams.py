@@ -53,6 +53,8 @@ async def test_creation_answers_what_is_wrong(api: Any) -> None:
     ("fields", "message"),
     [
         ({"scalingPolicy": pb.ScalingPolicy(minNumSegments=-1)}, "minNumSegments"),
+        ({"scalingPolicy": pb.ScalingPolicy(minNumSegments=1, targetRate=-5)}, "targetRate is -5"),
+        ({"scalingPolicy": pb.ScalingPolicy(minNumSegments=1, scaleFactor=-5)}, "scaleFactor is -5"),
         (
             {"scalingPolicy": pb.ScalingPolicy(scaleType=pb.ScalingPolicy.BY_RATE_IN_EVENTS_PER_SEC, minNumSegments=1)},
             "targetRate",
