@@ -67,7 +67,7 @@ async def nothing_pending(world: Any) -> None:
 
 
 class Losing:
-    """Loses one call to the metadata that it is told to lose, before or after its effect."""
+    """Loses one chosen call to the metadata, before or after its effect."""
 
     def __init__(self, target: Any) -> None:
         self._target = target
