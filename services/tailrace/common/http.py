@@ -47,6 +47,8 @@ class BoundedBodies:
 
         async def noted(message: Message) -> None:
             nonlocal answered
+            if not answered and received_bytes > limits.HTTP_BODY_MAX_BYTES:
+                raise _BodyTooLargeError  # the application took the error for one of its own, and answers that
             answered = True
             await send(message)
 
@@ -57,7 +59,35 @@ class BoundedBodies:
         except _BodyTooLargeError:
             if answered:
                 raise
-            await _answer_too_large(send)
+            body = b'{"detail":"the body has more than %d bytes"}' % limits.HTTP_BODY_MAX_BYTES
+            await _refuse(send, 413, body)
+
+
+class NoChangesByPages:
+    """An ASGI application that returns 403 for changes that a web page asks for.
+
+    A browser on a machine that reaches this listener would carry them out for any page: a page's own name may resolve
+    to this listener's address, so that they count as requests to the page's own site. Browsers name the page in the
+    header ``Origin`` of everything but GET and HEAD; other programs send none. See docs/operations/run.md#web-pages.
+    """
+
+    def __init__(self, app: Application) -> None:
+        self._app = app
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """Handle one request; other messages than HTTP requests pass unchanged."""
+        if scope["type"] == "http" and scope["method"] not in _READING and _names_a_page(scope):
+            await _refuse(send, 403, b'{"detail":"web pages may not change anything here (header Origin)"}')
+            return
+        await self._app(scope, receive, send)
+
+
+_READING = ("GET", "HEAD")
+_PAGE_HEADERS = (b"origin", b"referer", b"sec-fetch-site")
+
+
+def _names_a_page(scope: MutableMapping[str, Any]) -> bool:
+    return any(name in _PAGE_HEADERS for name, _ in scope.get("headers", ()))
 
 
 def _declared_bytes(scope: MutableMapping[str, Any]) -> int:
@@ -67,14 +97,13 @@ def _declared_bytes(scope: MutableMapping[str, Any]) -> int:
     return 0
 
 
-async def _answer_too_large(send: Send) -> None:
-    body = b'{"detail":"the body has more than %d bytes"}' % limits.HTTP_BODY_MAX_BYTES
+async def _refuse(send: Send, status: int, body: bytes) -> None:
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),
         (b"connection", b"close"),
     ]
-    await send({"type": "http.response.start", "status": 413, "headers": headers})
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
@@ -140,7 +169,7 @@ async def serve_app(
 ) -> AsyncIterator[None]:
     """Serve while the context lasts."""
     config = uvicorn.Config(
-        BoundedBodies(app),
+        BoundedBodies(NoChangesByPages(app)),
         http=_bounded_protocol(connections_max),
         ws="none",
         backlog=limits.HTTP_BACKLOG,

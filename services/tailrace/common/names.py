@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tailrace.common import limits
-from tailrace.common.errors import InvalidNameError
+from tailrace.common.errors import InvalidNameError, NotAllowedError
 
 if TYPE_CHECKING:
     import uuid
@@ -34,12 +34,20 @@ def _check(kind: str, name: str, pattern: re.Pattern[str], max_length: int) -> s
         raise InvalidNameError(f"{kind} name is {len(name)} characters long, at most {max_length} are allowed")
     if not pattern.fullmatch(name):
         raise InvalidNameError(f"{kind} name {name[:80]!r} may only hold letters, digits, '.' and '-'")
+    if name in (".", ".."):
+        raise InvalidNameError(f"{kind} name {name!r} means another place in paths")
     return name
 
 
 def check_scope_name(name: str, *, internal: bool = False) -> str:
     """Return `name` if it is a valid scope name (one leading "_" only if `internal`), else raise InvalidNameError."""
     return _check("scope", name, _ANY_NAME if internal else _USER_NAME, limits.SCOPE_NAME_MAX_LENGTH)
+
+
+def check_not_internal(scope: str) -> None:
+    """Raise NotAllowedError when the scope is the server's own, in which clients create nothing."""
+    if scope == INTERNAL_SCOPE:
+        raise NotAllowedError(f"scope {scope} is internal: clients create nothing in it")
 
 
 def check_stream_name(name: str, *, internal: bool = False) -> str:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 
 from tailrace.common import limits
 from tailrace.common.http import listen, serve_app
@@ -60,6 +61,39 @@ async def test_bodies_are_bounded_by_what_they_say_and_by_what_they_are(port: in
     chunk = b"%x\r\n" % 65536 + bytes(65536) + b"\r\n"
     chunked = await ask(port, head + b"Transfer-Encoding: chunked\r\n\r\n", *[chunk] * (most // 65536 + 1))
     assert chunked.startswith(b"HTTP/1.1 413")
+
+
+async def test_a_body_that_turns_out_too_large_is_413_also_where_a_framework_takes_the_error_for_bad_json() -> None:
+    app = FastAPI()
+
+    @app.post("/")
+    async def echo(body: dict[str, Any]) -> dict[str, Any]:
+        return body
+
+    listener = listen("test", "127.0.0.1", 0)
+    async with serve_app(app, listener, CONNECTIONS_MAX):
+        port = listener.getsockname()[1]
+        head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        chunk = b"%x\r\n" % 65536 + b" " * 65536 + b"\r\n"
+        chunks = [chunk] * (limits.HTTP_BODY_MAX_BYTES // 65536 + 1)
+        assert (await ask(port, head + b"Transfer-Encoding: chunked\r\n\r\n", *chunks)).startswith(b"HTTP/1.1 413")
+        fits = await ask(port, head + b"Content-Length: 9\r\n\r\n", b'{"a": 1}\n')
+        assert fits.endswith(b'{"a":1}')
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["Origin: http://evil.example", "origin: null", "Referer: http://x/", "Sec-Fetch-Site: same-origin"],
+)
+async def test_web_pages_change_nothing(port: int, header: str) -> None:
+    """Also a page whose own name resolves to this listener, so that its requests are of one origin."""
+    for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+        refused = await ask(port, f"{method} / HTTP/1.1\r\nHost: x\r\n{header}\r\n\r\n".encode())
+        assert refused.startswith(b"HTTP/1.1 403"), method
+    read = await ask(port, f"GET / HTTP/1.1\r\nHost: x\r\n{header}\r\nConnection: close\r\n\r\n".encode())
+    assert read.startswith(b"HTTP/1.1 200")
+    program = await ask(port, b"DELETE / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert program.startswith(b"HTTP/1.1 200")
 
 
 async def test_who_says_nothing_is_sent_away(port: int) -> None:

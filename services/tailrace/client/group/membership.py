@@ -10,6 +10,7 @@ precondition are conditional.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +23,7 @@ from tailrace.common import limits, names
 from tailrace.common.errors import (
     AlreadyExistsError,
     BadRequestError,
+    NotFoundError,
     ReinitializationRequiredError,
     UnavailableError,
     WriteConflictError,
@@ -211,13 +213,14 @@ class GroupMember:
         try:
             cuts = await complete_cuts(self._context, self.state.last_checkpoint or {})
             for cut in cuts.values():
-                await self._context.controller.update_subscriber_cut(
-                    StreamName(cut.scope, cut.stream),
-                    f"{self._scope}/{self._group}",
-                    config.group_id,
-                    config.generation,
-                    cut.positions,
-                )
+                with contextlib.suppress(NotFoundError):  # the stream was deleted: there is nothing to retain
+                    await self._context.controller.update_subscriber_cut(
+                        StreamName(cut.scope, cut.stream),
+                        f"{self._scope}/{self._group}",
+                        config.group_id,
+                        config.generation,
+                        cut.positions,
+                    )
         except (UnavailableError, WriteConflictError, BadRequestError):
             return  # published again at the next checkpoint; refused when another reader published a later cut
         await self._synchronizer.update_unconditionally([r.UpdateCheckpointPublished(True)])

@@ -14,7 +14,7 @@ from tailrace.common.errors import (
     NoSuchStreamError,
     WriteConflictError,
 )
-from tailrace.common.names import check_entity_name
+from tailrace.common.names import check_entity_name, check_not_internal
 from tailrace.common.ports import new_uuid
 from tailrace.common.stream_policies import StreamDataRetention
 from tailrace.controller.calls.convert import key_of, positions
@@ -52,6 +52,7 @@ class ReaderGroupService:
         self, request: pb.ReaderGroupConfiguration, call: Call
     ) -> pb.CreateReaderGroupResponse:
         """Create a group with its state stream; return the stored configuration when it exists."""
+        check_not_internal(request.scope)
         answer = pb.CreateReaderGroupResponse
         try:
             check_entity_name("reader group", request.readerGroupName)

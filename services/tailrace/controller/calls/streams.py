@@ -16,7 +16,7 @@ from tailrace.common.errors import (
     StreamSealedError,
     WorkflowBusyError,
 )
-from tailrace.common.names import check_stream_name
+from tailrace.common.names import check_not_internal, check_stream_name
 from tailrace.controller.calls.convert import config_from, config_message, key_of, positions, stream_info
 from tailrace.controller.metadata.model import EXISTING_STATES
 from tailrace.controller.metadata.scope_store import STREAMS
@@ -41,6 +41,7 @@ class StreamService:
 
     async def create_stream(self, request: pb.StreamConfig, call: Call) -> pb.CreateStreamStatus:
         """Create a stream; reply when clients can write to it."""
+        check_not_internal(request.streamInfo.scope)
         try:
             check_stream_name(request.streamInfo.stream, internal=True)
         except InvalidNameError:

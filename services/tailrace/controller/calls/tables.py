@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.common import limits
 from tailrace.common.errors import InvalidNameError, NoSuchScopeError
-from tailrace.common.names import check_entity_name
+from tailrace.common.names import check_entity_name, check_not_internal
 from tailrace.controller.calls.convert import segment_ranges
 from tailrace.controller.managers.tables import NoSuchTableError, partitions
 from tailrace.controller.metadata.records import TableRecord
@@ -27,6 +27,7 @@ class KeyValueTableService:
 
     async def create_key_value_table(self, request: pb.KeyValueTableConfig, call: Call) -> pb.CreateKeyValueTableStatus:
         """Create a table with its segments."""
+        check_not_internal(request.scope)
         answer = pb.CreateKeyValueTableStatus
         try:
             check_entity_name("key-value table", request.kvtName)

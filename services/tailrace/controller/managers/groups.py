@@ -9,8 +9,9 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import msgspec
+import structlog
 
-from tailrace.common import names
+from tailrace.common import limits, names
 from tailrace.common.errors import (
     ConditionFailedError,
     NoSuchReaderGroupError,
@@ -19,7 +20,7 @@ from tailrace.common.errors import (
     WriteConflictError,
 )
 from tailrace.common.stream_policies import StreamConfig, StreamDataRetention
-from tailrace.controller.managers.subscribers import subscribe, unsubscribe
+from tailrace.controller.managers.subscribers import TooManySubscribersError, require_room, subscribe, unsubscribe
 from tailrace.controller.metadata.records import ReaderGroupRecord
 from tailrace.controller.metadata.scope_store import READER_GROUPS
 from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
@@ -28,6 +29,9 @@ from tailrace.controller.workflows.entities import READER_GROUP, Entity, EntityD
 if TYPE_CHECKING:
     from tailrace.controller.managers.streams import StreamManager
     from tailrace.controller.workflows.context import WorkflowContext
+
+
+_LOG = structlog.get_logger(__name__)
 
 
 class GroupMismatchError(ConditionFailedError):
@@ -66,10 +70,11 @@ class ReaderGroupManager:
         return record
 
     async def create(self, scope: str, group: str, record: ReaderGroupRecord) -> ReaderGroupRecord:
-        """Create a group unless it exists; return the stored configuration.
+        """Create a group unless it exists; return the stored configuration. Waits for a deletion of the same name.
 
         Raises:
-            NoSuchScopeError. NoSuchStreamError: a stream to subscribe to does not exist.
+            NoSuchScopeError. NoSuchStreamError: a stream to subscribe to does not exist. OverloadedError: a stream has
+            too many subscribers. WriteConflictError: the group was deleted again and again while it was created.
         """
         name = READER_GROUPS + group
         fresh = msgspec.structs.replace(record, intent="create")
@@ -81,13 +86,16 @@ class ReaderGroupManager:
             if record.retention is not StreamDataRetention.NONE:
                 for key in streams_of(record):
                     await self._streams.load(key)
+                    await require_room(self._context, key, f"{scope}/{group}")
             await self._scopes.add(scope, name, fresh)
 
-        await self._entities.perform(Entity(READER_GROUP, scope, group), persist)
-        stored = await self._scopes.get(scope, name, ReaderGroupRecord)
-        if stored is None:
-            raise NoSuchScopeError(f"scope {scope} is being deleted")
-        return stored
+        for _ in range(limits.GROUP_CREATIONS_MAX):
+            await self._entities.perform(Entity(READER_GROUP, scope, group), persist)
+            stored = await self._scopes.get(scope, name, ReaderGroupRecord)
+            if stored is not None:
+                return stored
+            await self._scopes.require(scope)
+        raise WriteConflictError(f"reader group {scope}/{group} was deleted while it was created; retry")
 
     async def update(self, scope: str, group: str, record: ReaderGroupRecord) -> int:
         """Replace the configuration; return the new generation.
@@ -105,11 +113,15 @@ class ReaderGroupManager:
                 raise GroupMismatchError(f"reader group {scope}/{group} is at generation {stored.generation}")
             subscribed = record.retention is not StreamDataRetention.NONE
             kept = streams_of(record) if subscribed else []
-            left = tuple(str(old) for old in streams_of(stored) if old not in kept)
+            before = {*map(str, streams_of(stored)), *stored.unsubscribe}  # the last update may be unfinished
+            left = tuple(sorted(before - {*map(str, kept)}))
             after = msgspec.structs.replace(record, generation=stored.generation + 1, intent="update", unsubscribe=left)
             return Change(after.generation, {key: after})
 
         async def persist() -> int:
+            if record.retention is not StreamDataRetention.NONE:
+                for key in streams_of(record):
+                    await require_room(self._context, key, f"{scope}/{group}")
             return await self._scopes.change(scope, READER_GROUPS + group, decide)
 
         return await self._entities.perform(Entity(READER_GROUP, scope, group), persist)
@@ -155,10 +167,17 @@ class ReaderGroupManager:
         subscriber = f"{scope}/{group}"
         if record.retention is not StreamDataRetention.NONE:
             for key in streams_of(record):
-                await subscribe(self._context, key, subscriber, record.group_id, record.generation)
+                try:
+                    await subscribe(self._context, key, subscriber, record.group_id, record.generation)
+                except TooManySubscribersError as error:
+                    if record.intent == "create":
+                        await self._remove(scope, group, record)
+                        return
+                    _LOG.error("subscription_refused", group=subscriber, reason=str(error))
                 await self._take_back_if_deleted(scope, group, key, record)
         for name in record.unsubscribe:
-            await unsubscribe(self._context, StreamKey(*name.split("/", 1)), subscriber, record.group_id)
+            key = StreamKey(*name.split("/", 1))
+            await unsubscribe(self._context, key, subscriber, record.group_id, record.generation)
         await self._finish(scope, group, record)
 
     async def _require_current(self, scope: str, group: str, record: ReaderGroupRecord) -> None:

@@ -17,7 +17,7 @@ from tailrace.controller.metadata.epochs import is_behind
 from tailrace.controller.metadata.records import Record, StreamRecord, WriterMark
 from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
 from tailrace.controller.metadata.transitions import require
-from tailrace.controller.workflows.transactions import with_writer
+from tailrace.controller.workflows.writer_marks import has_room, make_room, with_writer
 
 if TYPE_CHECKING:
     from tailrace.controller.managers.stream_cuts import CutReader
@@ -52,6 +52,8 @@ class MarkManager:
         before = snapshot.get(WriterMark, item)
         if not await self._is_ahead(key, root, before, position):
             return NoteResult.INVALID_POSITION
+        if not has_room(root, writer):
+            await make_room(self._context, key)
         mark = WriterMark(timestamp, position, self._context.clock.now_ms())
 
         def decide(found: StreamRecord | None, now: Snapshot) -> Change[NoteResult]:
@@ -64,12 +66,12 @@ class MarkManager:
             if stored != before:
                 return Change(NoteResult.INVALID_POSITION)  # the same writer noted two times at once
             puts: dict[bytes, Record] = {item: mark, key.root: current}
-            if writer not in current.writers:
-                if len(current.writers) >= limits.WRITER_MARKS_PER_STREAM_MAX:
-                    raise OverloadedError(
-                        f"stream {key} has {limits.WRITER_MARKS_PER_STREAM_MAX} writers already, which is the maximum"
-                    )
-                puts[key.root] = with_writer(current, writer)
+            if not has_room(current, writer):
+                raise OverloadedError(
+                    f"stream {key} has {limits.WRITER_MARKS_PER_STREAM_MAX} writers that noted times within the last"
+                    f" {limits.WRITER_MARK_IDLE_MAX_MS / 60_000:g} minutes or longer, which is the maximum"
+                )
+            puts[key.root] = with_writer(current, writer)
             return Change(NoteResult.SUCCESS, puts)
 
         return await self._context.store.change(key, [item], decide)

@@ -73,6 +73,9 @@ class ScopeManager:
 
     async def _step(self, scope: str, nonce_hex: str) -> None:
         nonce = bytes.fromhex(nonce_hex)
+        living = await self._scopes.load(scope)
+        if living is not None and living.nonce == nonce:
+            return  # the mark of the deletion was never written, or it was cancelled
         record = await self._scopes.deletion(scope)
         if record is not None and record.nonce == nonce and record.recursive:
             await self._empty(scope, nonce)

@@ -14,7 +14,7 @@ from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKe
 from tailrace.controller.metadata.transitions import require
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from tailrace.controller.workflows.context import WorkflowContext
 
@@ -27,26 +27,57 @@ async def subscribers(context: WorkflowContext, key: StreamKey) -> dict[str, Sub
     return record.subscribers if record is not None else {}
 
 
+class TooManySubscribersError(OverloadedError):
+    """A stream has as many subscribers as it may have."""
+
+
+async def require_room(context: WorkflowContext, key: StreamKey, name: str) -> None:
+    """Raise TooManySubscribersError unless the stream can take that subscriber. A deleted stream takes any."""
+    try:
+        found = await subscribers(context, key)
+    except NoSuchStreamError:
+        return
+    _require_room(key, name, found)
+
+
+def _require_room(key: StreamKey, name: str, found: Mapping[str, Subscriber]) -> None:
+    if name not in found and len(found) >= limits.SUBSCRIBERS_PER_STREAM_MAX:
+        raise TooManySubscribersError(
+            f"stream {key} has {limits.SUBSCRIBERS_PER_STREAM_MAX} subscribers already, which is the maximum"
+        )
+
+
 async def subscribe(context: WorkflowContext, key: StreamKey, name: str, group_id: str, generation: int) -> None:
-    """Register a group and keep the cut that it published under the same id. Does nothing for a deleted stream."""
+    """Register a group and keep the cut that it published under the same id. Does nothing for a deleted stream.
+
+    Raises:
+        TooManySubscribersError.
+    """
 
     def edit(found: dict[str, Subscriber]) -> dict[str, Subscriber]:
         before = found.get(name)
-        if before is None and len(found) >= limits.SUBSCRIBERS_PER_STREAM_MAX:
-            raise OverloadedError(
-                f"stream {key} has {limits.SUBSCRIBERS_PER_STREAM_MAX} subscribers already, which is the maximum"
-            )
+        if before is not None and before.group_id == group_id and before.generation > generation:
+            return found  # this step was paused while the group was updated again
+        _require_room(key, name, found)
         cut = before.cut if before is not None and before.group_id == group_id else None
         return {**found, name: Subscriber(group_id, generation, cut)}
 
     await _edit_if_there(context, key, edit)
 
 
-async def unsubscribe(context: WorkflowContext, key: StreamKey, name: str, group_id: str) -> None:
-    """Remove the group of that id. Does nothing when it is missing or a group of its name has another id."""
+async def unsubscribe(
+    context: WorkflowContext, key: StreamKey, name: str, group_id: str, generation: int | None = None
+) -> None:
+    """Remove the group of that id. Does nothing when it is missing or a group of its name has another id.
+
+    With `generation` a subscription of a later generation stays, too.
+    """
+
+    def leaves(own: Subscriber) -> bool:
+        return own.group_id == group_id and (generation is None or own.generation <= generation)
 
     def edit(found: dict[str, Subscriber]) -> dict[str, Subscriber]:
-        return {other: own for other, own in found.items() if other != name or own.group_id != group_id}
+        return {other: own for other, own in found.items() if other != name or not leaves(own)}
 
     await _edit_if_there(context, key, edit)
 

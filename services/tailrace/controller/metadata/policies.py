@@ -45,11 +45,19 @@ def check_scaling(policy: ScalingPolicy) -> None:
     if not 1 <= policy.min_segments <= limits.STREAM_SEGMENTS_MAX:
         raise BadRequestError(f"minNumSegments is {policy.min_segments}, allowed are 1 to {limits.STREAM_SEGMENTS_MAX}")
     if policy.kind is ScaleType.FIXED:
+        _check_unused("targetRate", policy.target_rate)
+        _check_unused("scaleFactor", policy.scale_factor)
         return
     if not 1 <= policy.target_rate <= INT32_MAX:
         raise BadRequestError(f"targetRate is {policy.target_rate}, at least 1 is required")
     if not 1 <= policy.scale_factor <= INT32_MAX:
         raise BadRequestError(f"scaleFactor is {policy.scale_factor}, at least 1 is required")
+
+
+def _check_unused(name: str, value: int) -> None:
+    """Check a field that a fixed number of segments does not use, but segments store."""
+    if not 0 <= value <= INT32_MAX:
+        raise BadRequestError(f"{name} is {value}, it must not be negative")
 
 
 def check_retention(policy: RetentionPolicy) -> None:

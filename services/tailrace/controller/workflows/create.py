@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import structlog
+
 from tailrace.common import names
-from tailrace.common.errors import NoSuchScopeError, WriteConflictError
+from tailrace.common.errors import BadRequestError, NoSuchScopeError, WriteConflictError
 from tailrace.common.stream_policies import StreamConfig
 from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.records import CreateIntent, StreamRecord
@@ -19,6 +21,8 @@ from tailrace.controller.workflows.context import segment_names
 
 if TYPE_CHECKING:
     from tailrace.controller.workflows.context import WorkflowContext
+
+_LOG = structlog.get_logger(__name__)
 
 MARK_CONFIG = StreamConfig()
 
@@ -31,18 +35,27 @@ def mark_of(key: StreamKey) -> StreamKey | None:
 
 
 async def create(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
-    """Bring a stream from CREATING to ACTIVE; remove it when its scope was deleted before it was listed."""
+    """Bring a stream from CREATING to ACTIVE.
+
+    Removes it when its scope was deleted before it was listed, or when the segment store refuses its configuration.
+    """
     try:
         await listing.add(context, key, root)
     except NoSuchScopeError:
         await _give_up(context, key, root)
         return
     epoch = await context.store.epoch(key, root, 0)
-    await context.segments.create(segment_names(key, epoch.segments), root.config)
+    segments = segment_names(key, epoch.segments)
+    try:
+        await context.segments.create(segments, root.config)
+    except BadRequestError as error:
+        _LOG.error("stream_creation_undone", stream=str(key), reason=f"the segment store refuses it: {error}")
+        await context.segments.delete(segments)
+        await listing.remove(context, key, root)
+        await _give_up(context, key, root)
+        return
     if await listing.is_gone(context, key, root):
-        await context.segments.delete(
-            segment_names(key, epoch.segments)
-        )  # the stream is deleted, so no record names these segments
+        await context.segments.delete(segments)  # the stream is deleted, so no record names these segments
         return
     mark = mark_of(key)
     if mark is not None:

@@ -7,8 +7,8 @@ also by the next controller.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import structlog
 
@@ -69,7 +69,7 @@ class EntityDriver:
             for entry in entries:
                 record = decode(PendingRecord, entry.value, f"{PENDING_TABLE}[{entry.key!r}]")
                 if record.what in self._steps:
-                    self._launch(Entity(record.what, record.scope, record.name), _nothing)
+                    self._resume(Entity(record.what, record.scope, record.name))
 
     async def close(self) -> None:
         """Stop; the next controller resumes the workflows."""
@@ -104,9 +104,10 @@ class EntityDriver:
             raise OverloadedError("the controller stops; call another one")
         if len(self._running) >= limits.WORKFLOW_STREAMS_MAX:
             raise OverloadedError(f"{limits.WORKFLOW_STREAMS_MAX} workflows are running, which is the maximum; retry")
-        task = asyncio.get_running_loop().create_task(
-            self._perform(entity, persist), name=f"{entity.kind} {entity.scope}/{entity.name}"
-        )
+        return self._track(entity, self._perform(entity, persist))
+
+    def _track(self, entity: Entity, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work, name=f"{entity.kind} {entity.scope}/{entity.name}")
         self._running[entity] = task
 
         def ended(done: asyncio.Task[T]) -> None:
@@ -120,27 +121,47 @@ class EntityDriver:
 
     async def _perform(self, entity: Entity, persist: Callable[[], Awaitable[T]]) -> T:
         metadata = self._context.store.metadata
-        record = PendingRecord(entity.kind, entity.scope, entity.name)
-        version = (await metadata.put(PENDING_TABLE, [Put(entity.pending_key, encode(record), UNCONDITIONAL)]))[0]
+        (before,) = await metadata.get(PENDING_TABLE, [entity.pending_key])
+        version = await self._enlist(entity)
         try:
             result = await persist()
         except UnavailableError:
-            raise  # unknown whether the intent was persisted: it stays pending
-        except TailraceError:
-            await self._settle(entity, version)
+            self._resume(entity)  # unknown whether the intent was persisted; the step does nothing without one
             raise
-        await self._repeat(entity)
+        except TailraceError:
+            if before is None:
+                await self._settle(entity, version)
+            else:  # the mark is of a workflow that another controller runs or left
+                self._resume(entity)
+            raise
+        await self._repeat(entity, lambda: self._steps[entity.kind](entity.scope, entity.name))
         await self._settle(entity, version)
         return result
 
-    async def _repeat(self, entity: Entity) -> None:
-        step = self._steps[entity.kind]
+    def _resume(self, entity: Entity) -> None:
+        """Run the workflow that the entity's record demands, if any, in the background."""
+        if self._closed or len(self._running) >= limits.WORKFLOW_STREAMS_MAX:
+            return  # it stays pending for the next controller that starts
+
+        async def resume() -> None:
+            version = await self._repeat(entity, lambda: self._enlist(entity))
+            await self._repeat(entity, lambda: self._steps[entity.kind](entity.scope, entity.name))
+            await self._settle(entity, version)
+
+        self._track(entity, resume())
+
+    async def _enlist(self, entity: Entity) -> int:
+        """Mark the entity as pending; return the mark's version."""
+        record = PendingRecord(entity.kind, entity.scope, entity.name)
+        entry = Put(entity.pending_key, encode(record), UNCONDITIONAL)
+        return (await self._context.store.metadata.put(PENDING_TABLE, [entry]))[0]
+
+    async def _repeat(self, entity: Entity, step: Callable[[], Awaitable[T]]) -> T:
         failures = 0
         while True:
             try:
                 async with asyncio.timeout(limits.WORKFLOW_STEP_DEADLINE_S):
-                    await step(entity.scope, entity.name)
-                return
+                    return await step()
             except Exception as error:  # any error is retried: the work must be finished
                 failures += 1
                 longest_s = min(
@@ -165,7 +186,3 @@ class EntityDriver:
             _LOG.debug("pending for another controller", kind=entity.kind, name=entity.name)
         except UnavailableError as error:  # harmless: the next start finds no work for the entity
             _LOG.warning("finished workflow stays pending", name=entity.name, error=str(error))
-
-
-async def _nothing() -> None:
-    """Persist nothing: a resumed workflow has a persisted intent."""

@@ -31,6 +31,7 @@ from tailrace.controller.metadata.transitions import (
 )
 from tailrace.controller.workflows.context import segment_name
 from tailrace.controller.workflows.delete import completed_chunks
+from tailrace.controller.workflows.writer_marks import advanced, has_room, make_room, with_writer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,9 +101,12 @@ async def _finish_batch(
 ) -> None:
     items = [key.transaction(transaction_id) for transaction_id in batch]
     marked = await _marking_writers(context, key, items)
+    if marked:
+        await make_room(context, key)
     now_ms = context.clock.now_ms()
     root = await context.store.load(key)
     chunks = _chunk_keys(key, root, len(batch))
+    marks = [key.writer(writer) for writer in marked]
 
     def decide(now: StreamRecord | None, snapshot: Snapshot) -> Change[None]:
         if now is None or now.commit_batch != batch:
@@ -111,12 +115,13 @@ async def _finish_batch(
         puts = completed_puts(key, now, snapshot, done)
         ended = commit_batch_done(now)
         for writer, timestamp in marked.items():
-            if writer in ended.writers or len(ended.writers) < limits.WRITER_MARKS_PER_STREAM_MAX:
-                puts[key.writer(writer)] = WriterMark(timestamp, position, now_ms)
+            if has_room(ended, writer):
+                item = key.writer(writer)
+                puts[item] = advanced(snapshot.get(WriterMark, item), timestamp, position, now_ms)
                 ended = with_writer(ended, writer)
         return Change(None, {**puts, key.root: ended})
 
-    await context.store.change(key, (*items, *chunks), decide)
+    await context.store.change(key, (*items, *chunks, *marks), decide)
 
 
 async def _marking_writers(context: WorkflowContext, key: StreamKey, items: Sequence[bytes]) -> dict[str, int]:
@@ -128,13 +133,6 @@ async def _marking_writers(context: WorkflowContext, key: StreamKey, items: Sequ
         if isinstance(record, TransactionRecord) and record.writer and record.timestamp is not None:
             marked[record.writer] = max(record.timestamp, marked.get(record.writer, record.timestamp))
     return marked
-
-
-def with_writer(root: StreamRecord, writer: str) -> StreamRecord:
-    """Return the root with the writer in its list of marked writers."""
-    if writer in root.writers:
-        return root
-    return msgspec.structs.replace(root, writers=(*root.writers, writer))
 
 
 async def abort_pass(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:

@@ -22,6 +22,7 @@ from tailrace.common.errors import (
     DeadlineError,
     IllegalStateError,
     NoSuchReaderGroupError,
+    NoSuchStreamError,
     ReinitializationRequiredError,
     SegmentTruncatedError,
 )
@@ -274,6 +275,30 @@ async def test_automatic_checkpoints_and_published_cuts(
             break
     assert dict(published[-1].streamCut.cut) == {0: 9}
     assert published[-1].subscriber == "s/g"
+
+
+async def test_a_stream_that_is_deleted_ends_no_read_of_a_group_that_publishes(
+    store: Any, controller: Any, context: ClientContext, readers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller.begin((0, 0.0, 1.0))
+    fill(store, 0, b"a")
+    refused: list[StreamName] = []
+
+    async def update_subscriber_cut(_: Any, stream: StreamName, *__: Any) -> None:
+        refused.append(stream)
+        raise NoSuchStreamError(f"stream {stream} does not exist")
+
+    monkeypatch.setattr(type(context.controller), "update_subscriber_cut", update_subscriber_cut)
+    retention = StreamDataRetention.AUTOMATIC_AT_LAST_CHECKPOINT
+    config = group_config({STREAM: None}, group_refresh_ms=10, automatic_checkpoint_ms=50, retention=retention)
+    await ReaderGroupManager(context, "s").create("g", config)
+    reader = await readers("r")
+    got: list[bytes] = []
+    async with asyncio.timeout(30):
+        while not (got and refused):
+            got += [item.event for item in await reader.read_events(10, 50) if item.checkpoint is None]
+        await reader.read_events(10, 50)
+    assert (got, set(refused)) == ([b"a"], {STREAM})
 
 
 @pytest.mark.parametrize("automatic", [False, True])

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tailrace.common.errors import BadRequestError, NotAllowedError
+from tailrace.common import limits
+from tailrace.common.errors import BadRequestError, NotAllowedError, OverloadedError
 from tailrace.common.names import qualified_segment_name, segment_id
 from tailrace.rpc import controller_pb2 as pb
 
@@ -255,6 +256,47 @@ async def test_times_and_positions_never_go_back(api: Any) -> None:
     assert await note(13, {0: 9, 1: 1}) == answer.INVALID_POSITION
     with pytest.raises(BadRequestError, match="writer name"):
         await note(1, {0: 0}, "a b")
+
+
+async def test_a_full_stream_forgets_writers_that_left(
+    api: Any, world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "WRITER_MARKS_PER_STREAM_MAX", 3)
+    await api.setup()
+
+    async def note(writer: str, timestamp: int = 1) -> int:
+        cut = pb.StreamCut(streamInfo=api.info, cut={0: 0})
+        request = pb.TimestampFromWriter(writer=writer, timestamp=timestamp, position=cut)
+        return int((await api.call("noteTimestampFromWriter", request)).result)
+
+    for writer in ("a", "b", "c"):
+        assert await note(writer) == pb.TimestampResponse.SUCCESS
+    with pytest.raises(OverloadedError, match="3 writers"):
+        await note("d")
+    await api.call("removeWriter", pb.RemoveWriterRequest(writer="b", stream=api.info))
+    assert await note("d") == pb.TimestampResponse.SUCCESS
+    with pytest.raises(OverloadedError, match="3 writers"):
+        await note("e")
+    world.clock.ms += limits.WRITER_MARK_IDLE_MAX_MS
+    assert await note("c", 2) == pb.TimestampResponse.SUCCESS
+    world.clock.ms += 1
+    assert await note("e") == pb.TimestampResponse.SUCCESS, "a and d are silent for longer"
+    assert await note("c", 1) == pb.TimestampResponse.INVALID_TIME, "c stays"
+
+
+async def test_a_commit_never_moves_the_time_of_its_writer_back(api: Any) -> None:
+    await api.setup()
+    cut = pb.StreamCut(streamInfo=api.info, cut={0: 0})
+
+    async def note(timestamp: int) -> int:
+        request = pb.TimestampFromWriter(writer="writer", timestamp=timestamp, position=cut)
+        return int((await api.call("noteTimestampFromWriter", request)).result)
+
+    assert await note(10) == pb.TimestampResponse.SUCCESS
+    begun = await api.begin()
+    await api.commit(begun.txnId, writerId="writer", timestamp=5)
+    await api.until_state(begun.txnId, pb.TxnState.COMMITTED)
+    assert await note(9) == pb.TimestampResponse.INVALID_TIME
 
 
 async def test_writers_are_removed(api: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.common.errors import BadRequestError, NoSuchStreamError
+from tailrace.common.errors import BadRequestError, NoSuchStreamError, NotAllowedError
 from tailrace.common.names import segment_id
 from tailrace.rpc import controller_pb2 as pb
 
@@ -53,6 +53,8 @@ async def test_creation_answers_what_is_wrong(api: Any) -> None:
     ("fields", "message"),
     [
         ({"scalingPolicy": pb.ScalingPolicy(minNumSegments=-1)}, "minNumSegments"),
+        ({"scalingPolicy": pb.ScalingPolicy(minNumSegments=1, targetRate=-5)}, "targetRate is -5"),
+        ({"scalingPolicy": pb.ScalingPolicy(minNumSegments=1, scaleFactor=-5)}, "scaleFactor is -5"),
         (
             {"scalingPolicy": pb.ScalingPolicy(scaleType=pb.ScalingPolicy.BY_RATE_IN_EVENTS_PER_SEC, minNumSegments=1)},
             "targetRate",
@@ -81,6 +83,28 @@ async def test_unsound_configurations_are_refused_by_field(api: Any, fields: dic
     config.MergeFrom(pb.StreamConfig(**fields))
     with pytest.raises(BadRequestError, match=message):
         await api.call("updateStream", config)
+
+
+async def test_clients_create_nothing_in_the_servers_own_scope(api: Any) -> None:
+    api.scope = "_system"
+    group = pb.ReaderGroupConfiguration(scope="_system", readerGroupName="group")
+    table = pb.KeyValueTableConfig(scope="_system", kvtName="table", partitionCount=1, primaryKeyLength=4)
+    requests = {"createStream": api.config(), "createReaderGroup": group, "createKeyValueTable": table}
+    for rpc, request in requests.items():
+        with pytest.raises(NotAllowedError, match="_system is internal"):
+            await api.call(rpc, request)
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+async def test_names_that_paths_give_another_meaning(api: Any, name: str) -> None:
+    status = pb.CreateStreamStatus
+    created = await api.call("createScope", pb.ScopeInfo(scope=name))
+    assert created.status == pb.CreateScopeStatus.INVALID_SCOPE_NAME
+    await api.setup()
+    api.stream = name
+    assert (await api.call("createStream", api.config())).status == status.INVALID_STREAM_NAME
+    api.stream = "a..b."
+    assert (await api.call("createStream", api.config())).status == status.SUCCESS
 
 
 async def test_missing_streams_are_not_found(api: Any) -> None:
