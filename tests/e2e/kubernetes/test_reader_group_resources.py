@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,7 @@ from harness.kubesystem import StreamSystem, group_manifest, reasons, stream
 
 READY_S = 120.0
 GONE_S = 90.0
+KINDS = ("tailrace", "java") if os.environ.get("TAILRACE_TEST_PROFILE") == "full" else ("tailrace",)
 SCOPE = "groups"
 
 
@@ -35,7 +37,7 @@ def status_until(kube: Kubectl, name: str, field: str, value: int) -> Manifest:
     return until(f"{field} of {name} is {value}", probe, READY_S)
 
 
-@pytest.mark.parametrize("kind", ["tailrace", "java"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_readers_join_a_group_that_a_resource_made(
     kind: str, healthy: StreamSystem, kube: Kubectl, programs: Programs, images: Images
 ) -> None:
