@@ -25,11 +25,7 @@ from tailrace.cluster.leases import read_worker_lease
 from tailrace.cluster.renewal import Renewer
 from tailrace.cluster.renewal_thread import RenewalThread
 from tailrace.common import limits
-from tailrace.common.errors import (
-    DeadlineError,
-    StartError,
-    UnavailableError,
-)
+from tailrace.common.errors import DeadlineError, StartError, UnavailableError
 from tailrace.common.real_ports import SystemClock
 
 

@@ -1,4 +1,4 @@
-"""The Kubernetes port over a real API server: the same cases that the fakes of the other suites pass.
+"""The Kubernetes port on a real API server, and epochs over it: the cases that the fakes of other suites pass.
 
 Nothing but an API server is needed: each case has a namespace of its own, and no operator looks at it.
 """
@@ -9,10 +9,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from harness.epochcases import EPOCH_CASES, EpochCase, EpochPlace
 from harness.kubectl import Kubectl
-from harness.kubernetescases import CASES, Case, Place, title
-from tailrace.cluster.kubernetes import Kind
+from harness.kubernetescases import CASES, Case, Place, cluster, title
+from tailrace.cluster.cluster_map import Assignment, ClusterMap, write_map
+from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, Kind
 from tailrace.cluster.kubernetes_api import from_kubeconfig
+from tailrace.cluster.lease_epochs import LeaseEpochs
+from tailrace.cluster.leases import container_lease_name
+from tailrace.common.real_ports import SystemClock
 
 
 @pytest.fixture
@@ -35,3 +40,16 @@ async def place(definitions: Kubectl) -> AsyncIterator[Place]:
 @pytest.mark.parametrize("case", CASES, ids=title)
 async def test_a_real_server_keeps_the_contract(place: Place, case: Case) -> None:
     await case(place)
+
+
+@pytest.mark.parametrize("case", EPOCH_CASES, ids=title)
+async def test_epochs_on_a_real_server_keep_the_contract(place: Place, case: EpochCase) -> None:
+    api = place.api
+    made = await api.create(STREAM_CLUSTERS, cluster())
+    owners = ClusterMap(4, {number: Assignment("w") for number in range(4)})
+    await api.replace_status(STREAM_CLUSTERS, write_map(made, owners))
+
+    async def wipe(number: int) -> None:
+        await place.delete(LEASES, container_lease_name("c", number))
+
+    await case(EpochPlace(lambda: LeaseEpochs(api, "c", "w", "1", SystemClock()), wipe))

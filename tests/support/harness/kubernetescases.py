@@ -262,6 +262,6 @@ CASES: Final[tuple[Case, ...]] = (
 )
 
 
-def title(case: Case) -> str:
+def title(case: object) -> str:
     """Return the case's name for a test's id."""
     return str(getattr(case, "__name__", case))
