@@ -13,46 +13,20 @@ from typing import Any
 import pytest
 from kubernetes import client
 
+from harness.kubernetescases import CASES, Case, Place, lease, title
 from harness.kubernetesserver import NAMESPACE, KubernetesServer, kubernetes_server
 from harness.localkubernetes import LocalKubernetes
 from sim.kubernetes import KubernetesCore
 from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint
 from tailrace.cluster.heartbeat import Heart
-from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, KubernetesApi, Manifest, WatchEvent
+from tailrace.cluster.kubernetes import LEASES, Kind, KubernetesApi, WatchEvent
 from tailrace.cluster.kubernetes_api import HttpKubernetes, from_kubeconfig, in_cluster
-from tailrace.cluster.lease_epochs import LeaseEpochs
-from tailrace.cluster.leases import WorkerLease, read_worker_lease, write_worker_lease
+from tailrace.cluster.leases import read_worker_lease
 from tailrace.cluster.renewal import Renewer
 from tailrace.cluster.renewal_thread import RenewalThread
 from tailrace.common import limits
-from tailrace.common.errors import (
-    AlreadyExistsError,
-    DeadlineError,
-    NotFoundError,
-    NotOwnerError,
-    StartError,
-    UnavailableError,
-    WriteConflictError,
-)
+from tailrace.common.errors import DeadlineError, StartError, UnavailableError
 from tailrace.common.real_ports import SystemClock
-
-
-def lease(name: str, holder: str = "x", **labels: str) -> Manifest:
-    return {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "metadata": {"name": name, "labels": labels},
-        "spec": {"holderIdentity": holder},
-    }
-
-
-def cluster() -> Manifest:
-    return {
-        "apiVersion": "tailrace.io/v1alpha1",
-        "kind": "StreamCluster",
-        "metadata": {"name": "c"},
-        "spec": {"containers": 4},
-    }
 
 
 @pytest.fixture
@@ -64,7 +38,7 @@ async def http() -> AsyncIterator[tuple[KubernetesServer, HttpKubernetes]]:
 
 
 @pytest.fixture(params=["in memory", "over HTTP"])
-async def place(request: pytest.FixtureRequest) -> AsyncIterator[tuple[KubernetesCore, KubernetesApi]]:
+async def fake(request: pytest.FixtureRequest) -> AsyncIterator[tuple[KubernetesCore, KubernetesApi]]:
     if request.param == "in memory":
         local = LocalKubernetes()
         yield local.core, local
@@ -75,64 +49,17 @@ async def place(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Kubernete
         await api.close()
 
 
-@pytest.fixture
-def core(place: tuple[KubernetesCore, KubernetesApi]) -> KubernetesCore:
-    return place[0]
+@pytest.mark.parametrize("case", CASES, ids=title)
+async def test_a_fake_keeps_the_contract(fake: tuple[KubernetesCore, KubernetesApi], case: Case) -> None:
+    core, api = fake
 
+    async def delete(kind: Kind, name: str) -> None:
+        core.delete(kind, name)
 
-@pytest.fixture
-def api(place: tuple[KubernetesCore, KubernetesApi]) -> KubernetesApi:
-    return place[1]
-
-
-async def test_what_is_created_is_read(api: KubernetesApi) -> None:
-    with pytest.raises(NotFoundError):
-        await api.get(LEASES, "a")
-    made = await api.create(LEASES, lease("a"))
-    assert made["metadata"]["uid"]
-    assert made["metadata"]["resourceVersion"]
-    assert await api.get(LEASES, "a") == made
-    with pytest.raises(AlreadyExistsError):
-        await api.create(LEASES, lease("a"))
-
-
-async def test_a_replace_compares(core: KubernetesCore, api: KubernetesApi) -> None:
-    first = await api.create(LEASES, lease("a"))
-    second = await api.replace(LEASES, {**first, "spec": {"holderIdentity": "y"}})
-    assert second["metadata"]["resourceVersion"] != first["metadata"]["resourceVersion"]
-    with pytest.raises(WriteConflictError):
-        await api.replace(LEASES, {**first, "spec": {"holderIdentity": "z"}})
-    assert await api.get(LEASES, "a") == second
-    with pytest.raises(ValueError, match=r"metadata\.uid and metadata\.resourceVersion"):
-        await api.replace(LEASES, lease("a"))
-    core.delete(LEASES, "a")
-    with pytest.raises((WriteConflictError, NotFoundError)):
-        await api.replace(LEASES, second)
-    await api.create(LEASES, lease("a"))
-    with pytest.raises(WriteConflictError):
-        await api.replace(LEASES, second)
-
-
-async def test_status_is_apart(api: KubernetesApi) -> None:
-    made = await api.create(STREAM_CLUSTERS, cluster())
-    replaced = await api.replace_status(STREAM_CLUSTERS, {**made, "spec": {"containers": 9}, "status": {"x": [1]}})
-    assert replaced["spec"] == {"containers": 4}
-    assert replaced["status"] == {"x": [1]}
-    with pytest.raises(WriteConflictError):
-        await api.replace_status(STREAM_CLUSTERS, {**made, "status": {}})
-    changed = await api.replace(STREAM_CLUSTERS, {**replaced, "spec": {"containers": 5}, "status": {}})
-    assert (changed["spec"], changed["status"]) == ({"containers": 5}, {"x": [1]})
-
-
-async def test_lists_are_by_label_and_their_items_are_whole(api: KubernetesApi) -> None:
-    for name, role in (("b", "w"), ("a", "w"), ("c", "x")):
-        await api.create(LEASES, lease(name, role=role, cluster="one"))
-    listing = await api.list(LEASES, {"role": "w", "cluster": "one"})
-    assert [item["metadata"]["name"] for item in listing.items] == ["a", "b"]
-    first = listing.items[0]
-    assert (first["kind"], first["apiVersion"]) == ("Lease", "coordination.k8s.io/v1")
-    await api.replace(LEASES, {**first, "spec": {"holderIdentity": "y"}})
-    assert len((await api.list(LEASES, {})).items) == 3
+    await case(Place(api, delete))
+    async with asyncio.timeout(60):
+        while core.subscribers:  # noqa: ASYNC110 - of either implementation
+            await asyncio.sleep(0.005)
 
 
 async def take(api: KubernetesApi, since: str, count: int) -> list[WatchEvent]:
@@ -146,36 +73,13 @@ async def take(api: KubernetesApi, since: str, count: int) -> list[WatchEvent]:
     return found
 
 
-async def test_a_watch_reports_missed_and_new_changes(core: KubernetesCore, api: KubernetesApi) -> None:
-    since = (await api.list(LEASES, {})).resource_version
-    made = await api.create(LEASES, lease("a", role="w"))
-    await api.create(LEASES, lease("b", role="x"))
-    watching = asyncio.ensure_future(take(api, since, 4))
-    while not core.subscribers:  # noqa: ASYNC110 - of either implementation
-        await asyncio.sleep(0.005)
-    made = await api.replace(LEASES, {**made, "spec": {"holderIdentity": "y"}})
-    core.delete(LEASES, "a")
-    await api.create(LEASES, lease("a", role="w"))
-    events = await watching
-    assert [event.kind for event in events] == ["ADDED", "MODIFIED", "DELETED", "ADDED"]
-    assert events[1].manifest == made
-    while core.subscribers:  # noqa: ASYNC110 - of either implementation
-        await asyncio.sleep(0.005)
-
-
-async def test_a_watch_from_too_long_ago_fails(core: KubernetesCore, api: KubernetesApi) -> None:
+async def test_a_watch_from_too_long_ago_fails(fake: tuple[KubernetesCore, KubernetesApi]) -> None:
+    core, api = fake
     since = (await api.list(LEASES, {})).resource_version
     await api.create(LEASES, lease("a", role="w"))
     core.compact()
     with pytest.raises(UnavailableError, match="410"):
         await take(api, since, 1)
-
-
-async def test_many_watches_come_and_go(core: KubernetesCore, api: KubernetesApi) -> None:
-    since = (await api.list(LEASES, {})).resource_version
-    await api.create(LEASES, lease("a", role="w"))
-    for _ in range(limits.KUBERNETES_WATCHES_MAX + 2):
-        assert len(await take(api, since, 1)) == 1
 
 
 # -- over the network -------------------------------------------------------------------------------------------------
@@ -248,23 +152,6 @@ async def test_there_are_not_too_many_watches(
     monkeypatch.setattr(limits, "KUBERNETES_WATCHES_MAX", 0)
     with pytest.raises(UnavailableError, match="watches are open"):
         await take(http[1], "100", 1)
-
-
-async def test_epochs_over_the_network(http: tuple[KubernetesServer, HttpKubernetes]) -> None:
-    server, api = http
-    server.core.create(STREAM_CLUSTERS, cluster())
-    epochs = LeaseEpochs(api, "c", "w", "1", SystemClock())
-    with pytest.raises(NotOwnerError):
-        await epochs.take(0)
-    made = server.core.get(STREAM_CLUSTERS, "c")
-    server.core.replace_status(STREAM_CLUSTERS, {**made, "status": {"containers": [{"id": 0, "worker": "w"}]}})
-    server.core.create(LEASES, write_worker_lease("c", WorkerLease("w", "1", 1), None, 0))
-    rivals = [LeaseEpochs(api, "c", "w", "1", SystemClock()) for _ in range(3)]
-    taken = await asyncio.gather(*(rival.take(0) for rival in rivals for _ in range(3)))
-    assert sorted(taken) == list(range(1, 10))
-    assert await epochs.take(0, 20) == 21
-    found = read_worker_lease(await api.get(LEASES, "c.worker.w"))
-    assert found is not None
 
 
 async def test_a_thread_renews_over_connections_of_its_own(http: tuple[KubernetesServer, HttpKubernetes]) -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import itertools
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.epochcases import EPOCH_CASES, EpochCase, EpochPlace
+from harness.kubernetescases import title
 from harness.localkubernetes import LocalKubernetes
 from sim import SimWorld
 from sim.kubernetes import KubernetesCore
@@ -23,7 +21,6 @@ from tailrace.cluster.file_epochs import FileEpochs
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, Kind, KubernetesApi, Manifest
 from tailrace.cluster.lease_epochs import LeaseEpochs, any_epoch_taken
 from tailrace.cluster.leases import WorkerLease, container_lease_name, write_worker_lease
-from tailrace.cluster.ownership import Epochs
 from tailrace.common import limits
 from tailrace.common.errors import DeadlineError, NotFoundError, NotOwnerError, TailraceError, UnavailableError
 
@@ -45,62 +42,25 @@ def lease_epochs(api: KubernetesApi, worker: str = "w", incarnation: str = "1") 
     return LeaseEpochs(api, "c", worker, incarnation, SimClock(asyncio.get_running_loop()))
 
 
-@dataclass
-class Place:
-    """Where epochs are kept; `new` gives one more rival, `wipe` loses all that is kept."""
-
-    new: Callable[[], Epochs]
-    wipe: Callable[[int], None]
-
-
 @pytest.fixture(params=["file", "lease"])
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    if request.param == "file":
-        return Place(lambda: FileEpochs(tmp_path), lambda number: (tmp_path / "epochs" / f"{number}.json").unlink())
+async def place(request: pytest.FixtureRequest, tmp_path: Path) -> EpochPlace:
     core = KubernetesCore()
     new_cluster(core)
-    return Place(
-        lambda: lease_epochs(LocalKubernetes(core)),
-        lambda number: core.delete(LEASES, container_lease_name("c", number)),
-    )
+
+    async def wipe(number: int) -> None:
+        if request.param == "file":
+            (tmp_path / "epochs" / f"{number}.json").unlink()
+        else:
+            core.delete(LEASES, container_lease_name("c", number))
+
+    if request.param == "file":
+        return EpochPlace(lambda: FileEpochs(tmp_path), wipe)
+    return EpochPlace(lambda: lease_epochs(LocalKubernetes(core)), wipe)
 
 
-async def test_epochs_rise_from_one_for_each_container(place: Place) -> None:
-    epochs = place.new()
-    assert [await epochs.take(0) for _ in range(3)] == [1, 2, 3]
-    assert await epochs.take(1) == 1
-    assert await place.new().take(0) == 4
-
-
-async def test_an_epoch_is_above_its_floor(place: Place) -> None:
-    epochs = place.new()
-    assert await epochs.take(0, 41) == 42
-    assert await epochs.take(0, 7) == 43
-    assert await place.new().take(0) == 44
-
-
-async def test_rivals_never_get_the_same_epoch(place: Place) -> None:
-    async def rival() -> list[int]:
-        epochs = place.new()
-        own: list[int] = []
-        while len(own) < 10:
-            with contextlib.suppress(UnavailableError):  # others always won: not now
-                own.append(await epochs.take(0))
-        return own
-
-    taken = await asyncio.gather(*(rival() for _ in range(6)))
-    assert sorted(itertools.chain(*taken)) == list(range(1, 61))
-    assert all(own == sorted(own) for own in taken)
-
-
-async def test_what_was_lost_starts_at_the_floor(place: Place) -> None:
-    epochs = place.new()
-    for _ in range(5):
-        await epochs.take(0)
-    place.wipe(0)
-    assert await epochs.take(0) == 1  # the log knows better, and says so
-    assert await epochs.take(0, 5) == 6
-    assert await place.new().take(0) == 7
+@pytest.mark.parametrize("case", EPOCH_CASES, ids=title)
+async def test_epochs_keep_the_contract(place: EpochPlace, case: EpochCase) -> None:
+    await case(place)
 
 
 # -- files ------------------------------------------------------------------------------------------------------------

@@ -28,13 +28,10 @@ READY = {"type": "Ready", "status": "True", "reason": "AllGood", "message": "All
 
 
 @pytest.fixture(scope="module")
-def api(cluster_kube: Kubectl) -> Iterator[Kubectl]:
+def api(definitions: Kubectl) -> Iterator[Kubectl]:
     """A namespace of its own, and the definitions as they are here."""
     namespace = f"crds-{uuid.uuid4().hex[:8]}"
-    kubectl = cluster_kube.within(namespace)
-    kubectl("apply", "--server-side", "--force-conflicts", "--filename", str(CRDS))
-    names = [f"crd/{definition.name}" for definition in DEFINITIONS]
-    kubectl("wait", "--for=condition=Established", "--timeout=30s", *names)
+    kubectl = definitions.within(namespace)
     kubectl("create", "namespace", namespace)
     yield kubectl
     kubectl("delete", "namespace", namespace, "--wait=false")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -41,16 +42,48 @@ def copied(value: Any) -> Any:
     return [copied(item) for item in value] if isinstance(value, list) else value
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of one object. ``before``: the object before it, None when it is new; ``manifest``: after it.
+
+    ``kind`` is ``ADDED``, ``MODIFIED`` or ``DELETED``. A deleted object's manifest is its last state, with the
+    version of the deletion.
+    """
+
+    version: int
+    plural: str
+    kind: str
+    manifest: Manifest
+    before: Manifest | None
+
+    def seen(self, kind: Kind, labels: Mapping[str, str], since: str) -> WatchEvent | None:
+        """Return the event that a watch of these labels from version `since` reports; None when it reports none.
+
+        An object that starts to have the labels is ADDED. One that stops is DELETED, in its state before the change.
+        """
+        if self.plural != kind.plural or self.version <= int(since):
+            return None
+        had = self.before is not None and carries(self.before, labels)
+        has = self.kind != "DELETED" and carries(self.manifest, labels)
+        if has:
+            return WatchEvent("MODIFIED" if had else "ADDED", copied(self.manifest))
+        if not had:
+            return None
+        gone = copied(self.before)
+        gone["metadata"]["resourceVersion"] = self.manifest["metadata"]["resourceVersion"]
+        return WatchEvent("DELETED", gone)
+
+
 class KubernetesCore:
     """The objects of one namespace. Every change has a version of its own, which is the version of the object, too."""
 
     def __init__(self, first_uid: int = 1) -> None:
         self.version = 100
         self.objects: dict[tuple[str, str], Manifest] = {}
-        self.changes: list[tuple[int, str, WatchEvent]] = []
-        """(version, plural of the kind, event), oldest first, as far back as a watch can begin."""
+        self.changes: list[Change] = []
+        """Oldest first, as far back as a watch can begin."""
         self.compacted = self.version
-        self.subscribers: list[Callable[[str, WatchEvent], None]] = []
+        self.subscribers: list[Callable[[Change], None]] = []
         self._uids = first_uid
 
     def get(self, kind: Kind, name: str) -> Manifest:
@@ -87,9 +120,9 @@ class KubernetesCore:
 
     def delete(self, kind: Kind, name: str) -> None:
         """Delete an object. Raises NotFoundError."""
-        gone = copied(self._object(kind, name))
+        gone = self._object(kind, name)
         del self.objects[kind.plural, name]
-        self._note(kind, "DELETED", gone)
+        self._note(kind, "DELETED", copied(gone), gone)
 
     def list(self, kind: Kind, labels: Mapping[str, str]) -> Listing:
         """See KubernetesApi.list."""
@@ -99,15 +132,15 @@ class KubernetesCore:
         """Forget all changes but the last `keep`; watches from before are answered 410."""
         dropped = self.changes[: len(self.changes) - keep]
         if dropped:
-            self.compacted = dropped[-1][0]
+            self.compacted = dropped[-1].version
             del self.changes[: len(dropped)]
 
-    def changes_since(self, kind: Kind, resource_version: str) -> Sequence[WatchEvent]:
-        """The changes after a version. Raises UnavailableError: it is too old."""
+    def changes_since(self, kind: Kind, resource_version: str) -> Sequence[Change]:
+        """The changes after a version; none when it is of the future. Raises UnavailableError: it is too old."""
         version = int(resource_version)
         if version < self.compacted:
             raise UnavailableError(f"watch of {kind.plural} from {version}: 410, too old resource version")
-        return [event for number, plural, event in self.changes if number > version and plural == kind.plural]
+        return [change for change in self.changes if change.version > version and change.plural == kind.plural]
 
     def _object(self, kind: Kind, name: str) -> Manifest:
         found = self.objects.get((kind.plural, name))
@@ -130,19 +163,21 @@ class KubernetesCore:
         return self._store(kind, "MODIFIED", stored)
 
     def _store(self, kind: Kind, change: str, stored: Manifest) -> Manifest:
-        self.objects[kind.plural, stored["metadata"]["name"]] = stored
-        self._note(kind, change, stored)
+        key = kind.plural, stored["metadata"]["name"]
+        before = self.objects.get(key)
+        self.objects[key] = stored
+        self._note(kind, change, stored, before)
         return copied(stored)
 
-    def _note(self, kind: Kind, change: str, manifest: Manifest) -> None:
+    def _note(self, kind: Kind, verb: str, manifest: Manifest, before: Manifest | None) -> None:
         self.version += 1
         manifest["metadata"]["resourceVersion"] = str(self.version)
-        event = WatchEvent(change, copied(manifest))
-        self.changes.append((self.version, kind.plural, event))
+        change = Change(self.version, kind.plural, verb, copied(manifest), before)
+        self.changes.append(change)
         if len(self.changes) > HISTORY_MAX:
             self.compact(HISTORY_MAX // 2)
         for subscriber in list(self.subscribers):
-            subscriber(kind.plural, event)
+            subscriber(change)
 
 
 def listing(
@@ -458,12 +493,13 @@ class _Watch:
         self._process = process
         self._kind = kind
         self._labels = labels
+        self._since = resource_version
         self._queue = queue
         self._pending: list[WatchEvent] = []
         self._dead = api.happens(api.dead_watch_chance, "watch silently dead")
         self._late = api.happens(api.late_watch_chance, "watch late")
-        for event in api.core.changes_since(kind, resource_version):
-            self._on_change(kind.plural, event)
+        for change in api.core.changes_since(kind, resource_version):
+            self._on_change(change)
         api.core.subscribers.append(self._on_change)
         if api.happens(api.closed_watch_chance, "watch closed"):
             api.loop.call_world(api.random.random() * 20.0, self._close)
@@ -473,8 +509,9 @@ class _Watch:
         if self._on_change in self._api.core.subscribers:
             self._api.core.subscribers.remove(self._on_change)
 
-    def _on_change(self, plural: str, event: WatchEvent) -> None:
-        if plural != self._kind.plural or not carries(event.manifest, self._labels):
+    def _on_change(self, change: Change) -> None:
+        event = change.seen(self._kind, self._labels, self._since)
+        if event is None:
             return
         if not self._process.alive:
             self.end()

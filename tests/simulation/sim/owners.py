@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
+from sim.kubernetes import Change
 from sim.process import SimProcess
 from sim.violations import require
 from sim.world import SimWorld
@@ -19,7 +20,7 @@ from tailrace.cluster.cluster_map import ClusterMap, read_map
 from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint
 from tailrace.cluster.follower import Follower
 from tailrace.cluster.heartbeat import Heart
-from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, WatchEvent
+from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS
 from tailrace.cluster.lease_epochs import LeaseEpochs
 from tailrace.cluster.leases import read_container_lease
 from tailrace.cluster.placer import Placer
@@ -248,8 +249,8 @@ class OwnerFleet:
 
     # -- what happened
 
-    def _on_change(self, plural: str, event: WatchEvent) -> None:
-        if plural == LEASES.plural:
+    def _on_change(self, event: Change) -> None:
+        if event.plural == LEASES.plural:
             lease = read_container_lease(event.manifest)
             if lease is not None:
                 self._lowered[lease.container_id] += lease.epoch < self._newest.get(lease.container_id, 0)

@@ -13,7 +13,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from sim.kubernetes import KubernetesCore, carries
+from sim.kubernetes import Change, KubernetesCore
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, Kind, WatchEvent
 from tailrace.common.errors import (
     AlreadyExistsError,
@@ -97,9 +97,7 @@ class KubernetesServer:
         try:
             result = effect()
         except TailraceError as error:
-            return _status(
-                {NotFoundError: 404, AlreadyExistsError: 409, WriteConflictError: 409}[type(error)], str(error)
-            )
+            return _status(_CODES[type(error)], str(error))
         await asyncio.sleep(self.silence_s.get(request.method, 0.0))
         if code < 0:
             return _status(-code, "as the test asked")
@@ -108,8 +106,9 @@ class KubernetesServer:
     def _watch(self, kind: Kind, labels: dict[str, str], resource_version: str) -> Any:
         queue: asyncio.Queue[WatchEvent] = asyncio.Queue()
 
-        def on_change(plural: str, event: WatchEvent) -> None:
-            if plural == kind.plural and carries(event.manifest, labels):
+        def on_change(change: Change) -> None:
+            event = change.seen(kind, labels, resource_version)
+            if event is not None:
                 queue.put_nowait(event)
 
         if self.answers or self.outage:
@@ -118,8 +117,8 @@ class KubernetesServer:
             missed = self.core.changes_since(kind, resource_version)
         except UnavailableError as error:
             return StreamingResponse(_lines(_line("ERROR", {"kind": "Status", "code": 410, "message": str(error)})))
-        for event in missed:
-            on_change(kind.plural, event)
+        for change in missed:
+            on_change(change)
         self.core.subscribers.append(on_change)
 
         async def stream() -> AsyncIterator[bytes]:

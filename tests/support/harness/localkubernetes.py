@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any
 
-from sim.kubernetes import KubernetesCore, carries
+from sim.kubernetes import Change, KubernetesCore
 from tailrace.cluster.kubernetes import Kind, Listing, Manifest, WatchEvent
 from tailrace.common.errors import UnavailableError
 
@@ -70,12 +70,13 @@ class LocalKubernetes:
         """See KubernetesApi.watch."""
         queue: asyncio.Queue[WatchEvent | None] = asyncio.Queue()
 
-        def on_change(plural: str, event: WatchEvent) -> None:
-            if plural == kind.plural and carries(event.manifest, labels):
+        def on_change(change: Change) -> None:
+            event = change.seen(kind, labels, resource_version)
+            if event is not None:
                 queue.put_nowait(event)
 
-        for event in await self._request("watch", kind, "", lambda: self.core.changes_since(kind, resource_version)):
-            on_change(kind.plural, event)
+        for missed in await self._request("watch", kind, "", lambda: self.core.changes_since(kind, resource_version)):
+            on_change(missed)
         self.core.subscribers.append(on_change)
         self._queues.append(queue)
         self.watches += 1

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from sim.kubernetes import SimKubernetes
+from sim.kubernetes import Change, SimKubernetes
 from sim.violations import require
 from sim.workloads.fleetnodes import CLUSTER, CONTAINERS
 from tailrace.cluster.cluster_map import read_map
-from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, WatchEvent
+from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS
 from tailrace.cluster.leases import read_worker_lease
 from tailrace.common import limits
 
@@ -83,12 +83,12 @@ class MapHistory:
         self._unanswered: list[tuple[float, str]] = []
         kubernetes.core.subscribers.append(self._changed)
 
-    def _changed(self, plural: str, event: WatchEvent) -> None:
-        if plural == STREAM_CLUSTERS.plural and event.manifest["metadata"]["name"] == CLUSTER:
+    def _changed(self, event: Change) -> None:
+        if event.plural == STREAM_CLUSTERS.plural and event.manifest["metadata"]["name"] == CLUSTER:
             assignments = {} if event.kind == "DELETED" else read_map(event.manifest).assignments
             now = {container: assignment.worker for container, assignment in assignments.items()}
             self._maps.append((self._loop.time(), now))
-        elif plural == LEASES.plural and event.kind != "DELETED":
+        elif event.plural == LEASES.plural and event.kind != "DELETED":
             lease = read_worker_lease(event.manifest)
             if lease is not None:
                 self._silences.renewed(lease.worker, self._loop.time())
