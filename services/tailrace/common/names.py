@@ -17,11 +17,14 @@ MARK_PREFIX: Final = "_MARK"
 READER_GROUP_PREFIX: Final = "_RG"
 TABLE_SUFFIX: Final = "_kvtable"
 
-USER_NAME_PATTERN: Final = r"[A-Za-z0-9.\-]+"
-"""Names that users may give to scopes, streams, groups, readers and tables; the resources' schemas use it too."""
+USER_NAME_PATTERN: Final = r"[A-Za-z0-9.\-]*[A-Za-z0-9\-][A-Za-z0-9.\-]*"
+"""Names that users may give to scopes, streams, groups, readers and tables; the resources' schemas use it too.
+
+Not only dots: in URLs and paths `.` and `..` mean other places.
+"""
 
 _USER_NAME: Final = re.compile(USER_NAME_PATTERN)
-_ANY_NAME: Final = re.compile(r"_?[A-Za-z0-9.\-]+")
+_ANY_NAME: Final = re.compile("_?" + USER_NAME_PATTERN)
 _QUALIFIED: Final = re.compile(
     r"(?:(?P<scope>[^/]+)/)?(?P<stream>[^/]+)/(?P<number>\d{1,10})(?:\.#epoch\.(?P<epoch>\d{1,10}))?"
     r"(?P<suffix>#transaction\.[0-9a-f]{32}|#transient\.[0-9a-f]{32}\.[0-9a-f]{32})?"
@@ -32,10 +35,10 @@ _CONTAINER_KEY_SUFFIX: Final = re.compile(r"(\.#epoch\.\d+)?(#transaction\..*|#t
 def _check(kind: str, name: str, pattern: re.Pattern[str], max_length: int) -> str:
     if len(name) > max_length:
         raise InvalidNameError(f"{kind} name is {len(name)} characters long, at most {max_length} are allowed")
+    if name and not name.strip("."):
+        raise InvalidNameError(f"{kind} name {name[:80]!r} consists of dots only")
     if not pattern.fullmatch(name):
         raise InvalidNameError(f"{kind} name {name[:80]!r} may only hold letters, digits, '.' and '-'")
-    if name in (".", ".."):
-        raise InvalidNameError(f"{kind} name {name!r} means another place in paths")
     return name
 
 

@@ -95,7 +95,7 @@ async def test_clients_create_nothing_in_the_servers_own_scope(api: Any) -> None
             await api.call(rpc, request)
 
 
-@pytest.mark.parametrize("name", [".", ".."])
+@pytest.mark.parametrize("name", [".", "..", "..."])
 async def test_names_that_paths_give_another_meaning(api: Any, name: str) -> None:
     status = pb.CreateStreamStatus
     created = await api.call("createScope", pb.ScopeInfo(scope=name))
