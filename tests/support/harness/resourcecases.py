@@ -141,6 +141,7 @@ STREAM_CASES: Final = (
     Case("no cluster", "Stream", {}, "spec.cluster", without=("cluster",)),
     Case("no scope", "Stream", {}, "spec.scope", without=("scope",)),
     Case("an internal scope", "Stream", {"scope": "_system"}, "spec.scope"),
+    Case("a scope of dots", "Stream", {"scope": ".."}, "spec.scope"),
     Case("a scope with a slash", "Stream", {"scope": "a/b"}, "spec.scope"),
     Case("a long scope", "Stream", {"scope": "s" * 256}, "spec.scope"),
     Case("the longest names", "Stream", {"scope": "s" * 255, "streamName": "n" * 250}),
