@@ -95,6 +95,7 @@ SUITES = (
     Suite(
         KUBERNETES,
         (IMAGES,),
+        cores=0.5,
         takes=CLUSTER,
         later_than=("e2e/cluster",),
         bounds=(
