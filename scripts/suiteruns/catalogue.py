@@ -17,6 +17,9 @@ RESULTS = REPOSITORY / "build/suites"
 FULL_LIMIT_S = 6 * 3600.0
 WAITS = 0.4
 """Cores of a suite that mostly waits: for servers to start, for leases to lapse, for a cluster."""
+NICE, NICEST = 5, 10
+"""How far suites give way to what measures and to the cluster, and what only computes to all others. On processors
+that are busy, a third and a tenth remain to them: enough for the time limits of tests."""
 MOUNTS = frozenset({"mounts"})
 """What mounts, or compares what is mounted on the host."""
 CLUSTER = frozenset({"cluster"})
@@ -42,7 +45,7 @@ class Plan:
     local_cluster: bool = True
     """Whether tests on Kubernetes run on the local cluster, not on one that E2E_KUBECONFIG names."""
     computing_workers: int = 0
-    """``workers`` of suites that give way to others: one beside what measures, which keeps the other cores. 0: all."""
+    """``workers`` of suites that compute: one beside what measures, which needs the other cores. 0: all."""
 
     @property
     def is_full(self) -> bool:
@@ -56,7 +59,7 @@ class Suite:
 
     ``share``: how pytest-xdist gives tests to its workers, with ``loadfile`` by whole files and their servers; empty:
     one process. ``cores``: of each worker. ``bounds``: patterns of files that measure how long clients wait, and fail
-    when it is too long: they run after the others, alone.
+    when it is too long: they run apart, one at a time, and others give way to them.
     """
 
     name: str
@@ -67,7 +70,7 @@ class Suite:
     later_than: tuple[str, ...] = ()
     bounds: tuple[str, ...] = ()
     computes: bool = False
-    """Whether it gives way to everything else: it computes, with small files and servers in its own process at most."""
+    """Whether it computes, with small files and servers in its own process at most: it fills what others leave."""
     limits: bool = True
     """Whether a test may take as long as pytest's own limits say, and no longer."""
 
@@ -81,7 +84,7 @@ PREPARATIONS = {
     JAVA_CLIENT: Job(JAVA_CLIENT, ("tests/support/java-client.sh",), cores=0.0),
     TLC: Job(TLC, ("tests/support/tlc.sh",), cores=0.0),
     # Where nothing is cached this compiles Kubernetes for a quarter of an hour, beside everything else and after it.
-    LOCAL_CLUSTER: Job(LOCAL_CLUSTER, ("nice", "-n", "19", "tests/support/local-cluster.sh"), cores=0.0),
+    LOCAL_CLUSTER: Job(LOCAL_CLUSTER, ("tests/support/local-cluster.sh",), cores=0.0, nice=19),
     IMAGES: Job(IMAGES, ("tests/support/e2e-images.sh",), cores=1.0, after=(MINIO, JAVA_CLIENT)),
 }
 """What takes longer to build or download than a test may last is made ready once, before the suites that need it."""
@@ -91,6 +94,7 @@ PURE = "compat/wire/pure"
 
 # In the order in which they are started: what waits and takes long first, what keeps all cores busy last.
 SUITES = (
+    Suite("e2e/pods", (MINIO,), bounds=("test_pods.py", "test_pods_under_load.py")),
     Suite("e2e/cluster", (LOCAL_CLUSTER,), cores=WAITS, takes=CLUSTER | MOUNTS),
     Suite(
         KUBERNETES,
@@ -105,11 +109,10 @@ SUITES = (
         limits=False,
     ),
     Suite("crash", (MINIO, JAVA_CLIENT, PYTHON_CLIENT), cores=0.5, share="loadfile", takes=MOUNTS),
-    Suite("e2e/pods", (MINIO,), bounds=("test_pods.py", "test_pods_under_load.py")),
+    Suite("compat/python", (PYTHON_CLIENT,), cores=WAITS),
     Suite("cli", (MINIO,), cores=0.7, share="loadfile"),
     Suite("compat/java", (JAVA_CLIENT,)),
     Suite("e2e/local", (JAVA_CLIENT,)),
-    Suite("compat/python", (PYTHON_CLIENT,), cores=WAITS),
     Suite("images", (IMAGES,), takes=MOUNTS),
     Suite("compat/wire", cores=WAITS),
     Suite("contract", (MINIO,)),
@@ -153,12 +156,12 @@ def chosen(names: Sequence[str]) -> list[str]:
 def jobs(names: Sequence[str], plan: Plan) -> list[Job]:
     """The jobs of these suites, in the order in which they are to start, after what they need.
 
-    What measures comes after what does not, and what only computes last: it fills the cores that the others leave.
+    What only computes comes last: it fills the cores that the others leave.
     Raises UnknownSuiteError.
     """
-    if any(job.alone for job in _suites(plan) if job.suite in names):
+    if any(job.measures for job in _suites(plan) if job.suite in names):
         plan = replace(plan, computing_workers=1)
-    suites = sorted((job for job in _suites(plan) if job.suite in names), key=lambda job: 2 * job.computes + job.alone)
+    suites = sorted((job for job in _suites(plan) if job.suite in names), key=lambda job: job.computes)
     if idle := set(names) - {job.suite for job in suites}:
         raise UnknownSuiteError(f"nothing runs for {', '.join(sorted(idle))}")
     needed = {name for job in suites for name in job.after}
@@ -168,15 +171,15 @@ def jobs(names: Sequence[str], plan: Plan) -> list[Job]:
 
 
 def _suites(plan: Plan) -> Iterator[Job]:
-    yield Job("lint", ("make", "lint"), computes=True, suite="lint")
-    yield Job("sanitize", ("make", "sanitize"), computes=True, suite="sanitize")
+    yield Job("lint", ("make", "lint"), computes=True, nice=NICEST, suite="lint")
+    yield Job("sanitize", ("make", "sanitize"), computes=True, nice=NICEST, suite="sanitize")
     for suite in SUITES:
         files = {path.name for path in (REPOSITORY / "tests" / suite.name).glob("test_*.py")}
         bounds = {file for file in files if any(fnmatch(file, pattern) for pattern in suite.bounds)}
         if not bounds or files != bounds:
             yield _by_pytest(suite.name, suite, plan, without=bounds)
         if bounds:
-            yield _by_pytest(f"{suite.name}/bounds", suite, plan, without=files - bounds, alone=True)
+            yield _by_pytest(f"{suite.name}/bounds", suite, plan, without=files - bounds, measures=True)
     if plan.extras:
         yield _fault(plan)
     yield _pure(plan)
@@ -184,10 +187,11 @@ def _suites(plan: Plan) -> Iterator[Job]:
     yield _bugs(plan)
     yield _fuzz(plan)
     cached = ("--cached",) if plan.cached_spec else ()
-    yield Job("spec", ("make", "spec", f"SPEC_OPTIONS={' '.join(cached)}"), after=(TLC,), computes=True, suite="spec")
+    command = ("make", "spec", f"SPEC_OPTIONS={' '.join(cached)}")
+    yield Job("spec", command, after=(TLC,), computes=True, nice=NICEST, suite="spec")
 
 
-def _by_pytest(name: str, suite: Suite, plan: Plan, without: Set[str], alone: bool = False) -> Job:
+def _by_pytest(name: str, suite: Suite, plan: Plan, without: Set[str], measures: bool = False) -> Job:
     workers = _workers(plan, suite.computes) if suite.share else 1
     options = [f"--ignore=tests/{suite.name}/{file}" for file in sorted(without)]
     if workers > 1:
@@ -202,8 +206,8 @@ def _by_pytest(name: str, suite: Suite, plan: Plan, without: Set[str], alone: bo
         options,
         environment,
         cores=suite.cores * workers,
-        later_than=(*suite.later_than, *((suite.name,) if alone else ())),
-        alone=alone,
+        later_than=(*suite.later_than, *((suite.name,) if measures else ())),
+        measures=measures,
     )
 
 
@@ -216,7 +220,7 @@ def _pytest_job(
     *,
     cores: float,
     later_than: tuple[str, ...],
-    alone: bool,
+    measures: bool,
 ) -> Job:
     report = RESULTS / f"{name.replace('/', '-')}.xml"
     common = ["-q", f"--junit-xml={report}", *(() if suite.limits else ("-o", "faulthandler_timeout=0"))]
@@ -230,8 +234,9 @@ def _pytest_job(
         after=needs,
         later_than=later_than,
         takes=suite.takes,
-        alone=alone,
+        measures=measures,
         computes=suite.computes,
+        nice=NICEST if suite.computes else 0 if measures or suite.takes & CLUSTER else NICE,
         environment={"TAILRACE_TEST_PROFILE": plan.profile, "TAILRACE_TEST_SEED": str(plan.seed), **environment},
         limit_s=_limit_s(plan),
         suite=suite.name,
@@ -253,7 +258,7 @@ def _fault(plan: Plan) -> Job:
         {"TAILRACE_TEST_FAULT_OF": plan.day.isoformat(), "TAILRACE_E2E_KEEP": "1"},
         cores=1.0,
         later_than=(KUBERNETES, f"{KUBERNETES}/bounds"),
-        alone=True,
+        measures=True,
     )
 
 
@@ -261,7 +266,7 @@ def _pure(plan: Plan) -> Job:
     """The wire protocol's tests once more, against a server on the kernel's pure-Python twins."""
     suite = next(suite for suite in SUITES if suite.name == "compat/wire")
     environment = {"TAILRACE_PURE": "1"}
-    return _pytest_job(PURE, suite, plan, ("-k", "file"), environment, cores=WAITS, later_than=(), alone=False)
+    return _pytest_job(PURE, suite, plan, ("-k", "file"), environment, cores=WAITS, later_than=(), measures=False)
 
 
 def _seeds(plan: Plan) -> Job:
@@ -270,26 +275,26 @@ def _seeds(plan: Plan) -> Job:
     workers = _workers(plan, computes=True)
     options = ("--first", str(first), "--seconds", str(seconds), "--jobs", str(workers))
     every_fault = ("--every-fault", str(SEEDS_OF_EACH_WORKLOAD))
-    return replace(_simulator("simulation/seeds", plan, *options, *every_fault), cores=workers, computes=True)
+    return replace(_simulator("simulation/seeds", plan, *options, *every_fault), cores=workers)
 
 
 def _bugs(plan: Plan) -> Job:
     """Planted bugs, which the simulator must find: some by date in the short form, all in the long one."""
     which = ("--bug", "all") if plan.is_full else ("--bugs-of", plan.day.isoformat())
-    return replace(_simulator("simulation/bugs", plan, *which), computes=True)
+    return _simulator("simulation/bugs", plan, *which)
 
 
 def _fuzz(plan: Plan) -> Job:
     """Fuzzing of the decoders: the same inputs in the short form, others in the long one."""
     seed, bound = (plan.seed, f"--seconds={FUZZ_SECONDS}") if plan.is_full else (1, f"--runs={FUZZ_RUNS}")
     command = (sys.executable, "tests/fuzz/fuzz.py", bound, f"--seed={seed}")
-    return Job("fuzz", command, computes=True, limit_s=_limit_s(plan), suite="fuzz")
+    return Job("fuzz", command, computes=True, nice=NICEST, limit_s=_limit_s(plan), suite="fuzz")
 
 
 def _simulator(part: str, plan: Plan, *options: str) -> Job:
     command = (sys.executable, "tests/simulation/run.py", *options)
     environment = {"TAILRACE_TEST_PROFILE": plan.profile}
-    return Job(part, command, environment=environment, limit_s=_limit_s(plan), suite=part)
+    return Job(part, command, computes=True, nice=NICEST, environment=environment, limit_s=_limit_s(plan), suite=part)
 
 
 def _limit_s(plan: Plan) -> float:

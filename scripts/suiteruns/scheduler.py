@@ -33,10 +33,12 @@ class Job:
     """Names of jobs that must have ended before it starts, passed or not."""
     takes: frozenset[str] = frozenset()
     """Things of which there is one on this machine: two jobs that take the same thing never run at once."""
-    alone: bool = False
-    """It measures time: beside it runs nothing but what only computes, and leaves it a core of its own."""
+    measures: bool = False
+    """It measures how long something takes: no other job that does runs beside it."""
     computes: bool = False
-    """It gives way to everything else: it computes, with small files and servers in its own process at most."""
+    """It computes, with small files and servers in its own process at most: others start as if it were not there."""
+    nice: int = 0
+    """How far it gives way to others on processors that are busy, 0 to 19, with all that it starts in its session."""
     environment: Mapping[str, str] = field(default_factory=dict)
     limit_s: float = 3600.0
     suite: str = ""
@@ -131,12 +133,14 @@ class Scheduler:
         busy = [running.job for running in self._running]
         if any(other.takes & job.takes for other in busy):
             return False
-        beside = sum(other.cores for other in busy if not other.alone)
-        if job.alone:
-            return all(other.computes for other in busy) and beside <= max(0.0, self._cores - 1)
-        if any(other.alone for other in busy):
-            return job.computes and beside + job.cores <= self._cores - 1
-        return not busy or beside + job.cores <= self._cores + SPARE_CORES
+        if job.measures and any(other.measures for other in busy):
+            return False
+        computing = sum(other.cores for other in busy if other.computes)
+        rest = sum(other.cores for other in busy if not other.computes)
+        if not busy or rest + (computing if job.computes else 0.0) + job.cores <= self._cores + SPARE_CORES:
+            return True
+        # Something always computes in the time for which the others wait.
+        return job.computes and computing + job.cores <= self._cores - 1
 
     def _start(self, job: Job) -> None:
         log = job.log_in(self._folder)
@@ -144,13 +148,14 @@ class Scheduler:
             job.report.unlink(missing_ok=True)
         with log.open("wb") as output:
             process = subprocess.Popen(
-                (*(("nice", "-n", "19") if job.computes else ()), *job.command),
+                (*(("nice", "-n", str(job.nice)) if job.nice else ()), *job.command),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **job.environment},
                 start_new_session=True,
             )
+        _give_way(process, job.nice)
         self._running.append(_Running(job, process, time.monotonic(), log))
         if job.suite:
             self._tell(f"{job.name} started")
@@ -215,6 +220,12 @@ class Scheduler:
                 running.process.wait(max(0.0, ends_at_s - time.monotonic()))
             _signal_group(running.process, signal.SIGKILL)
             running.process.wait()
+
+
+def _give_way(process: subprocess.Popen[bytes], nice: int) -> None:
+    """Let a session of processes give way to others: with autogroups, Linux heeds niceness only within a session."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # no autogroups here; or it has ended
+        Path(f"/proc/{process.pid}/autogroup").write_text(str(nice))
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:

@@ -55,26 +55,43 @@ def test_jobs_that_fit_run_beside_each_other(note: Path, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     "fields",
-    [{"cores": 2.0}, {"alone": True}, {"takes": frozenset({"disk"})}],
-    ids=["too few cores", "alone", "takes the same"],
+    [{"cores": 2.0}, {"measures": True}, {"takes": frozenset({"disk"})}],
+    ids=["too few cores", "measures", "takes the same"],
 )
 def test_jobs_that_do_not_fit_run_one_after_the_other(note: Path, tmp_path: Path, fields: dict[str, object]) -> None:
     run([noting(note, name, **fields) for name in "abc"], tmp_path)
     assert note.read_text() == "+a -a +b -b +c -c "
 
 
-def test_what_only_computes_runs_beside_what_measures(note: Path, tmp_path: Path) -> None:
-    computing = noting(note, "c", "m", computes=True)
-    run([noting(note, "a"), noting(note, "m", "c", alone=True), computing, noting(note, "z", computes=True)], tmp_path)
+def test_what_only_computes_fills_what_others_leave(note: Path, tmp_path: Path) -> None:
+    computing = [noting(note, "c", "a", computes=True), noting(note, "z", computes=True)]
+    run([noting(note, "a", "b"), noting(note, "b", "c", cores=1.5), *computing], tmp_path)
     words = note.read_text().split()
-    assert words.index("-a") < words.index("+m")
-    assert words.index("-c") < words.index("+z"), "what measures keeps a core of its own"
+    assert words.index("-c") < words.index("+z") or words.index("-b") < words.index("+z"), "one at a time beside others"
 
 
-def test_what_measures_waits_for_what_keeps_all_cores_busy(note: Path, tmp_path: Path) -> None:
-    jobs = [noting(note, "c", computes=True, cores=2.0), noting(note, "m", alone=True)]
-    run(jobs, tmp_path)
-    assert note.read_text() == "+c -c +m -m "
+def test_nothing_waits_for_what_only_computes(note: Path, tmp_path: Path) -> None:
+    computing = noting(note, "c", "m", computes=True, cores=2.0)
+    run([computing, noting(note, "m", "c", measures=True), noting(note, "a", "m", later_than=("none",))], tmp_path)
+    assert note.read_text().count("-") == 3
+
+
+GIVING_WAY = """
+import os, pathlib, time
+def found():
+    group = pathlib.Path("/proc/self/autogroup")
+    return os.nice(0), group.read_text().rpartition(" ")[2].strip() if group.exists() else "7"
+ends_s = time.monotonic() + 20
+while found() != (7, "7") and time.monotonic() < ends_s:
+    time.sleep(0.01)
+print(*found())
+"""
+
+
+def test_a_job_gives_way_with_its_whole_session(tmp_path: Path) -> None:
+    job = Job("polite", (sys.executable, "-c", GIVING_WAY), suite="polite", nice=7)
+    assert run([job], tmp_path)["polite"].passed
+    assert job.log_in(tmp_path / "out").read_text() == "7 7\n"
 
 
 def test_a_job_without_room_does_not_hold_up_those_behind_it(note: Path, tmp_path: Path) -> None:
@@ -208,7 +225,7 @@ def test_what_mounts_never_runs_beside_what_compares_mounts() -> None:
         assert taking["e2e/cluster"] & taking[name]
 
 
-def test_what_measures_how_long_clients_wait_runs_alone() -> None:
+def test_everything_gives_way_to_what_measures_how_long_clients_wait() -> None:
     tests = Path(__file__).resolve().parents[2]
     jobs = {job.name: job for job in catalogue.jobs(catalogue.chosen(["everything"]), PLAN)}
     for suite in catalogue.SUITES:
@@ -216,12 +233,16 @@ def test_what_measures_how_long_clients_wait_runs_alone() -> None:
         measuring = {name for name, text in files.items() if "from harness.pace import" in text}
         for job in (jobs.get(suite.name), jobs.get(f"{suite.name}/bounds")):
             ran = {name for name in files if job and f"--ignore=tests/{suite.name}/{name}" not in job.command}
-            assert not (measuring & ran) or (job and job.alone), f"{measuring & ran} run beside others"
+            assert not (measuring & ran) or (job and job.measures), f"{measuring & ran} run beside each other"
+    others = [job for job in jobs.values() if job.suite and not job.measures and "cluster" not in job.takes]
+    assert {job.nice for job in jobs.values() if job.measures} == {0}
+    assert min(job.nice for job in others) == catalogue.NICE
+    assert {job.nice for job in others if job.computes} == {catalogue.NICEST}
 
 
-def test_what_computes_leaves_a_core_to_what_measures() -> None:
+def test_what_computes_takes_one_core_beside_what_measures() -> None:
     everything = catalogue.jobs(catalogue.chosen(["everything"]), PLAN)
-    assert {job.name for job in everything if job.alone}
+    assert {job.name for job in everything if job.measures}
     assert {job.name for job in everything if job.computes} >= {"lint", "unit", "simulation", "simulation/seeds"}
     assert {job.cores for job in everything if job.computes} == {1.0}
     (unit,) = catalogue.jobs(["unit"], PLAN)
@@ -230,7 +251,7 @@ def test_what_computes_leaves_a_core_to_what_measures() -> None:
 
 def test_every_file_of_a_suite_runs_once() -> None:
     rest, apart = (job for job in catalogue.jobs(["e2e/kubernetes"], PLAN) if job.suite)
-    assert (apart.name, apart.alone, rest.alone) == ("e2e/kubernetes/bounds", True, False)
+    assert (apart.name, apart.measures, rest.measures) == ("e2e/kubernetes/bounds", True, False)
     ignored = [{word for word in job.command if word.startswith("--ignore=")} for job in (apart, rest)]
     folder = Path(__file__).resolve().parents[2] / "e2e/kubernetes"
     assert ignored[0] | ignored[1] == {
@@ -242,7 +263,7 @@ def test_every_file_of_a_suite_runs_once() -> None:
 def test_what_did_not_run_is_named() -> None:
     lines = findings.not_in_this_run(["unit", "e2e/kubernetes"], [], PLAN)
     text = "\n".join(lines)
-    assert "suites: lint, sanitize, fuzz, spec, e2e/cluster, crash, " in text
+    assert "suites: lint, sanitize, fuzz, spec, e2e/pods, e2e/cluster, crash, " in text
     assert "e2e/kubernetes/test_memory_bound.py: the whole file" in text
     assert "unit/controller/workflows/test_crashes.py" in text
     assert findings.not_in_this_run([*catalogue.GROUPS["everything"], *catalogue.SIMULATOR], [], _full()) == []
