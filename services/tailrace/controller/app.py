@@ -9,9 +9,10 @@ import structlog
 
 from tailrace.common import limits, names
 from tailrace.common.auth import Account, Authorize, account_nothing, allow_all
-from tailrace.common.errors import UnavailableError
+from tailrace.common.errors import TailraceError, UnavailableError
 from tailrace.controller.calls.call import Core
 from tailrace.controller.calls.services import ControllerServices
+from tailrace.controller.instances.membership import Membership
 from tailrace.controller.managers.groups import ReaderGroupManager
 from tailrace.controller.managers.scopes import ScopeManager
 from tailrace.controller.managers.stream_cuts import CutReader
@@ -20,7 +21,8 @@ from tailrace.controller.managers.tables import TableManager
 from tailrace.controller.metadata.metadata_store import OWN_TABLES, RetryableMetadata
 from tailrace.controller.metadata.scope_store import ScopeStore
 from tailrace.controller.metadata.stream_store import StreamStore
-from tailrace.controller.workflows.context import ControllerConfig, WorkflowContext
+from tailrace.controller.workflows.adoption import PendingWork
+from tailrace.controller.workflows.context import INTENT_ID_BYTES, ControllerConfig, WorkflowContext
 from tailrace.controller.workflows.driver import StreamDriver
 from tailrace.controller.workflows.entities import EntityDriver
 from tailrace.controller.workflows.segments import SegmentOperations, gather_bounded
@@ -37,7 +39,7 @@ class Controller:
 
     ``metadata`` stores all its records, ``segments`` carries segment requests, and ``container_map`` locates containers
     for clients. After `start`, `services` answers calls; listeners (`ControllerServer`, the REST application) call
-    `services`. `close` stops the tasks; the next `start`, in any controller, resumes their work.
+    `services`. `close` stops the tasks; another controller, or the next `start`, resumes their work.
     """
 
     def __init__(
@@ -63,7 +65,10 @@ class Controller:
             clock=clock,
             entropy=entropy,
             config=config or ControllerConfig(),
+            instance=entropy.token(INTENT_ID_BYTES).hex(),
         )
+        endpoints: list[tuple[str, int]] = []
+        membership = Membership(metadata, context.instance, endpoints, lapse_s=context.config.lapse_s)
         driver = StreamDriver(context)
         entities = EntityDriver(context)
         cuts = CutReader(store, operations)
@@ -79,11 +84,17 @@ class Controller:
             scopes=ScopeManager(context, entities, driver, streams=streams, groups=groups, tables=tables),
             cuts=cuts,
             containers=container_map,
+            membership=membership,
+            endpoints=endpoints,
         )
         self._metadata = metadata
         self._scopes = scopes
         self._driver = driver
         self._entities = entities
+        self._config = context.config
+        self._membership = membership
+        self._pending = PendingWork(context, driver, entities)
+        self._living: asyncio.Task[None] | None = None
         self._started = False
         self._starting: asyncio.Task[None] | None = None
         self.trouble = ""
@@ -96,20 +107,31 @@ class Controller:
         return self._started
 
     @property
+    def instance(self) -> str:
+        """This controller's name among all that run."""
+        return self._membership.instance
+
+    @property
     def active_streams(self) -> int:
         """Return how many streams have workflows, transactions or leases."""
         return self._driver.active_streams
 
     async def start(self) -> None:
-        """Create the tables and the internal scope where missing, then resume unfinished workflows.
+        """Create the tables and the internal scope where missing, then resume unfinished workflows, also of others.
 
         Raises:
             UnavailableError: the metadata store does not answer.
         """
         await gather_bounded(OWN_TABLES, self._metadata.create_table)
         await self._scopes.create(names.INTERNAL_SCOPE)
-        await self._driver.start()
-        await self._entities.start()
+        if self._config.sole:
+            self._membership.take_all()
+        else:
+            await self._membership.beat()
+            await self._membership.look()
+        await self._pending.adopt(lambda record: True)
+        if not self._config.sole:
+            self._living = asyncio.get_running_loop().create_task(self._live(), name="controller membership")
         self._started = True
 
     def start_when_possible(self) -> None:
@@ -132,11 +154,34 @@ class Controller:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, limits.WORKFLOW_BACKOFF_MAX_S)
 
+    async def _live(self) -> None:
+        """Write heartbeats, look at those of other controllers, and adopt work that none of them runs."""
+        loop, config = asyncio.get_running_loop(), self._config
+        beat_s = scanned_s = loop.time()
+        adopts = False
+        while True:
+            await asyncio.sleep(config.look_s)
+            try:
+                async with asyncio.timeout(limits.WORKFLOW_STEP_DEADLINE_S):
+                    if loop.time() >= beat_s + config.beat_s:
+                        beat_s = loop.time()
+                        await self._membership.beat()
+                    adopts |= await self._membership.look()
+                    if adopts or loop.time() >= scanned_s + config.rescan_s:
+                        scanned_s = loop.time()
+                        await self._pending.adopt(self._membership.is_to_adopt)
+                        adopts = False
+            except (TailraceError, TimeoutError) as error:
+                _logger.warning("controllers_not_seen", reason=f"{type(error).__name__}: {error}")
+
     async def close(self) -> None:
-        """Stop every task."""
-        if self._starting is not None:
-            self._starting.cancel()
-            await asyncio.gather(self._starting, return_exceptions=True)
+        """Stop every task; another controller, or the next start, resumes their work."""
+        for task in (self._starting, self._living):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         self._started = False
         await self._entities.close()
         await self._driver.close()
+        if self._living is not None:
+            await self._membership.leave()
