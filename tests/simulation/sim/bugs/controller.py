@@ -13,6 +13,7 @@ from sim.workloads.cluster import ClusterWorkload
 from tailrace.client.group.state.state import GroupState
 from tailrace.common.errors import NoSuchStreamError, UnavailableError
 from tailrace.common.stream_policies import StreamConfig
+from tailrace.controller.instances.membership import Membership
 from tailrace.controller.managers import stream_cuts
 from tailrace.controller.managers.transactions import TransactionManager, state_of
 from tailrace.controller.metadata import epochs, scope_store, stream_store, transitions
@@ -272,3 +273,25 @@ def _cut_published_before_all_passed(patch: pytest.MonkeyPatch) -> None:
         return len(waiting) < max(1, len(self.assigned))
 
     patch.setattr(GroupState, "is_complete", is_complete)
+
+
+def _companion(seed: int) -> ClusterWorkload:
+    """The workload with a controller that lives beside those that die, and more of their deaths."""
+    workload = ClusterWorkload(seed)
+    workload.controller_faults = workload.controllers.has_companion = True
+    workload.controllers.quiet_s = 0.5
+    return workload
+
+
+@bug(
+    "work-of-a-dead-controller-left",
+    _companion,
+    checker="workloads/cluster.py",
+    words="not finished",
+)
+def _work_of_a_dead_controller_left(patch: pytest.MonkeyPatch) -> None:
+    """A live controller adopts nothing of one that died: its workflows wait until some controller starts.
+
+    Breaks: what a controller accepted is carried out.
+    """
+    patch.setattr(Membership, "is_to_adopt", lambda self, record: record.instance == self.instance)
