@@ -296,6 +296,7 @@ CONTROLLER_BEAT_S: Final = 2.0  # between heartbeats of a controller that is not
 CONTROLLER_LOOK_S: Final = 1.0  # between looks at the others' heartbeats
 CONTROLLER_LAPSE_S: Final = 5.0  # without a heartbeat, on the observer's clock: others adopt the controller's work
 CONTROLLER_RESCAN_S: Final = 10.0  # between looks through the pending work of the buckets that a controller owns
+CONTROLLER_START_TIMEOUT_S: Final = 5.0  # for tables that cannot be reached, before a controller serves without them
 CONTROLLERS_MAX: Final = 256  # records of instances that one look reads
 RPC_BLOCKING_DEADLINE_S: Final = 290.0  # below the Java client's timeout of 5 minutes
 RPC_MESSAGE_MAX_BYTES: Final = 4 * MIB

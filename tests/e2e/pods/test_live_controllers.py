@@ -1,4 +1,4 @@
-"""Two live controllers: what one accepted is carried out by the other when it dies or stops; nobody starts a third."""
+"""Two live controllers: what one accepted is carried out by the other when it dies or stops; no third one starts."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def revive(victim: PodProcess, number: signal.Signals) -> None:
 
 
 async def check(client: Client, transactions: Transactions) -> None:
-    """Accepted ones are committed, the others end with their leases; events of just the committed ones are there once."""
+    """Accepted ones are committed, the others end with their leases; only events of committed ones are there, once."""
     state = client.context.controller.transaction_state
 
     async def ended() -> bool:

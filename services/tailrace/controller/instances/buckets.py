@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def assign(owners: Sequence[str], alive: Collection[str], unheard: Collection[str]) -> tuple[str, ...]:
-    """Return the owner of each bucket; "" when nobody can take it.
+    """Return the owner of each bucket; "" when no controller can take it.
 
-    Counts of the live controllers differ by one at most, and as few buckets as possible change. A controller that may be
-    alive but was not heard yet keeps its buckets and gets no others.
+    Counts of the live controllers differ by one at most, and as few buckets as possible change. A controller that may
+    be alive but was not heard yet keeps its buckets and gets no others.
     """
     current = {bucket: owner for bucket, owner in enumerate(owners) if owner}
     placed = place(limits.METADATA_BUCKETS, current, Workers(accepting=alive, keeping=unheard))

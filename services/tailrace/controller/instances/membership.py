@@ -136,7 +136,7 @@ class Membership:
         renewals[self.instance] = Renewal(self.instance, self._beat)  # counts among those that may lapse together
         self._detector.look(now_s, renewals)
         verdict = self._detector.verdict(now_s)
-        for name in verdict.ask:  # nobody has to be sure: a living one that is taken for dead only shares its work
+        for name in verdict.ask:  # no proof is needed: a living one that is taken for dead only shares its work
             self._detector.answered(name, now_s, alive=False)
         verdict = self._detector.verdict(now_s)
         living = {name: record for name, record in records.items() if name not in verdict.dead}
@@ -169,4 +169,3 @@ class Membership:
 
     def _mine(self, owners: Sequence[str]) -> list[int]:
         return [bucket for bucket, owner in enumerate(owners) if owner == self.instance]
-

@@ -1,4 +1,4 @@
-"""Find pending work that no live controller runs, and give it to the drivers (docs/controller.md#several-controllers)."""
+"""Give pending work that no live controller runs to the drivers (docs/controller.md#several-controllers)."""
 
 from __future__ import annotations
 

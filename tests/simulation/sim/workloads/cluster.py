@@ -108,7 +108,7 @@ class ClusterWorkload:
         await self._check_nothing_pends()
 
     async def _check_nothing_pends(self) -> None:
-        """Without any call, the live controllers finish what dead ones left: everything was deleted, so nothing is left."""
+        """Without any call, live controllers finish what dead ones left; all was deleted, so nothing stays pending."""
         left: list[str] = []
         for _ in range(PENDING_DEADLINE_S):
             left = await self.controllers.pending()

@@ -319,10 +319,10 @@ class Controllers:
         elif self.companion is None and self.current is None:
             await self.start()
         self.lost_call_chance = 0.0
-        for node in (self.current, self.companion):
-            if node is not None:
-                node.gate.disarm()
-                node.gate.lost_chance = 0.0
+        for left in (self.current, self.companion):
+            if left is not None:
+                left.gate.disarm()
+                left.gate.lost_chance = 0.0
 
 
 async def _cancel(task: asyncio.Task[Any]) -> None:

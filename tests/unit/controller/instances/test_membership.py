@@ -23,7 +23,7 @@ BUCKETS = limits.METADATA_BUCKETS
 
 
 class Now:
-    """The time that the event loop tells."""
+    """The time of the event loop."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 1000.0
@@ -110,7 +110,7 @@ async def test_one_that_leaves_is_gone_at_once(store: MemoryMetadataStore, now: 
     assert not b.may_live("a")
 
 
-async def test_without_the_table_nobody_is_taken_for_dead(store: MemoryMetadataStore, now: Now) -> None:
+async def test_without_the_table_no_controller_is_taken_for_dead(store: MemoryMetadataStore, now: Now) -> None:
     class Away(MemoryMetadataStore):
         away = False
 
