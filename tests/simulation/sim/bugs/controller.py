@@ -235,8 +235,8 @@ class _TrustingMetadata:
 @bug(
     "unknown-metadata-write-taken-for-success",
     ClusterWorkload,
-    checker="workloads/clusterlives.py",
-    words="sealed, and open",
+    checker="workloads/cluster.py",
+    words="a client got an unexpected answer: NoSuchScopeError",
 )
 def _unknown_outcome_taken_for_success(patch: pytest.MonkeyPatch) -> None:
     """A write of metadata whose answer was lost counts as done.
