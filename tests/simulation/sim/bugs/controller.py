@@ -232,9 +232,19 @@ class _TrustingMetadata:
             return
 
 
+def _lost_answers(seed: int) -> ClusterWorkload:
+    """The workload with short-lived streams mostly, and many lost calls to the store."""
+    workload = ClusterWorkload(seed)
+    workload.controllers.lost_call_chance, workload.controllers.has_companion = 0.1, False
+    workload.crashes = workload.tables.lives = 0
+    workload.main.turns = workload.main.rounds = 1
+    workload.main.scales = workload.main.truncations = workload.main.transactors = 0
+    return workload
+
+
 @bug(
     "unknown-metadata-write-taken-for-success",
-    ClusterWorkload,
+    _lost_answers,
     checker="workloads/cluster.py",
     words="a client got an unexpected answer: NoSuchScopeError",
 )
