@@ -106,20 +106,38 @@ def _names_of(key: StreamKey, epoch: Epoch, batch: Sequence[bytes]) -> dict[byte
 async def _take_batch(context: WorkflowContext, key: StreamKey, root: StreamRecord, epoch: Epoch) -> None:
     """Persist the next batch, without the transactions that can never be committed whole.
 
-    Nothing of a transaction in the queue was merged yet. The change applies only if those that were checked are still
-    in the queue, so a missing segment was deleted directly, and not merged by another controller.
+    Transactions that came during the check are checked once more and taken too, so that a pass merges many at once.
     """
     checked = root.commit_queue[: limits.TRANSACTION_COMMIT_BATCH_MAX]
     refused = await _uncommittable(context, _names_of(key, epoch, checked))
+    more = await _take(context, key, checked, refused, grow=True)
+    if more:
+        refused.update(await _uncommittable(context, _names_of(key, epoch, more)))
+        await _take(context, key, (*checked, *more), refused, grow=False)
 
-    def decide(now: StreamRecord | None, _: Snapshot) -> Change[bool]:
+
+async def _take(
+    context: WorkflowContext, key: StreamKey, checked: tuple[bytes, ...], refused: Mapping[bytes, str], *, grow: bool
+) -> tuple[bytes, ...]:
+    """Take the batch and return (); with `grow`, return instead the transactions that can be taken with it, if any.
+
+    Nothing of a transaction in the queue was merged yet. The change applies only if those that were checked are still
+    in the queue, so a missing segment was deleted directly, and not merged by another controller.
+    """
+
+    def decide(now: StreamRecord | None, _: Snapshot) -> Change[tuple[bool, tuple[bytes, ...]]]:
         if now is None or now.commit_batch or now.commit_queue[: len(checked)] != checked:
-            return Change(False)
-        return Change(True, {key.root: commit_batch_taken(now, checked, refused)})
+            return Change((False, ()))
+        more = now.commit_queue[len(checked) : limits.TRANSACTION_COMMIT_BATCH_MAX] if grow else ()
+        if more:
+            return Change((False, more))
+        return Change((True, ()), {key.root: commit_batch_taken(now, checked, refused)})
 
-    if await context.store.change(key, (), decide):
+    taken, more = await context.store.change(key, (), decide)
+    if taken:
         for transaction_id, reason in refused.items():
             _report("transaction can never be committed whole, it is aborted", key, transaction_id, reason)
+    return more
 
 
 async def _uncommittable(

@@ -334,3 +334,28 @@ async def test_the_check_makes_one_call_for_each_segment(world: Any, make_api: A
     print(f"calls of one commit: {counting.calls}")
     assert counting.calls["segment_info"] == 2 * SEGMENTS
     assert counting.calls["merge_batch"] == SEGMENTS
+
+
+async def test_transactions_that_come_during_the_check_are_taken_with_it(
+    world: Any, make_api: Any, wait_until: Any
+) -> None:
+    """They are checked too."""
+    counting = Counting()
+    api = make_api(await world.start(counting))
+    await api.setup(SEGMENTS)
+    txns = [await opened(api, world, b"<%d>" % number) for number in range(3)]
+    await delete_own(world, txns[1])
+    find, late = world.segments.segment_info, txns[1:]
+
+    async def segment_info(name: str) -> Any:
+        while late:
+            await api.commit(late.pop(0))
+        return await find(name)
+
+    world.segments.segment_info = segment_info
+    await api.commit(txns[0])
+    await wait_until(lambda: is_settled(world), TURNS)
+    states = [await api.state(txn) for txn in txns]
+    assert states == [pb.TxnState.COMMITTED, pb.TxnState.ABORTED, pb.TxnState.COMMITTED]
+    assert content(world) == [b"<0><2>", b"<0><2>"]
+    assert counting.calls["merge_batch"] == SEGMENTS, "more than one pass"
