@@ -145,14 +145,12 @@ def _missing_source_taken_as_merged(patch: pytest.MonkeyPatch) -> None:
 def _abort_deletes_after_commit(patch: pytest.MonkeyPatch) -> None:
     """An abort deletes the transaction's segments before it learns that the transaction is committed.
 
-    Commit passes do not check segments, which would abort the transaction.
-
     Breaks: a committed transaction is visible whole.
     """
     abort = TransactionManager.abort
 
     async def unchecked(context: WorkflowContext, names_of: Any) -> dict[bytes, str]:
-        """Takes every transaction."""
+        """Takes every transaction; the check would abort those whose segments are gone."""
         return {}
 
     async def hasty(self: TransactionManager, key: StreamKey, transaction_id: bytes) -> bool:
