@@ -135,15 +135,17 @@ class ModelSegments:
         del self.segments[name]
 
     async def merge_batch(self, target: str, sources: Sequence[str]) -> list[int]:
-        """Merge in order; missing sources count as merged."""
+        """Merge in order; missing sources count as merged. A failure leaves merged what came before it."""
         into = self._get(target)
-        if into.sealed:
-            raise SegmentSealedError(target)
         lengths = []
         for source in sources:
-            gone = self.segments.pop(source, None)
-            if gone is not None:
-                into.pieces.extend(gone.pieces)
+            found = self.segments.get(source)
+            if found is not None:
+                if into.sealed:
+                    raise SegmentSealedError(target)
+                if found.start_offset:
+                    raise SegmentTruncatedError(source, found.start_offset)
+                into.pieces.extend(self.segments.pop(source).pieces)
             lengths.append(into.length)
         return lengths
 
