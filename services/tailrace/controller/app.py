@@ -10,6 +10,7 @@ import structlog
 from tailrace.common import limits, names
 from tailrace.common.auth import Account, Authorize, account_nothing, allow_all
 from tailrace.common.errors import TailraceError
+from tailrace.common.task_groups import gather_bounded
 from tailrace.controller.calls.call import Core
 from tailrace.controller.calls.services import ControllerServices
 from tailrace.controller.instances.membership import Membership
@@ -31,7 +32,7 @@ from tailrace.controller.workflows.adoption import PendingWork
 from tailrace.controller.workflows.context import INTENT_ID_BYTES, ControllerConfig, WorkflowContext
 from tailrace.controller.workflows.driver import StreamDriver
 from tailrace.controller.workflows.entities import EntityDriver
-from tailrace.controller.workflows.segments import SegmentOperations, gather_bounded
+from tailrace.controller.workflows.segments import SegmentOperations
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

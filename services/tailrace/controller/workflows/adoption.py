@@ -8,11 +8,11 @@ import structlog
 
 from tailrace.common import limits
 from tailrace.common.errors import OverloadedError
+from tailrace.common.task_groups import gather_bounded
 from tailrace.controller.metadata.metadata_store import PENDING_TABLE
 from tailrace.controller.metadata.reading import readable
 from tailrace.controller.metadata.records import PendingRecord
 from tailrace.controller.workflows.driver import STREAM
-from tailrace.controller.workflows.segments import gather_bounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,52 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import structlog
 
-from tailrace.common import limits
 from tailrace.common.errors import NoSuchSegmentError, SegmentExistsError, SegmentSealedError, SegmentTruncatedError
+from tailrace.common.task_groups import gather_bounded
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from tailrace.common.stream_policies import StreamConfig
     from tailrace.controller.metadata.ports import SegmentInfo, SegmentStorePort
 
 _LOG = structlog.get_logger(__name__)
-T = TypeVar("T")
-U = TypeVar("U")
-
-
-async def gather_bounded(items: Iterable[T], call: Callable[[T], Awaitable[U]]) -> list[U]:
-    """Run a bounded number of calls at a time; return their results in the order of the items.
-
-    A failure cancels the other calls. The first failure in the order of the items is raised.
-    """
-    gate = asyncio.Semaphore(limits.SEGMENT_CALLS_CONCURRENT_MAX)
-
-    async def guarded(item: T) -> U:
-        async with gate:
-            return await call(item)
-
-    # not a TaskGroup: in Python 3.11 it marks its caller as cancelled after a failure, and drops a cancellation
-    tasks = [asyncio.ensure_future(guarded(item)) for item in items]
-    if not tasks:
-        return []
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        failures = [error for task in tasks if not task.cancelled() and (error := task.exception()) is not None]
-    if failures:
-        raise failures[0]
-    return [task.result() for task in tasks]
 
 
 @dataclass(frozen=True, slots=True)
