@@ -94,7 +94,7 @@ PURE = "compat/wire/pure"
 
 # In the order in which they are started: what waits and takes long first, what keeps all cores busy last.
 SUITES = (
-    Suite("e2e/pods", (MINIO,), bounds=("test_pods.py", "test_pods_under_load.py")),
+    Suite("e2e/pods", (MINIO,), bounds=("test_pods.py", "test_pods_under_load.py", "test_live_controllers.py")),
     Suite("e2e/cluster", (LOCAL_CLUSTER,), cores=WAITS, takes=CLUSTER | MOUNTS),
     Suite(
         KUBERNETES,

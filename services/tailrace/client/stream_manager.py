@@ -5,7 +5,6 @@ See docs/protocol/controller.md#streams.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.client.control.scale_plan import ScalePlan, plan_changes, plan_count
@@ -14,12 +13,12 @@ from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, StreamSealedError
 from tailrace.common.stream_cut import StreamCut
 from tailrace.common.stream_policies import StreamConfig
+from tailrace.common.task_groups import gather_bounded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tailrace.client.context import ClientContext
-    from tailrace.client.types import SegmentInfo
 
 
 class StreamInfo(NamedTuple):
@@ -96,9 +95,7 @@ class StreamManager:
         stream = name_of(stream)
         segments = await self._controller.current_segments(stream)
         identifiers = [segment.identifier for segment in segments] or await self._last_segments(stream)
-        infos: list[SegmentInfo] = await asyncio.gather(
-            *(self._context.segments.segment_info(stream.segment(identifier)) for identifier in identifiers)
-        )
+        infos = await gather_bounded(map(stream.segment, identifiers), self._context.segments.segment_info)
         lengths = {identifier: info.length for identifier, info in zip(identifiers, infos, strict=True)}
         return StreamCut(stream.scope, stream.stream, lengths)
 

@@ -7,9 +7,14 @@ that comes while it waits for its tasks, so that an interrupted command would co
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
+
+from tailrace.common import limits
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 
 async def run_all(*work: Coroutine[Any, Any, Any]) -> list[Any]:
@@ -23,6 +28,32 @@ async def run_all(*work: Coroutine[Any, Any, Any]) -> list[Any]:
     for failure in failures:
         if failure is not None:
             raise failure
+    return [task.result() for task in tasks]
+
+
+async def gather_bounded(items: Iterable[T], call: Callable[[T], Awaitable[U]]) -> list[U]:
+    """Run at most SEGMENT_CALLS_CONCURRENT_MAX calls at a time; return their results in the order of the items.
+
+    A failure cancels the other calls. The first failure in the order of the items is raised.
+    """
+    gate = asyncio.Semaphore(limits.SEGMENT_CALLS_CONCURRENT_MAX)
+
+    async def guarded(item: T) -> U:
+        async with gate:
+            return await call(item)
+
+    tasks = [asyncio.ensure_future(guarded(item)) for item in items]
+    if not tasks:
+        return []
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        failures = [error for task in tasks if not task.cancelled() and (error := task.exception()) is not None]
+    if failures:
+        raise failures[0]
     return [task.result() for task in tasks]
 
 

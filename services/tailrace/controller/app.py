@@ -9,23 +9,34 @@ import structlog
 
 from tailrace.common import limits, names
 from tailrace.common.auth import Account, Authorize, account_nothing, allow_all
-from tailrace.common.errors import UnavailableError
+from tailrace.common.errors import TailraceError
+from tailrace.common.task_groups import gather_bounded
 from tailrace.controller.calls.call import Core
 from tailrace.controller.calls.services import ControllerServices
+from tailrace.controller.instances.membership import Membership
 from tailrace.controller.managers.groups import ReaderGroupManager
 from tailrace.controller.managers.scopes import ScopeManager
 from tailrace.controller.managers.stream_cuts import CutReader
 from tailrace.controller.managers.streams import StreamManager
 from tailrace.controller.managers.tables import TableManager
-from tailrace.controller.metadata.metadata_store import OWN_TABLES, RetryableMetadata
+from tailrace.controller.metadata.metadata_store import (
+    CONTROLLERS_TABLE,
+    OWN_TABLES,
+    PENDING_TABLE,
+    SCOPES_TABLE,
+    RetryableMetadata,
+)
 from tailrace.controller.metadata.scope_store import ScopeStore
 from tailrace.controller.metadata.stream_store import StreamStore
-from tailrace.controller.workflows.context import ControllerConfig, WorkflowContext
+from tailrace.controller.workflows.adoption import PendingWork
+from tailrace.controller.workflows.context import INTENT_ID_BYTES, ControllerConfig, WorkflowContext
 from tailrace.controller.workflows.driver import StreamDriver
 from tailrace.controller.workflows.entities import EntityDriver
-from tailrace.controller.workflows.segments import SegmentOperations, gather_bounded
+from tailrace.controller.workflows.segments import SegmentOperations
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from tailrace.common.ports import Clock, Entropy
     from tailrace.controller.metadata.ports import ContainerMap, MetadataStore, SegmentStorePort
 
@@ -37,7 +48,7 @@ class Controller:
 
     ``metadata`` stores all its records, ``segments`` carries segment requests, and ``container_map`` locates containers
     for clients. After `start`, `services` answers calls; listeners (`ControllerServer`, the REST application) call
-    `services`. `close` stops the tasks; the next `start`, in any controller, resumes their work.
+    `services`. `close` stops the tasks; another controller, or the next `start`, resumes their work.
     """
 
     def __init__(
@@ -63,7 +74,10 @@ class Controller:
             clock=clock,
             entropy=entropy,
             config=config or ControllerConfig(),
+            instance=entropy.token(INTENT_ID_BYTES).hex(),
         )
+        endpoints: list[tuple[str, int]] = []
+        membership = Membership(metadata, context.instance, endpoints, lapse_s=context.config.lapse_s)
         driver = StreamDriver(context)
         entities = EntityDriver(context)
         cuts = CutReader(store, operations)
@@ -79,15 +93,20 @@ class Controller:
             scopes=ScopeManager(context, entities, driver, streams=streams, groups=groups, tables=tables),
             cuts=cuts,
             containers=container_map,
+            membership=membership,
+            endpoints=endpoints,
         )
         self._metadata = metadata
         self._scopes = scopes
         self._driver = driver
         self._entities = entities
+        self._config = context.config
+        self._membership = membership
+        self._pending = PendingWork(context, driver, entities)
+        self._living: asyncio.Task[None] | None = None
         self._started = False
         self._starting: asyncio.Task[None] | None = None
-        self.trouble = ""
-        """Why the last attempt to start failed; empty when it did not fail."""
+        self._troubles: dict[str, str] = {}
         self.services = ControllerServices(core, authorize, account)
 
     @property
@@ -96,47 +115,130 @@ class Controller:
         return self._started
 
     @property
+    def instance(self) -> str:
+        """This controller's name among all that run."""
+        return self._membership.instance
+
+    @property
     def active_streams(self) -> int:
         """Return how many streams have workflows, transactions or leases."""
         return self._driver.active_streams
 
+    @property
+    def trouble(self) -> str:
+        """What of the start has failed so far, and is repeated: the first reason; empty when nothing has failed."""
+        if not self._troubles:
+            return ""
+        (part, reason), more = next(iter(self._troubles.items())), len(self._troubles) - 1
+        return f"{part}: {reason}" + (f" (and {more} more)" if more else "")
+
     async def start(self) -> None:
-        """Create the tables and the internal scope where missing, then resume unfinished workflows.
+        """Create the tables and the internal scope where missing, then resume unfinished workflows, also of others.
 
         Raises:
             UnavailableError: the metadata store does not answer.
         """
         await gather_bounded(OWN_TABLES, self._metadata.create_table)
-        await self._scopes.create(names.INTERNAL_SCOPE)
-        await self._driver.start()
-        await self._entities.start()
-        self._started = True
+        for step in self._first_steps().values():
+            await step()
+        self._begin()
 
     def start_when_possible(self) -> None:
-        """Repeat `start` in the background until it succeeds.
+        """Start in the background, and repeat what fails until it succeeds. `trouble` returns the reason.
 
         Until then a call succeeds if the records that it needs can be reached; it raises UnavailableError otherwise,
-        also when its tables do not exist yet. `ready` becomes true when all calls can be answered.
+        also when its tables do not exist yet. `ready` becomes true when all calls can be answered, or when some tables
+        can be reached and others could not for `limits.CONTROLLER_START_TIMEOUT_S`: a container that is away keeps
+        no controller from serving the streams of the others.
         """
-        self._starting = asyncio.get_running_loop().create_task(self._start_until_done())
+        self._starting = asyncio.get_running_loop().create_task(self._start_in_parts())
 
-    async def _start_until_done(self) -> None:
+    async def _start_in_parts(self) -> None:
+        loop = asyncio.get_running_loop()
+        parts = [loop.create_task(self._start_part(table)) for table in OWN_TABLES]
+        try:
+            done, _ = await asyncio.wait(parts, timeout=limits.CONTROLLER_START_TIMEOUT_S)
+            if not done:
+                await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            self._begin()
+            await asyncio.wait(parts)
+        finally:
+            for part in parts:
+                part.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
+
+    def _first_steps(self) -> dict[str, Callable[[], Awaitable[object]]]:
+        """What a start does with a table, beside making it."""
+        return {
+            SCOPES_TABLE: lambda: self._scopes.create(names.INTERNAL_SCOPE),
+            CONTROLLERS_TABLE: self._join,
+            PENDING_TABLE: lambda: self._pending.adopt(lambda record: True),
+        }
+
+    async def _start_part(self, table: str) -> None:
+        """Make a table and take its first step, until both have succeeded."""
+        step = self._first_steps().get(table)
         pause_s = limits.WORKFLOW_BACKOFF_INITIAL_S
-        while not self._started:
+        while True:
             try:
-                await self.start()
-                self.trouble = ""
-            except UnavailableError as error:
-                self.trouble = str(error)
-                _logger.warning("controller_not_ready", reason=self.trouble)
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, limits.WORKFLOW_BACKOFF_MAX_S)
+                await self._metadata.create_table(table)
+                if step is not None:
+                    await step()
+                self._troubles.pop(table, None)
+                return
+            except Exception as error:  # any error is repeated: without its tables no controller is of use
+                self._note_trouble(table, error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, limits.WORKFLOW_BACKOFF_MAX_S)
+
+    def _note_trouble(self, table: str, error: Exception) -> None:
+        """Keep the reason of a failure, and log it when it is a new one."""
+        known = isinstance(error, TailraceError)
+        reason = str(error) if known else f"{type(error).__name__}: {error}"
+        if reason not in self._troubles.values():
+            _logger.warning("controller_starts_in_part", table=table, reason=reason, exc_info=not known)
+        self._troubles[table] = reason
+
+    async def _join(self) -> None:
+        if self._config.sole:
+            self._membership.take_all()
+            return
+        await self._membership.beat()
+        await self._membership.look()
+
+    def _begin(self) -> None:
+        self._living = asyncio.get_running_loop().create_task(self._live(), name="controller membership")
+        self._started = True
+
+    async def _live(self) -> None:
+        """Write heartbeats, look at those of other controllers, and adopt work that no controller runs."""
+        loop, config = asyncio.get_running_loop(), self._config
+        beat_s = scanned_s = loop.time()
+        adopts = False
+        while True:
+            await asyncio.sleep(config.look_s)
+            try:
+                async with asyncio.timeout(limits.WORKFLOW_STEP_DEADLINE_S):
+                    if not config.sole:
+                        if loop.time() >= beat_s + config.beat_s:
+                            beat_s = loop.time()
+                            await self._membership.beat()
+                        adopts |= await self._membership.look()
+                    if adopts or loop.time() >= scanned_s + config.rescan_s:
+                        scanned_s = loop.time()
+                        await self._pending.adopt(self._membership.is_to_adopt)
+                        adopts = False
+            except (TailraceError, TimeoutError) as error:
+                _logger.warning("controllers_not_seen", reason=f"{type(error).__name__}: {error}")
 
     async def close(self) -> None:
-        """Stop every task."""
-        if self._starting is not None:
-            self._starting.cancel()
-            await asyncio.gather(self._starting, return_exceptions=True)
+        """Stop every task; another controller, or the next start, resumes their work."""
+        for task in (self._starting, self._living):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         self._started = False
         await self._entities.close()
         await self._driver.close()
+        if self._living is not None and not self._config.sole:
+            await self._membership.leave()

@@ -97,7 +97,9 @@ class ControllerPod:
 
     def _readiness(self) -> Readiness:
         ready = self._controller.ready and not self._leaving
-        return Readiness(ready, [] if ready else [self._why_not_ready()], {})
+        if ready:  # one that serves a part reports what is away
+            return Readiness(ready, [self._controller.trouble] if self._controller.trouble else [], {})
+        return Readiness(ready, [self._why_not_ready()], {})
 
     def _why_not_ready(self) -> str:
         if self._leaving:

@@ -31,6 +31,7 @@ from tailrace.controller.app import Controller
 from tailrace.controller.grpc.server import ControllerServer
 from tailrace.controller.metadata.metadata_store import TableMetadataStore
 from tailrace.controller.rest.app import create_app as create_rest_app
+from tailrace.controller.workflows.context import ControllerConfig
 from tailrace.processes.pod import start_or_close, stop_on_signals
 from tailrace.segmentstore.worker.admin import create_app as create_admin_app
 from tailrace.segmentstore.worker.folder_service import StoreService, StoreSpec
@@ -220,7 +221,8 @@ class Standalone:
             return local[container_of(segment, count)]
 
         segments = SegmentClient(pool, locate, entropy=entropy)
-        controller = Controller(TableMetadataStore(segments), segments, published, clock, entropy)
+        config = ControllerConfig(sole=True)  # the lock on the folder lets no second server run
+        controller = Controller(TableMetadataStore(segments), segments, published, clock, entropy, config)
         self._stack.push_async_callback(controller.close)
         if stopped:
             _logger.error("serving_in_part", stopped_containers=stopped)

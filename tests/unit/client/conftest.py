@@ -106,6 +106,10 @@ class TinyStore:
 
         self.rules.append(rule)
 
+    def send(self, data: bytes) -> None:
+        """Write to the newest connection."""
+        self._writers[-1].write(data)
+
     def drop_all(self) -> None:
         """End every connection."""
         for writer in self._writers:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tailrace.client.group.state.records import ENDED_OFFSET
 from tailrace.client.reader.segment_input import UNLIMITED_OFFSET, SegmentInput
 from tailrace.common import limits
+from tailrace.common.task_groups import gather_bounded
 
 if TYPE_CHECKING:
     from tailrace.client.context import ClientContext
@@ -32,7 +33,7 @@ async def slices_between(
         NotFoundError, BadRequestError.
     """
     identifiers = await context.controller.segments_between(stream, start, end)
-    infos = await asyncio.gather(*(context.segments.segment_info(stream.segment(item)) for item in identifiers))
+    infos = await gather_bounded(map(stream.segment, identifiers), context.segments.segment_info)
     slices = []
     for identifier, info in zip(identifiers, infos, strict=True):
         first = max(info.start_offset, _offset(start, identifier, 0, info.length))

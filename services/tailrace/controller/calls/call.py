@@ -9,6 +9,7 @@ from tailrace.cluster.endpoints import ListenerKind
 from tailrace.common.auth import Principal
 
 if TYPE_CHECKING:
+    from tailrace.controller.instances.membership import Membership
     from tailrace.controller.managers.groups import ReaderGroupManager
     from tailrace.controller.managers.scopes import ScopeManager
     from tailrace.controller.managers.stream_cuts import CutReader
@@ -44,5 +45,6 @@ class Core:
     scopes: ScopeManager
     cuts: CutReader
     containers: ContainerMap
-    endpoints: list[tuple[str, int]] = field(default_factory=list)
-    """Addresses that discovery returns; a listener adds its own when it knows its port."""
+    membership: Membership
+    endpoints: list[tuple[str, int]]
+    """This controller's addresses, which discovery returns; a listener adds its own when it knows its port."""

@@ -9,7 +9,6 @@ import structlog
 from tailrace.common.errors import (
     BadRequestError,
     StreamSealedError,
-    UnsupportedError,
     WorkflowBusyError,
 )
 from tailrace.common.names import qualified_segment_name
@@ -152,8 +151,11 @@ class SegmentService:
         return pb.NodeUri(endpoint=host, port=port)
 
     async def get_controller_server_list(self, request: pb.ServerRequest, call: Call) -> pb.ServerResponse:
-        """Return the address of every controller."""
-        return pb.ServerResponse(nodeURI=[pb.NodeUri(endpoint=host, port=port) for host, port in self._core.endpoints])
+        """Return the address of every live controller, each once, this one's first."""
+        own = [f"{host}:{port}" for host, port in self._core.endpoints]
+        others = [endpoint for record in self._core.membership.others for endpoint in record.endpoints]
+        pairs = [endpoint.rpartition(":") for endpoint in dict.fromkeys((*own, *others))]
+        return pb.ServerResponse(nodeURI=[pb.NodeUri(endpoint=host, port=int(port)) for host, _, port in pairs])
 
     async def get_delegation_token(self, request: pb.StreamInfo, call: Call) -> pb.DelegationToken:
         """Return an empty token: the segment store does not check tokens."""
@@ -162,5 +164,13 @@ class SegmentService:
     async def get_controller_to_bucket_mapping(
         self, request: pb.ControllerToBucketMappingRequest, call: Call
     ) -> pb.ControllerToBucketMappingResponse:
-        """Refuse the call: it belongs to the retention and watermarking services, which do not run yet."""
-        raise UnsupportedError("retention and watermarking have no buckets yet")
+        """Return the buckets of each controller, by its address; controllers behind one address share an entry."""
+        membership = self._core.membership
+        addresses = {record.instance: ",".join(record.endpoints) for record in membership.others}
+        addresses[membership.instance] = ",".join(f"{host}:{port}" for host, port in self._core.endpoints)
+        mapping: dict[str, list[int]] = {}
+        for bucket, owner in enumerate(membership.owners):
+            if owner in addresses:
+                mapping.setdefault(addresses[owner], []).append(bucket)
+        answer = pb.ControllerToBucketMappingResponse
+        return answer(mapping={address: pb.BucketIds(id=buckets) for address, buckets in mapping.items()})

@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 TABLES_PREFIX: Final = "_system/_tables/"
 SCOPES_TABLE: Final = TABLES_PREFIX + "scopes"
 PENDING_TABLE: Final = TABLES_PREFIX + "pending"
+CONTROLLERS_TABLE: Final = TABLES_PREFIX + "controllers"
 
 
 def bucket_of(scope: str, stream: str) -> int:
-    """Return the bucket of a stream: a stable hash of ``scope/stream``."""
+    """Return the bucket of a stream, reader group, table or scope: a stable hash of ``scope/name``."""
     digest = hashlib.blake2b(f"{scope}/{stream}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % limits.METADATA_BUCKETS
 
@@ -40,7 +41,7 @@ def bucket_table(bucket: int) -> str:
     return f"{TABLES_PREFIX}b{bucket}"
 
 
-OWN_TABLES: Final = (SCOPES_TABLE, PENDING_TABLE, *map(bucket_table, range(limits.METADATA_BUCKETS)))
+OWN_TABLES: Final = (SCOPES_TABLE, PENDING_TABLE, CONTROLLERS_TABLE, *map(bucket_table, range(limits.METADATA_BUCKETS)))
 """The tables that every controller needs. Its start creates them."""
 
 

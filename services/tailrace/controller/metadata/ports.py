@@ -37,6 +37,11 @@ class SegmentInfo(Protocol):
         """Offset of the end: all bytes ever written."""
         ...
 
+    @property
+    def sealed(self) -> bool:
+        """Return whether the segment takes no more bytes."""
+        ...
+
 
 class SegmentStorePort(Protocol):
     """Operations on segments of all containers. Every call has a deadline and retries where a retry is safe.
@@ -70,6 +75,10 @@ class SegmentStorePort(Protocol):
         """Merge sources in order, each one atomically; return the target's length after each.
 
         A source that is missing or was merged before counts as done (docs/protocol/wire.md#failure-replies).
+
+        Raises:
+            SegmentSealedError, NoSuchSegmentError: the target cannot take a source.
+            SegmentTruncatedError: names a source that was truncated; the sources before it are merged.
         """
         ...
 

@@ -235,11 +235,30 @@ class TableRecord(msgspec.Struct, frozen=True):
 
 
 class PendingRecord(msgspec.Struct, frozen=True):
-    """Lists a stream, reader group, table or scope that may have work to resume; `what` is its kind."""
+    """Lists a stream, reader group, table or scope that may have work to resume; `what` is its kind.
+
+    ``instance`` is the controller that runs the work; empty in records of versions before there were instances.
+    """
 
     what: str
     scope: str
     name: str
+    instance: str = ""
+
+
+class InstanceRecord(msgspec.Struct, frozen=True):
+    """A running controller. ``beat`` rises with each of its heartbeats; ``endpoints`` are ``host:port`` for clients."""
+
+    instance: str
+    beat: int
+    endpoints: tuple[str, ...] = ()
+
+
+class BucketsRecord(msgspec.Struct, frozen=True):
+    """The instance that owns each bucket, by the bucket's number; ``epoch`` rises with each assignment."""
+
+    epoch: int
+    owners: tuple[str, ...]
 
 
 # ---- encoding
@@ -262,6 +281,8 @@ Record = (
     | ReaderGroupRecord
     | TableRecord
     | PendingRecord
+    | InstanceRecord
+    | BucketsRecord
 )
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -279,6 +300,8 @@ _KINDS: Final[dict[type[msgspec.Struct], int]] = {
     ReaderGroupRecord: 11,
     TableRecord: 12,
     PendingRecord: 13,
+    InstanceRecord: 14,
+    BucketsRecord: 15,
 }
 _BY_NUMBER: Final = {number: kind for kind, number in _KINDS.items()}
 VERSION: Final = 1

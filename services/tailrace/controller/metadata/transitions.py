@@ -26,7 +26,7 @@ from tailrace.controller.metadata.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from tailrace.common.ranges import KeyRange
     from tailrace.controller.metadata.stream_store import StreamKey
@@ -171,15 +171,28 @@ def transaction_aborting(root: StreamRecord, transaction_id: bytes) -> StreamRec
     )
 
 
-def commit_batch_taken(root: StreamRecord) -> StreamRecord:
-    """Take the transactions that the next pass merges, in order, before it merges the first."""
-    count = limits.TRANSACTION_COMMIT_BATCH_MAX
-    return msgspec.structs.replace(root, commit_batch=root.commit_queue[:count], commit_queue=root.commit_queue[count:])
+def commit_batch_taken(root: StreamRecord, checked: Sequence[bytes], refused: Collection[bytes]) -> StreamRecord:
+    """Take the transactions that the next pass merges, in order, before it merges the first.
+
+    ``checked`` are the first ones of the queue. Those of them in ``refused`` are to be aborted instead.
+    """
+    return msgspec.structs.replace(
+        root,
+        commit_batch=tuple(item for item in checked if item not in refused),
+        commit_queue=root.commit_queue[len(checked) :],
+        abort_queue=(*root.abort_queue, *(item for item in checked if item in refused)),
+    )
 
 
-def commit_batch_done(root: StreamRecord) -> StreamRecord:
-    """Record that the batch is merged and its transactions are completed."""
-    return msgspec.structs.replace(root, commit_batch=(), completed_next=root.completed_next + len(root.commit_batch))
+def commit_batch_done(root: StreamRecord, refused: Collection[bytes] = ()) -> StreamRecord:
+    """Record that the batch is merged and its transactions are completed; those in ``refused`` are to be aborted."""
+    aborted = tuple(item for item in root.commit_batch if item in refused)
+    return msgspec.structs.replace(
+        root,
+        commit_batch=(),
+        abort_queue=(*root.abort_queue, *aborted),
+        completed_next=root.completed_next + len(root.commit_batch) - len(aborted),
+    )
 
 
 def aborts_done(root: StreamRecord, transactions: Sequence[bytes]) -> StreamRecord:

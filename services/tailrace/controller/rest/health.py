@@ -29,8 +29,11 @@ class Health:
         children = {name: self._part(name) for name in ("workflows", "grpc")}
         ready = self._controller.ready
         return models.HealthResult(
-            name=ROOT, status=_status(ready), readiness=ready, liveness=True, details={}, children=children
+            name=ROOT, status=_status(ready), readiness=ready, liveness=True, details=self._details(), children=children
         )
+
+    def _details(self) -> dict[str, str]:
+        return {"trouble": self._controller.trouble} if self._controller.trouble else {}
 
     def find(self, name: str) -> models.HealthResult:
         """Return the health of one part. Raises HTTPException 404."""

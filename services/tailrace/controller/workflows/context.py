@@ -31,6 +31,16 @@ class ControllerConfig:
     """How long a call waits for its workflow, which continues afterwards."""
     idle_s: float = limits.WORKFLOW_IDLE_S
     """How long a stream's task stays after its last work."""
+    sole: bool = False
+    """Whether no other controller can run at the same time: it owns all work, and writes no heartbeats."""
+    beat_s: float = limits.CONTROLLER_BEAT_S
+    """Between heartbeats."""
+    look_s: float = limits.CONTROLLER_LOOK_S
+    """Between looks at the other controllers' heartbeats."""
+    lapse_s: float = limits.CONTROLLER_LAPSE_S
+    """How long a controller may be silent before others adopt its work."""
+    rescan_s: float = limits.CONTROLLER_RESCAN_S
+    """Between looks through the pending work of its buckets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +53,8 @@ class WorkflowContext:
     clock: Clock
     entropy: Entropy
     config: ControllerConfig
+    instance: str
+    """This controller's name in the marks of pending work: another one after each start of the process."""
 
     def new_id(self) -> bytes:
         """Return a random id for an intent or record: records with equal bytes are the same record."""

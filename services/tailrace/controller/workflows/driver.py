@@ -1,7 +1,7 @@
 """Run the workflows of streams: one task per stream, a bounded number of steps at a time (docs/design.md#controller).
 
-A stream is listed in the table of pending streams before its work begins. A controller that starts therefore finds
-every stream with an unfinished workflow, transaction or lease. A task ends, and unlists its stream, after a time
+A stream is listed in the table of pending work before its work begins. Other controllers therefore find every stream
+with an unfinished workflow, transaction or lease (`adoption.py`). A task ends, and unlists its stream, after a time
 without work.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -18,10 +18,9 @@ from tailrace.common import limits
 from tailrace.common.errors import DeadlineError, OverloadedError, TailraceError, UnavailableError, WriteConflictError
 from tailrace.controller.metadata.metadata_store import PENDING_TABLE
 from tailrace.controller.metadata.ports import UNCONDITIONAL, Put
-from tailrace.controller.metadata.records import PendingRecord, StreamRecord, decode, encode
+from tailrace.controller.metadata.records import PendingRecord, StreamRecord, encode
 from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.controller.workflows import steps
-from tailrace.controller.workflows.segments import gather_bounded
 from tailrace.controller.workflows.transactions import expire
 
 if TYPE_CHECKING:
@@ -30,7 +29,8 @@ if TYPE_CHECKING:
     from tailrace.controller.workflows.context import WorkflowContext
 
 _LOG = structlog.get_logger(__name__)
-_STREAM = "stream"
+STREAM: Final = "stream"
+"""The kind of streams in the table of pending work."""
 
 
 @dataclass(slots=True)
@@ -63,25 +63,21 @@ class StreamDriver:
         """Return the number of streams with a task."""
         return len(self._workers)
 
-    async def start(self) -> None:
-        """Resume unfinished work."""
-        metadata = self._context.store.metadata
-        pending: list[_Worker] = []
-        token = b""
-        while True:
-            entries, token = await metadata.entries(PENDING_TABLE, limits.METADATA_TABLE_PAGE_ENTRIES, token)
-            if not entries:
-                break
-            for entry in entries:
-                record = decode(PendingRecord, entry.value, f"{PENDING_TABLE}[{entry.key!r}]")
-                if record.what == _STREAM:
-                    pending.append(self._worker(StreamKey(record.scope, record.name)))
-        await gather_bounded(pending, self._take_over)
+    async def adopt(self, record: PendingRecord) -> None:
+        """Resume the work of a stream that another controller left, or this one before it had room for it.
 
-    async def _take_over(self, worker: _Worker) -> None:
-        """Mark the stream as pending for this controller: another controller may remove its own mark."""
+        The stream is marked as pending for this controller: the other one may remove its own mark.
+
+        Raises:
+            OverloadedError: too many streams have work. UnavailableError: the mark cannot be written.
+        """
+        key = StreamKey(record.scope, record.name)
+        if self._closed or (record.instance == self._context.instance and key in self._workers):
+            return
+        worker = self._worker(key)
         async with worker.enlisting:
             await self._enlist(worker)
+        worker.wake.set()
 
     async def close(self) -> None:
         """Stop every task; the next controller resumes their work."""
@@ -152,7 +148,7 @@ class StreamDriver:
         return worker
 
     async def _enlist(self, worker: _Worker) -> None:
-        record = PendingRecord(_STREAM, worker.key.scope, worker.key.stream)
+        record = PendingRecord(STREAM, worker.key.scope, worker.key.stream, self._context.instance)
         entry = Put(_pending_key(worker.key), encode(record), UNCONDITIONAL)
         now_s = asyncio.get_running_loop().time()
         worker.pending_version = (await self._context.store.metadata.put(PENDING_TABLE, [entry]))[0]
@@ -274,4 +270,4 @@ def _tell(waiters: list[tuple[bytes, asyncio.Future[None]]], root: StreamRecord 
 
 
 def _pending_key(key: StreamKey) -> bytes:
-    return f"{_STREAM}/{key}".encode()
+    return f"{STREAM}/{key}".encode()

@@ -1,7 +1,7 @@
 """Run the workflows of reader groups, key-value tables and scopes, one at a time for each (docs/design.md#controller).
 
 A workflow is listed as pending in the metadata before it begins. A step is idempotent and repeated until it succeeds,
-also by the next controller.
+also by another controller (`adoption.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tailrace.common import limits
 from tailrace.common.errors import DeadlineError, OverloadedError, TailraceError, UnavailableError, WriteConflictError
 from tailrace.controller.metadata.metadata_store import PENDING_TABLE
 from tailrace.controller.metadata.ports import UNCONDITIONAL, Put
-from tailrace.controller.metadata.records import PendingRecord, decode, encode
+from tailrace.controller.metadata.records import PendingRecord, encode
 
 if TYPE_CHECKING:
     from tailrace.controller.workflows.context import WorkflowContext
@@ -57,19 +57,18 @@ class EntityDriver:
         """Register ``step(scope, name)``, which brings an entity of that kind to the state that its record demands."""
         self._steps[kind] = step
 
-    async def start(self) -> None:
-        """Resume unfinished workflows."""
-        token = b""
-        while True:
-            entries, token = await self._context.store.metadata.entries(
-                PENDING_TABLE, limits.METADATA_TABLE_PAGE_ENTRIES, token
-            )
-            if not entries:
-                return
-            for entry in entries:
-                record = decode(PendingRecord, entry.value, f"{PENDING_TABLE}[{entry.key!r}]")
-                if record.what in self._steps:
-                    self._resume(Entity(record.what, record.scope, record.name))
+    def adopt(self, record: PendingRecord) -> None:
+        """Resume the workflow of an entity that another controller left, or this one before it had room for it.
+
+        Raises:
+            OverloadedError: too many workflows are running.
+        """
+        entity = Entity(record.what, record.scope, record.name)
+        if record.what not in self._steps or entity in self._running:
+            return
+        if len(self._running) >= limits.WORKFLOW_STREAMS_MAX:
+            raise OverloadedError(f"{limits.WORKFLOW_STREAMS_MAX} workflows are running, which is the maximum")
+        self._resume(entity)
 
     async def close(self) -> None:
         """Stop; the next controller resumes the workflows."""
@@ -141,7 +140,7 @@ class EntityDriver:
     def _resume(self, entity: Entity) -> None:
         """Run the workflow that the entity's record demands, if any, in the background."""
         if self._closed or len(self._running) >= limits.WORKFLOW_STREAMS_MAX:
-            return  # it stays pending for the next controller that starts
+            return  # it stays pending, and is adopted later
 
         async def resume() -> None:
             version = await self._repeat(entity, lambda: self._enlist(entity))
@@ -152,7 +151,7 @@ class EntityDriver:
 
     async def _enlist(self, entity: Entity) -> int:
         """Mark the entity as pending; return the mark's version."""
-        record = PendingRecord(entity.kind, entity.scope, entity.name)
+        record = PendingRecord(entity.kind, entity.scope, entity.name, self._context.instance)
         entry = Put(entity.pending_key, encode(record), UNCONDITIONAL)
         return (await self._context.store.metadata.put(PENDING_TABLE, [entry]))[0]
 

@@ -2,48 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tailrace.common import limits
+import structlog
+
 from tailrace.common.errors import NoSuchSegmentError, SegmentExistsError, SegmentSealedError, SegmentTruncatedError
+from tailrace.common.task_groups import gather_bounded
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Mapping, Sequence
 
     from tailrace.common.stream_policies import StreamConfig
-    from tailrace.controller.metadata.ports import SegmentStorePort
+    from tailrace.controller.metadata.ports import SegmentInfo, SegmentStorePort
 
-T = TypeVar("T")
-U = TypeVar("U")
+_LOG = structlog.get_logger(__name__)
 
 
-async def gather_bounded(items: Iterable[T], call: Callable[[T], Awaitable[U]]) -> list[U]:
-    """Run a bounded number of calls at a time; return their results in the order of the items.
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The result of a merge of several sources.
 
-    A failure cancels the other calls. The first failure in the order of the items is raised.
+    ``length`` is the target's, 0 when it is missing. ``refused`` holds the sources that exist and can never be merged
+    into the target, each with the reason.
     """
-    gate = asyncio.Semaphore(limits.SEGMENT_CALLS_CONCURRENT_MAX)
 
-    async def guarded(item: T) -> U:
-        async with gate:
-            return await call(item)
-
-    # not a TaskGroup: in Python 3.11 it marks its caller as cancelled after a failure, and drops a cancellation
-    tasks = [asyncio.ensure_future(guarded(item)) for item in items]
-    if not tasks:
-        return []
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        failures = [error for task in tasks if not task.cancelled() and (error := task.exception()) is not None]
-    if failures:
-        raise failures[0]
-    return [task.result() for task in tasks]
+    length: int
+    refused: Mapping[str, str]
 
 
 class SegmentOperations:
@@ -88,12 +74,16 @@ class SegmentOperations:
         await gather_bounded(names, one)
 
     async def seal(self, names: Sequence[str]) -> list[int]:
-        """Seal segments; return their final lengths."""
+        """Seal segments; return their final lengths, 0 for a segment that was deleted directly."""
 
         async def one(name: str) -> int:
-            with contextlib.suppress(SegmentSealedError):  # by an earlier run of the same step
-                await self.port.seal_segment(name)
-            return (await self.port.segment_info(name)).length
+            try:
+                with contextlib.suppress(SegmentSealedError):  # by an earlier run of the same step
+                    await self.port.seal_segment(name)
+                return (await self.port.segment_info(name)).length
+            except NoSuchSegmentError:
+                _LOG.error("segment to seal does not exist, its length counts as 0", segment=name)
+                return 0
 
         return await gather_bounded(names, one)
 
@@ -131,17 +121,48 @@ class SegmentOperations:
 
         await gather_bounded(names, one)
 
-    async def merge(self, targets: Sequence[tuple[str, Sequence[str]]]) -> list[int]:
-        """Merge each target's sources in order; return the targets' lengths.
+    async def merge(self, targets: Sequence[tuple[str, Sequence[str]]]) -> list[Merged]:
+        """Merge each target's sources in order.
 
-        Only for transactions whose commit is decided: a missing source counts as merged.
+        Only for transactions whose commit is decided: a missing source counts as merged. A sealed or missing target
+        and a truncated source are no errors: the sources that they concern are in `Merged.refused`.
         """
 
-        async def one(item: tuple[str, Sequence[str]]) -> int:
-            lengths = await self.port.merge_batch(item[0], item[1])
-            return lengths[-1]
+        async def one(item: tuple[str, Sequence[str]]) -> Merged:
+            return await self._merge_into(*item)
 
         return await gather_bounded(targets, one)
+
+    async def _merge_into(self, target: str, sources: Sequence[str]) -> Merged:
+        left = list(sources)
+        refused: dict[str, str] = {}
+        while left:  # each turn but the last finds one truncated source
+            try:
+                lengths = await self.port.merge_batch(target, left)
+                return Merged(lengths[-1], refused)
+            except SegmentTruncatedError as error:
+                if error.segment not in left:
+                    raise
+                refused[error.segment] = f"{error.segment} was truncated"
+                left.remove(error.segment)
+            except (SegmentSealedError, NoSuchSegmentError) as error:
+                if error.segment != target:
+                    raise
+                found = [await self._info(source) for source in left]  # after the refusal: what exists now stays
+                refused.update((name, str(error)) for name, info in zip(left, found, strict=True) if info is not None)
+                break
+        known = await self._info(target)
+        return Merged(0 if known is None else known.length, refused)
+
+    async def infos(self, names: Sequence[str]) -> list[SegmentInfo | None]:
+        """Return properties; None for a missing segment."""
+        return await gather_bounded(names, self._info)
+
+    async def _info(self, name: str) -> SegmentInfo | None:
+        try:
+            return await self.port.segment_info(name)
+        except NoSuchSegmentError:
+            return None
 
     async def lengths(self, names: Sequence[str]) -> list[int]:
         """Return lengths, counted from offset 0."""

@@ -13,6 +13,7 @@ from sim.workloads.cluster import ClusterWorkload
 from tailrace.client.group.state.state import GroupState
 from tailrace.common.errors import NoSuchStreamError, UnavailableError
 from tailrace.common.stream_policies import StreamConfig
+from tailrace.controller.instances.membership import Membership
 from tailrace.controller.managers import stream_cuts
 from tailrace.controller.managers.transactions import TransactionManager, state_of
 from tailrace.controller.metadata import epochs, scope_store, stream_store, transitions
@@ -149,6 +150,10 @@ def _abort_deletes_after_commit(patch: pytest.MonkeyPatch) -> None:
     """
     abort = TransactionManager.abort
 
+    async def unchecked(context: WorkflowContext, names_of: Any) -> dict[bytes, str]:
+        """Takes every transaction; the check would abort those whose segments are gone."""
+        return {}
+
     async def hasty(self: TransactionManager, key: StreamKey, transaction_id: bytes) -> bool:
         """Deletes before it decides."""
         root = await self._store.load(key)
@@ -160,6 +165,7 @@ def _abort_deletes_after_commit(patch: pytest.MonkeyPatch) -> None:
         return await abort(self, key, transaction_id)
 
     patch.setattr(TransactionManager, "abort", hasty)
+    patch.setattr(transactions, "_uncommittable", unchecked)
 
 
 def _many_scales(seed: int) -> ClusterWorkload:
@@ -231,11 +237,21 @@ class _TrustingMetadata:
             return
 
 
+def _lost_answers(seed: int) -> ClusterWorkload:
+    """The workload with short-lived streams mostly, and many lost calls to the store."""
+    workload = ClusterWorkload(seed)
+    workload.controllers.lost_call_chance, workload.controllers.has_companion = 0.1, False
+    workload.crashes = workload.tables.lives = 0
+    workload.main.turns = workload.main.rounds = 1
+    workload.main.scales = workload.main.truncations = workload.main.transactors = 0
+    return workload
+
+
 @bug(
     "unknown-metadata-write-taken-for-success",
-    ClusterWorkload,
-    checker="workloads/clusterlives.py",
-    words="sealed, and open",
+    _lost_answers,
+    checker="workloads/cluster.py",
+    words="a client got an unexpected answer: NoSuchScopeError",
 )
 def _unknown_outcome_taken_for_success(patch: pytest.MonkeyPatch) -> None:
     """A write of metadata whose answer was lost counts as done.
@@ -272,3 +288,25 @@ def _cut_published_before_all_passed(patch: pytest.MonkeyPatch) -> None:
         return len(waiting) < max(1, len(self.assigned))
 
     patch.setattr(GroupState, "is_complete", is_complete)
+
+
+def _companion(seed: int) -> ClusterWorkload:
+    """The workload with a controller that lives beside those that die, and more of their deaths."""
+    workload = ClusterWorkload(seed)
+    workload.controller_faults = workload.controllers.has_companion = True
+    workload.controllers.quiet_s = 0.5
+    return workload
+
+
+@bug(
+    "work-of-a-dead-controller-left",
+    _companion,
+    checker="workloads/cluster.py",
+    words="not finished",
+)
+def _work_of_a_dead_controller_left(patch: pytest.MonkeyPatch) -> None:
+    """A live controller adopts nothing of one that died: its workflows wait until some controller starts.
+
+    Breaks: what a controller accepted is carried out.
+    """
+    patch.setattr(Membership, "is_to_adopt", lambda self, record: record.instance == self.instance)

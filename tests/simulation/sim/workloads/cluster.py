@@ -23,6 +23,7 @@ SCOPE = "scope"
 STREAM = StreamName(SCOPE, "stream")
 AGAIN = StreamName(SCOPE, "again")
 CALM_DEADLINE_S = 3600.0
+PENDING_DEADLINE_S = 90
 
 
 class ClusterWorkload:
@@ -104,6 +105,17 @@ class ClusterWorkload:
         await self.controllers.calm()
         async with asyncio.timeout(CALM_DEADLINE_S):
             await work
+        await self._check_nothing_pends()
+
+    async def _check_nothing_pends(self) -> None:
+        """Without any call, live controllers finish what dead ones left; all was deleted, so nothing stays pending."""
+        left: list[str] = []
+        for _ in range(PENDING_DEADLINE_S):
+            left = await self.controllers.pending()
+            if not left:
+                return
+            await asyncio.sleep(1)
+        raise Violation(f"work is not finished {PENDING_DEADLINE_S} s after the last call: {left}")
 
     async def _start_store(self) -> None:
         self.store = StoreNode(self.world, self.epochs)

@@ -18,7 +18,8 @@ from tailrace.common import limits
 from tailrace.common.budgets import Budgets
 from tailrace.common.errors import ConnectionLostError, TailraceError, UnavailableError
 from tailrace.controller.app import Controller
-from tailrace.controller.metadata.metadata_store import TableMetadataStore
+from tailrace.controller.metadata.metadata_store import PENDING_TABLE, TableMetadataStore
+from tailrace.controller.metadata.records import PendingRecord, decode
 from tailrace.controller.workflows.context import ControllerConfig
 from tailrace.log.file import FileLog
 from tailrace.segmentstore.server.budgets import InFlightBudget
@@ -189,13 +190,18 @@ class ControllerNode:
 
 
 class Controllers:
-    """The controllers: one that is believed to live, and now and then an earlier one that still does."""
+    """The controllers: one that is believed to live, and now and then an earlier one that still does.
+
+    In half of the seeds a companion lives beside them all the time. Then a controller that dies has no successor for a
+    while, nor at the end: the companion must finish what it left.
+    """
 
     def __init__(self, world: SimWorld, rng: random.Random) -> None:
         self.world = world
         self._random = rng
         self.current: ControllerNode | None = None
         self.zombies: list[ControllerNode] = []
+        self.companion: ControllerNode | None = None
         self._ends: list[asyncio.Task[None]] = []
         self.steps = STEPS
         self.quiet_s = 3.0
@@ -203,12 +209,18 @@ class Controllers:
         self.config = ControllerConfig(
             idle_s=rng.choice([0.5, 10.0]), blocking_deadline_s=rng.choice([20.0, limits.RPC_BLOCKING_DEADLINE_S])
         )
+        self.has_companion = rng.random() < 0.5
 
     async def start(self) -> None:
-        """Start one and send clients to it."""
+        """Start one and send clients to it; the companion, too, at the first time."""
+        self.current = await self._new_node()
+        if self.has_companion and self.companion is None:
+            self.companion = await self._new_node()
+
+    async def _new_node(self) -> ControllerNode:
         node = ControllerNode(self.world, self._random, self.config, self.lost_call_chance)
         await node.process.spawn(node.serve())
-        self.current = node
+        return node
 
     async def until_ready(self) -> None:
         """Until calls can be answered for the first time."""
@@ -217,6 +229,16 @@ class Controllers:
             await asyncio.sleep(0.01)
             controller = self.current.controller if self.current is not None else None
             ready = controller is not None and controller.ready
+
+    async def pending(self) -> list[str]:
+        """What is listed as pending, with the controller that runs it."""
+        node = self.current or self.companion
+        assert node is not None
+        assert node.controller is not None
+        metadata = node.controller.services.core.context.store.metadata
+        entries, _ = await node.process.spawn(metadata.entries(PENDING_TABLE, 1000, b""))
+        marks = [decode(PendingRecord, entry.value, "") for entry in entries]
+        return [f"{mark.what} {mark.scope}/{mark.name} of {mark.instance}" for mark in marks]
 
     def kill(self, node: ControllerNode) -> None:
         """End a controller at once."""
@@ -233,6 +255,8 @@ class Controllers:
         known = [node for node in self.zombies if not node.process.paused]
         if known and self._random.random() < 0.3:
             return self._random.choice(known)
+        if self.companion is not None and (self.current is None or self._random.random() < 0.3):
+            return self.companion
         return self.current
 
     async def trouble(self) -> None:
@@ -250,7 +274,9 @@ class Controllers:
     async def _crash(self, node: ControllerNode) -> None:
         await self._strike(node, lambda: self.kill(node))
         self.kill(node)
-        await asyncio.sleep(self._random.random() ** 2 * 3)
+        if self.companion is not None:
+            self.world.network.count("controller dead without a successor")
+        await asyncio.sleep(self._random.random() ** 2 * (3 if self.companion is None else 60))
         await self.start()
 
     async def _replace(self, node: ControllerNode) -> None:
@@ -279,7 +305,7 @@ class Controllers:
         node.gate.disarm()
 
     async def calm(self) -> None:
-        """One controller, and no trouble any more."""
+        """One controller, the companion if there is one, and no trouble any more."""
         for end in self._ends:
             end.cancel()
         await asyncio.gather(*self._ends, return_exceptions=True)
@@ -288,12 +314,15 @@ class Controllers:
         if self.current is not None:
             self.current.gate.disarm()
             await asyncio.sleep(0.01)  # a strike may be on its way already
-        if self.current is None:
+        if self.companion is not None and self.current is not None:
+            self.kill(self.current)
+        elif self.companion is None and self.current is None:
             await self.start()
         self.lost_call_chance = 0.0
-        assert self.current is not None
-        self.current.gate.disarm()
-        self.current.gate.lost_chance = 0.0
+        for left in (self.current, self.companion):
+            if left is not None:
+                left.gate.disarm()
+                left.gate.lost_chance = 0.0
 
 
 async def _cancel(task: asyncio.Task[Any]) -> None:

@@ -32,6 +32,7 @@ from tailrace.common.budgets import Budgets
 from tailrace.common.errors import DeadlineError, TailraceError, UnavailableError
 from tailrace.controller.app import Controller
 from tailrace.controller.metadata.metadata_store import TableMetadataStore
+from tailrace.controller.workflows.context import ControllerConfig
 from tailrace.segmentstore.background import storage_writer
 from tailrace.segmentstore.container import operation_processor
 from tailrace.segmentstore.server.budgets import InFlightBudget
@@ -208,7 +209,8 @@ class ServerWorkload:
         segments = SegmentClient(ConnectionPool(), locate, entropy=entropy)
         published = ContainerEndpoints(Endpoint("127.0.0.1", PORT))
         containers = EndpointMap(CONTAINERS, dict.fromkeys(range(CONTAINERS), published))
-        controller = Controller(TableMetadataStore(segments), segments, containers, clock, entropy)
+        config = ControllerConfig(sole=True)
+        controller = Controller(TableMetadataStore(segments), segments, containers, clock, entropy, config)
         await controller.start()
         self.controller = controller
 

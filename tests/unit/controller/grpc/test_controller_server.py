@@ -62,12 +62,6 @@ async def test_calls_travel(stub: Any, server: ControllerServer) -> None:
             "lease is 1 ms",
         ),
         ("createStream", pb.StreamConfig(streamInfo=pb.StreamInfo(stream="x")), grpc.StatusCode.UNKNOWN, "minNum"),
-        (
-            "getControllerToBucketMapping",
-            pb.ControllerToBucketMappingRequest(),
-            grpc.StatusCode.UNIMPLEMENTED,
-            "no buckets",
-        ),
     ],
 )
 async def test_errors_are_statuses(stub: Any, rpc: str, request_message: Any, code: grpc.StatusCode, text: str) -> None:

@@ -17,6 +17,9 @@ from tailrace.controller.metadata import records
 from tailrace.controller.metadata.metadata_store import bucket_of
 from tailrace.controller.metadata.model import Epoch, StreamSegment, StreamState
 from tailrace.controller.metadata.records import (
+    BucketsRecord,
+    InstanceRecord,
+    PendingRecord,
     ScaleIntent,
     ScopeRecord,
     StreamRecord,
@@ -58,6 +61,9 @@ RECORDS: dict[str, records.Record] = {
     "epoch": Epoch(1, 1700000000001, (StreamSegment(4294967297, 0.0, 1.0),), 0, 1),
     "transaction": TransactionRecord(bytes(15) + b"\2", 0, bytes(8), 1700000000000, 1700000020000, 1700020000000),
     "scope": ScopeRecord(bytes(range(8)), 1700000000000),
+    "pending": PendingRecord("stream", "s", "x", "0011223344556677"),
+    "instance": InstanceRecord("0011223344556677", 3, ("c.example:9090",)),
+    "buckets": BucketsRecord(5, ("0011223344556677", "")),
 }
 
 
@@ -70,6 +76,10 @@ def test_vectors(name: str) -> None:
 def test_a_root_of_earlier_versions_is_read() -> None:
     assert VECTORS["root_earlier"] != VECTORS["root"]
     assert decode(StreamRecord, VECTORS["root_earlier"], "place") == RECORDS["root"]
+
+
+def test_a_mark_of_earlier_versions_names_no_controller() -> None:
+    assert decode(PendingRecord, VECTORS["pending_earlier"], "place") == PendingRecord("stream", "s", "x")
 
 
 @given(st.sampled_from(sorted(RECORDS)), st.data())

@@ -1,4 +1,4 @@
-"""Every workflow is cut short at every call to a store; a new controller ends it as if nothing had happened."""
+"""Every workflow is cut short at every call to a store; another controller ends it as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ import pytest
 
 from tailrace.common.errors import NotFoundError, TailraceError
 from tailrace.common.names import segment_id
-from tailrace.controller.metadata.metadata_store import PENDING_TABLE
+from tailrace.controller.metadata.metadata_store import CONTROLLERS_TABLE, PENDING_TABLE
+from tailrace.controller.metadata.records import PendingRecord, decode
 from tailrace.rpc import controller_pb2 as pb
 
 S = "scope/stream/"
 SCOPE = pb.ScopeInfo(scope="scope")
+UNSTEADY_TABLES = (PENDING_TABLE, CONTROLLERS_TABLE)
+QUICK = {"look_s": 0.01, "beat_s": 0.01, "lapse_s": 0.05, "rescan_s": 0.05}
+STUCK_AFTER_S = 30.0
 Step = Callable[[Any, Any], Awaitable[None]]
 
 
@@ -220,7 +224,7 @@ async def end_state(api: Any, world: Any) -> dict[str, Any]:
     listed = await api.call("listStreamsInScope", pb.StreamsInScopeRequest(scope=SCOPE))
     state["streams"] = (listed.status, sorted(info.stream for info in listed.streams))
     tables = world.metadata.dump()
-    state["records"] = sorted(key for table, rows in tables.items() if table != PENDING_TABLE for key in rows)
+    state["records"] = sorted(key for table, rows in tables.items() if table not in UNSTEADY_TABLES for key in rows)
     state["tables"] = len(tables)
     for number in range(3):
         with contextlib.suppress(NotFoundError):
@@ -282,6 +286,61 @@ async def test_cut_short_anywhere(
         try:
             crash = make_crash(after_effect=after_effect)
             found, _ = await run(scenario, fresh, make_api, wait_until, crash, call)
+        finally:
+            await fresh.close()
+        assert found == expected, f"cut short at call {call} of {calls}"
+
+
+async def run_beside(scenario: Scenario, world: Any, make_api: Any, crash: Any, call: int) -> dict[str, Any]:
+    """The end state when a controller that lives all the time adopts the work, before the client acts again."""
+    survivor = await world.start(seed=2, **QUICK)
+    api = make_api(await world.start(crash, **QUICK))
+    await scenario.prepare(api, world)
+    crash.at_call = crash.calls + call
+    acting = asyncio.ensure_future(scenario.act(api, world))
+    while not acting.done() and not crash.crashed:  # noqa: ASYNC110 - the stores are plain data
+        await asyncio.sleep(0)
+    crash.crashed = True  # also when the action needed fewer calls than the one that was counted
+    acting.cancel()
+    with contextlib.suppress(asyncio.CancelledError, TailraceError):
+        await acting
+
+    api = make_api(survivor)
+    async with asyncio.timeout(STUCK_AFTER_S):
+        while not await is_settled(api, world, survivor):  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    with contextlib.suppress(NotFoundError):
+        await scenario.act(api, world)
+    async with asyncio.timeout(STUCK_AFTER_S):
+        while not await is_settled(api, world, survivor):  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    return await end_state(api, world)
+
+
+async def is_settled(api: Any, world: Any, survivor: Any) -> bool:
+    """Whether the survivor has all that is pending, and only open transactions keep it pending."""
+    marks = [decode(PendingRecord, value, "") for value in world.metadata.dump()[PENDING_TABLE].values()]
+    if any(mark.instance != survivor.instance for mark in marks):
+        return False
+    states = set()
+    for number in range(3):
+        with contextlib.suppress(NotFoundError):
+            states.add(await api.state(txn(number)))
+    return pb.TxnState.OPEN in states if marks else not states & {pb.TxnState.COMMITTING, pb.TxnState.ABORTING}
+
+
+@pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("name", SCENARIOS)
+async def test_cut_short_beside_a_live_controller(
+    name: str, after_effect: bool, world: Any, make_api: Any, make_crash: Any, wait_until: Any, test_profile: str
+) -> None:
+    scenario = SCENARIOS[name]
+    expected, calls = await run(scenario, world, make_api, wait_until, make_crash())
+    wanted = range(1, calls + 1) if test_profile == "full" else range(3 if after_effect else 1, calls + 1, 4)
+    for call in wanted:
+        fresh = type(world)()
+        try:
+            found = await run_beside(scenario, fresh, make_api, make_crash(after_effect=after_effect), call)
         finally:
             await fresh.close()
         assert found == expected, f"cut short at call {call} of {calls}"

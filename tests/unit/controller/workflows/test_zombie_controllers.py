@@ -9,6 +9,8 @@ import pytest
 
 from tailrace.common import limits
 from tailrace.controller.metadata.metadata_store import PENDING_TABLE
+from tailrace.controller.metadata.records import StreamRecord, decode
+from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.rpc import controller_pb2 as pb
 
 SCOPE = pb.ScopeInfo(scope="scope")
@@ -326,3 +328,55 @@ async def test_the_same_cut_and_time_noted_twice_are_accepted(world: Any, make_a
     assert [answer.status for answer in published] == [pb.UpdateSubscriberStatus.SUCCESS] * 2
     noted = await asyncio.gather(*(api.call("noteTimestampFromWriter", note) for _ in range(2)))
     assert [answer.result for answer in noted] == [pb.TimestampResponse.SUCCESS] * 2
+
+
+@pytest.mark.parametrize("damage", ["nothing", "parent sealed", "own truncated", "own deleted"])
+async def test_a_late_commit_ends_no_transaction_otherwise(damage: str, zombies: Zombies) -> None:
+    """Segments are changed directly before the commit; both controllers check them, merge and end the transactions."""
+    target = "scope/stream/1.#epoch.0"
+    own = f"{target}#transaction.{1:032x}"
+    txns = [pb.TxnId(highBits=0, lowBits=number) for number in range(2)]
+    aborted = {"nothing": [], "parent sealed": [0, 1]}.get(damage, [1])
+
+    async def prepare(api: Any) -> None:
+        await api.setup(2)
+        store = api.controller.services.core.context.segments.port._target  # below the stall
+        for _ in txns:
+            begun = await api.begin()
+            for number in range(2):
+                name = f"scope/stream/{number}.#epoch.0#transaction.{begun.txnId.lowBits:032x}"
+                store.append(name, b"<%d>" % begun.txnId.lowBits)
+        if damage == "parent sealed":
+            await store.seal_segment(target)
+        elif damage == "own truncated":
+            await store.truncate_segment(own, 1)
+        elif damage == "own deleted":
+            await store.delete_segment(own)
+
+    async def commit(api: Any) -> None:
+        await asyncio.gather(*(api.commit(txn) for txn in txns))
+        metadata = api.controller.services.core.context.store.metadata._metadata._target
+        key = StreamKey(api.scope, api.stream)
+        while True:  # reads below the stall, which would count them
+            root = decode(StreamRecord, metadata.dump()[key.table][key.root], "root")
+            if not root.has_transactions:
+                return
+            await asyncio.sleep(0)
+
+    async def ended(api: Any) -> None:
+        await asyncio.gather(*(api.commit(txn) for txn in txns))
+        for number, txn in enumerate(txns):
+            await api.until_state(txn, pb.TxnState.ABORTED if number in aborted else pb.TxnState.COMMITTED)
+
+    async def check(api: Any, world: Any, stall: Stall, doing: asyncio.Task[Any]) -> None:
+        await ended(api)
+        await Twins.wake(stall, doing)
+        for number, txn in enumerate(txns):
+            assert await api.state(txn) == (pb.TxnState.ABORTED if number in aborted else pb.TxnState.COMMITTED)
+        wanted = b"".join(b"<%d>" % number for number in range(2) if number not in aborted)
+        for number in range(2):
+            found = world.segments.segments[f"scope/stream/{number}.#epoch.0"]
+            assert b"".join(found.pieces) == wanted
+        assert not [name for name in world.segments.segments if "#transaction" in name]
+
+    await zombies.at_each_call(prepare, commit, check, 12)

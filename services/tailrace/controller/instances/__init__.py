@@ -1,0 +1,1 @@
+"""The live controllers, and which of them owns which bucket of work."""

@@ -1,0 +1,57 @@
+"""Give pending work that no live controller runs to the drivers (docs/controller.md#several-controllers)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from tailrace.common import limits
+from tailrace.common.errors import OverloadedError
+from tailrace.common.task_groups import gather_bounded
+from tailrace.controller.metadata.metadata_store import PENDING_TABLE
+from tailrace.controller.metadata.reading import readable
+from tailrace.controller.metadata.records import PendingRecord
+from tailrace.controller.workflows.driver import STREAM
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tailrace.controller.workflows.context import WorkflowContext
+    from tailrace.controller.workflows.driver import StreamDriver
+    from tailrace.controller.workflows.entities import EntityDriver
+
+_LOG = structlog.get_logger(__name__)
+
+
+class PendingWork:
+    """The table of pending work, with the drivers that resume it."""
+
+    def __init__(self, context: WorkflowContext, driver: StreamDriver, entities: EntityDriver) -> None:
+        self._metadata = context.store.metadata
+        self._driver = driver
+        self._entities = entities
+
+    async def adopt(self, is_chosen: Callable[[PendingRecord], bool]) -> None:
+        """Resume all pending work that is chosen. What has no room now stays pending for a later call.
+
+        Raises:
+            UnavailableError: the table cannot be read or written in time.
+        """
+        token = b""
+        while True:
+            entries, token = await self._metadata.entries(PENDING_TABLE, limits.METADATA_TABLE_PAGE_ENTRIES, token)
+            if not entries:
+                return
+            found = [readable(PendingRecord, PENDING_TABLE, entry) for entry in entries]
+            try:
+                await gather_bounded([record for record in found if record and is_chosen(record)], self._adopt)
+            except OverloadedError as error:
+                _LOG.warning("pending work waits for room", reason=str(error))
+                return
+
+    async def _adopt(self, record: PendingRecord) -> None:
+        if record.what == STREAM:
+            await self._driver.adopt(record)
+        else:
+            self._entities.adopt(record)
