@@ -21,6 +21,7 @@ from tailrace.controller.metadata.ports import UNCONDITIONAL, Put
 from tailrace.controller.metadata.records import PendingRecord, StreamRecord, encode
 from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.controller.workflows import steps
+from tailrace.controller.workflows.slots import StepSlots
 from tailrace.controller.workflows.transactions import expire
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class StreamDriver:
     def __init__(self, context: WorkflowContext) -> None:
         self._context = context
         self._workers: dict[StreamKey, _Worker] = {}
-        self._pool = asyncio.Semaphore(limits.WORKFLOW_STEPS_CONCURRENT_MAX)
+        self._slots = StepSlots()
         self._closed = False
 
     @property
@@ -177,7 +178,7 @@ class StreamDriver:
 
     async def _attempt(self, worker: _Worker) -> float | None:
         """Run one step; return the seconds until the next one (0: at once), None when only a call can bring work."""
-        async with self._pool, asyncio.timeout(limits.WORKFLOW_STEP_DEADLINE_S):
+        async with self._slots.slot(), asyncio.timeout(limits.WORKFLOW_STEP_DEADLINE_S):
             waiters = list(worker.waiters)  # a waiter that is added later changed the root after this read
             root = await self._context.store.load(worker.key)
             _tell(waiters, root)
