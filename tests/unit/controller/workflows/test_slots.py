@@ -11,6 +11,7 @@ from tailrace.common import limits
 from tailrace.controller.metadata.metadata_store import bucket_of, bucket_table
 from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.controller.workflows.slots import StepSlots
+from tailrace.controller.workflows.transactions import Lease
 from tailrace.rpc import controller_pb2 as pb
 
 DEADLINE_S = 30.0
@@ -59,7 +60,9 @@ async def test_streams_of_a_container_that_is_away_do_not_stop_others(
         await controller.services.call("createStream", pb.StreamConfig(streamInfo=stream(name), scalingPolicy=policy))
     hanging.table = bucket_table(away_bucket)
     for name in alike:
-        controller.services.core.driver.lease(StreamKey("scope", name), bytes(16), 60_000)  # wakes the stream's task
+        controller.services.core.driver.lease(
+            StreamKey("scope", name), bytes(16), Lease(60_000, 0)
+        )  # wakes the stream's task
     async with asyncio.timeout(DEADLINE_S):
         while hanging.waiting < len(alike):  # noqa: ASYNC110 - the stores are plain data
             await asyncio.sleep(0.005)
