@@ -321,7 +321,7 @@ async def forget_completed(context: WorkflowContext, key: StreamKey, root: Strea
 
 
 class Lease(NamedTuple):
-    """A transaction's lease: how long it lasts after each renewal, and what tells one renewal from the next."""
+    """A transaction's lease: how long it lasts after each renewal, and what differs from one renewal to the next."""
 
     lease_ms: int
     renewal: int

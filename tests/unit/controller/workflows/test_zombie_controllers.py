@@ -225,6 +225,28 @@ async def test_a_late_update_brings_no_old_tags_back(zombies: Zombies) -> None:
     await zombies.at_each_call(prepare, lambda api: update(api, "b"), check, 10)
 
 
+async def test_a_late_update_brings_no_old_policy_back(zombies: Zombies) -> None:
+    async def prepare(api: Any) -> None:
+        await api.setup(1)
+
+    def update(api: Any, rate: int) -> Any:
+        policy = pb.ScalingPolicy(
+            scaleType=pb.ScalingPolicy.BY_RATE_IN_EVENTS_PER_SEC, targetRate=rate, scaleFactor=2, minNumSegments=1
+        )
+        return api.call("updateStream", pb.StreamConfig(streamInfo=api.info, scalingPolicy=policy))
+
+    async def check(api: Any, world: Any, stall: Stall, doing: asyncio.Task[Any]) -> None:
+        await update(api, 300)
+        await Twins.wake(stall, doing)
+        rate = (await api.call("getStreamConfiguration", api.info)).scalingPolicy.targetRate
+        measured = {
+            found.target_rate for name, found in world.segments.segments.items() if name.startswith("scope/stream/")
+        }
+        assert measured == {rate}, f"the stream scales at {rate}, its segments measure for {measured}"
+
+    await zombies.at_each_call(prepare, lambda api: update(api, 200), check, 10)
+
+
 async def test_a_late_deletion_leaves_the_group_alone_that_was_created_again(zombies: Zombies) -> None:
     async def prepare(api: Any) -> None:
         await api.setup(1)
