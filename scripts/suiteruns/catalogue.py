@@ -18,8 +18,8 @@ FULL_LIMIT_S = 6 * 3600.0
 WAITS = 0.4
 """Cores of a suite that mostly waits: for servers to start, for leases to lapse, for a cluster."""
 NICE, NICEST = 5, 10
-"""How far suites give way to what measures and to the cluster, and what only computes to all others. On processors
-that are busy, a third and a tenth remain to them: enough for the time limits of tests."""
+"""How far suites give way to what measures and to the cluster; and lint, seeds of the simulator and the like to all. On
+processors that are busy, a third and a tenth remain to them: enough for the time limits of tests."""
 MOUNTS = frozenset({"mounts"})
 """What mounts, or compares what is mounted on the host."""
 CLUSTER = frozenset({"cluster"})
@@ -244,7 +244,7 @@ def _pytest_job(
         takes=suite.takes,
         measures=measures,
         computes=suite.computes,
-        nice=NICEST if suite.computes else 0 if measures or suite.takes & CLUSTER else NICE,
+        nice=0 if measures or suite.takes & CLUSTER else NICE,
         environment={"TAILRACE_TEST_PROFILE": plan.profile, "TAILRACE_TEST_SEED": str(plan.seed), **environment},
         limit_s=_limit_s(plan),
         suite=suite.name,

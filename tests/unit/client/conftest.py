@@ -378,6 +378,11 @@ class TinyController:
                 stored.CopyFrom(request)
                 stored.generation += 1
                 return pb.UpdateReaderGroupResponse(generation=stored.generation)
+            case "deleteReaderGroup":
+                assert isinstance(request, pb.ReaderGroupInfo)
+                del self.groups[request.readerGroup]
+                self.store.segments.pop(f"s/_RG{request.readerGroup}/0.#epoch.0", None)
+                return pb.DeleteReaderGroupStatus()
             case "createTransaction":
                 self.transactions += 1
                 identifier = uuid.UUID(int=self.transactions)

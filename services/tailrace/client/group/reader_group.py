@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import dataclasses
+import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +27,7 @@ from tailrace.common.errors import (
     DeadlineError,
     IllegalStateError,
     NoSuchReaderGroupError,
+    NotFoundError,
     OverloadedError,
     TailraceError,
     WriteConflictError,
@@ -74,23 +77,53 @@ class ReaderGroupManager:
     async def create(self, group: str, config: ReaderGroupConfig) -> bool:
         """Create a group; return False when it exists with the same settings.
 
+        A creation that was interrupted leaves a group without a state; this call replaces its settings.
+
         Raises:
-            InvalidNameError, NoSuchScopeError, NotFoundError (a stream).
+            InvalidNameError, NoSuchScopeError, NotFoundError (a stream): nothing is left of the group.
             AlreadyExistsError: it exists with other settings.
         """
         names.check_entity_name("reader group", group)
         group_id = new_uuid(self._context.entropy) if config.group_id == NO_GROUP_ID else config.group_id
         asked = dataclasses.replace(config, group_id=group_id, generation=0)
+        await self._require_streams(group, asked)
         stored = await self._context.controller.create_reader_group(self.scope, group, asked)
-        if not stored.same_settings(asked):
-            raise AlreadyExistsError(f"reader group {self.scope}/{group} exists with another configuration")
-        if stored.generation > 0:
+        if stored.generation > 0 and stored.same_settings(asked):
             return False
         synchronizer = await GroupSynchronizer.open(self._context, self.scope, group)
         await synchronizer.fetch()
-        if synchronizer.has_state:
-            return False
-        return await synchronizer.initialize(await initial_record(self._context, stored))
+        created = False
+        if not synchronizer.has_state:
+            first = dataclasses.replace(asked, group_id=stored.group_id, generation=stored.generation)
+            created = await synchronizer.initialize(await self._first_record(group, first, ours=group_id))
+        state = synchronizer.state.config
+        if stored.same_settings(asked) and state.same_settings(asked):
+            return created
+        if state.generation != stored.generation or not state.same_settings(asked):
+            raise AlreadyExistsError(f"reader group {self.scope}/{group} exists with another configuration")
+        # The first state has the asked settings, the controller those of an interrupted creation.
+        await ReaderGroup(self._context, self.scope, group, synchronizer).reset(asked)
+        return True
+
+    async def _require_streams(self, group: str, config: ReaderGroupConfig) -> None:
+        """Raise NotFoundError for an unknown stream before the controller makes a group, unless the group exists."""
+        try:
+            await initial_record(self._context, config)
+        except NotFoundError as error:
+            try:
+                await self._context.controller.reader_group_config(self.scope, group)
+            except NoSuchReaderGroupError:
+                raise error from None
+
+    async def _first_record(self, group: str, config: ReaderGroupConfig, *, ours: uuid.UUID) -> r.Init:
+        """Return the first state. When a stream was deleted meanwhile, delete the group if this call made it."""
+        try:
+            return await initial_record(self._context, config)
+        except NotFoundError:
+            if config.group_id == ours:
+                with contextlib.suppress(TailraceError):  # what is left has no state, and a later creation uses it
+                    await self._context.controller.delete_reader_group(self.scope, group, config.group_id)
+            raise
 
     async def open(self, group: str) -> ReaderGroup:
         """Return a handle of an existing group. Raises NoSuchReaderGroupError."""

@@ -30,7 +30,7 @@ from tailrace.controller.metadata.transitions import (
     transaction_opened,
 )
 from tailrace.controller.workflows.delete import completed_chunks
-from tailrace.controller.workflows.transactions import make_transaction_id, transaction_segment_names
+from tailrace.controller.workflows.transactions import lease_of, make_transaction_id, transaction_segment_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,7 +78,8 @@ class TransactionManager:
         check_lease(lease_ms, config.transaction_lease_min_ms, config.transaction_lease_max_ms)
         async with self._driver.enlisted(key):
             async with self._opening.hold(key):
-                root, transaction_id = await self._open(key, lease_ms)
+                root, record = await self._open(key, lease_ms)
+            transaction_id = record.transaction_id
             epoch = await self._store.epoch(key, root, root.active_epoch)
             names = [own for _, own in transaction_segment_names(key, epoch, transaction_id)]
             await self._context.segments.create(names, root.config)
@@ -86,11 +87,11 @@ class TransactionManager:
             if after is None or after.incarnation != root.incarnation or transaction_id not in after.open_transactions:
                 await self._context.segments.delete(names)  # aborted while its segments were created
                 raise WriteConflictError("the transaction was aborted while it began; retry")
-            self._driver.lease(key, transaction_id, lease_ms)
+            self._driver.lease(key, transaction_id, lease_of(record, config))
         return Begun(transaction_id, epoch)
 
-    async def _open(self, key: StreamKey, lease_ms: int) -> tuple[StreamRecord, bytes]:
-        """Persist a new open transaction; return the root that lists it, and its id."""
+    async def _open(self, key: StreamKey, lease_ms: int) -> tuple[StreamRecord, TransactionRecord]:
+        """Persist a new open transaction; return the root that lists it, and its record."""
         nonce = self._context.new_id()
         root = require(await self._store.load(key), key)
         for _ in range(limits.METADATA_CONFLICTS_MAX):
@@ -98,7 +99,7 @@ class TransactionManager:
             record = self._new_record(transaction_id, root.active_epoch, nonce, lease_ms)
             opened, ours = await self._store.change(key, [key.transaction(transaction_id)], _opening(key, record))
             if ours:
-                return opened, transaction_id
+                return opened, record
             root = opened
         raise WriteConflictError(
             f"more than {limits.METADATA_CONFLICTS_MAX} transactions of {key} began at the same time; retry"
@@ -107,7 +108,9 @@ class TransactionManager:
     def _new_record(self, transaction_id: bytes, epoch: int, nonce: bytes, lease_ms: int) -> TransactionRecord:
         now_ms = self._context.clock.now_ms()
         life_ms = min(limits.TRANSACTION_LEASES_MAX * lease_ms, limits.TRANSACTION_LIFE_MAX_MS)
-        return TransactionRecord(transaction_id, epoch, nonce, now_ms, now_ms + lease_ms, now_ms + life_ms)
+        return TransactionRecord(
+            transaction_id, epoch, nonce, now_ms, now_ms + lease_ms, now_ms + life_ms, lease_ms=lease_ms
+        )
 
     async def ping(self, key: StreamKey, transaction_id: bytes, lease_ms: int) -> PingResult:
         """Extend the lease of an open transaction.
@@ -121,7 +124,7 @@ class TransactionManager:
         check_lease(lease_ms, config.transaction_lease_min_ms, config.transaction_lease_max_ms)
         item = key.transaction(transaction_id)
 
-        def decide(found: StreamRecord | None, snapshot: Snapshot) -> Change[PingResult]:
+        def decide(found: StreamRecord | None, snapshot: Snapshot) -> Change[PingResult | TransactionRecord]:
             root = require(found, key)
             record = snapshot.transaction(item)
             state = state_of(root, record, transaction_id)
@@ -130,12 +133,14 @@ class TransactionManager:
             expires_ms = self._context.clock.now_ms() + lease_ms
             if expires_ms > record.max_expires_ms:
                 return Change(PingResult.MAX_EXECUTION_TIME_EXCEEDED)
-            return Change(PingResult.OK, {item: msgspec.structs.replace(record, expires_ms=expires_ms)})
+            extended = msgspec.structs.replace(record, expires_ms=expires_ms, lease_ms=lease_ms)
+            return Change(extended, {item: extended})
 
         result = await self._store.change(key, [item], decide)
-        if result is PingResult.OK:
-            self._driver.lease(key, transaction_id, lease_ms)
-        return result
+        if isinstance(result, PingResult):
+            return result
+        self._driver.lease(key, transaction_id, lease_of(result, config))
+        return PingResult.OK
 
     async def commit(self, key: StreamKey, transaction_id: bytes, writer: str, timestamp: int | None) -> bool:
         """Decide to commit; return whether that is the decision. Raises NoSuchStreamError."""

@@ -123,7 +123,8 @@ class SealedRecord(msgspec.Struct, frozen=True):
 class TransactionRecord(msgspec.Struct, frozen=True):
     """One transaction until it completes. The root's lists hold its state. Times are wall-clock milliseconds.
 
-    ``nonce`` is random, so that a controller never takes another controller's record for its own.
+    ``nonce`` is random, so that a controller never takes another controller's record for its own. ``lease_ms`` is the
+    length of the lease that ``expires_ms`` ends; 0 in records of versions that did not store it.
     """
 
     transaction_id: bytes
@@ -134,6 +135,7 @@ class TransactionRecord(msgspec.Struct, frozen=True):
     max_expires_ms: int
     writer: str = ""
     timestamp: int | None = None
+    lease_ms: int = 0
 
 
 class CompletedTransaction(msgspec.Struct, frozen=True):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tailrace.common import limits
+from tailrace.common.errors import WriteConflictError
 from tailrace.controller.metadata.epochs import epoch_span, segments_of, wholly_before, without_future
 from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.policies import ranges_for_policy
@@ -22,7 +24,7 @@ async def update(context: WorkflowContext, key: StreamKey, root: StreamRecord) -
     """Apply the configuration to tags and segments; continue as a scale when it needs other segments."""
     await listing.add(context, key, root)
     epoch = await context.store.active_epoch(key, root)
-    await context.segments.update_policy(segment_names(key, epoch.segments), root.config)
+    await _set_policy(context, key, root)
     ranges = ranges_for_policy(root.config.scaling, epoch)
     scale_id = root.intent.intent_id if root.intent is not None else b""
 
@@ -35,6 +37,22 @@ async def update(context: WorkflowContext, key: StreamKey, root: StreamRecord) -
         return Change(None, {key.root: scaling(now, epoch, sealed, ranges, scale_id)})
 
     await context.store.change(key, (), decide)
+
+
+async def _set_policy(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
+    """Give the root's scaling policy to the active segments.
+
+    Segments take any policy, also one that comes late: a controller that was paused here may write over a later one. So
+    the root is read again afterwards, and what it has by then is written.
+    """
+    for _ in range(limits.METADATA_CONFLICTS_MAX):
+        epoch = await context.store.active_epoch(key, root)
+        await context.segments.update_policy(segment_names(key, epoch.segments), root.config)
+        now = await context.store.load(key)
+        if now is None or now.incarnation != root.incarnation or now.config.scaling == root.config.scaling:
+            return
+        root = now
+    raise WriteConflictError(f"the scaling policy of {key} was changed again and again while it was written")
 
 
 async def truncate(context: WorkflowContext, key: StreamKey, root: StreamRecord, intent: TruncateIntent) -> None:

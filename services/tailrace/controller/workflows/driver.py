@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
@@ -21,7 +21,8 @@ from tailrace.controller.metadata.ports import UNCONDITIONAL, Put
 from tailrace.controller.metadata.records import PendingRecord, StreamRecord, encode
 from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.controller.workflows import steps
-from tailrace.controller.workflows.transactions import expire
+from tailrace.controller.workflows.slots import StepSlots
+from tailrace.controller.workflows.transactions import Lease, expire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -31,6 +32,13 @@ if TYPE_CHECKING:
 _LOG = structlog.get_logger(__name__)
 STREAM: Final = "stream"
 """The kind of streams in the table of pending work."""
+
+
+class _WatchedLease(NamedTuple):
+    """A lease, and when it ends on this controller's own clock unless it is renewed."""
+
+    lease: Lease
+    ends_s: float
 
 
 @dataclass(slots=True)
@@ -43,7 +51,7 @@ class _Worker:
     pending_version: int | None = None
     pending_s: float = 0.0
     enlisting: asyncio.Lock = field(default_factory=asyncio.Lock)
-    deadlines_s: dict[bytes, float] = field(default_factory=dict)
+    leases: dict[bytes, _WatchedLease] = field(default_factory=dict)
     waiters: list[tuple[bytes, asyncio.Future[None]]] = field(default_factory=list)
     failures: int = 0
     task: asyncio.Task[None] | None = None
@@ -55,7 +63,7 @@ class StreamDriver:
     def __init__(self, context: WorkflowContext) -> None:
         self._context = context
         self._workers: dict[StreamKey, _Worker] = {}
-        self._pool = asyncio.Semaphore(limits.WORKFLOW_STEPS_CONCURRENT_MAX)
+        self._slots = StepSlots()
         self._closed = False
 
     @property
@@ -128,10 +136,10 @@ class StreamDriver:
         finally:
             worker.waiters = [item for item in worker.waiters if item[1] is not waiter]
 
-    def lease(self, key: StreamKey, transaction_id: bytes, lease_ms: int) -> None:
-        """Set a transaction's lease to end `lease_ms` from now."""
+    def lease(self, key: StreamKey, transaction_id: bytes, lease: Lease) -> None:
+        """Watch a transaction's lease, which was renewed just now."""
         worker = self._worker(key)
-        worker.deadlines_s[transaction_id] = asyncio.get_running_loop().time() + lease_ms / 1000
+        worker.leases[transaction_id] = _from_now(lease)
         worker.wake.set()
 
     # -- tasks
@@ -177,7 +185,7 @@ class StreamDriver:
 
     async def _attempt(self, worker: _Worker) -> float | None:
         """Run one step; return the seconds until the next one (0: at once), None when only a call can bring work."""
-        async with self._pool, asyncio.timeout(limits.WORKFLOW_STEP_DEADLINE_S):
+        async with self._slots.slot(), asyncio.timeout(limits.WORKFLOW_STEP_DEADLINE_S):
             waiters = list(worker.waiters)  # a waiter that is added later changed the root after this read
             root = await self._context.store.load(worker.key)
             _tell(waiters, root)
@@ -193,29 +201,28 @@ class StreamDriver:
             return 0
         if await steps.advance(self._context, worker.key, root):
             return 0
-        if not worker.deadlines_s:
+        if not worker.leases:
             return None
-        return max(0.001, min(worker.deadlines_s.values()) - asyncio.get_running_loop().time())
+        return max(0.001, min(item.ends_s for item in worker.leases.values()) - asyncio.get_running_loop().time())
 
     async def _arm_leases(self, worker: _Worker, root: StreamRecord) -> None:
-        """Load the lease deadline of each open transaction; drop the deadlines of others."""
-        known = worker.deadlines_s
-        worker.deadlines_s = {item: known[item] for item in root.open_transactions if item in known}
+        """Watch the lease of each open transaction, whole from now on; drop the leases of others."""
+        known = worker.leases
+        worker.leases = {item: known[item] for item in root.open_transactions if item in known}
         missing = [item for item in root.open_transactions if item not in known]
         if missing:
-            now_s = asyncio.get_running_loop().time()
-            for item, left_ms in (await steps.leases_left(self._context, worker.key, missing)).items():
-                worker.deadlines_s[item] = now_s + left_ms / 1000
+            for item, lease in (await steps.leases(self._context, worker.key, missing)).items():
+                worker.leases.setdefault(item, _from_now(lease))
 
     async def _expire_leases(self, worker: _Worker) -> bool:
         now_s = asyncio.get_running_loop().time()
-        due = [item for item, deadline_s in worker.deadlines_s.items() if deadline_s <= now_s]
-        for item in due:
-            left_ms = await expire(self._context, worker.key, item)
-            if left_ms is None:
-                worker.deadlines_s.pop(item, None)
-            else:
-                worker.deadlines_s[item] = now_s + left_ms / 1000
+        due = [(item, watched) for item, watched in worker.leases.items() if watched.ends_s <= now_s]
+        for item, watched in due:
+            lease = await expire(self._context, worker.key, item, watched.lease)
+            if lease is None:
+                worker.leases.pop(item, None)
+            elif worker.leases.get(item) == watched:  # a call may have renewed it meanwhile
+                worker.leases[item] = _from_now(lease)
         return bool(due)
 
     def _after_failure(self, worker: _Worker, error: Exception) -> float:
@@ -260,6 +267,10 @@ class StreamDriver:
             return False
         del self._workers[worker.key]
         return True
+
+
+def _from_now(lease: Lease) -> _WatchedLease:
+    return _WatchedLease(lease, asyncio.get_running_loop().time() + lease.lease_ms / 1000)
 
 
 def _tell(waiters: list[tuple[bytes, asyncio.Future[None]]], root: StreamRecord | None) -> None:

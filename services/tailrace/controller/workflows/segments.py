@@ -66,10 +66,13 @@ class SegmentOperations:
         await gather_bounded(names, one)
 
     async def update_policy(self, names: Sequence[str], config: StreamConfig) -> None:
-        """Change the rate that segments measure."""
+        """Change the rate that segments measure. A segment that was deleted directly is left out."""
 
         async def one(name: str) -> None:
-            await self.port.update_policy(name, int(config.scaling.kind), config.scaling.target_rate)
+            try:
+                await self.port.update_policy(name, int(config.scaling.kind), config.scaling.target_rate)
+            except NoSuchSegmentError:
+                _LOG.error("segment to update does not exist", segment=name)
 
         await gather_bounded(names, one)
 
@@ -88,7 +91,7 @@ class SegmentOperations:
         return await gather_bounded(names, one)
 
     async def truncate(self, offsets: Sequence[tuple[str, int]]) -> None:
-        """Set start offsets. A segment with a later start offset keeps it."""
+        """Set start offsets. A segment with a later start offset keeps it; one that was deleted is left out."""
 
         async def one(item: tuple[str, int]) -> None:
             try:
@@ -96,6 +99,8 @@ class SegmentOperations:
             except SegmentTruncatedError:
                 if (await self.port.segment_info(item[0])).start_offset < item[1]:
                     raise
+            except NoSuchSegmentError:
+                _LOG.error("segment to truncate does not exist", segment=item[0])
 
         await gather_bounded(offsets, one)
 

@@ -18,7 +18,7 @@ from tailrace.controller.workflows.change import seal, truncate, update
 from tailrace.controller.workflows.create import create
 from tailrace.controller.workflows.delete import delete
 from tailrace.controller.workflows.scale import scale
-from tailrace.controller.workflows.transactions import abort_pass, commit_pass, forget_completed
+from tailrace.controller.workflows.transactions import Lease, abort_pass, commit_pass, forget_completed, lease_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,17 +65,12 @@ async def _advance_intent(context: WorkflowContext, key: StreamKey, root: Stream
     return progressed
 
 
-async def leases_left(context: WorkflowContext, key: StreamKey, transactions: Sequence[bytes]) -> dict[bytes, int]:
-    """Return the milliseconds left of each open transaction's lease, at most the longest lease.
-
-    The persisted wall-clock time decides; a clock that jumps changes a lease by at most one lease.
-    """
+async def leases(context: WorkflowContext, key: StreamKey, transactions: Sequence[bytes]) -> dict[bytes, Lease]:
+    """Return the lease of each open transaction, as its record has it now."""
     items = [key.transaction(transaction_id) for transaction_id in transactions]
     snapshot = await context.store.read(key, items)
-    now_ms = context.clock.now_ms()
-    left: dict[bytes, int] = {}
-    for transaction_id, item in zip(transactions, items, strict=True):
-        record = snapshot.transaction(item)
-        if isinstance(record, TransactionRecord):
-            left[transaction_id] = max(0, min(record.expires_ms - now_ms, context.config.transaction_lease_max_ms))
-    return left
+    return {
+        transaction_id: lease_of(record, context.config)
+        for transaction_id, item in zip(transactions, items, strict=True)
+        if isinstance(record := snapshot.transaction(item), TransactionRecord)
+    }

@@ -11,7 +11,7 @@ transactions that it may take. One that can never be committed whole is aborted 
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import structlog
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from tailrace.controller.metadata.model import Epoch
-    from tailrace.controller.workflows.context import WorkflowContext
+    from tailrace.controller.workflows.context import ControllerConfig, WorkflowContext
     from tailrace.controller.workflows.segments import Merged
 
 _LOG = structlog.get_logger(__name__)
@@ -320,20 +320,34 @@ async def forget_completed(context: WorkflowContext, key: StreamKey, root: Strea
     return True
 
 
-async def expire(context: WorkflowContext, key: StreamKey, transaction_id: bytes) -> int | None:
-    """Abort an open transaction whose lease has ended; return the milliseconds left, None when there is no lease.
+class Lease(NamedTuple):
+    """A transaction's lease: how long it lasts after each renewal, and what differs from one renewal to the next."""
 
-    The write also covers the transaction's record, so that it conflicts with a concurrent ping.
+    lease_ms: int
+    renewal: int
+
+
+def lease_of(record: TransactionRecord, config: ControllerConfig) -> Lease:
+    """Return the lease in a transaction's record; the longest one for a record that does not say how long it lasts."""
+    return Lease(record.lease_ms or config.transaction_lease_max_ms, record.expires_ms)
+
+
+async def expire(context: WorkflowContext, key: StreamKey, transaction_id: bytes, seen: Lease) -> Lease | None:
+    """Abort an open transaction that was not renewed for its whole lease, since the caller saw the renewal `seen`.
+
+    Return the new lease of one that was renewed since, None when there is no lease any more. No wall clock decides:
+    renewals are only compared for equality. The write also covers the transaction's record, so that it conflicts with a
+    concurrent ping.
     """
     item = key.transaction(transaction_id)
 
-    def decide(root: StreamRecord | None, snapshot: Snapshot) -> Change[int | None]:
+    def decide(root: StreamRecord | None, snapshot: Snapshot) -> Change[Lease | None]:
         record = snapshot.transaction(item)
         if root is None or transaction_id not in root.open_transactions or not isinstance(record, TransactionRecord):
             return Change(None)
-        left_ms = record.expires_ms - context.clock.now_ms()
-        if left_ms > 0:
-            return Change(min(left_ms, context.config.transaction_lease_max_ms))
+        lease = lease_of(record, context.config)
+        if lease != seen:
+            return Change(lease)
         return Change(None, {key.root: transaction_aborting(root, transaction_id), item: record})
 
     return await context.store.change(key, [item], decide)

@@ -156,7 +156,7 @@ async def test_nothing_is_retried_for_ever(store: Any, pool: ConnectionPool) -> 
 
     store.cut(c.GetStreamSegmentInfo, times=10_000)
     client = SegmentClient(pool, locate, deadline_s=0.3)
-    with pytest.raises(ConnectionLostError):
+    with pytest.raises((ConnectionLostError, DeadlineError)):  # the last failure, or the deadline during an attempt
         await client.segment_info(NAME)
 
 

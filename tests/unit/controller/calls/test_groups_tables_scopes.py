@@ -258,9 +258,7 @@ async def test_times_and_positions_never_go_back(api: Any) -> None:
         await note(1, {0: 0}, "a b")
 
 
-async def test_a_full_stream_forgets_writers_that_left(
-    api: Any, world: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_full_stream_forgets_writers_that_left(api: Any, world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "WRITER_MARKS_PER_STREAM_MAX", 3)
     await api.setup()
 

@@ -12,6 +12,8 @@ from tailrace.common.errors import BadRequestError, NotAllowedError
 from tailrace.common.names import segment_id
 from tailrace.rpc import controller_pb2 as pb
 
+HOUR_MS = 3_600_000
+
 S = "scope/stream/"
 
 
@@ -142,15 +144,46 @@ async def test_a_lease_that_was_extended_elsewhere_does_not_end(world: Any, make
     assert await first.state(begun.txnId) == pb.TxnState.OPEN
 
 
-async def test_leases_end_after_a_restart_too(world: Any, make_api: Any) -> None:
+@pytest.mark.parametrize("stepped_ms", [0, -2 * HOUR_MS, 2 * HOUR_MS], ids=["steady", "back", "ahead"])
+async def test_leases_end_after_a_restart_too(world: Any, make_api: Any, stepped_ms: int) -> None:
     first = await world.start(transaction_lease_min_ms=10)
     api = make_api(first)
     await api.setup()
-    begun = await api.begin(60_000)
+    begun, kept = await api.begin(100), await api.begin(60_000)
     await first.close()
-    world.clock.ms += 60_000
+    world.clock.ms += stepped_ms
     again = make_api(await world.start(seed=2))
     await again.until_state(begun.txnId, pb.TxnState.ABORTED)
+    assert await again.state(kept.txnId) == pb.TxnState.OPEN
+
+
+@pytest.mark.parametrize("stepped_ms", [-2 * HOUR_MS, 2 * HOUR_MS], ids=["back", "ahead"])
+async def test_a_clock_that_steps_changes_no_lease(world: Any, make_api: Any, stepped_ms: int) -> None:
+    api = make_api(await world.start(transaction_lease_min_ms=10))
+    await api.setup()
+    begun, kept = await api.begin(100), await api.begin(60_000)
+    world.clock.ms += stepped_ms
+    await api.until_state(begun.txnId, pb.TxnState.ABORTED)
+    assert await api.state(kept.txnId) == pb.TxnState.OPEN
+    ping = pb.PingTxnRequest(streamInfo=api.info, txnId=kept.txnId, lease=100)
+    assert (await api.call("pingTransaction", ping)).status == pb.PingTxnStatus.OK
+    await api.until_state(kept.txnId, pb.TxnState.ABORTED)
+
+
+async def test_a_controller_whose_clock_is_ahead_ends_no_lease_that_another_one_renews(
+    world: Any, make_api: Any
+) -> None:
+    """It adopts the stream, and sees each renewal by the clock of the other one, hours in the past."""
+    settings = {"transaction_lease_min_ms": 10}
+    first = make_api(await world.start(**settings))
+    await first.setup()
+    begun = await first.begin(60_000)
+    world.clock = type(world.clock)()
+    world.clock.ms += 2 * HOUR_MS
+    second = make_api(await world.start(seed=2, **settings))
+    short = await second.begin(20)
+    await second.until_state(short.txnId, pb.TxnState.ABORTED)  # so the second one watches leases of the stream
+    assert await second.state(begun.txnId) == pb.TxnState.OPEN
 
 
 async def test_sealing_aborts_what_is_open_and_lets_commits_end(api: Any, world: Any) -> None:

@@ -59,7 +59,9 @@ RECORDS: dict[str, records.Record] = {
         open_transactions=(bytes(15) + b"\1",),
     ),
     "epoch": Epoch(1, 1700000000001, (StreamSegment(4294967297, 0.0, 1.0),), 0, 1),
-    "transaction": TransactionRecord(bytes(15) + b"\2", 0, bytes(8), 1700000000000, 1700000020000, 1700020000000),
+    "transaction": TransactionRecord(
+        bytes(15) + b"\2", 0, bytes(8), 1700000000000, 1700000020000, 1700020000000, lease_ms=20_000
+    ),
     "scope": ScopeRecord(bytes(range(8)), 1700000000000),
     "pending": PendingRecord("stream", "s", "x", "0011223344556677"),
     "instance": InstanceRecord("0011223344556677", 3, ("c.example:9090",)),
@@ -76,6 +78,11 @@ def test_vectors(name: str) -> None:
 def test_a_root_of_earlier_versions_is_read() -> None:
     assert VECTORS["root_earlier"] != VECTORS["root"]
     assert decode(StreamRecord, VECTORS["root_earlier"], "place") == RECORDS["root"]
+
+
+def test_a_transaction_of_earlier_versions_has_no_length_of_its_lease() -> None:
+    expected = msgspec.structs.replace(RECORDS["transaction"], lease_ms=0)
+    assert decode(TransactionRecord, VECTORS["transaction_earlier"], "place") == expected
 
 
 def test_a_mark_of_earlier_versions_names_no_controller() -> None:

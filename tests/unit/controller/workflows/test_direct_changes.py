@@ -133,6 +133,13 @@ async def test_a_stream_whose_segments_were_changed_directly_ends(damage: Damage
     await seal_and_delete(api)
 
 
+async def test_a_stream_without_a_segment_can_be_updated_and_ended(api: Any, world: Any) -> None:
+    await api.setup(SEGMENTS)
+    await world.segments.delete_segment(FIRST)
+    assert (await api.call("updateStream", api.config(SEGMENTS))).status == pb.UpdateStreamStatus.SUCCESS
+    await seal_and_delete(api)
+
+
 class Between:
     """Changes segments directly just before the first merge of a pass, after the check."""
 
