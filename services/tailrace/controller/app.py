@@ -228,8 +228,10 @@ class Controller:
                         scanned_s = loop.time()
                         await self._pending.adopt(self._membership.is_to_adopt)
                         adopts = False
-            except (TailraceError, TimeoutError) as error:
-                _logger.warning("controllers_not_seen", reason=f"{type(error).__name__}: {error}")
+            except Exception as error:  # any error is repeated: without this task no dead controller's work is adopted
+                known = isinstance(error, TailraceError | TimeoutError)
+                reason = f"{type(error).__name__}: {error}"
+                _logger.warning("controllers_not_seen", reason=reason, exc_info=not known)
 
     async def close(self) -> None:
         """Stop every task; another controller, or the next start, resumes their work."""

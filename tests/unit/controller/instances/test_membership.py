@@ -211,6 +211,24 @@ async def test_the_only_controller_owns_all_and_writes_no_heartbeats(world: Any)
     assert world.metadata.dump()[CONTROLLERS_TABLE] == {}
 
 
+async def test_no_error_ends_the_adoption_of_work(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = await world.start(seed=1, **QUICK), await world.start(seed=2, **QUICK)
+    membership = first.services.core.membership
+    await eventually(lambda: len(set(membership.owners)) == 2)
+    look, failures = membership.look, 0
+
+    async def failing() -> bool:
+        nonlocal failures
+        failures += 1
+        if failures < 5:
+            raise ValueError("unforeseen")
+        return bool(await look())
+
+    monkeypatch.setattr(membership, "look", failing)
+    await second.close()
+    await eventually(lambda: failures >= 5 and set(membership.owners) == {first.instance})
+
+
 async def test_a_damaged_record_keeps_no_controller_from_starting(world: Any) -> None:
     await (await world.start()).close()
     await world.metadata.put(CONTROLLERS_TABLE, [Put(b"instance/x", b"damaged", UNCONDITIONAL)])
