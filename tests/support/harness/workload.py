@@ -56,6 +56,8 @@ class Workload:
     """Of each writer, so that a run does not fill the disk."""
     abandon_probability: float = ABANDON_PROBABILITY
     """Of a writer, after each write: it goes away with events under way."""
+    writers_give_up: bool = False
+    """Whether faults may last longer than writers retry: one that gives up then counts as one that went away."""
     errors: Counter[str] = field(default_factory=Counter)
     """Every error of a client, by what it did, for the report."""
     unexpected: list[str] = field(default_factory=list)
@@ -118,7 +120,13 @@ class Workload:
         self, writer: EventWriter, keys: list[str], rng: random.Random, gone: asyncio.Event
     ) -> bool:
         while not self._stopping.is_set():
-            await writer.ready()
+            try:
+                await writer.ready()
+            except TailraceError as error:
+                if not (self.writers_give_up and _is_away(error)):
+                    raise
+                self._note("writer gave up", error, expected=True)
+                return True
             size = self._write_some(writer, rng.choice(keys), rng, gone)
             if rng.random() < self.abandon_probability:
                 return True
@@ -141,7 +149,7 @@ class Workload:
             return
         if (error := done.exception()) is None:
             self.history.acknowledge(key, numbers)
-        elif gone.is_set() and isinstance(error, ConnectionLostError):
+        elif (gone.is_set() and isinstance(error, ConnectionLostError)) or (self.writers_give_up and _is_away(error)):
             self.abandoned += len(numbers)
         else:
             self._note("write", error, expected=False)  # writers reconnect while they exist

@@ -226,7 +226,13 @@ class ServerWorkload:
     async def _clients(self) -> None:
         client = Client(self.link, clock=self.world.clock("clients"), entropy=self.world.entropy("client"))
         await create_stream(client, STREAM, self.segments)
-        workload = Workload(client, STREAM, self.history, self.seed, writers=2, transactors=1, bytes_per_second=100_000)
+        workload = Workload(
+            *(client, STREAM, self.history, self.seed),
+            writers=2,
+            transactors=1,
+            bytes_per_second=100_000,
+            writers_give_up=True,  # outages of the store and partitions may come one after the other for minutes
+        )
         async with workload.running():
             nemesis = self._in_world(self._trouble())
             while not nemesis.done():
