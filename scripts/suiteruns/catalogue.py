@@ -244,7 +244,8 @@ def _pytest_job(
         takes=suite.takes,
         measures=measures,
         computes=suite.computes,
-        nice=0 if measures or suite.takes & CLUSTER else NICE,
+        # Unit tests have short deadlines of their own: what gives way to all others may miss them.
+        nice=0 if measures or suite.computes or suite.takes & CLUSTER else NICE,
         environment={"TAILRACE_TEST_PROFILE": plan.profile, "TAILRACE_TEST_SEED": str(plan.seed), **environment},
         limit_s=_limit_s(plan),
         suite=suite.name,
