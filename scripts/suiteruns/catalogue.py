@@ -59,7 +59,8 @@ class Suite:
 
     ``share``: how pytest-xdist gives tests to its workers, with ``loadfile`` by whole files and their servers; empty:
     one process. ``cores``: of each worker. ``bounds``: patterns of files that measure how long clients wait, and fail
-    when it is too long: they run apart, one at a time, and others give way to them.
+    when it is too long: they run apart, one at a time, and others but unit tests give
+    way to them.
     """
 
     name: str

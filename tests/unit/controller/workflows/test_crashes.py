@@ -326,7 +326,9 @@ async def is_settled(api: Any, world: Any, survivor: Any) -> bool:
     for number in range(3):
         with contextlib.suppress(NotFoundError):
             states.add(await api.state(txn(number)))
-    return pb.TxnState.OPEN in states if marks else not states & {pb.TxnState.COMMITTING, pb.TxnState.ABORTING}
+    if states & {pb.TxnState.COMMITTING, pb.TxnState.ABORTING}:
+        return False
+    return not marks or pb.TxnState.OPEN in states
 
 
 @pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
