@@ -78,8 +78,12 @@ async def test_tier2_of_another_cluster_is_reported_and_left_alone(pods: Pods, m
     assert all(worker["starts"] <= 5 for worker in await second.workers()), "it backs off"
     assert await first.is_ready()
     assert set(pods.placed()) == {f"{first.name}-0", f"{first.name}-1"}
-    left = {key for key in minio.objects(pods.bucket) if not key.startswith("a/prefix/log")}
-    assert not {key for key in left - objects if "probe" in key}
+
+    async def probes_are_deleted() -> bool:
+        left = {key for key in minio.objects(pods.bucket) if not key.startswith("a/prefix/log")}
+        return not {key for key in left - objects if "probe" in key}
+
+    await until("no probe is left between two starts of a worker", probes_are_deleted, 60.0)
     assert await second.terminate() == 0
 
 

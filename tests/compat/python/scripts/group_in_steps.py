@@ -25,7 +25,7 @@ async def _main(count: int) -> None:
     reader = group.create_reader("reader")
     seen = 0
     while seen < count:
-        piece = await reader.get_segment_slice_async()
+        piece = await harness.read_slice(reader)
         seen += len(list(piece))
         reader.release_segment(piece)
     print("joined", flush=True)

@@ -128,13 +128,24 @@ def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = 60,
         time.sleep(poll_s)
 
 
+async def read_slice(reader: Any) -> Any:
+    """Read a slice; return when no thread of the client is in the interpreter any more.
+
+    The thread that hands a result to the event loop gives the interpreter's lock away before it is done. A call that
+    blocks and holds the lock, such as a commit, would then wait for work that this very thread has still to do.
+    """
+    piece = await reader.get_segment_slice_async()
+    wait_until(lambda: len(sys._current_frames()) == 1, "the client's threads leaving the interpreter", poll_s=0.001)
+    return piece
+
+
 async def read_events(reader: Any, count: int, deadline_s: float = 60) -> list[bytes]:
     """Reads until ``count`` events have come."""
     end = time.monotonic() + deadline_s
     found: list[bytes] = []
     while len(found) < count:
         assert time.monotonic() < end, f"{len(found)} of {count} events within {deadline_s} s"
-        piece = await reader.get_segment_slice_async()
+        piece = await read_slice(reader)
         found.extend(bytes(one.data()) for one in piece)
         reader.release_segment(piece)
     return found
@@ -143,7 +154,7 @@ async def read_events(reader: Any, count: int, deadline_s: float = 60) -> list[b
 async def read_nothing(reader: Any, pieces: int = 2) -> None:
     """The reader must find nothing more (the client answers an empty slice after about a second)."""
     for _ in range(pieces):
-        piece = await reader.get_segment_slice_async()
+        piece = await read_slice(reader)
         more = [bytes(one.data())[:60] for one in piece]
         reader.release_segment(piece)
         assert not more, f"unexpected events: {more[:5]}"

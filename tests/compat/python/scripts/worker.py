@@ -38,7 +38,7 @@ async def _read(folder: Path, scope: str, stream: str, group_name: str, reader_n
     _wait_for(folder, "go")
     with (folder / "events").open("w") as output, (folder / "empty").open("wb", buffering=0) as empty:
         while not (folder / "stop").exists():
-            piece = await reader.get_segment_slice_async()
+            piece = await harness.read_slice(reader)
             now_ns = time.monotonic_ns()
             found = [harness.recognise(bytes(one.data())) for one in piece]
             for key, sequence in found:
