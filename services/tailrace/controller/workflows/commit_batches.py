@@ -197,7 +197,7 @@ def _report(event: str, key: StreamKey, transaction_id: bytes, reason: str, lost
     _LOG.error(event, stream=str(key), transaction=str(uuid.UUID(bytes=transaction_id)), reason=reason, **more)
 
 
-def _as_it_is(root: StreamRecord) -> Mapping[bytes, Record]:
+def _nothing_more(root: StreamRecord) -> Mapping[bytes, Record]:
     return {}
 
 
@@ -207,7 +207,7 @@ async def finish_batch(
     taken: StreamRecord,
     position: Mapping[int, int],
     refused: Collection[bytes],
-    more: Callable[[StreamRecord], Mapping[bytes, Record]] = _as_it_is,
+    more: Callable[[StreamRecord], Mapping[bytes, Record]] = _nothing_more,
 ) -> None:
     """Record the batch of the root `taken` as committed, but for those in `refused`, which are to be aborted.
 
