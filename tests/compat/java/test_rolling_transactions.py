@@ -25,7 +25,8 @@ async def read_by_ours(controller: str, stream: StreamName, total: int) -> Order
     """The numbers of each key's events, in the order in which a reader of ours reads them."""
     found: Orders = defaultdict(list)
     async with Client(controller) as client:
-        assert await client.reader_groups(stream.scope).create("ours", group_config({stream: None}, automatic_checkpoint_ms=500))
+        config = group_config({stream: None}, automatic_checkpoint_ms=500)  # a sealed segment is left at a checkpoint
+        assert await client.reader_groups(stream.scope).create("ours", config)
         async with asyncio.timeout(LIMIT_S), client.reader(stream.scope, "ours", "reader") as reader:
             left, empty = total, False
             while left > 0 or not empty:

@@ -68,7 +68,7 @@ class Folder:
             for spare in self.path.glob("log/*/spare-*.log"):
                 spare.unlink()
             async with asyncio.timeout(60):
-                while [path for path in self.path.rglob("*#*")]:  # threads that still write or remove an upload's file
+                while list(self.path.rglob("*#*")):  # noqa: ASYNC110 - threads still write or remove an upload's file
                     await asyncio.sleep(0.01)
 
     @property
