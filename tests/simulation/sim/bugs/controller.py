@@ -152,7 +152,7 @@ def _abort_deletes_after_commit(patch: pytest.MonkeyPatch) -> None:
     """
     abort = TransactionManager.abort
 
-    async def unchecked(context: WorkflowContext, names_of: Any) -> dict[bytes, str]:
+    async def unchecked(context: WorkflowContext, names_of: Any, *, rolls: bool) -> dict[bytes, str]:
         """Takes every transaction; the check would abort those whose segments are gone."""
         return {}
 
@@ -167,7 +167,29 @@ def _abort_deletes_after_commit(patch: pytest.MonkeyPatch) -> None:
         return await abort(self, key, transaction_id)
 
     patch.setattr(TransactionManager, "abort", hasty)
-    patch.setattr(transactions, "_uncommittable", unchecked)
+    patch.setattr(commit_batches, "_uncommittable", unchecked)
+
+
+@bug(
+    "rolled-over-segments-left-open",
+    ClusterWorkload,
+    checker="workloads/clusterledger.py",
+    words="ended with committed = True, and was read by the group",
+)
+def _rolled_over_segments_left_open(patch: pytest.MonkeyPatch) -> None:
+    """A commit that rolls over a scale leaves the segments open that were active: their writers go on there.
+
+    Breaks: a committed transaction is visible whole. Readers never come to the end of what is left open.
+    """
+    seal_epoch = commits._seal_epoch
+
+    async def forgetful(context: WorkflowContext, key: StreamKey, root: StreamRecord, number: int) -> dict[int, int]:
+        """Seals the duplicate alone."""
+        if root.rolling is not None and number == root.rolling.old_epoch:
+            return {}
+        return await seal_epoch(context, key, root, number)
+
+    patch.setattr(commits, "_seal_epoch", forgetful)
 
 
 def _many_scales(seed: int) -> ClusterWorkload:
