@@ -18,7 +18,8 @@ NOW = "2026-01-02T03:04:05Z"
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[tuple[ApiServer, HttpObjects]]:
+async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[ApiServer, HttpObjects]]:
+    monkeypatch.setattr(limits, "KUBERNETES_CALL_DEADLINE_S", 60.0)  # how fast a busy machine answers is not tested
     async with api_server() as (server, address):
         objects = HttpObjects(client.Configuration(host=address), "test-pod")
         yield server, objects

@@ -388,7 +388,7 @@ def test_the_same_seed_gives_the_same_trace(test_seed: int) -> None:
     assert _traced_run(test_seed) != _traced_run(test_seed + 1)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(3000)  # for a machine with other work
 def test_the_trace_does_not_depend_on_the_hash_seed(test_seed: int) -> None:
     program = Path(__file__).parent / "run.py"
     hashes = set()

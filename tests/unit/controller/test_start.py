@@ -126,7 +126,7 @@ async def test_any_error_is_reported_and_repeated(world: Any, failure: Exception
 
 
 async def test_work_without_room_is_adopted_when_there_is_room(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = await world.start()
+    first = await world.start(idle_s=60.0)  # idle streams stay pending
     await first.services.call("createScope", SCOPE)
     for number in range(4):
         await first.services.call("createStream", stream(f"s{number}"))

@@ -18,7 +18,7 @@ class TransactionCalls(Caller):
     """Calls on transactions and writers."""
 
     async def create_transaction(self, stream: StreamName, lease_ms: int) -> TransactionSegments:
-        """Begin a transaction. Raises BadRequestError (lease), WriteConflictError (while a scale waits).
+        """Begin a transaction. Raises BadRequestError (lease), WriteConflictError (the stream is being sealed).
 
         When a reply is lost, the transaction that it named ends with its lease, and another one begins.
         """

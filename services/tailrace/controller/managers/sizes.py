@@ -52,13 +52,17 @@ class SizeReader:
         return StreamSizes(min(head, tail), tail)
 
     async def _without_recorded_size(self, key: StreamKey, root: StreamRecord) -> list[int]:
-        """Return segments that ``sealed_bytes`` does not count: active ones, and those that a running scale seals."""
+        """Return segments that ``sealed_bytes`` does not count: active ones, and those that a workflow is sealing."""
         if root.state in (StreamState.SEALED, StreamState.DELETING):
             return []
         active = [segment.identifier for segment in (await self._store.active_epoch(key, root)).segments]
         intent = root.intent
         if isinstance(intent, ScaleIntent) and intent.old_epoch != root.active_epoch:
             return [*active, *intent.sealed]
+        rolling = root.rolling
+        if rolling is not None and rolling.new_epoch == root.active_epoch:
+            epochs = await self._store.epochs(key, root, rolling.old_epoch, rolling.merged_epoch)
+            return [*active, *segments_of(epochs)]
         return active
 
     async def _first(self, key: StreamKey, root: StreamRecord) -> list[int]:

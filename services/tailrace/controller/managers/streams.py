@@ -33,7 +33,6 @@ from tailrace.controller.metadata.transitions import (
     deleting,
     new_stream,
     require,
-    scale_is_waiting,
     scaling,
     sealing,
     truncating,
@@ -177,7 +176,7 @@ class StreamManager:
 
         async with self._driver.enlisted(key):
             while True:
-                root, waits_for = await self._decide(key, decide, is_done, scale_is_waiting)
+                root, waits_for = await self._decide(key, decide, is_done)
                 if waits_for is None:
                     break
                 await self._driver.wait(key, waits_for)
@@ -255,7 +254,6 @@ class StreamManager:
         key: StreamKey,
         decide: Decision,
         is_done: Callable[[StreamRecord], bool] = lambda root: False,
-        may_replace: Callable[[StreamRecord], bool] = lambda root: False,
     ) -> tuple[StreamRecord, bytes | None]:
         """Persist a decision; return the new root and None, or the present root and the intent to wait for.
 
@@ -267,8 +265,10 @@ class StreamManager:
             if is_done(root):
                 return Change((root, None))
             decided = decide(root)
-            if root.intent is not None and not may_replace(root):
+            if root.intent is not None:
                 return Change((root, root.intent.intent_id))
+            if root.rolling is not None and isinstance(decided.intent, ScaleIntent):
+                return Change((root, root.rolling.intent_id))  # both would number the next epoch
             return Change((decided, None), {key.root: decided})
 
         return await self._context.store.change(key, (), change)

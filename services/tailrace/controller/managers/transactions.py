@@ -72,7 +72,7 @@ class TransactionManager:
 
         Raises:
             BadRequestError: the lease is out of bounds. NoSuchStreamError. NotAllowedError: the stream is sealed.
-            WriteConflictError: a scale waits for transactions to end; retry.
+            WriteConflictError: the stream is being sealed, or the transaction was aborted while it began.
         """
         config = self._context.config
         check_lease(lease_ms, config.transaction_lease_min_ms, config.transaction_lease_max_ms)

@@ -52,6 +52,17 @@ def next_epoch(current: Epoch, sealed: Sequence[int], created: Sequence[StreamSe
     return epoch
 
 
+def duplicate(epoch: Epoch, number: int, created_ms: int) -> Epoch:
+    """Return an epoch with that number and new segments of the same numbers and ranges.
+
+    See docs/controller.md#commits-that-roll-over-a-scale.
+    """
+    segments = tuple(
+        StreamSegment(segment_id(segment.number, number), segment.low, segment.high) for segment in epoch.segments
+    )
+    return Epoch(number, created_ms, segments, reference_epoch=epoch.reference)
+
+
 def count_splits_and_merges(sealed: Sequence[StreamSegment], created: Sequence[StreamSegment]) -> tuple[int, int]:
     """Count sealed segments with several successors, and created segments with several predecessors."""
     splits = sum(sum(old.key_range.overlaps(new.key_range) for new in created) > 1 for old in sealed)

@@ -35,7 +35,7 @@ class UpdateIntent(msgspec.Struct, frozen=True, tag="update"):
 
 
 class ScaleIntent(msgspec.Struct, frozen=True, tag="scale"):
-    """Replace `sealed` segments of `old_epoch` by `created` ones, when the epoch has no transactions."""
+    """Replace `sealed` segments of `old_epoch` by `created` ones, when no commit pass is running."""
 
     intent_id: bytes
     old_epoch: int
@@ -68,14 +68,39 @@ Intent = CreateIntent | UpdateIntent | ScaleIntent | TruncateIntent | SealIntent
 # ---- records of a stream, all in its bucket's table
 
 
+class Rolling(msgspec.Struct, frozen=True):
+    """A commit pass that rolls over a scale (docs/controller.md#commits-that-roll-over-a-scale).
+
+    The batch's transactions have the key ranges of `transaction_epoch`; the epoch that was active is `old_epoch`. The
+    pass ends with two more epochs: a duplicate of the former, then one of the latter. ``intent_id`` is random.
+    ``refused`` holds the transactions of the batch that turned out to be impossible to merge, once they are merged.
+    """
+
+    intent_id: bytes
+    old_epoch: int
+    transaction_epoch: int
+    refused: tuple[bytes, ...] = ()
+
+    @property
+    def merged_epoch(self) -> int:
+        """Return the number of the epoch into whose segments the transactions merge."""
+        return self.old_epoch + 1
+
+    @property
+    def new_epoch(self) -> int:
+        """Return the number of the epoch that is active afterwards."""
+        return self.old_epoch + 2
+
+
 class StreamRecord(msgspec.Struct, frozen=True):
     """The root of a stream: all its decisions, in one record with one version.
 
     Transactions are named by their 16 bytes. ``commit_queue`` is in the order of the commit calls; ``commit_batch`` is
-    its part that is being merged. ``completed_next`` counts all completed transactions; ``completed_first`` is the
-    first one that is still remembered. A deleted stream keeps its root, so that a stream of the same name continues
-    `incarnation`, `next_segment_number` and `transaction_counter` (docs/protocol/naming.md#names). ``owner`` is the
-    resource that claimed the stream (ADR 0014), "" for none; a new stream of the name has none.
+    its part that is being merged; ``rolling`` is there when that part rolls over a scale. ``completed_next`` counts all
+    completed transactions; ``completed_first`` is the first one that is still remembered. A deleted stream keeps its
+    root, so that a stream of the same name continues `incarnation`, `next_segment_number` and `transaction_counter`
+    (docs/protocol/naming.md#names). ``owner`` is the resource that claimed the stream (ADR 0014), "" for none; a new
+    stream of the name has none.
     """
 
     incarnation: int
@@ -96,6 +121,7 @@ class StreamRecord(msgspec.Struct, frozen=True):
     completed_first: int = 0
     writers: tuple[str, ...] = ()
     owner: str = ""
+    rolling: Rolling | None = None
 
     @property
     def has_transactions(self) -> bool:
@@ -306,7 +332,8 @@ _KINDS: Final[dict[type[msgspec.Struct], int]] = {
     BucketsRecord: 15,
 }
 _BY_NUMBER: Final = {number: kind for kind, number in _KINDS.items()}
-VERSION: Final = 1
+VERSION: Final = 2
+"""The newest version; the only record that needs it is a root with ``rolling``, which older programs would drop."""
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODERS: Final[dict[type[msgspec.Struct], msgspec.msgpack.Decoder[Any]]] = {
     kind: msgspec.msgpack.Decoder(kind) for kind in _KINDS
@@ -316,8 +343,9 @@ _DECODERS: Final[dict[type[msgspec.Struct], msgspec.msgpack.Decoder[Any]]] = {
 def encode(record: Record) -> bytes:
     """Return the stored form of a record."""
     kind = _KINDS[type(record)]
+    version = 2 if isinstance(record, StreamRecord) and record.rolling is not None else 1
     payload = _ENCODER.encode(record)
-    return HEADER.pack(MAGIC, kind, VERSION, len(payload), _checksum(kind, VERSION, payload)) + payload
+    return HEADER.pack(MAGIC, kind, version, len(payload), _checksum(kind, version, payload)) + payload
 
 
 def decode(kind: type[R], data: bytes, place: str) -> R:

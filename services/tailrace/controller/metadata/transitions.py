@@ -18,6 +18,7 @@ from tailrace.controller.metadata.records import (
     CreateIntent,
     DeleteIntent,
     Record,
+    Rolling,
     ScaleIntent,
     SealIntent,
     StreamRecord,
@@ -83,11 +84,6 @@ def scaling(
     )
 
 
-def scale_is_waiting(root: StreamRecord) -> bool:
-    """Return whether a decided scale waits for transactions, so that its segments do not exist yet."""
-    return isinstance(root.intent, ScaleIntent) and root.active_epoch == root.intent.old_epoch and root.has_transactions
-
-
 def truncating(root: StreamRecord, cut: Mapping[int, int], intent_id: bytes) -> StreamRecord:
     """Move the head of the stream; the workflow truncates segments."""
     return msgspec.structs.replace(
@@ -99,7 +95,7 @@ def truncating(root: StreamRecord, cut: Mapping[int, int], intent_id: bytes) -> 
 
 
 def sealing(root: StreamRecord, intent_id: bytes) -> StreamRecord:
-    """Abort every open transaction and refuse new ones. Replaces a scale that waits for transactions."""
+    """Abort every open transaction and refuse new ones."""
     return msgspec.structs.replace(
         root,
         state=StreamState.SEALING,
@@ -138,10 +134,10 @@ def transaction_opened(root: StreamRecord, transaction_id: bytes) -> StreamRecor
     """Count and list a new transaction of the active epoch.
 
     Raises:
-        WriteConflictError: a scale waits for transactions to end, or the stream is being sealed or deleted.
+        WriteConflictError: the stream is being sealed or deleted.
         OverloadedError: too many transactions have not completed.
     """
-    if isinstance(root.intent, ScaleIntent | SealIntent | DeleteIntent):
+    if isinstance(root.intent, SealIntent | DeleteIntent):
         raise WriteConflictError(f"stream is {root.state}: no transaction can begin now; retry")
     pending = root.open_transactions + root.commit_queue + root.commit_batch + root.abort_queue
     if len(pending) >= limits.TRANSACTIONS_OPEN_MAX:
@@ -171,16 +167,32 @@ def transaction_aborting(root: StreamRecord, transaction_id: bytes) -> StreamRec
     )
 
 
-def commit_batch_taken(root: StreamRecord, checked: Sequence[bytes], refused: Collection[bytes]) -> StreamRecord:
+def may_take_commits(root: StreamRecord, *, rolls: bool) -> bool:
+    """Return whether a commit pass can begin.
+
+    A scale takes the segments away that a pass merges into. A pass that rolls over a scale replaces segments itself, so
+    it waits for any workflow that changes them; the seal of the stream waits for it.
+    """
+    if rolls:
+        return root.intent is None or isinstance(root.intent, SealIntent)
+    return not isinstance(root.intent, ScaleIntent)
+
+
+def commit_batch_taken(
+    root: StreamRecord, checked: Sequence[bytes], refused: Collection[bytes], rolling: Rolling | None = None
+) -> StreamRecord:
     """Take the transactions that the next pass merges, in order, before it merges the first.
 
-    ``checked`` are the first ones of the queue. Those of them in ``refused`` are to be aborted instead.
+    Those of ``checked`` in ``refused`` are to be aborted instead. ``rolling`` says how the pass rolls over a scale.
     """
+    batch = tuple(item for item in checked if item not in refused)
+    taken = frozenset(checked)
     return msgspec.structs.replace(
         root,
-        commit_batch=tuple(item for item in checked if item not in refused),
-        commit_queue=root.commit_queue[len(checked) :],
+        commit_batch=batch,
+        commit_queue=tuple(item for item in root.commit_queue if item not in taken),
         abort_queue=(*root.abort_queue, *(item for item in checked if item in refused)),
+        rolling=rolling if batch else None,
     )
 
 
@@ -192,6 +204,7 @@ def commit_batch_done(root: StreamRecord, refused: Collection[bytes] = ()) -> St
         commit_batch=(),
         abort_queue=(*root.abort_queue, *aborted),
         completed_next=root.completed_next + len(root.commit_batch) - len(aborted),
+        rolling=None,
     )
 
 

@@ -274,9 +274,10 @@ def _from_now(lease: Lease) -> _WatchedLease:
 
 
 def _tell(waiters: list[tuple[bytes, asyncio.Future[None]]], root: StreamRecord | None) -> None:
-    current = root.intent.intent_id if root is not None and root.intent is not None else None
+    running = (root.intent, root.rolling) if root is not None else ()
+    current = {work.intent_id for work in running if work is not None}
     for intent_id, waiter in waiters:
-        if intent_id != current and not waiter.done():
+        if intent_id not in current and not waiter.done():
             waiter.set_result(None)
 
 

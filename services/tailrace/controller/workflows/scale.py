@@ -20,16 +20,13 @@ if TYPE_CHECKING:
     from tailrace.controller.workflows.context import WorkflowContext
 
 
-async def scale(context: WorkflowContext, key: StreamKey, root: StreamRecord, intent: ScaleIntent) -> bool:
-    """Run one step of a scale; return False while transactions of the epoch are open. Leases bound that wait."""
+async def scale(context: WorkflowContext, key: StreamKey, root: StreamRecord, intent: ScaleIntent) -> None:
+    """Run one step of a scale. Open transactions stay open: their commits roll over it."""
     if root.active_epoch != intent.old_epoch:
         await _seal_replaced(context, key, root, intent)
-        return True
-    if root.has_transactions:
-        return False
+        return
     await context.segments.create(segment_names(key, intent.created), root.config)
     await _show_epoch(context, key, root, intent)
-    return True
 
 
 async def _show_epoch(context: WorkflowContext, key: StreamKey, root: StreamRecord, intent: ScaleIntent) -> None:
@@ -37,8 +34,8 @@ async def _show_epoch(context: WorkflowContext, key: StreamKey, root: StreamReco
     epoch = next_epoch(current, intent.sealed, intent.created, context.clock.now_ms())
 
     def decide(now: StreamRecord | None, _: Snapshot) -> Change[None]:
-        if now is None or now.intent != intent or now.active_epoch != intent.old_epoch:
-            return Change(None)
+        if now is None or now.intent != intent or now.active_epoch != intent.old_epoch or now.commit_batch:
+            return Change(None)  # a commit pass that merges into the segments to replace ends first
         shown = msgspec.structs.replace(now, active_epoch=epoch.epoch)
         puts: dict[bytes, Record] = {key.root: shown, key.epoch(now.incarnation, epoch.epoch): epoch}
         return Change(None, puts)

@@ -15,10 +15,11 @@ from tailrace.controller.metadata.records import (
     UpdateIntent,
 )
 from tailrace.controller.workflows.change import seal, truncate, update
+from tailrace.controller.workflows.commits import commit_pass
 from tailrace.controller.workflows.create import create
 from tailrace.controller.workflows.delete import delete
 from tailrace.controller.workflows.scale import scale
-from tailrace.controller.workflows.transactions import Lease, abort_pass, commit_pass, forget_completed, lease_of
+from tailrace.controller.workflows.transactions import Lease, abort_pass, forget_completed, lease_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,13 +31,12 @@ if TYPE_CHECKING:
 async def advance(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> bool:
     """Run the next step; return False when only time or a call can bring work.
 
-    Decided transactions come first, so that a waiting workflow never delays a commit.
+    Decided transactions come first. Those that have to wait for a workflow follow it.
     """
     if root.abort_queue:
         await abort_pass(context, key, root)
         return True
-    if root.commit_batch or root.commit_queue:
-        await commit_pass(context, key, root)
+    if (root.commit_batch or root.commit_queue) and await commit_pass(context, key, root):
         return True
     if root.intent is not None:
         return await _advance_intent(context, key, root)
@@ -51,7 +51,7 @@ async def _advance_intent(context: WorkflowContext, key: StreamKey, root: Stream
         case UpdateIntent():
             await update(context, key, root)
         case ScaleIntent() as intent:
-            progressed = await scale(context, key, root, intent)
+            await scale(context, key, root, intent)
         case TruncateIntent() as intent:
             await truncate(context, key, root, intent)
         case SealIntent():

@@ -22,7 +22,7 @@ from tailrace.controller.metadata.ports import Put, Stored
 from tailrace.controller.metadata.records import StreamRecord, TransactionRecord
 from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
 from tailrace.controller.metadata.transitions import require, transaction_committing
-from tailrace.controller.workflows import steps, transactions
+from tailrace.controller.workflows import commit_batches, commits, steps, transactions
 from tailrace.controller.workflows.context import WorkflowContext
 from tailrace.segmentstore.api import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
 from tailrace.segmentstore.server import segments
@@ -51,18 +51,19 @@ def _commit_pass_reordered(patch: pytest.MonkeyPatch) -> None:
     Breaks: transactions appear in the order of their commits.
     """
     taken: set[tuple[int, bytes]] = set()
-    commit_pass = transactions.commit_pass
+    commit_pass = commits.commit_pass
 
-    async def again(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
+    async def again(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> bool:
         """Knows only of batches that it has taken itself."""
         batch = root.commit_batch
         if all((id(context), item) in taken for item in batch):
-            await commit_pass(context, key, root)
+            progressed = await commit_pass(context, key, root)
             now = await context.store.load(key)
             taken.update((id(context), item) for item in (now.commit_batch if now is not None else ()))
-            return
+            return progressed
         await commit_pass(context, key, msgspec.structs.replace(root, commit_batch=tuple(sorted(batch))))
-        await transactions._finish_batch(context, key, batch, {})
+        await commit_batches.finish_batch(context, key, root, {}, ())
+        return True
 
     patch.setattr(steps, "commit_pass", again)
 
@@ -78,7 +79,7 @@ def _transaction_committed_twice(patch: pytest.MonkeyPatch) -> None:
 
     Breaks: a transaction is visible once, whole or not at all.
     """
-    commit_pass = transactions.commit_pass
+    commit_pass = commits.commit_pass
 
     async def copy(call: Any, target: str, source: str, updates: Sequence[AttributeUpdate]) -> int:
         """Leaves the source where it is."""
@@ -91,13 +92,14 @@ def _transaction_committed_twice(patch: pytest.MonkeyPatch) -> None:
             await call.container.append(target, [content], [*updates, counted])
         return int((await call.container.info(target)).length)
 
-    async def clean_up(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
+    async def clean_up(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> bool:
         """Deletes the sources of a batch that is complete."""
-        await commit_pass(context, key, root)
+        progressed = await commit_pass(context, key, root)
         epoch = await context.store.active_epoch(key, root)
         for item in root.commit_batch:
             own = [source for _, source in transactions.transaction_segment_names(key, epoch, item)]
             await context.segments.delete(own)
+        return progressed
 
     patch.setattr(segments, "_merge", copy)
     patch.setattr(steps, "commit_pass", clean_up)
@@ -150,7 +152,7 @@ def _abort_deletes_after_commit(patch: pytest.MonkeyPatch) -> None:
     """
     abort = TransactionManager.abort
 
-    async def unchecked(context: WorkflowContext, names_of: Any) -> dict[bytes, str]:
+    async def unchecked(context: WorkflowContext, names_of: Any, *, rolls: bool) -> dict[bytes, str]:
         """Takes every transaction; the check would abort those whose segments are gone."""
         return {}
 
@@ -165,7 +167,29 @@ def _abort_deletes_after_commit(patch: pytest.MonkeyPatch) -> None:
         return await abort(self, key, transaction_id)
 
     patch.setattr(TransactionManager, "abort", hasty)
-    patch.setattr(transactions, "_uncommittable", unchecked)
+    patch.setattr(commit_batches, "_uncommittable", unchecked)
+
+
+@bug(
+    "rolled-over-segments-left-open",
+    ClusterWorkload,
+    checker="workloads/clusterledger.py",
+    words="ended with committed = True, and was read by the group",
+)
+def _rolled_over_segments_left_open(patch: pytest.MonkeyPatch) -> None:
+    """A commit that rolls over a scale leaves the segments open that were active: their writers go on there.
+
+    Breaks: a committed transaction is visible whole. Readers never come to the end of what is left open.
+    """
+    seal_epoch = commits._seal_epoch
+
+    async def forgetful(context: WorkflowContext, key: StreamKey, root: StreamRecord, number: int) -> dict[int, int]:
+        """Seals the duplicate alone."""
+        if root.rolling is not None and number == root.rolling.old_epoch:
+            return {}
+        return await seal_epoch(context, key, root, number)
+
+    patch.setattr(commits, "_seal_epoch", forgetful)
 
 
 def _many_scales(seed: int) -> ClusterWorkload:

@@ -97,7 +97,7 @@ class Transactor:
                         await persist(lambda waiting=transaction: waiting.wait_until_visible(60))  # type: ignore[misc]
 
     async def open(self, transactions: TransactionalWriter) -> tuple[Transaction, Sent] | None:
-        """Begin one and write its events; None while a scale waits for transactions to end."""
+        """Begin one and write its events; None when it was aborted while it began."""
         rng = self._random
         try:
             transaction = await persist(transactions.begin)
@@ -105,6 +105,7 @@ class Transactor:
             return None
         keys = rng.choices(self._keys, k=rng.choice([1, 2, 4, 12]))
         sent = self._ledger.transaction(len(self._ledger.transactions), keys, rng.choice([0, 20]))
+        sent.epoch = transaction.transaction_id.int >> 96
         self.known.append((transaction, sent))
         with contextlib.suppress(IllegalStateError):  # the lease is over
             for key, event in sent.events:

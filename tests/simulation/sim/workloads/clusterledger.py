@@ -5,6 +5,7 @@ See docs/design.md#invariants: I1 to I6, I10.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ class Sent:
     committed: bool | None = None
     """What it ended as; None: unknown."""
     asked_s: float = 0.0
+    epoch: int = 0
+    """The epoch in which it began."""
     answered_s: float | None = None
     """When its owner knew that it is committed; None: it never did, or not before others."""
 
@@ -34,9 +37,11 @@ class Sent:
     def precedes(self, other: Sent) -> bool:
         """Whether its owner knew it committed before the other's commit was asked for.
 
-        See docs/protocol/server.md#transactions.
+        Of two that wait to be merged, that of an earlier epoch comes first, see docs/protocol/server.md#transactions.
         """
-        return self.answered_s is not None and other.committed is True and self.answered_s <= other.asked_s
+        if self.answered_s is None or self.epoch > other.epoch:
+            return False
+        return other.committed is True and self.answered_s <= other.asked_s
 
 
 @dataclass
@@ -97,6 +102,7 @@ class Ledger:
         for sent in self.transactions:
             self._check_whole(sent, place, excused, what)
         self._check_commit_order(place, what)
+        self._check_one_order(place, what)
 
     @staticmethod
     def _check_whole(sent: Sent, place: Mapping[bytes, int], excused: set[bytes], what: str) -> None:
@@ -124,6 +130,16 @@ class Ledger:
                         f"{second.name}, committed after {first.name}, was {what} before it for {key}",
                     )
 
+    def _check_one_order(self, place: Mapping[bytes, int], what: str) -> None:
+        """Readers of any two keys see the same one of two transactions first."""
+        places: list[tuple[str, dict[str, int]]] = []
+        for sent in self.transactions:
+            mine = {key: place[event] for key, event in sent.events if event in place}
+            places.append((sent.name, mine))
+        for (one, first), (other, second) in itertools.combinations(places, 2):
+            orders = {first[key] < second[key] for key in first.keys() & second.keys()}
+            require(len(orders) < 2, f"{one} and {other} were {what} in both orders")
+
     def _check_contiguous(self, piece: Sequence[bytes]) -> None:
         """A transaction's events lie next to each other in a segment."""
         owner = {event: sent.name for sent in self.transactions for event in sent.content}
@@ -150,9 +166,9 @@ def covers_key_space(ranges: Iterable[tuple[float, float]]) -> bool:
 
 
 def check_epochs(epochs: Sequence[Sequence[SegmentRange]]) -> dict[int, tuple[float, float]]:
-    """Every epoch covers the key space, and no number is given out twice; the ranges of all segments by id."""
+    """Every epoch covers the key space, and only duplicates share a number; the ranges of all segments by id."""
     ranges: dict[int, tuple[float, float]] = {}
-    numbers: dict[int, int] = {}
+    numbers: dict[int, tuple[float, float]] = {}
     for epoch, segments in enumerate(epochs):
         require(covers_key_space(segment.key_range for segment in segments), f"epoch {epoch} does not cover [0, 1)")
         for segment in segments:
@@ -161,8 +177,9 @@ def check_epochs(epochs: Sequence[Sequence[SegmentRange]]) -> dict[int, tuple[fl
             require(
                 segment_epoch(identifier) == epoch or identifier in ranges, f"epoch {epoch} has a segment of its past"
             )
-            owner = numbers.setdefault(segment_number(identifier), identifier)
-            require(owner == identifier, f"segments {owner} and {identifier} have the same number")
+            number = segment_number(identifier)
+            owned = numbers.setdefault(number, segment.key_range)
+            require(owned == segment.key_range, f"segments of the number {number} have different key ranges")
             own = (segment.key_range.low, segment.key_range.high)
             require(ranges.setdefault(identifier, own) == own, f"segment {identifier} changed its range")
     return ranges

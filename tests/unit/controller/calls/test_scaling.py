@@ -1,4 +1,4 @@
-"""Manual scales: what is refused, what readers and writers see, and that transactions are waited for."""
+"""Manual scales: what is refused, what readers and writers see, and the sizes that are recorded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.common.errors import BadRequestError, NotFoundError, WriteConflictError
+from tailrace.common.errors import BadRequestError, NotFoundError
 from tailrace.common.names import segment_id
 from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.rpc import controller_pb2 as pb
@@ -101,34 +101,6 @@ async def test_between_two_cuts(api: Any) -> None:
         await between({}, {})
     with pytest.raises(BadRequestError, match="after"):
         await between({one: 5, two: 0}, {0: 0})
-
-
-async def test_a_scale_waits_for_open_transactions(api: Any, world: Any) -> None:
-    await api.setup(1)
-    opened = await api.begin()
-    started = await api.scale([0], HALVES)
-    check = pb.ScaleStatusRequest(streamInfo=api.info, epoch=started.epoch)
-    assert (await api.call("checkScale", check)).status == pb.ScaleStatusResponse.IN_PROGRESS
-    with pytest.raises(WriteConflictError):
-        await api.begin()
-    assert (await api.scale([0], HALVES)).status == pb.ScaleResponse.FAILURE
-    world.segments.append(world.segments.names(S + "0.#epoch.0#")[0], b"event")
-    assert await api.commit(opened.txnId) == pb.TxnStatus.SUCCESS
-    await api.until_scaled(0)
-    assert world.segments.segments[f"{S}0.#epoch.0"].pieces == [b"event"]
-    begun = await api.begin()
-    assert begun.txnId.highBits >> 32 == 1
-
-
-async def test_sealing_puts_an_end_to_a_scale_that_waits(api: Any, world: Any) -> None:
-    await api.setup(1)
-    opened = await api.begin()
-    started = await api.scale([0], HALVES)
-    assert (await api.call("sealStream", api.info)).status == pb.UpdateStreamStatus.SUCCESS
-    assert await api.state(opened.txnId) == pb.TxnState.ABORTED
-    check = pb.ScaleStatusRequest(streamInfo=api.info, epoch=started.epoch)
-    assert (await api.call("checkScale", check)).status == pb.ScaleStatusResponse.INTERNAL_ERROR
-    assert world.segments.names(S) == [f"{S}0.#epoch.0"]
 
 
 async def test_sealed_sizes_are_recorded(api: Any, world: Any, controller: Any) -> None:

@@ -20,6 +20,7 @@ from tailrace.controller.metadata.records import (
     BucketsRecord,
     InstanceRecord,
     PendingRecord,
+    Rolling,
     ScaleIntent,
     ScopeRecord,
     StreamRecord,
@@ -57,6 +58,17 @@ RECORDS: dict[str, records.Record] = {
             (StreamSegment(12884901891, 0.0, 0.5), StreamSegment(12884901892, 0.5, 1.0)),
         ),
         open_transactions=(bytes(15) + b"\1",),
+    ),
+    "rolling": StreamRecord(
+        incarnation=0,
+        state=StreamState.ACTIVE,
+        config=StreamConfig(ScalingPolicy.fixed(1)),
+        created_ms=1700000000000,
+        next_segment_number=3,
+        active_epoch=3,
+        transaction_counter=1,
+        commit_batch=(bytes(16),),
+        rolling=Rolling(bytes(range(8)), 1, 0),
     ),
     "epoch": Epoch(1, 1700000000001, (StreamSegment(4294967297, 0.0, 1.0),), 0, 1),
     "transaction": TransactionRecord(
@@ -110,10 +122,15 @@ def test_a_record_of_another_kind_is_corruption() -> None:
 
 def test_a_newer_version_is_refused() -> None:
     payload = VECTORS["scope"][records.HEADER.size :]
-    checksum = records._checksum(9, 2, payload)
-    newer = records.HEADER.pack(records.MAGIC, 9, 2, len(payload), checksum) + payload
-    with pytest.raises(FormatVersionError, match="version 2"):
+    checksum = records._checksum(9, records.VERSION + 1, payload)
+    newer = records.HEADER.pack(records.MAGIC, 9, records.VERSION + 1, len(payload), checksum) + payload
+    with pytest.raises(FormatVersionError, match="version 3"):
         decode(ScopeRecord, newer, "place")
+
+
+def test_only_a_root_that_earlier_programs_would_damage_has_a_new_version() -> None:
+    versions = {name: vector[5] for name, vector in VECTORS.items()}
+    assert {name for name, version in versions.items() if version != 1} == {"rolling"}
 
 
 def test_missing_fields_have_defaults_and_unknown_ones_are_skipped() -> None:

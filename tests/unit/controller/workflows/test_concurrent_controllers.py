@@ -78,7 +78,7 @@ class Client:
                 await self._one(event, begun)
 
     async def _begin(self) -> Any:
-        """Try again as clients do: a scale may be waiting for transactions to end."""
+        """Try again as clients do."""
         while True:
             try:
                 return await self._api.begin(LEASE_MS)

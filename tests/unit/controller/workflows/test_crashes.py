@@ -65,6 +65,14 @@ async def make_transactions(api: Any, world: Any) -> None:
                 world.segments.append(name, b"<%d>" % number)
 
 
+async def make_transaction_before_a_scale(api: Any, world: Any) -> None:
+    await make_transactions(api, world)
+    for number in (0, 2):
+        await api.abort(txn(number))
+        await api.until_state(txn(number), pb.TxnState.ABORTED)
+    await api.scaled([0], [(0.0, 0.25), (0.25, 0.5)])
+
+
 def txn(number: int) -> pb.TxnId:
     return pb.TxnId(highBits=0, lowBits=number)
 
@@ -105,6 +113,18 @@ async def commit(api: Any, world: Any) -> None:
         assert await api.commit(txn(number)) == pb.TxnStatus.SUCCESS
     for number in (1, 0):
         await api.until_state(txn(number), pb.TxnState.COMMITTED)
+
+
+async def commit_one(api: Any, world: Any) -> None:
+    """One alone: when more come determines how many passes take them, and each pass over a scale adds epochs."""
+    assert await api.commit(txn(1)) == pb.TxnStatus.SUCCESS
+    await api.until_state(txn(1), pb.TxnState.COMMITTED)
+
+
+async def commit_and_seal(api: Any, world: Any) -> None:
+    assert await api.commit(txn(1)) == pb.TxnStatus.SUCCESS
+    await api.call("sealStream", api.info)
+    await api.until_state(txn(1), pb.TxnState.COMMITTED)
 
 
 async def abort(api: Any, world: Any) -> None:
@@ -189,6 +209,9 @@ SCENARIOS = {
     "seal with open transactions": Scenario(make_transactions, seal),
     "delete": Scenario(make_sealed, delete),
     "commit": Scenario(make_transactions, commit),
+    "commit over a scale": Scenario(make_transaction_before_a_scale, commit_one),
+    "scale with open transactions": Scenario(make_transactions, scale),
+    "seal with commits over a scale": Scenario(make_transaction_before_a_scale, commit_and_seal),
     "abort": Scenario(make_transactions, abort),
     "create a reader group": Scenario(make_stream, create_group),
     "update a reader group": Scenario(make_group, update_group),
@@ -266,7 +289,7 @@ async def run(
     async def is_idle() -> bool:
         return has_open or not world.metadata.dump()[PENDING_TABLE]
 
-    has_open = scenario.prepare is make_transactions
+    has_open = scenario.prepare in (make_transactions, make_transaction_before_a_scale)
     await wait_until(is_idle)
     return await end_state(api, world), used
 

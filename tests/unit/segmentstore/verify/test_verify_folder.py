@@ -67,6 +67,9 @@ class Folder:
             folder.close()
             for spare in self.path.glob("log/*/spare-*.log"):
                 spare.unlink()
+            async with asyncio.timeout(60):
+                while list(self.path.rglob("*#*")):  # noqa: ASYNC110 - threads still write or remove an upload's file
+                    await asyncio.sleep(0.01)
 
     @property
     def tier2(self) -> Path:

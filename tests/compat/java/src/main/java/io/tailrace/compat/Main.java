@@ -14,6 +14,7 @@ import java.util.List;
  * verifiable-writer URI SCOPE STREAM NAME KEYS LENGTH COUNT [RATE]  see {@link VerifiableWriter}
  * verifiable-txn-writer URI SCOPE STREAM NAME LENGTH COUNT       see {@link VerifiableTransactions}
  * verifiable-reader URI SCOPE STREAM GROUP READERS IDLE_MS [join]   see {@link VerifiableReader}
+ * rolling URI SCOPE EPOCHS TRANSACTIONS SEED              see {@link RollingTransactions}
  * bench URI CASE                                          see {@link Bench}
  * </pre>
  */
@@ -46,6 +47,7 @@ public final class Main {
             case "verifiable-writer" -> new VerifiableWriter(server, rest).run();
             case "verifiable-txn-writer" -> new VerifiableTransactions(server, rest).run();
             case "verifiable-reader" -> new VerifiableReader(server, rest).run();
+            case "rolling" -> new RollingTransactions(server, rest).run();
             case "bench" -> new Bench(server).run(rest.get(0));
             default -> throw new IllegalArgumentException("unknown command " + command);
         }
