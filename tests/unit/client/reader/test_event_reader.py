@@ -157,7 +157,9 @@ async def test_a_silent_reader_is_replaced_and_does_not_read_on(
     fill(store, 0, *(b"%d" % i for i in range(10)))
     silent = await EventReader(context, "s", "g", "r1", dead_after_s=0.5).start()
     await silent.read_events(6, 20_000)
-    await silent._joined()._heart.stop()  # as if its process were stopped
+    heartbeats = silent._joined()._heart
+    assert heartbeats is not None
+    await heartbeats.stop()  # as if its process were stopped
     async with EventReader(context, "s", "g", "r2", dead_after_s=0.5) as heir, asyncio.timeout(DEADLINE_S):
         assert await drain(heir, 10) == [b"%d" % i for i in range(10)]
         assert await group.online_readers() == ["r2"]
