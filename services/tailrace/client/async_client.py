@@ -73,9 +73,11 @@ class Client:
         """Return the manager of a scope's reader groups."""
         return ReaderGroupManager(self.context, scope)
 
-    def reader(self, scope: str, group: str, reader: str) -> EventReader:
+    def reader(
+        self, scope: str, group: str, reader: str, *, dead_after_s: float | None = limits.READER_DEAD_AFTER_S
+    ) -> EventReader:
         """Return a reader of a group; start it before use."""
-        return EventReader(self.context, scope, group, reader)
+        return EventReader(self.context, scope, group, reader, dead_after_s=dead_after_s)
 
     def byte_writer(self, stream: str | StreamName) -> ByteStreamWriter:
         """Return a writer of bytes to a stream of one segment; start it before use."""

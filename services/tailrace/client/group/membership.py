@@ -14,6 +14,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from tailrace.client.group.liveness import HeartbeatWriter, Watch
 from tailrace.client.group.reader_group import UNLIMITED_OFFSET, initial_record
 from tailrace.client.group.state import policy
 from tailrace.client.group.state import records as r
@@ -60,11 +61,22 @@ class Timers:
         self.config_s = now_s + policy.TIME_UNIT_S
 
 
+def _removal(reader: str, last: r.Heartbeat) -> Callable[[GroupState], list[r.Update]]:
+    """Return what removes `reader`, at the positions in the state, while `last` is still its newest heartbeat."""
+    return lambda state: [r.RemoveReader(reader, {})] if state.heartbeats.get(reader) == last else []
+
+
 class GroupMember:
     """One reader's membership in its group. Not for concurrent use."""
 
     def __init__(
-        self, context: ClientContext, synchronizer: GroupSynchronizer, scope: str, group: str, reader: str
+        self,
+        context: ClientContext,
+        synchronizer: GroupSynchronizer,
+        scope: str,
+        group: str,
+        reader: str,
+        dead_after_s: float | None = None,
     ) -> None:
         self.reader = reader
         self._context = context
@@ -73,6 +85,8 @@ class GroupMember:
         self._group = group
         self._distance = 0
         self._timers = Timers(0.0, 0.0)
+        self._heart = None if dead_after_s is None else HeartbeatWriter(context.entropy, reader, dead_after_s)
+        self._watch = None if dead_after_s is None else Watch(dead_after_s)
 
     @property
     def state(self) -> GroupState:
@@ -83,7 +97,7 @@ class GroupMember:
     def owned(self) -> Mapping[str, int]:
         """Return the segments that the group assigns to this reader. Raises ReinitializationRequiredError."""
         owned = self.state.assigned.get(self.reader)
-        if owned is None:
+        if owned is None or not self._is_member(self.state):
             raise ReinitializationRequiredError(
                 f"reader {self.reader} no longer belongs to group {self._scope}/{self._group}; create a new reader"
             )
@@ -101,18 +115,32 @@ class GroupMember:
         def add(state: GroupState) -> list[r.Update]:
             if state.is_online(self.reader):
                 raise AlreadyExistsError(f"reader {self.reader} is online in group {self._scope}/{self._group} already")
-            return [r.AddReader(self.reader)]
+            return [r.AddReader(self.reader), *([self._heart.beat(0)] if self._heart is not None else [])]
 
         await self._synchronizer.fetch()
         await self._synchronizer.update(add)
         self._timers = Timers(self._now_s(), first_acquire_s)
+        if self._heart is not None:
+            self._heart.start(self._write_heartbeat)
+
+    async def _write_heartbeat(self) -> None:
+        assert self._heart is not None
+        await self._synchronizer.update_unconditionally([self._heart.beat(max(0, self._distance))])
 
     async def leave(self, positions: Mapping[str, int]) -> None:
         """Leave the group; the segments become free at `positions`."""
+        if self._heart is not None:
+            await self._heart.stop()
         await self._synchronizer.fetch()
         await self._synchronizer.update(
-            lambda state: [r.RemoveReader(self.reader, dict(positions))] if state.is_online(self.reader) else []
+            lambda state: [r.RemoveReader(self.reader, dict(positions))] if self._is_member(state) else []
         )
+
+    def _is_member(self, state: GroupState) -> bool:
+        """Return whether this reader is online, and not another one of its name that started later."""
+        heartbeat = state.heartbeats.get(self.reader)
+        other = self._heart is not None and heartbeat is not None and heartbeat.session != self._heart.session
+        return state.is_online(self.reader) and not other
 
     # -- following the group ------------------------------------------------------------------------------------
 
@@ -120,10 +148,20 @@ class GroupMember:
         """Fetch the state when it is due."""
         now_s = self._now_s()
         if now_s >= self._timers.fetch_s:
-            self._timers.fetch_s = now_s + self.state.config.group_refresh_ms / 1000
+            refresh_s = self.state.config.group_refresh_ms / 1000
+            self._timers.fetch_s = now_s + min(refresh_s, self._heart.interval_s if self._heart else refresh_s)
             await self._synchronizer.fetch()
+            await self._remove_the_dead()
             await self._synchronizer.compact_sometimes()
             await self._finish_reset()
+
+    async def _remove_the_dead(self) -> None:
+        """Declare readers offline that promised heartbeats and are silent; their segments become free."""
+        if self._watch is None or not self._is_member(self.state):
+            return
+        for reader, last in self._watch.look(self.state, self._now_s()).items():
+            if reader != self.reader:
+                await self._synchronizer.update(_removal(reader, last))
 
     async def _finish_reset(self) -> None:
         """Write the new configuration if the client that reset the group failed halfway.

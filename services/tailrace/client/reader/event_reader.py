@@ -50,13 +50,25 @@ class EventReader:
     Events of one routing key are read in order, by one reader at a time. An event counts as read when it is returned.
     After the end of a sealed segment, its successors follow at the next checkpoint. Not for concurrent use. Start with
     `await reader.start()` or ``async with``. A reader keeps its segments until it is closed or declared offline.
+
+    Readers with `dead_after_s` write heartbeats and declare each other offline after that many seconds of silence. None
+    turns both off for this reader.
     """
 
-    def __init__(self, context: ClientContext, scope: str, group: str, reader: str) -> None:
+    def __init__(
+        self,
+        context: ClientContext,
+        scope: str,
+        group: str,
+        reader: str,
+        *,
+        dead_after_s: float | None = limits.READER_DEAD_AFTER_S,
+    ) -> None:
         self.reader = names.check_entity_name("reader", reader)
         self._context = context
         self._scope = scope
         self._group = group
+        self._dead_after_s = dead_after_s
         self._member: GroupMember | None = None
         self._inputs: dict[str, SegmentInput] = {}
         self._ended: dict[str, int] = {}
@@ -73,7 +85,9 @@ class EventReader:
         await synchronizer.fetch()
         if not synchronizer.has_state:
             raise NoSuchReaderGroupError(f"reader group {self._scope}/{self._group} is not initialised")
-        member = GroupMember(self._context, synchronizer, self._scope, self._group, self.reader)
+        member = GroupMember(
+            self._context, synchronizer, self._scope, self._group, self.reader, self._dead_after_s
+        )
         try:
             await member.join(first_acquire_s)
         except (asyncio.CancelledError, UnavailableError):

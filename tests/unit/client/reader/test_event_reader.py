@@ -151,6 +151,28 @@ async def test_a_dead_reader_is_declared_offline(store: Any, group: ReaderGroup,
         await fails(dead)
 
 
+async def test_a_silent_reader_is_replaced_and_does_not_read_on(
+    store: Any, group: ReaderGroup, context: ClientContext
+) -> None:
+    fill(store, 0, *(b"%d" % i for i in range(10)))
+    silent = await EventReader(context, "s", "g", "r1", dead_after_s=0.5).start()
+    await silent.read_events(6, 20_000)
+    heartbeats = silent._joined()._heart
+    assert heartbeats is not None
+    await heartbeats.stop()  # as if its process were stopped
+    async with EventReader(context, "s", "g", "r2", dead_after_s=0.5) as heir, asyncio.timeout(DEADLINE_S):
+        assert await drain(heir, 10) == [b"%d" % i for i in range(10)]
+        assert await group.online_readers() == ["r2"]
+        with pytest.raises(ReinitializationRequiredError):
+            await fails(silent)
+        again = await EventReader(context, "s", "g", "r1", dead_after_s=0.5).start()
+        with pytest.raises(ReinitializationRequiredError):
+            await fails(silent)  # another session of its name does not make it a member
+        await silent.close()
+        assert sorted(await group.online_readers()) == ["r1", "r2"]
+        await again.close()
+
+
 async def test_two_readers_share_segments(store: Any, group: ReaderGroup, readers: Any) -> None:
     first, second = await readers("r1"), await readers("r2")
     await share(group, first, second)

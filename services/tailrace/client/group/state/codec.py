@@ -6,7 +6,7 @@ See docs/protocol/reader-group-state.md#records, docs/protocol/reader-group-stat
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -24,6 +24,7 @@ from tailrace.client.group.state.fields import (
     UUID,
     Inlined,
     Input,
+    Kind,
     Layout,
     ListOf,
     MapOf,
@@ -109,13 +110,48 @@ CHECKPOINT_STATE: Final = Layout(
 POSITION: Final = Layout(r.Position, {0: ((("positions", MapOf(SEGMENT, COMPACT_LONG)),), (("ranges", _RANGES),))})
 CHECKPOINT: Final = Layout(r.Checkpoint, {0: ((("name", TEXT), ("cuts", MapOf(TEXT, Inlined(STREAM_CUT)))),)})
 
+_HEARTBEAT_MAGIC: Final = 0x54524842
+"""Distinguishes our additional revisions from those that a later Pravega may define under the same number."""
+
+
+class _HeartbeatKind(Kind):
+    """Session, sequence and `dead_after_ms` of a heartbeat."""
+
+    def write(self, out: bytearray, value: r.Heartbeat) -> None:
+        for number in (value.session, value.sequence, value.dead_after_ms):
+            I64.write(out, number)
+
+    def read(self, source: Input) -> r.Heartbeat:
+        return r.Heartbeat(I64.read(source), I64.read(source), I64.read(source))
+
+
+class _Ours(Kind):
+    """A value behind our magic number; `missing()` when the revision begins with anything else."""
+
+    def __init__(self, kind: Kind, missing: Callable[[], Any]) -> None:
+        self._kind = kind
+        self._missing = missing
+
+    def write(self, out: bytearray, value: Any) -> None:
+        I32.write(out, _HEARTBEAT_MAGIC)
+        self._kind.write(out, value)
+
+    def read(self, source: Input) -> Any:
+        if source.end - source.position < 4 or I32.read(source) != _HEARTBEAT_MAGIC:
+            return self._missing()
+        return self._kind.read(source)
+
+
+_HEARTBEAT: Final = _Ours(_HeartbeatKind(), lambda: None)
+_HEARTBEATS: Final = _Ours(MapOf(TEXT, _HeartbeatKind()), dict)
+
 _READER: Final = ("reader", TEXT)
 _SEGMENT: Final = ("segment", SEGMENT)
 _CHECKPOINT: Final = ("checkpoint", TEXT)
 
 
-def _layout(record: type[Any], *revisions: tuple[tuple[str, Any], ...]) -> Layout:
-    return Layout(record, {0: revisions})
+def _layout(record: type[Any], *revisions: tuple[tuple[str, Any], ...], optional_last: bool = False) -> Layout:
+    return Layout(record, {0: revisions}, optional_last=optional_last)
 
 
 UPDATE_LAYOUTS: Final[Mapping[int, Layout]] = {
@@ -138,12 +174,20 @@ UPDATE_LAYOUTS: Final[Mapping[int, Layout]] = {
         ),
         (("last_read", _OFFSETS), ("ranges", _RANGES)),
         (("updating_config", FLAG),),
+        (("heartbeats", _HEARTBEATS),),
+        optional_last=True,
     ),
     2: _layout(r.AddReader, (_READER,)),
     3: _layout(r.RemoveReader, (_READER, ("positions", _OFFSETS))),
     4: _layout(r.ReleaseSegment, (_READER, _SEGMENT, ("offset", I64))),
     5: _layout(r.AcquireSegment, (_READER, _SEGMENT)),
-    6: _layout(r.UpdateDistanceToTail, (_READER, ("distance", I64)), (("last_read", _RANGED_OFFSETS),)),
+    6: _layout(
+        r.UpdateDistanceToTail,
+        (_READER, ("distance", I64)),
+        (("last_read", _RANGED_OFFSETS),),
+        (("heartbeat", _HEARTBEAT),),
+        optional_last=True,
+    ),
     7: _layout(r.SegmentCompleted, (_READER, _SEGMENT, ("successors", _PREDECESSORS)), (("ranges", _RANGES),)),
     8: _layout(r.CheckpointReader, (_CHECKPOINT, _READER, ("positions", _OFFSETS))),
     9: _layout(r.CreateCheckpoint, (_CHECKPOINT,)),

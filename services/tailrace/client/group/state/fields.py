@@ -287,12 +287,14 @@ Revision: TypeAlias = tuple[tuple[str, Kind], ...]
 class Layout:
     """Fields of a serialised class: the revisions of each object version, and the version to write.
 
-    Later revisions may repeat a field: the last one is used.
+    Later revisions may repeat a field: the last one is used. With `optional_last`, the last revision is written only
+    when it has a value.
     """
 
     record: type[Any]
     versions: Mapping[int, tuple[Revision, ...]]
     written_version: int = 0
+    optional_last: bool = False
 
     def write_body(self, out: bytearray, value: Any) -> None:
         """Version, revision count, revisions without the format byte.
@@ -300,6 +302,8 @@ class Layout:
         See docs/protocol/reader-group-state.md#versioned-framing.
         """
         revisions = self.versions[self.written_version]
+        if self.optional_last and not any(getattr(value, name) for name, _ in revisions[-1]):
+            revisions = revisions[:-1]
         out += bytes((self.written_version, len(revisions)))
         for number, fields in enumerate(revisions):
             out.append(number)

@@ -25,6 +25,18 @@ RangedOffsets: TypeAlias = Mapping[tuple[str, KeyRange | None], int]
 
 
 @dataclass(frozen=True)
+class Heartbeat:
+    """A reader's promise to write again within `dead_after_ms` (docs/protocol/reader-group-state.md#heartbeats).
+
+    `session` is random for each start of a reader; `sequence` rises with every heartbeat.
+    """
+
+    session: int
+    sequence: int
+    dead_after_ms: int
+
+
+@dataclass(frozen=True)
 class CheckpointState:
     """Checkpoints inside a compacted state (docs/protocol/reader-group-state.md#checkpoint-state)."""
 
@@ -59,6 +71,7 @@ class Compact:
     last_read: Offsets = field(default_factory=dict)
     ranges: Mapping[str, KeyRange | None] = field(default_factory=dict)
     updating_config: bool = False
+    heartbeats: Mapping[str, Heartbeat] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -100,6 +113,7 @@ class UpdateDistanceToTail:
     reader: str
     distance: int
     last_read: RangedOffsets | None = None
+    heartbeat: Heartbeat | None = None
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ class GroupState:
     unassigned: dict[str, int] = field(default_factory=dict)
     last_read: dict[str, int] = field(default_factory=dict)
     ranges: dict[str, KeyRange | None] = field(default_factory=dict)
+    heartbeats: dict[str, r.Heartbeat] = field(default_factory=dict)
 
     # -- derived ------------------------------------------------------------------------------------------------
 
@@ -103,6 +104,7 @@ class GroupState:
             case r.AddReader(reader):
                 _require(reader not in self.assigned, f"reader {reader} is online already")
                 self.assigned[reader] = {}
+                self.heartbeats.pop(reader, None)
                 self.distance.setdefault(reader, DISTANCE_UNKNOWN)
             case r.RemoveReader(reader, positions):
                 self._remove_reader(reader, positions)
@@ -114,8 +116,9 @@ class GroupState:
             case r.AcquireSegment(reader, segment):
                 _require(segment in self.unassigned, f"segment {segment} is not free")
                 self._owned(reader)[segment] = self.unassigned.pop(segment)
-            case r.UpdateDistanceToTail(reader, distance, last_read):
+            case r.UpdateDistanceToTail(reader, distance, last_read, heartbeat):
                 self._update_distance(reader, distance, last_read or {})
+                self._note_heartbeat(reader, heartbeat)
             case r.SegmentCompleted():
                 self._complete_segment(update)
             case _:
@@ -159,6 +162,7 @@ class GroupState:
         final = {segment: positions.get(segment, offset) for segment, offset in self.assigned.pop(reader, {}).items()}
         self.unassigned.update(final)
         self.distance.pop(reader, None)
+        self.heartbeats.pop(reader, None)
         for checkpoint in list(self.checkpoints):
             if reader in self.due.get(checkpoint, ()):
                 self._record_answer(checkpoint, reader, final)
@@ -168,6 +172,14 @@ class GroupState:
         for (segment, _), offset in last_read.items():
             if segment in self.last_read:
                 self.last_read[segment] = offset
+
+    def _note_heartbeat(self, reader: str, heartbeat: r.Heartbeat | None) -> None:
+        """Keep the heartbeat of an online reader; ignore one of an earlier session under the same name."""
+        if heartbeat is None or reader not in self.assigned:
+            return
+        known = self.heartbeats.get(reader)
+        if known is None or known.session == heartbeat.session:
+            self.heartbeats[reader] = heartbeat
 
     def _complete_segment(self, update: r.SegmentCompleted) -> None:
         self._take_from(update.reader, update.segment)
@@ -255,6 +267,7 @@ def _from_compact(update: r.Compact) -> GroupState:
         unassigned=dict(update.unassigned),
         last_read=dict(update.last_read),
         ranges=dict(update.ranges),
+        heartbeats=dict(update.heartbeats),
     )
 
 
@@ -279,6 +292,7 @@ def compact(state: GroupState) -> r.Compact:
         last_read=dict(state.last_read),
         ranges={segment: state.ranges.get(segment) for segment in named},
         updating_config=state.updating_config,
+        heartbeats=dict(state.heartbeats),
     )
 
 
