@@ -111,6 +111,17 @@ async def test_a_benchmark_that_is_interrupted_leaves_nothing(
     assert names_in(tmp_path) == []
 
 
+def test_table_against_a_running_server(cli, tmp_path: Path) -> None:
+    picture = tmp_path / "table.png"
+    arguments = ("bench", "table", "--controller", cli.endpoints.controller, *SHORT, "--keys", "300")
+    rows = checked("table", cli.ok(*arguments, "--plot", str(picture), "--json"))
+    operations = [(row["case"], row["unit"]) for row in rows if row["metric"] == "operations" and row["value"] > 0]
+    assert operations == [(case, "operations/s") for case in ("put-1", "put-256", "get-1", "get-256")]
+    assert {row["system"] for row in rows} == {"tailrace"}
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "bench" not in cli.value("scope", "list"), "nothing is left behind"
+
+
 def test_cache_and_attributes(cli) -> None:
     rows = checked("cache", cli.ok("bench", "cache", "--entries", "200", "--repeats", "1", "--json"))
     assert {row["system"] for row in rows} == {"tailrace native", "tailrace pure Python", "dict"}

@@ -128,6 +128,28 @@ def read(
 
 
 @app.command()
+def table(
+    controller: ServerOption = None,
+    folder: FolderOption = None,
+    seconds: SecondsOption = 10.0,
+    warm_up: WarmUpOption = 2.0,
+    keys: Annotated[int, typer.Option(min=1, help="Keys of the table.")] = 4096,
+    json: JsonOption = False,
+    plot: PlotOption = None,
+) -> None:
+    """Measure a key-value table: puts and gets, one at a time and with 256 in flight."""
+
+    async def work() -> list[Row]:
+        from tailrace.cli.bench.table import measure_table
+        from tailrace.cli.bench.target import bench_target
+
+        async with bench_target(await _server(controller), folder) as target:
+            return await measure_table(target, seconds=seconds, warm_up_s=warm_up, keys=keys, report=_note_case)
+
+    _report("table", run(work()), json, plot)
+
+
+@app.command()
 def cache(
     entries: Annotated[int, typer.Option(min=1, help="Entries or operations of each test.")] = 50_000,
     repeats: Annotated[int, typer.Option(min=1, help="Number of runs; the best one counts.")] = 3,

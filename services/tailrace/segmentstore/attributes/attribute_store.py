@@ -120,6 +120,21 @@ class _Pages:
         return page
 
 
+class _PageNotCachedError(Exception):
+    """Raised when a page that is not in memory would have to be read from Tier 2."""
+
+
+class _CachedPages(_Pages):
+    """Reads the pages in memory only, so that a lookup never waits."""
+
+    async def read(self, offset: int, length: int) -> Buffer:
+        """Return a page's bytes. Raises _PageNotCachedError."""
+        page = self._cache.get((self._segment.segment_id, offset))
+        if page is None or len(page) != length:
+            raise _PageNotCachedError
+        return page
+
+
 class AttributeFlush(NamedTuple):
     """New pages in Tier 2: the operation that commits them, and the updates that are in them."""
 
@@ -167,12 +182,29 @@ class AttributeStore:
         wanted = sorted({key for key in attribute_ids if key not in segment.latest})
         if not wanted:
             return
-        found = await self._look_up(segment, wanted)
-        for key in wanted:
-            if key not in segment.latest:
-                value = found.get(key, NULL_ATTRIBUTE)
-                segment.latest[key] = value
-                segment.committed[key] = value
+        _keep(segment, wanted, await self._look_up(segment, wanted))
+
+    def load_cached(self, segment: Segment, attribute_ids: Sequence[bytes]) -> bool:
+        """Load values as `load` from index pages in memory; return False, and load nothing, when a page is not there.
+
+        It never waits, so an operation can be staged in the same turn of the event loop.
+        """
+        wanted = [key for key in attribute_ids if key not in segment.latest]
+        pages = _CachedPages(segment, self._pages, self._tier2)
+        state = self._state(segment)
+        found: dict[bytes, int] = {}
+        for key in wanted:  # one at a time: a lookup of several keys reads pages in tasks
+            lookup = index.get_many(state, (key,), pages)
+            try:
+                lookup.send(None)
+            except StopIteration as ended:
+                found.update(ended.value)
+            except (_PageNotCachedError, CorruptionError):
+                return False  # `load` reads the page, or reports the damage
+            else:
+                raise AssertionError("a lookup in memory waited")
+        _keep(segment, wanted, found)
+        return True
 
     def make_room(self, segment: Segment) -> None:
         """Evict old values when there are far too many that no flush evicts.
@@ -321,6 +353,15 @@ class AttributeStore:
         if evicted:
             segment.eviction_generation += 1
         return evicted
+
+
+def _keep(segment: Segment, wanted: Sequence[bytes], found: dict[bytes, int]) -> None:
+    """Keep the values of looked up attributes in memory, except those staged meanwhile."""
+    for key in wanted:
+        if key not in segment.latest:
+            value = found.get(key, NULL_ATTRIBUTE)
+            segment.latest[key] = value
+            segment.committed[key] = value
 
 
 def _batch_size(segment: Segment) -> int:

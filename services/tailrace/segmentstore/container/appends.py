@@ -67,7 +67,9 @@ class AppendPath:
         try:
             values = attribute_stage.final_values(segment, request.updates, offset)
         except attribute_stage.AttributesMissingError as missing:
-            return self._load_attributes(segment, missing.attribute_ids)
+            if not self._attributes.load_cached(segment, missing.attribute_ids):
+                return self._load_attributes(segment, missing.attribute_ids)
+            values = attribute_stage.final_values(segment, request.updates, offset)
         if (again := core.admission.check(ops.append_body_max(request.length, len(values)))) is not None:
             return again
         blocks = 0

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from tailrace.common import limits
 from tailrace.common.errors import BadAttributeError, BadOffsetError, OverloadedError, WriteConflictError
 from tailrace.segmentstore.api import AppendRequest, SegmentContainer, SegmentProperties
+from tailrace.segmentstore.tables.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -63,7 +64,7 @@ class StagedTable:
         self._in_flight = 0
         self._length = 0
         self._last: InFlight | None = None
-        self.lock = asyncio.Lock()
+        self.lock = Turns()
         self.users = 0
 
     @property

@@ -45,7 +45,7 @@ def model_container() -> Any:
 
 
 @asynccontextmanager
-async def open_real_container() -> AsyncIterator[SegmentContainer]:
+async def open_real_container() -> AsyncIterator[Container]:
     """A real container with everything in memory."""
     store = open_object_store("memory://")
     cache = CacheManager(BlockCache(8 * limits.MIB))
@@ -81,4 +81,11 @@ def open_container(request: pytest.FixtureRequest, model_container: Any) -> Open
 async def container(open_container: Opener) -> AsyncIterator[SegmentContainer]:
     """An empty container."""
     async with open_container() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def real_container() -> AsyncIterator[Container]:
+    """An empty real container, whose parts the test looks at."""
+    async with open_real_container() as opened:
         yield opened

@@ -16,6 +16,7 @@ from tailrace.common.errors import (
     WriteConflictError,
 )
 from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType
+from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.tables.cache import EntryCache
 from tailrace.segmentstore.tables.record import HEADER_BYTES, Record
 from tailrace.segmentstore.tables.service import TableService
@@ -200,3 +201,28 @@ def test_cache_keeps_its_bound_and_the_recently_used() -> None:
     assert cache.get(1, 1, 0) is None
     cache.put(0, 1, Record(b"k", b"v" * limits.TABLE_ENTRY_CACHED_MAX_BYTES, 99, 99, -1, False))
     assert cache.get(0, 1, 99) is None
+
+
+async def test_puts_that_look_up_the_index_share_frames(real_container: Container) -> None:
+    """Keys that are new, or whose values were evicted, are looked up without losing the turn of the loop."""
+    before = 2 * limits.ATTRIBUTES_IN_MEMORY_PER_SEGMENT_MAX
+    container = real_container
+    service = TableService(container, EntryCache())
+    await service.create_table(TABLE, 0)
+    for first in range(0, before + 500, 500):
+        await service.update(TABLE, [TableEntry(b"k%d" % number, b"v") for number in range(first, first + 500)])
+    await container.flush_to_storage()
+    segment = container.state.by_name[TABLE]
+    container.storage.attributes.make_room(segment)
+    assert segment.index.root_length
+    assert len(segment.latest) < before, "the oldest were evicted"
+    await service.update(TABLE, [TableEntry(b"pages are read", b"")])
+    log, count = container.core.log, 256
+    frames = log.next_sequence
+    keys = [b"new %d" % number for number in range(count // 2)] + [b"k%d" % number for number in range(count // 2)]
+    puts = [service.update(TABLE, [TableEntry(key, b"w")]) for key in keys]
+    versions = [version for (version,) in await asyncio.gather(*puts)]
+    assert versions == sorted(set(versions)), "in the order of the calls"
+    assert log.next_sequence - frames <= count // 8
+    found = await service.get(TABLE, keys)
+    assert [entry.version for entry in found if entry is not None] == versions
