@@ -17,6 +17,8 @@ from tailrace.client import Client, StreamName, group_config
 LIMIT_S = 900
 SIZES = {"ci": (4, 5), "full": (20, 50)}
 """Epochs, and how many transactions begin in each."""
+HEAPS = {"ci": "512m", "full": "6g"}
+"""Of the Java program: each open transaction has writers of its own."""
 
 Orders = dict[str, list[int]]
 
@@ -45,7 +47,7 @@ async def test_transactions_over_scales(
 ) -> None:
     scope = f"rolling-{time.time_ns()}"
     epochs, each = SIZES[test_profile]
-    options = ["-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", java_class_path]
+    options = [f"-Xmx{HEAPS[test_profile]}", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", java_class_path]
     words = ["rolling", server.controller, scope, str(epochs), str(each), str(test_seed % 2**31)]
     command = ["java", *options, "io.tailrace.compat.Main", *words]
     output = await asyncio.to_thread(run_child, command, LIMIT_S)
