@@ -142,11 +142,11 @@ e2e-down: ## end the local cluster; nothing of it stays but the cache of what wa
 
 .PHONY: e2e
 e2e: setup ## the tests on a real cluster in their short form (E2E_KUBECONFIG=file for another cluster)
-	@$(SUITES_RUN) ci e2e/kubernetes
+	@$(SUITES_RUN) ci e2e/api e2e/kubernetes
 
 .PHONY: e2e-full
 e2e-full: setup ## the tests on a real cluster in their long form
-	@$(SUITES_RUN) full e2e/kubernetes
+	@$(SUITES_RUN) full e2e/api e2e/kubernetes
 
 KIND_CLUSTER := $(shell sed -n 's/^name: //p' kind-config.yaml)
 

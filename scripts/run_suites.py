@@ -3,9 +3,9 @@
     run_suites.py ci|full [--extras] [--cached-spec] [--one-by-one] [SUITE...]
 
 SUITE is a folder below tests/ (unit, compat/python), lint, sanitize, fuzz, spec, a part of the simulator
-(simulation/seeds, simulation/bugs), or ``everything``. Without any: all but lint, sanitize, e2e/cluster and
-e2e/kubernetes. A suite must run at least one test and skip none. Output of each is in build/suites/, with report.md and
-report.json of the run.
+(simulation/seeds, simulation/bugs), or ``everything``. Without any: all but lint, sanitize, e2e/cluster, e2e/api
+and e2e/kubernetes. A suite must run at least one test and skip none. Output of each is in build/suites/, with
+report.md and report.json of the run.
 """
 
 from __future__ import annotations

@@ -69,6 +69,8 @@ class Suite:
     share: str = ""
     takes: frozenset[str] = frozenset()
     later_than: tuple[str, ...] = ()
+    on_cluster: bool = False
+    """Whether it runs on the cluster that E2E_KUBECONFIG names, else on the local one."""
     bounds: tuple[str, ...] = ()
     computes: bool = False
     """Whether it computes, with small files and servers in its own process at most: it fills what others leave."""
@@ -90,19 +92,22 @@ PREPARATIONS = {
 }
 """What takes longer to build or download than a test may last is made ready once, before the suites that need it."""
 
-KUBERNETES, FAULT = "e2e/kubernetes", "e2e/kubernetes/fault"
+API, KUBERNETES, FAULT = "e2e/api", "e2e/kubernetes", "e2e/kubernetes/fault"
 PURE = "compat/wire/pure"
 
 # In the order in which they are started: what waits and takes long first, what keeps all cores busy last.
 SUITES = (
     Suite("e2e/pods", (MINIO,), bounds=("test_pods.py", "test_pods_under_load.py", "test_live_controllers.py")),
     Suite("e2e/cluster", (LOCAL_CLUSTER,), cores=WAITS, takes=CLUSTER | MOUNTS),
+    # Beside the suite below, whose installation looks at other namespaces.
+    Suite(API, cores=WAITS, later_than=("e2e/cluster",), on_cluster=True, limits=False),
     Suite(
         KUBERNETES,
         (IMAGES,),
         cores=0.5,
         takes=CLUSTER,
         later_than=("e2e/cluster",),
+        on_cluster=True,
         bounds=(
             *("test_failover.py", "test_upgrade.py", "test_uninstall.py", "test_namespace_deletion.py"),
             *("test_many_resources.py", "test_memory_bound.py"),
@@ -112,11 +117,11 @@ SUITES = (
     Suite("crash", (MINIO, JAVA_CLIENT, PYTHON_CLIENT), cores=0.5, share="loadfile", takes=MOUNTS),
     Suite("compat/python", (PYTHON_CLIENT,), cores=WAITS),
     Suite("cli", (MINIO,), cores=0.7, share="loadfile"),
-    Suite("compat/java", (JAVA_CLIENT,)),
-    Suite("e2e/local", (JAVA_CLIENT,)),
-    Suite("images", (IMAGES,), takes=MOUNTS),
+    Suite("compat/java", (JAVA_CLIENT,), cores=0.5),
+    Suite("e2e/local", (JAVA_CLIENT,), cores=0.5),
+    Suite("images", (IMAGES,), cores=0.5, takes=MOUNTS),
     Suite("compat/wire", cores=WAITS),
-    Suite("contract", (MINIO,)),
+    Suite("contract", (MINIO,), cores=WAITS),
     Suite("unit", share="worksteal", computes=True),
     Suite("simulation", computes=True),
 )
@@ -128,7 +133,7 @@ FUZZ_RUNS, FUZZ_SECONDS = 20_000, 600
 """Inputs of each target in the short form, the same ones on any machine; time of all targets in the long form."""
 SEEDS_OF_EACH_WORKLOAD = 20
 """Run on any machine, however slow: enough that every kind of fault that a workload enables happens."""
-NEED_A_HOST = ("e2e/cluster", "e2e/kubernetes")
+NEED_A_HOST = ("e2e/cluster", API, KUBERNETES)
 """Run only where they are named: they need root or a cluster (docs/testing-on-kubernetes.md)."""
 GROUPS = {
     "tests": (*(suite.name for suite in SUITES if suite.name not in NEED_A_HOST), "fuzz", "spec"),
@@ -174,7 +179,7 @@ def jobs(names: Sequence[str], plan: Plan) -> list[Job]:
 
 def _cluster_end(suites: Sequence[Job]) -> Job:
     """End the local cluster after its last tests: an idle installation takes a third of a core from what still runs."""
-    users = tuple(job.name for job in suites if job.takes & CLUSTER)
+    users = tuple(job.name for job in suites if job.takes & CLUSTER or LOCAL_CLUSTER in job.after)
     command = (sys.executable, "tests/e2e/cluster", "down")
     return Job("end of the local cluster", command, cores=0.0, later_than=users, takes=CLUSTER)
 
@@ -215,7 +220,7 @@ def _by_pytest(name: str, suite: Suite, plan: Plan, without: Set[str], measures:
         options,
         environment,
         cores=suite.cores * workers,
-        later_than=(*suite.later_than, *((suite.name,) if measures else ())),
+        later_than=(*suite.later_than, *((suite.name, API) if measures else ())),
         measures=measures,
     )
 
@@ -234,7 +239,7 @@ def _pytest_job(
     report = RESULTS / f"{name.replace('/', '-')}.xml"
     common = ["-q", f"--junit-xml={report}", *(() if suite.limits else ("-o", "faulthandler_timeout=0"))]
     needs = suite.needs
-    if suite.name == KUBERNETES and plan.local_cluster:
+    if suite.on_cluster and plan.local_cluster:
         needs = (*needs, LOCAL_CLUSTER)
     return Job(
         name,

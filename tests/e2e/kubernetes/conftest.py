@@ -26,7 +26,6 @@ from harness.figures import Figures
 from harness.kubectl import Kubectl, KubeError
 from harness.kubeload import Images, Load, Programs, programs_manifest
 from harness.kubesystem import StreamSystem, gather, stream
-from tailrace_operator.schema.definitions import DEFINITIONS
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 RESULTS = REPOSITORY / "build/e2e"
@@ -121,15 +120,6 @@ def figures(pytestconfig: pytest.Config) -> Figures:
 def cluster_kube() -> Kubectl:
     """A cluster that runs and has our images."""
     return kubecluster.ready()
-
-
-@pytest.fixture(scope="module")
-def definitions(cluster_kube: Kubectl) -> Kubectl:
-    """A cluster that runs, with the resources' definitions as they are here."""
-    cluster_kube("apply", "--server-side", "--force-conflicts", "--filename", str(REPOSITORY / "crds"))
-    names = [f"crd/{definition.name}" for definition in DEFINITIONS]
-    cluster_kube("wait", "--for=condition=Established", "--timeout=30s", *names)
-    return cluster_kube
 
 
 @pytest.fixture(scope="session")

@@ -50,16 +50,23 @@ def keeps() -> bool:
     return os.environ.get("TAILRACE_E2E_KEEP") == "1"
 
 
-def ready() -> Kubectl:
-    """A cluster that is up, with our images. Raises ClusterError."""
+def running() -> Kubectl:
+    """A cluster that is up. Raises ClusterError."""
     if not is_local():
         kubeconfig = Path(os.environ["E2E_KUBECONFIG"])
         if not kubeconfig.is_file():
             raise ClusterError(f"E2E_KUBECONFIG is {kubeconfig}, which is no file")
         return Kubectl(kubeconfig, "default")
     kubeconfig = Path(_local("up", limit_s=UP_LIMIT_S).strip().splitlines()[-1])
-    _load_images(kubeconfig)
     return Kubectl(kubeconfig, "default", kubeconfig.parents[1] / "programs")
+
+
+def ready() -> Kubectl:
+    """A cluster that is up, with our images. Raises ClusterError."""
+    kube = running()
+    if is_local():
+        _load_images(kube.kubeconfig)
+    return kube
 
 
 def images() -> dict[str, Image]:

@@ -195,8 +195,8 @@ def test_names_and_groups() -> None:
         "simulation/seeds",
         "simulation/bugs",
     ]
-    assert {"lint", "sanitize", "e2e/cluster", "e2e/kubernetes"}.isdisjoint(catalogue.chosen([]))
-    assert {*catalogue.chosen([]), "lint", "sanitize", "e2e/cluster", "e2e/kubernetes"} == {
+    assert {"lint", "sanitize", "e2e/cluster", "e2e/api", "e2e/kubernetes"}.isdisjoint(catalogue.chosen([]))
+    assert {*catalogue.chosen([]), "lint", "sanitize", "e2e/cluster", "e2e/api", "e2e/kubernetes"} == {
         *catalogue.chosen(["everything"])
     }
     with pytest.raises(catalogue.UnknownSuiteError, match="there is no suite units; there are cli"):
@@ -214,10 +214,20 @@ def test_every_suite_has_a_job() -> None:
 def test_the_local_cluster_ends_after_its_last_tests() -> None:
     jobs = catalogue.jobs(catalogue.chosen(["everything"]), replace(PLAN, extras=True))
     (end,) = (job for job in jobs if job.name == "end of the local cluster")
-    assert set(end.later_than) == {job.name for job in jobs if "cluster" in job.takes and job is not end}
-    assert {"e2e/cluster", "e2e/kubernetes/fault"} <= set(end.later_than)
+    assert set(end.later_than) - {"e2e/api"} == {job.name for job in jobs if "cluster" in job.takes and job is not end}
+    assert {"e2e/cluster", "e2e/api", "e2e/kubernetes/fault"} <= set(end.later_than)
     elsewhere = catalogue.jobs(["e2e/kubernetes"], replace(PLAN, extras=True, local_cluster=False))
     assert "end of the local cluster" not in [job.name for job in elsewhere]
+
+
+def test_nothing_uses_the_cluster_beside_what_measures_there_or_makes_one() -> None:
+    """Tests of the API server run beside other tests of the installation, which take the cluster, and of these only."""
+    jobs = {job.name: job for job in catalogue.jobs(catalogue.chosen(["everything"]), replace(PLAN, extras=True))}
+    api = jobs["e2e/api"]
+    assert "e2e/cluster" in api.later_than
+    assert not api.takes & jobs["e2e/kubernetes"].takes
+    for name in ("e2e/kubernetes/bounds", "e2e/kubernetes/fault"):
+        assert "e2e/api" in jobs[name].later_than or "e2e/kubernetes/bounds" in jobs[name].later_than
 
 
 def test_a_suite_brings_what_it_needs_once() -> None:
@@ -228,7 +238,7 @@ def test_a_suite_brings_what_it_needs_once() -> None:
         *("crash", "e2e/kubernetes", "e2e/kubernetes/bounds", "contract"),
     }
     elsewhere = Plan("ci", workers=2, seed=1, day=PLAN.day, local_cluster=False)
-    assert "local cluster" not in [job.name for job in catalogue.jobs(["e2e/kubernetes"], elsewhere)]
+    assert "local cluster" not in [job.name for job in catalogue.jobs(["e2e/api", "e2e/kubernetes"], elsewhere)]
 
 
 def test_what_mounts_never_runs_beside_what_compares_mounts() -> None:
@@ -275,7 +285,7 @@ def test_every_file_of_a_suite_runs_once() -> None:
 def test_what_did_not_run_is_named() -> None:
     lines = findings.not_in_this_run(["unit", "e2e/kubernetes"], [], PLAN)
     text = "\n".join(lines)
-    assert "suites: lint, sanitize, fuzz, spec, e2e/pods, e2e/cluster, crash, " in text
+    assert "suites: lint, sanitize, fuzz, spec, e2e/pods, e2e/cluster, e2e/api, crash, " in text
     assert "e2e/kubernetes/test_memory_bound.py: the whole file" in text
     assert "unit/controller/workflows/test_crashes.py" in text
     assert findings.not_in_this_run([*catalogue.GROUPS["everything"], *catalogue.SIMULATOR], [], _full()) == []

@@ -15,7 +15,6 @@ import yaml
 from harness.kubectl import Kubectl, KubeError
 from tailrace_operator.cluster.plan import Plan
 from tailrace_operator.cluster.render import children
-from tailrace_operator.schema.definitions import DEFINITIONS
 from tailrace_operator.schema.specs import StreamClusterSpec
 
 CHART = Path(__file__).resolve().parents[3] / "charts/tailrace"
@@ -50,11 +49,9 @@ Manifest = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def kube(cluster_kube: Kubectl) -> Iterator[Kubectl]:
+def kube(definitions: Kubectl) -> Iterator[Kubectl]:
     """A namespace of its own in which pods must be restricted ones."""
-    kubectl = cluster_kube.within(f"chart-{uuid.uuid4().hex[:8]}")
-    kubectl("apply", "--server-side", "--force-conflicts", "--filename", str(CHART / "crds"))
-    kubectl("wait", "--for=condition=Established", "--timeout=30s", *(f"crd/{each.name}" for each in DEFINITIONS))
+    kubectl = definitions.within(f"chart-{uuid.uuid4().hex[:8]}")
     kubectl("create", "namespace", kubectl.namespace)
     kubectl("label", "namespace", kubectl.namespace, "pod-security.kubernetes.io/enforce=restricted")
     yield kubectl
