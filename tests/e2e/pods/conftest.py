@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from harness.minio import MinioProcess
 from harness.pods import Pods, pods_of_a_cluster
@@ -16,3 +17,18 @@ async def pods(minio: MinioProcess, tmp_path: Path) -> AsyncIterator[Pods]:
     """A cluster without any process yet."""
     async with pods_of_a_cluster(tmp_path / "pods", minio) as made:
         yield made
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def kept_pods(minio_server: MinioProcess, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pods]:
+    """A cluster of two pods and two controllers for all tests of a file; use `whole_pods`."""
+    async with pods_of_a_cluster(tmp_path_factory.mktemp("pods"), minio_server) as made:
+        await made.start()
+        yield made
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def whole_pods(kept_pods: Pods, minio: MinioProcess) -> Pods:
+    """The cluster of a file's tests, whole when each of them begins: what the one before ended runs again."""
+    await kept_pods.complete()
+    return kept_pods

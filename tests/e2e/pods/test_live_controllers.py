@@ -24,7 +24,13 @@ LEASE_MS = 10_000
 STOPPED_S = {"ci": 12.0, "full": 60.0}
 """Beyond the time after which a silent controller counts as dead."""
 
-pytestmark = pytest.mark.timeout(290)
+pytestmark = [pytest.mark.timeout(290), pytest.mark.asyncio(loop_scope="module")]
+
+
+@pytest.fixture
+def pods(whole_pods: Pods) -> Pods:
+    """One cluster for all tests of this file."""
+    return whole_pods
 
 
 class Transactions:
@@ -128,7 +134,6 @@ async def make_stream(pods: Pods, controller: PodProcess) -> None:
 
 
 async def test_commits_of_a_controller_that_is_killed_are_carried_out(pods: Pods) -> None:
-    await pods.start()
     victim, other = pods.controllers
     loop = asyncio.get_running_loop()
     async with Client(pods.address_of(other)) as client:
@@ -149,7 +154,6 @@ async def test_commits_of_a_controller_that_is_killed_are_carried_out(pods: Pods
 
 
 async def test_a_controller_that_is_stopped_for_long_harms_nothing(pods: Pods, test_profile: str) -> None:
-    await pods.start()
     victim, other = pods.controllers
     async with Client(pods.address_of(other)) as client:
         await make_stream(pods, victim)

@@ -71,6 +71,7 @@ async def test_tier2_of_another_cluster_is_reported_and_left_alone(pods: Pods, m
     for pod in (first, pods.placer):
         await pod.start()
     await first.wait_ready()
+    await pods.settle()
     objects = {key for key in minio.objects(pods.bucket) if not key.startswith("a/prefix/log")}
     await second.start()
     await reason(second, f"belongs to cluster {first.words[first.words.index('--cluster-id') + 1]}, not to {other}")

@@ -70,6 +70,11 @@ class PodProcess:
         """What it printed, of all starts."""
         return self.folder / f"{self.name}.log"
 
+    @property
+    def runs(self) -> bool:
+        """Whether it was started and did not end."""
+        return self.process is not None and self.process.returncode is None
+
     async def start(self) -> None:
         """Start it; `wait_ready` waits."""
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -141,6 +146,11 @@ class PodProcess:
 @dataclass
 class StorePod(PodProcess):
     """A segment store pod."""
+
+    @property
+    def announced_as(self) -> str:
+        """Its name in the cluster; `name` is that of its log."""
+        return self.words[self.words.index("--pod") + 1]
 
     async def workers(self) -> list[dict[str, Any]]:
         """Return what it reports of its workers."""
@@ -218,6 +228,11 @@ class Pods:
         self.controllers.append(pod)
         return pod
 
+    def serving_workers(self) -> set[str]:
+        """The workers of the store pods that were started and not ended."""
+        pods = [pod for pod in self.stores if pod.process is not None]
+        return {f"{pod.announced_as}-{number}" for pod in pods for number in range(WORKERS)}
+
     def address_of(self, controller: PodProcess) -> str:
         """Where clients reach a controller."""
         return f"tcp://127.0.0.1:{controller.words[controller.words.index('--controller-port') + 1]}"
@@ -225,11 +240,19 @@ class Pods:
     async def start(self, stores: int = 2, controllers: int = 2) -> None:
         """Everything at once, in no order."""
         self.declare()
-        pods: list[PodProcess] = [self.controller(number) for number in range(controllers)]
-        pods += [self.store(number) for number in range(stores)]
-        for pod in (*pods, self.placer):
-            await pod.start()
-        for pod in pods:
+        for number in range(controllers):
+            self.controller(number)
+        for number in range(stores):
+            self.store(number)
+        await self.complete()
+
+    async def complete(self) -> None:
+        """Start what does not run, and wait until every pod is ready and every container is where it belongs."""
+        self.kubernetes.outage = False
+        for pod in (*self.controllers, *self.stores, self.placer):
+            if not pod.runs:
+                await pod.start()
+        for pod in (*self.controllers, *self.stores):
             await pod.wait_ready()
         await self.settle()
 
@@ -250,7 +273,11 @@ class Pods:
         return found
 
     async def settle(self, within_s: float = READY_DEADLINE_S) -> float:
-        """Wait until every container runs where the map says, evenly, and nothing is on its way; how long that took."""
+        """Wait until all workers have an even share of the containers and run it, and nothing is on its way.
+
+        All means those of the pods that were started: a pod can be ready before the placer has heard of its workers.
+        Returns how long that took.
+        """
         return await until("every container runs where it is placed, evenly", self._is_settled, within_s)
 
     async def _is_settled(self) -> bool:
@@ -259,8 +286,11 @@ class Pods:
         if len(assignments) < cluster_map.container_count or any(a.handed_over_by for a in assignments.values()):
             return False
         placed = self.placed()
+        serving = self.serving_workers()
+        if not serving or not serving <= set(cluster_map.workers):
+            return False
         shares = [len(placed.get(worker, [])) for worker in cluster_map.workers]
-        if not shares or max(shares) - min(shares) > 1:
+        if max(shares) - min(shares) > 1:
             return False
         running: list[int] = []
         for pod in self.stores:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from harness.pods import until
 from tailrace.client import Client, ScalingPolicy, StreamConfig, StreamName
 
-SCOPE = "steady"
 PAUSE_S = 0.01
 
 
@@ -48,11 +48,12 @@ class SteadyWriters:
 
     @classmethod
     async def create(cls, client: Client, streams: int) -> SteadyWriters:
-        """Make the streams."""
-        await client.streams.create_scope(SCOPE)
+        """Make the streams, in a scope of their own."""
+        scope = f"steady-{uuid.uuid4().hex[:8]}"
+        await client.streams.create_scope(scope)
         made = []
         for number in range(streams):
-            stream = StreamName(SCOPE, f"s{number}")
+            stream = StreamName(scope, f"s{number}")
             await client.streams.create_stream(stream, StreamConfig(scaling=ScalingPolicy.fixed(1)))
             made.append(SteadyWriter(stream))
         return cls(client, made)
