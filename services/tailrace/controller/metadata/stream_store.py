@@ -7,7 +7,6 @@ function of the records, so a repeated change finds the result of an attempt wit
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
@@ -19,6 +18,7 @@ from tailrace.controller.metadata.keyed_locks import KeyedLocks
 from tailrace.controller.metadata.metadata_store import bucket_of, bucket_table
 from tailrace.controller.metadata.model import Epoch
 from tailrace.controller.metadata.ports import NOT_EXISTS, UNCONDITIONAL, MetadataStore, Put, Stored
+from tailrace.controller.metadata.record_cache import RecordCache
 from tailrace.controller.metadata.records import (
     CompletedTransaction,
     Record,
@@ -128,7 +128,7 @@ class StreamStore:
         self.metadata = metadata
         self._entropy = entropy
         self._locks = KeyedLocks()
-        self._immutable: OrderedDict[tuple[str, bytes], Epoch | SealedRecord] = OrderedDict()
+        self._immutable = RecordCache(limits.IMMUTABLE_RECORDS_CACHED_MAX_BYTES)
 
     async def read(self, key: StreamKey, keys: Sequence[bytes]) -> Snapshot:
         """Read records of one stream."""
@@ -189,28 +189,23 @@ class StreamStore:
         return [record for record in await self._load_immutable(key, SealedRecord, wanted) if record is not None]
 
     async def _load_immutable(self, key: StreamKey, kind: type[R], wanted: Sequence[bytes]) -> list[R | None]:
-        missing = [item for item in wanted if (key.table, item) not in self._immutable]
-        fresh: dict[bytes, R] = {}
+        found: dict[bytes, R] = {}
+        for item in wanted:
+            cached = self._immutable.get((key.table, item))
+            if isinstance(cached, kind):
+                found[item] = cached
+        missing = [item for item in wanted if item not in found]
         for start in range(0, len(missing), limits.EPOCHS_PER_READ_MAX):
             part = missing[start : start + limits.EPOCHS_PER_READ_MAX]
             snapshot = await self.read(key, part)
             for item in part:
                 record = snapshot.get(kind, item)
-                if record is not None:
-                    fresh[item] = record
-        result: list[R | None] = []
-        for item in wanted:
-            cached = self._immutable.get((key.table, item))
-            result.append(cached if isinstance(cached, kind) else fresh.get(item))
-        for item, record in fresh.items():
-            if isinstance(record, Epoch | SealedRecord):
-                self._remember((key.table, item), record)
-        return result
-
-    def _remember(self, place: tuple[str, bytes], record: Epoch | SealedRecord) -> None:
-        self._immutable[place] = record
-        while len(self._immutable) > limits.IMMUTABLE_RECORDS_CACHED_MAX:
-            self._immutable.popitem(last=False)
+                if record is None:
+                    continue
+                found[item] = record
+                if isinstance(record, Epoch | SealedRecord):
+                    self._immutable.put((key.table, item), record)
+        return [found.get(item) for item in wanted]
 
 
 async def change_records(
