@@ -17,6 +17,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Random;
+import java.util.UUID;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
@@ -24,7 +25,8 @@ import java.util.concurrent.Future;
 /**
  * Transactions that are open over several scales: {@code rolling URI SCOPE EPOCHS TRANSACTIONS SEED}. In each epoch so
  * many begin; every one writes an event to each key. Then they end in random order, one in five by an abort, while a
- * writer without transactions goes on. Two readers read it all. Prints {@code key NAME: NUMBER NUMBER ...}, the
+ * writer without transactions goes on. Some of another writer, which is closed before the first scale, end with their
+ * leases. Two readers read it all. Prints {@code key NAME: NUMBER NUMBER ...}, the
  * transactions in the order in which the key's events were read, and a last line {@code ok}.
  */
 final class RollingTransactions {
@@ -35,6 +37,8 @@ final class RollingTransactions {
     private static final int CALLERS = 16;
     private static final long READ_WAIT_MS = 1000;
     private static final long LEASE_MS = 300_000;
+    private static final long SHORT_LEASE_MS = 10_000;
+    private static final int LEFT = 2;
 
     private final Server server;
     private final String scope;
@@ -62,6 +66,7 @@ final class RollingTransactions {
                 TransactionalEventStreamWriter<String> writer =
                         clients.createTransactionalEventWriter("writer", STREAM, TEXT, config)) {
             check(groups.createReaderGroup("group", Server.group(scope, STREAM).build()), "the group existed already");
+            List<UUID> left = leave(clients);
             List<Transaction<String>> open = new ArrayList<>();
             for (int epoch = 0; epoch < epochs; epoch++) {
                 begin(writer, open);
@@ -69,6 +74,9 @@ final class RollingTransactions {
                 server.scale(scope, STREAM, 2 + (epoch + 1) % 3);
             }
             int committed = end(open, plain);
+            for (UUID transaction : left) {
+                await(writer.getTxn(transaction), Transaction.Status.ABORTED);
+            }
             read(clients, order, committed * KEYS + (epochs + open.size()) * KEYS);
         }
         for (Map.Entry<String, List<Integer>> entry : order.entrySet()) {
@@ -77,6 +85,31 @@ final class RollingTransactions {
             System.out.println(line);
         }
         System.out.println("ok");
+    }
+
+    /** Begins transactions with events and closes their writer, which stops extending their leases. */
+    private static List<UUID> leave(EventStreamClientFactory clients) throws Exception {
+        List<UUID> left = new ArrayList<>();
+        EventWriterConfig config = EventWriterConfig.builder().transactionTimeoutTime(SHORT_LEASE_MS).build();
+        try (TransactionalEventStreamWriter<String> writer =
+                clients.createTransactionalEventWriter("leaving", STREAM, TEXT, config)) {
+            for (int i = 0; i < LEFT; i++) {
+                Transaction<String> transaction = writer.beginTxn();
+                for (int key = 0; key < KEYS; key++) {
+                    transaction.writeEvent("key" + key, Events.text("left" + key, i, LENGTH));
+                }
+                transaction.flush();
+                left.add(transaction.getTxnId());
+            }
+        }
+        return left;
+    }
+
+    private void await(Transaction<String> transaction, Transaction.Status wanted) throws Exception {
+        while (transaction.checkStatus() != wanted) {
+            check(System.currentTimeMillis() < endMs, "a transaction stays " + transaction.checkStatus());
+            Thread.sleep(50); // the client offers nothing to wait for
+        }
     }
 
     private void begin(TransactionalEventStreamWriter<String> writer, List<Transaction<String>> open) throws Exception {
@@ -126,10 +159,7 @@ final class RollingTransactions {
         }
         int committed = 0;
         for (Map.Entry<Transaction<String>, Transaction.Status> entry : wanted.entrySet()) {
-            while (entry.getKey().checkStatus() != entry.getValue()) {
-                check(System.currentTimeMillis() < endMs, "a transaction stays " + entry.getKey().checkStatus());
-                Thread.sleep(50); // the client offers nothing to wait for
-            }
+            await(entry.getKey(), entry.getValue());
             committed += entry.getValue() == Transaction.Status.COMMITTED ? 1 : 0;
         }
         return committed;
