@@ -1,0 +1,1 @@
+"""Decide where retention truncates a stream. Pure."""

@@ -1,0 +1,298 @@
+"""Where retention truncates, against a search over sets of bytes, and by the cases of "Pravega Stream Retention"."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from harness.streamhistory import StreamHistory
+from tailrace.common.ranges import KeyRange
+from tailrace.common.stream_policies import RetentionPolicy, RetentionType
+from tailrace.controller.metadata.model import Epoch, StreamSegment
+from tailrace.controller.retention.decision import Bound, Reason, RecordedCut, Truncation, beyond_head, decide, outdated
+from tailrace.controller.retention.forward import forward
+from tailrace.controller.retention.lower_bound import earliest, latest
+
+CASES = {"ci": 1_000, "full": 100_000}
+"""Random streams; each has up to 20 epochs."""
+Cut = Mapping[int, int]
+Positions = frozenset[tuple[int, int, int]]
+
+pytestmark = pytest.mark.timeout(1800)  # of the long form
+
+
+@dataclass
+class Case:
+    """A random stream with its retention set, its subscribers' cuts, and its head."""
+
+    history: StreamHistory
+    recorded: list[RecordedCut] = field(default_factory=list)
+    now_ms: int = 0
+
+    def __post_init__(self) -> None:
+        chance = self.history.chance
+        for _ in range(chance.randint(3, 60)):
+            self.now_ms += chance.randint(0, 5)
+            action = chance.random()
+            if action < 0.2 and len(self.history.epochs) < 20:
+                self.history.scale()
+            elif action < 0.5:
+                size = len(self.history.bytes_before(self.history.tail()))
+                self.recorded.append(RecordedCut(self.now_ms, size, self.history.tail()))
+            else:
+                self.history.append()
+        self.recorded = [replace(each, cut=self.forward(each.cut)) for each in self.recorded]
+
+    def forward(self, cut: Cut) -> dict[int, int]:
+        """The cut as the product compares it."""
+        history = self.history
+        return forward(cut, epochs_of(history)[min(each >> 32 for each in cut) :], history.lengths)
+
+    def subscribers(self) -> list[dict[int, int]]:
+        """Cuts of up to four subscribers."""
+        chance = self.history.chance
+        return [self.history.some_cut(chance.randint(0, 80)) for _ in range(chance.randint(0, 4))]
+
+    def policy(self) -> RetentionPolicy:
+        """By size or by time, with figures around what there is."""
+        chance = self.history.chance
+        kind = chance.choice(list(RetentionType))
+        most = self.now_ms if kind is RetentionType.TIME else len(self.history.bytes_before(self.history.tail()))
+        minimum = chance.randint(0, most + 1)
+        return RetentionPolicy(kind, minimum, *([minimum + chance.randint(0, most)] if chance.random() < 0.7 else []))
+
+
+def cases(count: int, seed: int) -> Iterator[Case]:
+    for number in range(count):
+        yield Case(StreamHistory.begun(random.Random(f"{seed}/{number}")))
+
+
+@dataclass
+class Search:
+    """The rules, by sets: no order of cuts, no sizes that were given."""
+
+    case: Case
+    policy: RetentionPolicy
+    subscribers: Cut | None
+
+    def kept(self, cut: Cut, recorded_ms: int | None = None) -> int:
+        """What truncating there leaves: bytes, or the age of what is oldest then."""
+        if self.policy.kind is RetentionType.TIME:
+            assert recorded_ms is not None
+            return self.case.now_ms - recorded_ms
+        before = self.case.history.bytes_before
+        return len(before(self.case.recorded[-1].cut)) - len(before(cut))
+
+    def expected(self) -> tuple[Positions, Reason] | None:
+        """What is before the cut at which the stream is to be truncated, and why."""
+        before = self.case.history.positions
+        allowed = [each for each in self.case.recorded if self.kept(each.cut, each.recorded_ms) >= self.policy.minimum]
+        sets = sorted({before(each.cut) for each in allowed}, key=len)
+        if self.subscribers is None:
+            return (sets[-1], Reason.MIN_LIMIT) if sets else None
+        consumed = before(self.subscribers)
+        if self._leaves_too_little(consumed, sets):
+            safe = [each for each in sets if each < consumed]
+            return (safe[-1], Reason.MIN_LIMIT) if safe else None
+        forced = self._forced(consumed, allowed, sets)
+        return (consumed, Reason.CONSUMPTION) if forced is None else (forced, Reason.MAX_LIMIT)
+
+    def _leaves_too_little(self, consumed: Positions, sets: list[Positions]) -> bool:
+        assert self.subscribers is not None
+        if self.policy.kind is RetentionType.SIZE:
+            return self.kept(self.subscribers) < self.policy.minimum
+        return not sets or not consumed <= sets[-1]
+
+    def _forced(self, consumed: Positions, allowed: list[RecordedCut], sets: list[Positions]) -> Positions | None:
+        """What goes although a subscriber did not read it."""
+        assert self.subscribers is not None
+        before, maximum = self.case.history.positions, self.policy.maximum
+        within = [before(each.cut) for each in allowed if self.kept(each.cut, each.recorded_ms) <= maximum]
+        most = min(within, key=len) if within else sets[-1] if sets else None
+        if self.policy.kind is RetentionType.SIZE:
+            if self.kept(self.subscribers) < maximum or most is None:
+                return None
+            fewer = self._byte_count(most) > len(self.case.history.bytes_before(self.subscribers))
+            return most if fewer else None
+        old = [before(each.cut) for each in self.case.recorded if self.kept(each.cut, each.recorded_ms) >= maximum]
+        if not old or max(old, key=len) <= consumed:
+            return None
+        return most if consumed < max(old, key=len) else max(old, key=len)
+
+    def _byte_count(self, positions: Positions) -> int:
+        lengths = self.case.history.lengths
+        return len({(segment, at) for _, segment, at in positions if at < lengths[segment]})
+
+
+def epochs_of(history: StreamHistory) -> list[Epoch]:
+    """The product's records of the epochs."""
+    ranges = history.ranges()
+    return [
+        Epoch(number, 0, tuple(StreamSegment(each.identifier, *ranges[each.identifier]) for each in active))
+        for number, active in enumerate(history.epochs)
+    ]
+
+
+def bound_of(case: Case, cuts: Sequence[Cut]) -> Bound | None:
+    if not cuts:
+        return None
+    cut = case.forward(earliest(cuts, case.history.ranges()))
+    return Bound(len(case.history.bytes_before(cut)), cut)
+
+
+def test_merged_cuts_hold_what_all_of_them_or_any_of_them_hold(test_seed: int, test_profile: str) -> None:
+    merged = 0
+    for case in cases(CASES[test_profile], test_seed):
+        cuts, before, ranges = case.subscribers(), case.history.positions, case.history.ranges()
+        if not cuts:
+            continue
+        low, high = earliest(cuts, ranges), latest(cuts, ranges)
+        for cut in (low, high):
+            assert sum(ranges[each].width for each in cut) == 1.0
+        assert before(low) == frozenset.intersection(*map(before, cuts))
+        assert before(high) == frozenset.union(*map(before, cuts))
+        merged += low not in cuts and high not in cuts
+    assert merged > CASES[test_profile] / 50, "hardly any merge differed from all of its cuts"
+
+
+def test_a_cut_moves_over_the_ends_of_segments_as_far_as_it_can(test_seed: int, test_profile: str) -> None:
+    moved = 0
+    for case in cases(CASES[test_profile] // 3, test_seed + 3):
+        history = case.history
+        cut = history.some_cut(history.chance.randint(0, 80))
+        end = case.forward(cut)
+        assert history.bytes_before(end) == history.bytes_before(cut)
+        assert history.positions(cut) <= history.positions(end)
+        further = dict(end)
+        for identifier in end:
+            history.follow(further, identifier)
+        assert further == end
+        moved += end != cut
+    assert moved > CASES[test_profile] / 50, "hardly any cut moved"
+
+
+def test_a_truncation_is_the_one_that_a_search_finds(test_seed: int, test_profile: str) -> None:
+    found: Counter[str] = Counter()
+    for case in cases(CASES[test_profile], test_seed + 1):
+        policy, bound = case.policy(), bound_of(case, case.subscribers())
+        ranges = case.history.ranges()
+        made = decide(policy, case.now_ms, case.recorded, bound, ranges)
+        expected = Search(case, policy, bound.cut if bound else None).expected() if case.recorded else None
+        assert (made and (case.history.positions(made.cut), made.reason)) == expected
+        if made:
+            check_promises(case, policy, bound, made)
+        found[f"{policy.kind.name} {made.reason if made else 'nothing'} {'with' if bound else 'without'}"] += 1
+    assert len(found) == 2 * (4 + 2), found  # consumption and the maximum act with subscribers only
+    assert min(found.values()) > CASES[test_profile] / 200, found
+
+
+def check_promises(case: Case, policy: RetentionPolicy, bound: Bound | None, made: Truncation) -> None:
+    """The least stays, and what a subscriber did not read goes only beyond the most."""
+    removed = case.history.bytes_before(made.cut)
+    newest = case.history.bytes_before(case.recorded[-1].cut)
+    old_enough = [each for each in case.recorded if case.now_ms - each.recorded_ms >= policy.minimum]
+    if policy.kind is RetentionType.SIZE:
+        assert len(newest) - len(removed) >= policy.minimum
+    else:
+        assert removed <= case.history.bytes_before(old_enough[-1].cut)
+    if bound is None or removed <= case.history.bytes_before(bound.cut):
+        return
+    assert made.reason is Reason.MAX_LIMIT
+    if policy.kind is RetentionType.SIZE:
+        assert len(newest) - bound.size_bytes >= policy.maximum
+    else:
+        too_old = [each for each in case.recorded if case.now_ms - each.recorded_ms >= policy.maximum]
+        assert not case.history.bytes_before(too_old[-1].cut) <= case.history.bytes_before(bound.cut)
+
+
+def test_only_what_lies_beyond_the_head_goes(test_seed: int, test_profile: str) -> None:
+    advanced = 0
+    for case in cases(CASES[test_profile] // 3, test_seed + 2):
+        history, ranges = case.history, case.history.ranges()
+        head, cut = history.some_cut(history.chance.randint(0, 60)), history.some_cut(history.chance.randint(0, 60))
+        made = beyond_head(Truncation(cut, Reason.CONSUMPTION), head, ranges)
+        before = history.positions
+        if before(cut) <= before(head):
+            assert made is None
+        else:
+            assert made is not None
+            assert before(made.cut) == before(cut) | before(head)
+            advanced += not before(head) <= before(cut)
+        gone = outdated(case.recorded, head, ranges)
+        assert gone == [each for each in case.recorded if before(each.cut) < before(head)]
+    assert advanced, "no cut overlapped the head"
+
+
+# ---- the cases of "Pravega Stream Retention", on a stream of one segment, and on one of two where cuts can overlap
+
+
+ONE, LEFT, RIGHT = 0, 1, 2
+RANGES = {ONE: KeyRange(0.0, 1.0), LEFT: KeyRange(0.0, 0.5), RIGHT: KeyRange(0.5, 1.0)}
+HOURS = [RecordedCut(hour, 10 * hour, {ONE: 10 * hour}) for hour in range(11)]
+"""A cut each hour, 10 bytes an hour; now it is hour 10, and the stream has 100 bytes."""
+PAIRS = [RecordedCut(hour, 20 * hour, {LEFT: 10 * hour, RIGHT: 10 * hour}) for hour in range(11)]
+SIZE = RetentionPolicy.by_size_bytes(20, 60)
+TIME = RetentionPolicy.by_time_ms(2, 6)
+BOTH = pytest.mark.parametrize("policy", [SIZE, TIME], ids=["size", "time"])
+
+
+def at(offset: int) -> Bound:
+    return Bound(offset, {ONE: offset})
+
+
+def pair(left: int, right: int) -> Bound:
+    return Bound(left + right, {LEFT: left, RIGHT: right})
+
+
+@BOTH
+def test_without_subscribers_the_minimum_stays(policy: RetentionPolicy) -> None:
+    assert decide(policy, 10, HOURS, None, RANGES) == Truncation({ONE: 80}, Reason.MIN_LIMIT)
+
+
+def test_a_stream_below_the_minimum_is_left_alone() -> None:
+    assert decide(RetentionPolicy.by_size_bytes(101), 10, HOURS, None, RANGES) is None
+    assert decide(RetentionPolicy.by_time_ms(11), 10, HOURS, None, RANGES) is None
+    assert decide(SIZE, 10, [], None, RANGES) is None
+
+
+@BOTH
+def test_case_1_between_the_limits_consumption_decides(policy: RetentionPolicy) -> None:
+    assert decide(policy, 10, HOURS, at(55), RANGES) == Truncation({ONE: 55}, Reason.CONSUMPTION)
+
+
+@BOTH
+def test_case_2_consumption_beyond_the_minimum_is_cut_off_there(policy: RetentionPolicy) -> None:
+    assert decide(policy, 10, HOURS, at(95), RANGES) == Truncation({ONE: 80}, Reason.MIN_LIMIT)
+
+
+@BOTH
+def test_case_3_a_lagging_subscriber_holds_no_more_than_the_maximum(policy: RetentionPolicy) -> None:
+    assert decide(policy, 10, HOURS, at(15), RANGES) == Truncation({ONE: 40}, Reason.MAX_LIMIT)
+
+
+def test_case_4_consumption_overlaps_the_minimum() -> None:
+    size = RetentionPolicy.by_size_bytes(40, 120)  # the minimum is the cut of hour 8, at 80 and 80
+    assert decide(size, 10, PAIRS, pair(100, 75), RANGES) == Truncation({LEFT: 70, RIGHT: 70}, Reason.MIN_LIMIT)
+    assert decide(TIME, 10, PAIRS, pair(100, 75), RANGES) == Truncation({LEFT: 70, RIGHT: 70}, Reason.MIN_LIMIT)
+
+
+def test_case_5_consumption_overlaps_the_maximum() -> None:
+    size = RetentionPolicy.by_size_bytes(40, 120)  # the maximum is the cut of hour 4, at 40 and 40
+    assert decide(size, 10, PAIRS, pair(50, 20), RANGES) == Truncation({LEFT: 40, RIGHT: 40}, Reason.MAX_LIMIT)
+    assert decide(TIME, 10, PAIRS, pair(50, 20), RANGES) == Truncation({LEFT: 40, RIGHT: 40}, Reason.MAX_LIMIT)
+
+
+@BOTH
+def test_without_a_maximum_a_subscriber_holds_all(policy: RetentionPolicy) -> None:
+    unlimited = RetentionPolicy(policy.kind, policy.minimum)
+    assert decide(unlimited, 10, HOURS, at(0), RANGES) == Truncation({ONE: 0}, Reason.CONSUMPTION)
+
+
+def test_without_a_cut_within_the_limits_the_minimum_decides() -> None:
+    sparse = [HOURS[0], HOURS[3], HOURS[9], HOURS[10]]
+    policy = RetentionPolicy.by_size_bytes(20, 60)
+    assert decide(policy, 10, sparse, at(15), RANGES) == Truncation({ONE: 30}, Reason.MAX_LIMIT)
