@@ -15,7 +15,17 @@ def test_scopes(cli, scope: str) -> None:
     assert cli.fails("scope", "create", scope) == f"tailrace: scope {scope} exists already"
     assert cli.ok("scope", "create", scope, "--exist-ok") == ""
     cli.ok("stream", "create", f"{scope}/x")
-    assert cli.fails("scope", "delete", scope) == f"tailrace: scope {scope} is not empty"
+    assert cli.fails("scope", "delete", scope) == (
+        f"tailrace: scope {scope} is not empty: it has 1 stream (x); --recursive deletes them, too"
+    )
+    for number in range(6):
+        cli.ok("stream", "create", f"{scope}/y{number}")
+    assert cli.ok("read", f"{scope}/x", "--group", "mine", "--idle", "1ms") == ""
+    left = cli.fails("scope", "delete", scope)
+    assert "it has 7 streams (x, y0, y1, y2, y3 and 2 more), 1 reader group (mine); --recursive" in left
+    cli.ok("group", "delete", scope, "mine")
+    for number in range(6):
+        cli.ok("stream", "delete", f"{scope}/y{number}", "--force")
     cli.ok("stream", "delete", f"{scope}/x", "--force")
     cli.ok("scope", "delete", scope)
     assert cli.fails("scope", "delete", scope) == f"tailrace: scope {scope} does not exist"

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from tailrace.client.group.report import published_cut, segments_after
 from tailrace.client.group.stream_cuts import complete_cuts
 from tailrace.client.model import StreamName
 from tailrace.common import limits, names
-from tailrace.common.errors import BadRequestError, NoSuchSegmentError, NotFoundError
-from tailrace.common.stream_cut import StreamCut
+from tailrace.common.errors import NoSuchSegmentError
 from tailrace_operator.readergroup.history import NOTHING_UNREAD, Age, LengthHistory, oldest
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from tailrace.client.async_client import Client
     from tailrace.client.types import SegmentInfo
+    from tailrace.common.stream_cut import StreamCut
     from tailrace_operator.readergroup.positions import GroupPositions
 
 
@@ -105,7 +106,7 @@ async def measure(
             unread, age = await _behind(client, stream, cut.positions, positions.ends, look, seen)
             total += unread
             ages.append(age)
-        if publishes and (last := await _published(client, stream, group)) is not None:
+        if publishes and (last := await published_cut(client.context, stream, group)) is not None:
             published[scoped] = last
     return Sample(
         online_readers=positions.online_readers,
@@ -127,7 +128,7 @@ async def _behind(
 ) -> tuple[int, Age]:
     before, total, ages = seen.get(str(stream)), 0, [NOTHING_UNREAD]
     now_s = asyncio.get_running_loop().time()
-    identifiers = await _from(client, stream, cut, ends)
+    identifiers = await segments_after(client.context, stream, cut, ends)
     for identifier in identifiers:
         segment = stream.segment(identifier)
         info = await look.info(client, segment)
@@ -143,28 +144,3 @@ async def _behind(
     newest = max((names.segment_epoch(identifier) for identifier in identifiers), default=0)
     seen[str(stream)] = Seen(now_s, newest)
     return total, oldest(ages)
-
-
-async def _from(client: Client, stream: StreamName, cut: Mapping[int, int], ends: Mapping[str, int]) -> list[int]:
-    """Return the segments from a cut to the end cut, or to the tail; none of a deleted stream."""
-    controller = client.context.controller
-    own = {stream.segment(identifier): identifier for identifier in cut}
-    end = {}
-    for segment, offset in ends.items():
-        name = names.parse_segment_name(segment)
-        if (name.scope, name.stream) == stream:
-            end[name.identifier] = offset
-    try:
-        return await controller.segments_between(stream, cut, end or None)
-    except NotFoundError:
-        return []
-    except BadRequestError:
-        return list(own.values())  # the positions are past the end cut, or of a stream that was created again
-
-
-async def _published(client: Client, stream: StreamName, group: str) -> StreamCut | None:
-    try:
-        cut = await client.context.controller.subscriber_cut(stream, group)
-    except NotFoundError:  # the stream, or the subscription
-        return None
-    return StreamCut(stream.scope, stream.stream, cut) if cut else None

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tailrace.client.group import report
+
 if TYPE_CHECKING:
     import uuid
 
@@ -33,15 +35,11 @@ class GroupPositions:
 
 def positions_of(state: GroupState) -> GroupPositions:
     """Return the positions in the Java client's state, which readers update every few seconds."""
-    offsets = state.coarse_positions()
-    for segment, offset in state.last_read.items():
-        if offsets.get(segment, 0) >= 0:
-            offsets[segment] = max(offset, offsets.get(segment, 0)) if offset >= 0 else offset
     return GroupPositions(
         streams=tuple(state.config.starting),
         online_readers=len(state.online_readers),
         unassigned_segments=len(state.unassigned),
-        offsets=offsets,
+        offsets=report.positions_of(state),
         ends=dict(state.end_segments),
         group_id=state.config.group_id,
     )

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from tailrace.cli.commands import bench, inspect, pods, read, restore, scope, server, stream, write
+from tailrace.cli.commands import bench, group, inspect, pods, read, restore, scope, server, stream, write
 from tailrace.cli.settings import DEFAULT_CONTROLLER, SETTINGS
 from tailrace.common.errors import TailraceError
 from tailrace.common.process_exit import end_process
@@ -29,6 +29,7 @@ app.command("controller")(pods.controller)
 app.command("restore")(restore.restore)
 app.add_typer(scope.app, name="scope")
 app.add_typer(stream.app, name="stream")
+app.add_typer(group.app, name="group")
 app.command("write")(write.write)
 app.command("read")(read.read)
 app.add_typer(inspect.app, name="inspect")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from tailrace.cli.output import Bar, progress_bar
+from tailrace.cli.groups import Holders
+from tailrace.cli.output import Bar, note, progress_bar
 from tailrace.cli.positions import check_cut_of
 from tailrace.cli.session import tidy_up
 from tailrace.cli.temporary import group_name, maker_of, remove_groups_left_behind, this_process
@@ -15,7 +17,7 @@ from tailrace.client.group.reader_group import ReaderGroupManager, group_config
 from tailrace.client.model import StreamName
 from tailrace.client.reader.event_reader import EventReader
 from tailrace.client.stream_manager import StreamManager
-from tailrace.common.errors import BadRequestError, NoSuchReaderGroupError, NoSuchStreamError
+from tailrace.common.errors import BadRequestError, NoSuchReaderGroupError, NoSuchStreamError, UnavailableError
 from tailrace.common.stream_cut import StreamCut
 
 if TYPE_CHECKING:
@@ -126,6 +128,7 @@ async def _read(
     left = limit
     name = f"cli-{uuid.uuid4().hex}"
     reader = EventReader(client, stream.scope, group, name)
+    holders = await _holders(client, stream.scope, group, name)
     await reader.start()
     try:
         while left is None or left > 0:
@@ -135,13 +138,37 @@ async def _read(
                 bar.advance(sum(map(len, batch.events)) + 8 * len(batch.events))
                 left = None if left is None else left - len(batch.events)
             elif reader.end_of_data or (batch is None and idle_ms is not None):
+                await _look(holders, at_end=not reader.end_of_data)
                 return
+            elif batch is None:
+                await _look(holders)
     finally:
         if maker_of(group) is not None:  # the group is deleted with its only reader
             await tidy_up(reader.close(), deadline_s=LEAVE_TEMPORARY_S)
         else:
             held = f"reader {name} still belongs to reader group {stream.scope}/{group} and holds its segments"
             await tidy_up(reader.close(), deadline_s=LEAVE_SHARED_S, else_=held)
+
+
+async def _holders(client: ClientContext, scope: str, group: str, name: str) -> Holders | None:
+    """Return what watches the other readers of a group that may have some."""
+    if maker_of(group) is not None:
+        return None
+    opened = await ReaderGroupManager(client, scope).open(group)
+    return Holders(client, opened, name, lambda text: note(f"tailrace: {text}"))
+
+
+async def _look(holders: Holders | None, *, at_end: bool = False) -> None:
+    """Report other readers that hold what is not read, as far as the server answers."""
+    if holders is None:
+        return
+    try:
+        if at_end:
+            await holders.at_end()
+        else:
+            await holders.look(asyncio.get_running_loop().time())
+    except UnavailableError as error:
+        note(f"tailrace: the other readers of the group cannot be looked at: {error}")
 
 
 async def _bytes_between(client: ClientContext, stream: StreamName, start: StreamCut, end: StreamCut) -> int | None:

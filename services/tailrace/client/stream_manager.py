@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from tailrace.client.control.scale_plan import ScalePlan, plan_changes, plan_count
 from tailrace.client.model import SegmentRange, StreamName, name_of
 from tailrace.common import limits
-from tailrace.common.errors import BadRequestError, StreamSealedError
+from tailrace.common.errors import BadRequestError, NotEmptyError, StreamSealedError
+from tailrace.common.names import READER_GROUP_PREFIX
 from tailrace.common.stream_cut import StreamCut
 from tailrace.common.stream_policies import StreamConfig
 from tailrace.common.task_groups import gather_bounded
@@ -49,8 +50,27 @@ class StreamManager:
         return await self._controller.create_scope(scope)
 
     async def delete_scope(self, scope: str, *, recursive: bool = False) -> bool:
-        """Delete a scope; return False when it does not exist. Raises NotEmptyError unless `recursive`."""
-        return await self._controller.delete_scope(scope, recursive=recursive)
+        """Delete a scope; return False when it does not exist.
+
+        Raises NotEmptyError unless `recursive`; the message names what is left.
+        """
+        try:
+            return await self._controller.delete_scope(scope, recursive=recursive)
+        except NotEmptyError as error:
+            raise NotEmptyError(f"{error}: it has {await self._content_of(scope)}") from error
+
+    async def _content_of(self, scope: str) -> str:
+        """Return the names of what a scope contains, some of each kind. Internal streams belong to the others."""
+        streams = [name.stream async for name in self._controller.list_streams(scope)]
+        groups = [name.removeprefix(READER_GROUP_PREFIX) for name in streams if name.startswith(READER_GROUP_PREFIX)]
+        tables = [name async for name in self._controller.list_tables(scope)]
+        kinds = {
+            "stream": [name for name in streams if not name.startswith("_")],
+            "reader group": groups,
+            "key-value table": tables,
+        }
+        found = [_named(kind, sorted(names)) for kind, names in kinds.items() if names]
+        return ", ".join(found) or "only internal streams, or something that is being made or deleted"
 
     async def list_scopes(self) -> list[str]:
         """Return all scopes, including internal ones (leading "_")."""
@@ -158,3 +178,11 @@ class StreamManager:
         if not active:
             raise StreamSealedError(f"stream {stream} is sealed")
         return active
+
+
+def _named(kind: str, names: Sequence[str]) -> str:
+    """Return the count of a kind, and some names."""
+    shown = ", ".join(names[: limits.NAMES_SHOWN_MAX])
+    more = len(names) - limits.NAMES_SHOWN_MAX
+    text = f"{shown} and {more} more" if more > 0 else shown
+    return f"{len(names)} {kind}{'' if len(names) == 1 else 's'} ({text})"

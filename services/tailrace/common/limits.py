@@ -231,6 +231,7 @@ CLIENT_TOKEN_REFRESH_BEFORE_S: Final = 10.0  # before its expiry a token is requ
 CLIENT_CONTROLLER_ATTEMPTS_MAX: Final = 10
 CLIENT_CONTROLLER_UNKNOWN_ATTEMPTS_MAX: Final = 4  # of calls that return UNKNOWN, which wrong arguments also do
 CLIENT_REMOVE_WRITER_DEADLINE_S: Final = 5.0  # of a closing writer's removal at the controller
+NAMES_SHOWN_MAX: Final = 5  # of each kind, in a message
 CLIENT_CONTROLLER_CALL_DEADLINE_S: Final = 120.0
 CLIENT_CONTROLLER_MESSAGE_MAX_BYTES: Final = 4 * MIB
 WRITER_BLOCK_MAX_BYTES: Final = 1 * MIB  # events of one append block

@@ -10,7 +10,7 @@ from tailrace.cli.commands.arguments import ScopeArgument
 from tailrace.cli.output import print_json, print_line
 from tailrace.cli.session import connected, run
 from tailrace.cli.settings import SETTINGS, ControllerOption, JsonOption
-from tailrace.common.errors import AlreadyExistsError, NoSuchScopeError
+from tailrace.common.errors import AlreadyExistsError, NoSuchScopeError, NotEmptyError
 from tailrace.common.names import check_scope_name
 
 app = typer.Typer(help="Create, list and delete scopes.", no_args_is_help=True)
@@ -65,8 +65,14 @@ def delete(
     check_scope_name(scope, internal=True)
 
     async def work() -> None:
+        from tailrace.client.stream_manager import StreamManager
+
         async with connected(SETTINGS.choose_controller(controller)) as client:
-            if not await client.controller.delete_scope(scope, recursive=recursive):
+            try:
+                found = await StreamManager(client).delete_scope(scope, recursive=recursive)
+            except NotEmptyError as error:
+                raise NotEmptyError(f"{error}; --recursive deletes them, too") from error
+            if not found:
                 raise NoSuchScopeError(f"scope {scope} does not exist")
 
     run(work())

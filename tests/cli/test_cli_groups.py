@@ -1,0 +1,119 @@
+"""Reader groups from the command line: who reads what, and what a dead or silent reader keeps from others."""
+
+from __future__ import annotations
+
+from tailrace.cli.groups import STILL_AFTER_S, Holders
+from tailrace.client import Client, ScalingPolicy, StreamConfig, StreamName, group_config
+from tailrace.common.stream_cut import parse_stream_cut
+
+LINE_DEADLINE_S = 60.0
+EVENT_BYTES = 8 + 3
+"""What an event of three characters takes in a segment."""
+
+
+async def write(client: Client, stream: StreamName, *events: str) -> None:
+    async with client.writer(stream) as writer:
+        for event in events:
+            await writer.write_event(event.encode(), "key")
+
+
+def test_a_group_is_shown_reset_and_deleted(cli, scope: str) -> None:
+    stream = f"{scope}/s"
+    cli.ok("stream", "create", stream)
+    cli.ok("write", stream, text="one\ntwo\nsix\n")
+    assert cli.value("group", "list", scope) == []
+    assert cli.ok("read", stream, "--group", "mine", "--limit", "1") == "one\n"
+    assert cli.ok("group", "list", scope) == "mine\n"
+    found = cli.value("group", "info", scope, "mine")
+    assert (found["retention"], found["generation"], found["readers"]) == ("none", 0, [])
+    assert found["unread_bytes"] == 2 * EVENT_BYTES
+    (shown,) = found["streams"]
+    assert (shown["stream"], shown["published"]) == (stream, None)
+    cut = parse_stream_cut(shown["position"])
+    assert cut is not None
+    assert dict(cut.positions) == {0: EVENT_BYTES}
+    assert found["free"] == {f"{stream}/0.#epoch.0": EVENT_BYTES}
+    text = cli.ok("group", "info", scope, "mine")
+    assert "no reader is online" in text
+    assert f"{2 * EVENT_BYTES}" in text
+
+    cli.ok("group", "reset", scope, "mine", "--to", "head")
+    assert cli.value("group", "info", scope, "mine")["generation"] == 1
+    assert cli.ok("read", stream, "--group", "mine", "--idle", "1s") == "one\ntwo\nsix\n"
+    cli.ok("group", "reset", scope, "mine", "--to", shown["position"])
+    assert cli.ok("read", stream, "--group", "mine", "--idle", "1s") == "two\nsix\n"
+    cli.ok("group", "reset", scope, "mine", "--to", "head")
+    cli.ok("group", "reset", scope, "mine", "--to", "tail")
+    assert cli.ok("read", stream, "--group", "mine", "--idle", "1s") == ""
+    cli.ok("group", "delete", scope, "mine")
+    assert cli.ok("group", "list", scope) == ""
+
+
+def test_bad_input(cli, scope: str) -> None:
+    streams = [f"{scope}/{name}" for name in ("a", "b")]
+    for stream in streams:
+        cli.ok("stream", "create", stream)
+    cli.ok("read", streams[0], "--group", "mine", "--idle", "1ms")
+    for command in ("info", "reset", "delete"):
+        assert "does not exist" in cli.fails("group", command, scope, "other")
+        assert "does not exist" in cli.fails("group", command, f"{scope}-not", "mine")
+    assert "not allowed" in cli.fails("group", "info", scope, "not allowed")
+    assert cli.fails("group", "offline", scope, "mine", "missing") == (
+        f"tailrace: reader missing of reader group {scope}/mine is not online"
+    )
+    assert "does not exist" in cli.fails("group", "list", f"{scope}-not")
+    tail = cli.value("stream", "info", streams[1])["tail"]
+    assert f"does not read {streams[1]}" in cli.fails("group", "reset", scope, "mine", "--to", tail)
+    assert "is for all streams" in cli.fails("group", "reset", scope, "mine", "--to", "head", "--to", tail)
+
+
+async def test_a_reader_that_holds_segments_is_named_and_declared_offline(cli, scope: str) -> None:
+    """The reader announces no heartbeats, as Java's: nothing takes over by itself."""
+    stream = StreamName(scope, "held")
+    async with Client(cli.endpoints.controller) as client:
+        await client.streams.create_stream(stream, StreamConfig(scaling=ScalingPolicy.fixed(2)))
+        await client.reader_groups(scope).create("mine", group_config({stream: None}, group_refresh_ms=100))
+        silent = client.reader(scope, "mine", "silent", dead_after_s=None)
+        await silent.start()
+        await silent.read_batch(1, 1000)  # it takes the segments
+        await write(client, stream, "one", "two")
+        found = cli.value("group", "info", scope, "mine")
+        assert [reader["reader"] for reader in found["readers"]] == ["silent"]
+        assert found["readers"][0]["unread_bytes"] == found["unread_bytes"] == 2 * EVENT_BYTES
+        assert found["readers"][0]["dead_after_s"] is None
+        held = len(found["readers"][0]["segments"])
+        ended = cli.run("read", str(stream), "--group", "mine", "--idle", "1s")
+        assert (ended.returncode, ended.stdout) == (0, "")
+        assert f"tailrace: reader silent holds {held} segments with {2 * EVENT_BYTES} unread bytes" in ended.stderr
+        assert f"tailrace group offline {scope} mine silent" in ended.stderr
+
+        cli.ok("group", "offline", scope, "mine", "silent")
+        assert cli.ok("read", str(stream), "--group", "mine", "--idle", "2s") == "one\ntwo\n"
+        assert cli.value("group", "info", scope, "mine")["unread_bytes"] == 0
+
+
+async def test_while_following_a_reader_without_progress_is_reported_once_a_minute(cli, scope: str) -> None:
+    stream = StreamName(scope, "followed")
+    async with Client(cli.endpoints.controller) as client:
+        await client.streams.create_stream(stream)
+        group = client.reader_groups(scope)
+        await group.create("mine", group_config({stream: None}, group_refresh_ms=100))
+        async with client.reader(scope, "mine", "slow", dead_after_s=30.0) as slow:
+            await slow.read_batch(1, 1000)
+            reports: list[str] = []
+            holders = Holders(client.context, await group.open("mine"), "own", reports.append)
+            await holders.look(100.0)
+            await holders.look(100.0 + 2 * STILL_AFTER_S)
+            assert reports == [], "nothing is unread"
+            await write(client, stream, "one", "two")
+            await holders.look(200.0)
+            await holders.look(200.0 + STILL_AFTER_S / 2)
+            assert reports == []
+            await holders.look(200.0 + STILL_AFTER_S)
+            await holders.look(200.0 + 2 * STILL_AFTER_S)
+            assert reports == [
+                "reader slow has held 1 segment for 10 s without progress; "
+                "if it has ended, others take over after 30 s"
+            ]
+            await holders.look(261.0 + STILL_AFTER_S)
+            assert len(reports) == 2, "again after a minute"
