@@ -256,6 +256,7 @@ READER_GROUP_POLL_S: Final = 0.5  # between checks whether a checkpoint is compl
 READER_GROUP_LOADS_MAX: Final = 5  # attempts to read a state that is being compacted
 READER_GROUP_RESETS_MAX: Final = 20  # attempts of a reset while other clients reset the group
 READER_GROUP_CONFIG_CHECK_S: Final = 10.0  # between checks for an interrupted reset
+READER_PUBLISH_LEAVE_S: Final = 10.0  # for a publication of the group's position, when a reader leaves
 READER_DEAD_AFTER_S: Final = 30.0  # of silence until other readers of the group take over a reader's segments
 READER_DEAD_AFTER_MIN_S: Final = 0.5
 READER_DEAD_AFTER_MAX_S: Final = 86_400.0

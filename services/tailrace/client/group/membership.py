@@ -10,24 +10,19 @@ precondition are conditional.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.client.group.liveness import HeartbeatWriter, Watch
+from tailrace.client.group.publisher import Publisher
 from tailrace.client.group.reader_group import UNLIMITED_OFFSET, initial_record
 from tailrace.client.group.state import policy
 from tailrace.client.group.state import records as r
-from tailrace.client.group.stream_cuts import complete_cuts
 from tailrace.client.model import StreamName
 from tailrace.common import limits, names
 from tailrace.common.errors import (
     AlreadyExistsError,
-    BadRequestError,
-    NotFoundError,
     ReinitializationRequiredError,
-    UnavailableError,
-    WriteConflictError,
 )
 from tailrace.common.ports import new_uuid
 
@@ -87,6 +82,7 @@ class GroupMember:
         self._timers = Timers(0.0, 0.0)
         self._heart = None if dead_after_s is None else HeartbeatWriter(context.entropy, reader, dead_after_s)
         self._watch = None if dead_after_s is None else Watch(dead_after_s)
+        self._publisher = Publisher(context, synchronizer, f"{scope}/{group}")
 
     @property
     def state(self) -> GroupState:
@@ -131,6 +127,7 @@ class GroupMember:
         """Leave the group; the segments become free at `positions`."""
         if self._heart is not None:
             await self._heart.stop()
+        await self._publisher.stop()
         await self._synchronizer.fetch()
         await self._synchronizer.update(
             lambda state: [r.RemoveReader(self.reader, dict(positions))] if self._is_member(state) else []
@@ -154,6 +151,7 @@ class GroupMember:
             await self._remove_the_dead()
             await self._synchronizer.compact_sometimes()
             await self._finish_reset()
+        await self._publisher.note_end()
 
     async def _remove_the_dead(self) -> None:
         """Declare readers offline that promised heartbeats and are silent; their segments become free."""
@@ -240,28 +238,9 @@ class GroupMember:
     def _restart_checkpoint_timer(self) -> None:
         self._timers.checkpoint_s = self._now_s() + self.state.config.automatic_checkpoint_ms / 1000
 
-    async def publish(self) -> None:
-        """Publish the last checkpoint to the controller as the subscriber's cut, if so configured.
-
-        See docs/protocol/reader-group-state.md#checkpoints.
-        """
-        if not policy.should_publish(self.state):
-            return
-        config = self.state.config
-        try:
-            cuts = await complete_cuts(self._context, self.state.last_checkpoint or {})
-            for cut in cuts.values():
-                with contextlib.suppress(NotFoundError):  # the stream was deleted: there is nothing to retain
-                    await self._context.controller.update_subscriber_cut(
-                        StreamName(cut.scope, cut.stream),
-                        f"{self._scope}/{self._group}",
-                        config.group_id,
-                        config.generation,
-                        cut.positions,
-                    )
-        except (UnavailableError, WriteConflictError, BadRequestError):
-            return  # published again at the next checkpoint; refused when another reader published a later cut
-        await self._synchronizer.update_unconditionally([r.UpdateCheckpointPublished(True)])
+    def publish(self) -> None:
+        """Begin to publish the last checkpoint to the controller as the subscriber's cut, if so configured."""
+        self._publisher.begin()
 
     # -- segments -----------------------------------------------------------------------------------------------
 
@@ -298,7 +277,6 @@ class GroupMember:
         now_s = self._now_s()
         if now_s < self._timers.release_s or policy.segment_to_release(self.state, self.reader) is None:
             return None
-        self._timers.release_s = self._timers.acquire_s = now_s + policy.BUSY_TIMER_S
 
         def release(state: GroupState) -> list[r.Update]:
             segment = policy.segment_to_release(state, self.reader)
@@ -321,7 +299,6 @@ class GroupMember:
         if not self.state.unassigned:
             self._timers.acquire_s = now_s + policy.acquire_timer_s(self.state, self.reader)
             return []
-        self._timers.release_s = self._timers.acquire_s = now_s + policy.BUSY_TIMER_S
 
         def take(state: GroupState) -> list[r.Update]:
             wanted = policy.segments_to_acquire(state, self.reader)

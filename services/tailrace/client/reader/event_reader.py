@@ -218,7 +218,7 @@ class EventReader:
         released = await member.release_one(self._positions())
         if released is not None:
             await self._drop(released)
-        await member.publish()
+        member.publish()
         self._answering = None
 
     async def _follow_assignment(self, member: GroupMember) -> None:

@@ -324,6 +324,41 @@ async def test_a_stream_that_is_deleted_ends_no_read_of_a_group_that_publishes(
     assert (got, set(refused)) == ([b"a"], {STREAM})
 
 
+async def test_no_read_waits_for_a_controller_that_does_not_answer(
+    store: Any, controller: Any, context: ClientContext, readers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller.begin((0, 0.0, 1.0))
+    fill(store, 0, b"a")
+    calls: list[dict[int, int]] = []
+    answers = asyncio.Event()
+
+    async def update_subscriber_cut(_: Any, __: StreamName, ___: str, ____: Any, _____: int, cut: Any) -> None:
+        calls.append(dict(cut))
+        await answers.wait()
+
+    monkeypatch.setattr(type(context.controller), "update_subscriber_cut", update_subscriber_cut)
+    retention = StreamDataRetention.AUTOMATIC_AT_LAST_CHECKPOINT
+    config = group_config({STREAM: None}, group_refresh_ms=10, automatic_checkpoint_ms=50, retention=retention)
+    await ReaderGroupManager(context, "s").create("g", config)
+    reader = await readers("r")
+    group = await ReaderGroupManager(context, "s").open("g")
+    async with asyncio.timeout(30):
+        while not calls:
+            await reader.read_events(10, 50)
+        fill(store, 0, b"b")
+        got: list[bytes] = []
+        while b"b" not in got:
+            got += [item.event for item in await reader.read_events(10, 50) if item.checkpoint is None]
+        checkpoint = (await group.state()).last_checkpoint
+        while (await group.state()).last_checkpoint == checkpoint:  # more of them are complete meanwhile
+            await reader.read_events(10, 50)
+        assert len(calls) == 1, "one at a time"
+        assert not (await group.state()).published
+        answers.set()
+        while calls[-1] != {0: 18} or not (await group.state()).published:
+            await reader.read_events(10, 50)
+
+
 @pytest.mark.parametrize("automatic", [False, True])
 async def test_the_cut_of_a_checkpoint_has_the_end_of_a_segment_that_was_read_to_it(
     automatic: bool, store: Any, controller: Any, context: ClientContext, readers: Any

@@ -198,6 +198,33 @@ async def test_cancelled_reads_neither_lose_nor_repeat(
     assert sorted(got) == sorted(events)
 
 
+async def test_a_read_that_is_cancelled_while_it_takes_segments_delays_no_later_one(
+    store: Any, controller: Any, context: ClientContext, readers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller.begin((0, 0.0, 1.0))
+    await ReaderGroupManager(context, "s").create("g", group_config({STREAM: None}, group_refresh_ms=2))
+    fill(store, 0, b"a")
+    reader = await readers("r")
+    update, under_way = GroupSynchronizer.update, asyncio.Event()
+
+    async def held(*_: Any) -> None:
+        under_way.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(GroupSynchronizer, "update", held)
+    reading = asyncio.create_task(reader.read_events(1, 20))
+    async with asyncio.timeout(DEADLINE_S):
+        await under_way.wait()
+    reading.cancel()
+    await asyncio.wait([reading])
+    monkeypatch.setattr(GroupSynchronizer, "update", update)
+    got: list[bytes] = []
+    async with asyncio.timeout(DEADLINE_S):
+        while not got:
+            got += [item.event for item in await reader.read_events(1, 20) if item.checkpoint is None]
+    assert got == [b"a"]
+
+
 async def test_a_cancelled_exact_read_consumes_nothing(store: Any, controller: Any, context: ClientContext) -> None:
     controller.begin((0, 0.0, 1.0))
     store.segments[SEGMENT].data += b"01234"

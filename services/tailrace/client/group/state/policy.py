@@ -13,8 +13,6 @@ from tailrace.client.group.state.records import is_silent
 from tailrace.client.group.state.state import DISTANCE_MIN, GroupState
 
 TIME_UNIT_S: Final = 1.0
-BUSY_TIMER_S: Final = 30.0
-"""The value of the acquire and release timers while an attempt runs."""
 
 
 def relative_size(state: GroupState, reader: str) -> float:
@@ -110,7 +108,6 @@ def should_publish(state: GroupState) -> bool:
 
 
 __all__ = [
-    "BUSY_TIMER_S",
     "TIME_UNIT_S",
     "acquire_count",
     "acquire_timer_s",
