@@ -345,13 +345,13 @@ class SimControllerTransport:
         if node is None or node.controller is None or not node.process.alive:
             raise UnavailableError("the controller does not answer")
         task: asyncio.Task[Any] = node.process.spawn(node.controller.services.call(method, request))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may be gone by then
         waiting: set[asyncio.Future[Any]] = {task, node.given_up}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         unanswered = not task.done() or task.cancelled()
         if unanswered or rng.random() < self._lost_answers:
             if not unanswered:
                 self._controllers.world.network.count("controller answer lost")
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
             if node.process.alive:
                 node.process.spawn(_cancel(task))  # it learns that no caller waits for the answer, as soon as it can
             raise UnavailableError("the controller's answer was lost")
