@@ -49,6 +49,21 @@ def test_a_group_is_shown_reset_and_deleted(cli, scope: str) -> None:
     assert cli.ok("group", "list", scope) == ""
 
 
+def test_events_that_were_truncated_before_they_were_read_are_named(cli, scope: str) -> None:
+    stream = f"{scope}/cut"
+    cli.ok("stream", "create", stream)
+    cli.ok("write", stream, text="one\ntwo\nsix\n")
+    assert cli.ok("read", stream, "--group", "mine", "--limit", "1") == "one\n"
+    cli.ok("stream", "truncate", stream, "tail")
+    cli.ok("write", stream, text="ten\n")
+    ended = cli.run("read", stream, "--group", "mine", "--idle", "1s")
+    assert (ended.returncode, ended.stdout) == (0, "ten\n")
+    missed = f"{2 * EVENT_BYTES} bytes from offset {EVENT_BYTES} to {3 * EVENT_BYTES}"
+    assert ended.stderr == (
+        f"tailrace: events are missed: segment {stream}/0.#epoch.0: {missed} were truncated before they were read\n"
+    )
+
+
 def test_bad_input(cli, scope: str) -> None:
     streams = [f"{scope}/{name}" for name in ("a", "b")]
     for stream in streams:

@@ -17,7 +17,13 @@ from tailrace.client.group.reader_group import ReaderGroupManager, group_config
 from tailrace.client.model import StreamName
 from tailrace.client.reader.event_reader import EventReader
 from tailrace.client.stream_manager import StreamManager
-from tailrace.common.errors import BadRequestError, NoSuchReaderGroupError, NoSuchStreamError, UnavailableError
+from tailrace.common.errors import (
+    BadRequestError,
+    NoSuchReaderGroupError,
+    NoSuchStreamError,
+    SegmentTruncatedError,
+    UnavailableError,
+)
 from tailrace.common.stream_cut import StreamCut
 
 if TYPE_CHECKING:
@@ -132,7 +138,11 @@ async def _read(
     await reader.start()
     try:
         while left is None or left > 0:
-            batch = await reader.read_batch(min(BATCH_EVENTS, left or BATCH_EVENTS), idle_ms or LOOK_MS)
+            try:
+                batch = await reader.read_batch(min(BATCH_EVENTS, left or BATCH_EVENTS), idle_ms or LOOK_MS)
+            except SegmentTruncatedError as error:
+                note(f"tailrace: events are missed: {error}")
+                continue
             if batch is not None and batch.events:
                 write(batch.segment, batch.offset, batch.events)
                 bar.advance(sum(map(len, batch.events)) + 8 * len(batch.events))

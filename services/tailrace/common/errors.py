@@ -281,24 +281,32 @@ class SegmentSealedError(TailraceError):
 
 
 class SegmentTruncatedError(TailraceError):
-    """The offset lies before the segment's start (wire 56)."""
+    """The offset lies before the segment's start (wire 56).
+
+    ``read_to`` is the offset up to which a reader has read; what lies between it and ``start_offset`` is missed.
+    """
 
     wire_code = 56
     grpc_code = GRPC_FAILED_PRECONDITION
     http_status = 412
 
-    def __init__(self, segment: str, start_offset: int) -> None:
-        super().__init__(f"segment {segment} starts at {start_offset}")
+    def __init__(self, segment: str, start_offset: int, read_to: int | None = None) -> None:
+        text = f"segment {segment} starts at {start_offset}"
+        if read_to is not None:
+            missed = f"{start_offset - read_to} bytes from offset {read_to} to {start_offset}"
+            text = f"segment {segment}: {missed} were truncated before they were read"
+        super().__init__(text)
         self.segment = segment
         self.start_offset = start_offset
+        self.read_to = read_to
 
 
 class SegmentGoneError(SegmentTruncatedError):
     """The segment was dropped as a whole before it was read to its end: its stream was truncated past it."""
 
-    def __init__(self, segment: str) -> None:
-        super().__init__(segment, 2**63 - 1)
-        self.args = (f"segment {segment} was dropped before it was read to its end",)
+    def __init__(self, segment: str, read_to: int) -> None:
+        super().__init__(segment, 2**63 - 1, read_to)
+        self.args = (f"segment {segment} was dropped before it was read to its end: it was read to offset {read_to}",)
 
 
 class UnsupportedError(TailraceError):

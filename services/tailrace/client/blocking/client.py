@@ -77,9 +77,11 @@ class BlockingClient:
         """Return the manager of a scope's reader groups."""
         return BlockingReaderGroupManager(self._portal, self._client.reader_groups(scope))
 
-    def reader(self, scope: str, group: str, reader: str) -> BlockingEventReader:
+    def reader(
+        self, scope: str, group: str, reader: str, *, dead_after_s: float | None = limits.READER_DEAD_AFTER_S
+    ) -> BlockingEventReader:
         """Return a reader that has joined a group."""
-        made = self._portal.call(lambda: self._client.reader(scope, group, reader))
+        made = self._portal.call(lambda: self._client.reader(scope, group, reader, dead_after_s=dead_after_s))
         return BlockingEventReader(self._portal, self._portal.run(made.start()))
 
     def byte_writer(self, stream: str | StreamName) -> BlockingByteStreamWriter:

@@ -104,10 +104,11 @@ class SegmentInput:
         if isinstance(error, DataError):
             return error  # the error is permanent
         self._error = None
-        if isinstance(error, SegmentGoneError):
+        if isinstance(error, NoSuchSegmentError):
             self._sealed_end = True
-            return error
+            return SegmentGoneError(self.segment, self.offset)
         if isinstance(error, SegmentTruncatedError):
+            error = SegmentTruncatedError(self.segment, error.start_offset, self.offset)
             self.offset = error.start_offset
         self._fetched_to = self.offset
         self._task = asyncio.create_task(self._fill(), name=f"read {self.segment}")
@@ -135,7 +136,7 @@ class SegmentInput:
                     self._changed()
         except TailraceError as error:
             self._rest.clear()
-            self._error = SegmentGoneError(self.segment) if isinstance(error, NoSuchSegmentError) else error
+            self._error = error
             self._changed()
 
     async def _parse(self) -> None:

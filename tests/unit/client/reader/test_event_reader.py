@@ -424,7 +424,7 @@ async def test_truncated_events_are_reported(store: Any, group: ReaderGroup, rea
     fill(store, 0, b"a", b"b", b"c")
     store.segments[STREAM.segment(0)].start = 18
     reader = await readers("r")
-    with pytest.raises(SegmentTruncatedError):
+    with pytest.raises(SegmentTruncatedError, match="18 bytes from offset 0 to 18 were truncated"):
         await fails(reader)
     assert await drain(reader, 1) == [b"c"]
 
