@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
@@ -41,6 +41,17 @@ if TYPE_CHECKING:
     from tailrace.controller.metadata.ports import ContainerMap, MetadataStore, SegmentStorePort
 
 _logger = structlog.get_logger()
+
+
+class Load(NamedTuple):
+    """What the workflows of a controller do. ``failed_steps`` counts from the start."""
+
+    streams: int
+    others: int
+    slow_steps: int
+    failed_steps: int
+    open_transactions: int
+    oldest_work_s: float
 
 
 class Controller:
@@ -123,6 +134,17 @@ class Controller:
     def active_streams(self) -> int:
         """Return how many streams have workflows, transactions or leases."""
         return self._driver.active_streams
+
+    def load(self) -> Load:
+        """Return what the workflows do now, for metrics."""
+        return Load(
+            streams=self._driver.active_streams,
+            others=self._entities.active,
+            slow_steps=self._driver.slow_steps,
+            failed_steps=self._driver.failed_steps + self._entities.failed_steps,
+            open_transactions=self._driver.open_transactions,
+            oldest_work_s=self._driver.oldest_work_s(),
+        )
 
     @property
     def trouble(self) -> str:

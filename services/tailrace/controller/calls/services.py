@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -9,12 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 from google.protobuf.message import Message
 
 from tailrace.common.auth import Account, Authorize, account_nothing, allow_all
+from tailrace.common.errors import GRPC_INTERNAL, TailraceError
 from tailrace.controller.calls.access import access_of
 from tailrace.controller.calls.call import LOCAL_CALL, Call, Core
 from tailrace.controller.calls.groups import ReaderGroupService
 from tailrace.controller.calls.owners import OwnerService
 from tailrace.controller.calls.scopes import ScopeService
 from tailrace.controller.calls.segments import SegmentService
+from tailrace.controller.calls.statistics import CANCELLED, OK, CallStatistics
 from tailrace.controller.calls.streams import StreamService
 from tailrace.controller.calls.tables import KeyValueTableService
 from tailrace.controller.calls.transactions import TransactionService, WriterService
@@ -35,6 +38,7 @@ class ControllerServices:
 
     def __init__(self, core: Core, authorize: Authorize = allow_all, account: Account = account_nothing) -> None:
         self.core = core
+        self.statistics = CallStatistics()
         self.scopes = ScopeService(core)
         self.streams = StreamService(core)
         self.segments = SegmentService(core)
@@ -59,6 +63,22 @@ class ControllerServices:
 
     async def call(self, rpc: str, request: Message, call: Call = LOCAL_CALL) -> Message:
         """Answer one call. Raises TailraceError."""
+        loop = asyncio.get_running_loop()
+        began_s, code = loop.time(), GRPC_INTERNAL
+        try:
+            answer = await self._call(rpc, request, call)
+            code = OK
+        except TailraceError as error:
+            code = error.grpc_code
+            raise
+        except asyncio.CancelledError:
+            code = CANCELLED
+            raise
+        finally:
+            self.statistics.note(rpc, code, loop.time() - began_s)
+        return answer
+
+    async def _call(self, rpc: str, request: Message, call: Call) -> Message:
         access = access_of(rpc, request)
         if access is not None:
             self._authorize(call.principal, call.token, access.resource, access.level)

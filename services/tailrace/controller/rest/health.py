@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, HTTPException, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from tailrace.controller.calls.statistics import BUCKETS_S, CODE_NAMES
 from tailrace.controller.rest import models
 
 if TYPE_CHECKING:
@@ -59,21 +61,45 @@ def _status(ready: bool) -> str:
 
 
 class ControllerCollector:
-    """The controller's metrics for Prometheus."""
+    """The controller's metrics for Prometheus, computed at each scrape (docs/operations/observe.md#metrics)."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Compute the metrics at each scrape."""
-        yield GaugeMetricFamily(
-            "tailrace_controller_ready", "1 when the controller answers calls", value=float(self._controller.ready)
+    def collect(self) -> Iterator[Metric]:
+        """Yield all metrics."""
+        load = self._controller.load()
+        gauges = (
+            ("ready", "1 when the controller answers calls", self._controller.ready),
+            ("active_streams", "Streams with workflows, transactions or leases", load.streams),
+            ("active_workflows", "Workflows of reader groups, key-value tables and scopes that run", load.others),
+            ("slow_steps", "Steps of workflows that last for long, as when a container is away", load.slow_steps),
+            ("open_transactions", "Open transactions whose leases this controller watches", load.open_transactions),
+            ("oldest_work_seconds", "How long the oldest unfinished work of a stream waits", load.oldest_work_s),
         )
-        yield GaugeMetricFamily(
-            "tailrace_controller_active_streams",
-            "Streams with workflows, transactions or leases",
-            value=float(self._controller.active_streams),
+        for name, text, value in gauges:
+            yield GaugeMetricFamily(f"tailrace_controller_{name}", text, value=float(value))
+        yield CounterMetricFamily(
+            "tailrace_controller_failed_steps", "Steps of workflows that failed; each is repeated", load.failed_steps
         )
+        yield from self._calls()
+
+    def _calls(self) -> Iterator[Metric]:
+        statistics = self._controller.services.statistics
+        calls = CounterMetricFamily(
+            "tailrace_controller_calls", "Finished calls by name and gRPC status", labels=("call", "code")
+        )
+        for (rpc, code), count in sorted(statistics.calls.items()):
+            calls.add_metric((rpc, CODE_NAMES[code]), count)
+        yield calls
+        durations = HistogramMetricFamily(
+            "tailrace_controller_call_seconds", "How long calls took, by name", labels=("call",)
+        )
+        bounds = [*map(str, BUCKETS_S), "+Inf"]
+        for rpc, found in sorted(statistics.durations.items()):
+            buckets = list(zip(bounds, itertools.accumulate(found.counts), strict=True))
+            durations.add_metric((rpc,), buckets, found.sum_s)
+        yield durations
 
 
 def health_routes(controller: Controller, registry: CollectorRegistry) -> APIRouter:

@@ -54,6 +54,8 @@ class _Worker:
     leases: dict[bytes, _WatchedLease] = field(default_factory=dict)
     waiters: list[tuple[bytes, asyncio.Future[None]]] = field(default_factory=list)
     failures: int = 0
+    unfinished_s: float | None = None
+    """Since when the stream has had work that waits for no client; None without such work."""
     task: asyncio.Task[None] | None = None
 
 
@@ -65,11 +67,28 @@ class StreamDriver:
         self._workers: dict[StreamKey, _Worker] = {}
         self._slots = StepSlots()
         self._closed = False
+        self.failed_steps = 0
+        """How many steps have failed since the start; each is repeated."""
 
     @property
     def active_streams(self) -> int:
         """Return the number of streams with a task."""
         return len(self._workers)
+
+    @property
+    def slow_steps(self) -> int:
+        """Return how many steps last for long, most likely because a container is away."""
+        return self._slots.slow
+
+    @property
+    def open_transactions(self) -> int:
+        """Return how many open transactions have their leases watched here."""
+        return sum(len(worker.leases) for worker in self._workers.values())
+
+    def oldest_work_s(self) -> float:
+        """Return for how long the stream that waits longest has had unfinished work; 0 when none waits."""
+        since = [worker.unfinished_s for worker in self._workers.values() if worker.unfinished_s is not None]
+        return asyncio.get_running_loop().time() - min(since) if since else 0.0
 
     async def adopt(self, record: PendingRecord) -> None:
         """Resume the work of a stream that another controller left, or this one before it had room for it.
@@ -189,6 +208,7 @@ class StreamDriver:
             waiters = list(worker.waiters)  # a waiter that is added later changed the root after this read
             root = await self._context.store.load(worker.key)
             _tell(waiters, root)
+            _note_work(worker, root)
             pause_s: float | None = None
             if root is not None and not root.is_idle:
                 pause_s = await self._step(worker, root)
@@ -227,6 +247,9 @@ class StreamDriver:
 
     def _after_failure(self, worker: _Worker, error: Exception) -> float:
         worker.failures += 1
+        self.failed_steps += 1
+        if worker.unfinished_s is None:
+            worker.unfinished_s = asyncio.get_running_loop().time()
         longest_s: float = min(
             limits.WORKFLOW_BACKOFF_INITIAL_S * 2.0 ** min(worker.failures, 16), limits.WORKFLOW_BACKOFF_MAX_S
         )
@@ -279,6 +302,14 @@ def _tell(waiters: list[tuple[bytes, asyncio.Future[None]]], root: StreamRecord 
     for intent_id, waiter in waiters:
         if intent_id not in current and not waiter.done():
             waiter.set_result(None)
+
+
+def _note_work(worker: _Worker, root: StreamRecord | None) -> None:
+    """Note since when the stream has had work that a controller is to do; open transactions wait for their clients."""
+    if root is None or (root.intent is None and not (root.commit_queue or root.commit_batch or root.abort_queue)):
+        worker.unfinished_s = None
+    elif worker.unfinished_s is None:
+        worker.unfinished_s = asyncio.get_running_loop().time()
 
 
 def _pending_key(key: StreamKey) -> bytes:

@@ -52,6 +52,13 @@ class EntityDriver:
         self._steps: dict[str, Step] = {}
         self._running: dict[Entity, asyncio.Task[object]] = {}
         self._closed = False
+        self.failed_steps = 0
+        """How many steps have failed since the start; each is repeated."""
+
+    @property
+    def active(self) -> int:
+        """Return the number of workflows of groups, tables and scopes that run."""
+        return len(self._running)
 
     def register(self, kind: str, step: Step) -> None:
         """Register ``step(scope, name)``, which brings an entity of that kind to the state that its record demands."""
@@ -163,6 +170,7 @@ class EntityDriver:
                     return await step()
             except Exception as error:  # any error is retried: the work must be finished
                 failures += 1
+                self.failed_steps += 1
                 longest_s = min(
                     limits.WORKFLOW_BACKOFF_INITIAL_S * 2.0 ** min(failures, 16), limits.WORKFLOW_BACKOFF_MAX_S
                 )

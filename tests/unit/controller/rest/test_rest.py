@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
 import pytest
 
+from tailrace.common.errors import NotFoundError, UnavailableError
 from tailrace.controller.rest.app import create_app
 from tailrace.rpc import controller_pb2 as pb
 
+DEADLINE_S = 20.0
 FIXED = {"type": "FIXED_NUM_SEGMENTS", "minSegments": 1}
 
 
@@ -160,6 +163,57 @@ async def test_health_and_metrics(rest: httpx.AsyncClient) -> None:
     assert (await rest.get("/v1/health/nothing")).status_code == 404
     metrics = (await rest.get("/prometheus")).text
     assert "tailrace_controller_ready 1.0" in metrics
+
+
+def figures(text: str) -> dict[str, float]:
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in text.splitlines() if line[0] != "#"}
+
+
+async def scraped(rest: httpx.AsyncClient) -> dict[str, float]:
+    return figures((await rest.get("/prometheus")).text)
+
+
+async def test_calls_are_counted(rest: httpx.AsyncClient, api: Any) -> None:
+    await make_stream(rest)
+    await api.call("getCurrentSegments", pb.StreamInfo(scope="scope", stream="stream"))
+    with pytest.raises(NotFoundError):
+        await api.call("getCurrentSegments", pb.StreamInfo(scope="none", stream="stream"))
+    found = await scraped(rest)
+    assert found['tailrace_controller_calls_total{call="getCurrentSegments",code="OK"}'] == 1
+    assert found['tailrace_controller_calls_total{call="getCurrentSegments",code="NOT_FOUND"}'] == 1
+    assert found['tailrace_controller_call_seconds_count{call="getCurrentSegments"}'] == 2
+    assert found['tailrace_controller_call_seconds_bucket{call="getCurrentSegments",le="+Inf"}'] == 2
+    assert "tailrace_controller_call_seconds_sum" in " ".join(found)
+
+
+async def test_what_workflows_do_is_shown(rest: httpx.AsyncClient, api: Any, world: Any) -> None:
+    await make_stream(rest)
+    info = pb.StreamInfo(scope="scope", stream="stream")
+    before = await scraped(rest)
+    assert before["tailrace_controller_failed_steps_total"] == 0
+    assert before["tailrace_controller_oldest_work_seconds"] == 0
+    await api.call("createTransaction", pb.CreateTxnRequest(streamInfo=info, lease=30_000))
+    await until(rest, lambda found: found["tailrace_controller_open_transactions"] == 1)
+    assert (await scraped(rest))["tailrace_controller_oldest_work_seconds"] == 0, "it waits for its client"
+    truncate = world.segments.truncate_segment
+
+    async def refuse(*_: Any) -> None:
+        raise UnavailableError("the container is away")
+
+    world.segments.truncate_segment = refuse
+    cut = pb.StreamCut(streamInfo=info, cut={0: 0})
+    truncating = asyncio.create_task(api.call("truncateStream", cut))
+    await until(rest, lambda found: found["tailrace_controller_failed_steps_total"] > 0)
+    assert (await scraped(rest))["tailrace_controller_oldest_work_seconds"] > 0
+    world.segments.truncate_segment = truncate
+    await truncating
+    await until(rest, lambda found: found["tailrace_controller_oldest_work_seconds"] == 0)
+
+
+async def until(rest: httpx.AsyncClient, holds: Callable[[dict[str, float]], bool]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not holds(await scraped(rest)):  # noqa: ASYNC110  # a scrape has no event
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize(
