@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tailrace.cli.groups import STILL_AFTER_S, Holders
+import re
+
+from tailrace.cli.groups import LOOK_EVERY_S, STILL_AFTER_S, Holders
 from tailrace.client import Client, ScalingPolicy, StreamConfig, StreamName, group_config
 from tailrace.common.stream_cut import parse_stream_cut
 
@@ -39,11 +41,13 @@ def test_a_group_is_shown_reset_and_deleted(cli, scope: str) -> None:
 
     cli.ok("group", "reset", scope, "mine", "--to", "head")
     assert cli.value("group", "info", scope, "mine")["generation"] == 1
-    assert cli.ok("read", stream, "--group", "mine", "--idle", "1s") == "one\ntwo\nsix\n"
+    reading = ("read", stream, "--group", "mine", "--idle", "60s", "--limit")
+    assert cli.ok(*reading, "3") == "one\ntwo\nsix\n"
     cli.ok("group", "reset", scope, "mine", "--to", shown["position"])
-    assert cli.ok("read", stream, "--group", "mine", "--idle", "1s") == "two\nsix\n"
+    assert cli.ok(*reading, "2") == "two\nsix\n"
     cli.ok("group", "reset", scope, "mine", "--to", "head")
     cli.ok("group", "reset", scope, "mine", "--to", "tail")
+    assert re.search(r"│ +0 │", cli.ok("group", "info", scope, "mine")), "nothing is unread"
     assert cli.ok("read", stream, "--group", "mine", "--idle", "1s") == ""
     cli.ok("group", "delete", scope, "mine")
     assert cli.ok("group", "list", scope) == ""
@@ -56,7 +60,7 @@ def test_events_that_were_truncated_before_they_were_read_are_named(cli, scope: 
     assert cli.ok("read", stream, "--group", "mine", "--limit", "1") == "one\n"
     cli.ok("stream", "truncate", stream, "tail")
     cli.ok("write", stream, text="ten\n")
-    ended = cli.run("read", stream, "--group", "mine", "--idle", "1s")
+    ended = cli.run("read", stream, "--group", "mine", "--idle", "60s", "--limit", "1")
     assert (ended.returncode, ended.stdout) == (0, "ten\n")
     missed = f"{2 * EVENT_BYTES} bytes from offset {EVENT_BYTES} to {3 * EVENT_BYTES}"
     assert ended.stderr == (
@@ -103,7 +107,7 @@ async def test_a_reader_that_holds_segments_is_named_and_declared_offline(cli, s
         assert f"tailrace group offline {scope} mine silent" in ended.stderr
 
         cli.ok("group", "offline", scope, "mine", "silent")
-        assert cli.ok("read", str(stream), "--group", "mine", "--idle", "2s") == "one\ntwo\n"
+        assert cli.ok("read", str(stream), "--group", "mine", "--idle", "60s", "--limit", "2") == "one\ntwo\n"
         assert cli.value("group", "info", scope, "mine")["unread_bytes"] == 0
 
 
@@ -122,13 +126,13 @@ async def test_while_following_a_reader_without_progress_is_reported_once_a_minu
             assert reports == [], "nothing is unread"
             await write(client, stream, "one", "two")
             await holders.look(200.0)
-            await holders.look(200.0 + STILL_AFTER_S / 2)
-            assert reports == []
             await holders.look(200.0 + STILL_AFTER_S)
+            assert reports == [], "a second more for each other reader"
+            await holders.look(200.0 + STILL_AFTER_S + LOOK_EVERY_S)
             await holders.look(200.0 + 2 * STILL_AFTER_S)
             assert reports == [
-                "reader slow has held 1 segment for 10 s without progress; "
+                "reader slow has held 1 segment for 13 s without progress; "
                 "if it has ended, others take over after 30 s"
             ]
-            await holders.look(261.0 + STILL_AFTER_S)
+            await holders.look(261.0 + STILL_AFTER_S + LOOK_EVERY_S)
             assert len(reports) == 2, "again after a minute"

@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from tailrace.cli.values import HEAD
+from tailrace.client.group.state import policy
 from tailrace.client.model import StreamName
 from tailrace.client.stream_manager import StreamManager
 from tailrace.common.errors import BadRequestError
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S: Final = 3.0
 STILL_AFTER_S: Final = 10.0
-"""Without progress; then a reader that holds unread segments is reported."""
+"""Without progress; then a reader that holds unread segments is reported. Readers report their positions less often
+when there are more of them: a second is added for each."""
 REPEAT_AFTER_S: Final = 60.0
 
 
@@ -72,9 +74,10 @@ class Holders:
         self._still = {
             reader: (held, self._since(held, now_s)) for reader, held in holding.items() if held.unread_bytes > 0
         }
+        still_after_s = STILL_AFTER_S + len(holding) * policy.TIME_UNIT_S
         for reader, (held, since_s) in self._still.items():
             still_s = now_s - since_s
-            if still_s >= STILL_AFTER_S and now_s - self._reported_s.get(reader, -REPEAT_AFTER_S) >= REPEAT_AFTER_S:
+            if still_s >= still_after_s and now_s - self._reported_s.get(reader, -REPEAT_AFTER_S) >= REPEAT_AFTER_S:
                 self._reported_s[reader] = now_s
                 text = f"{_count(held)} for {still_s:.0f} s without progress"
                 self._report(f"reader {reader} has held {text}{self._remedy(held)}")

@@ -150,8 +150,7 @@ async def _read(
             elif reader.end_of_data or (batch is None and idle_ms is not None):
                 await _look(holders, at_end=not reader.end_of_data)
                 return
-            elif batch is None:
-                await _look(holders)
+            await _look(holders)
     finally:
         if maker_of(group) is not None:  # the group is deleted with its only reader
             await tidy_up(reader.close(), deadline_s=LEAVE_TEMPORARY_S)

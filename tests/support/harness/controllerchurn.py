@@ -58,6 +58,7 @@ class Churn:
     random: random.Random
     counts: dict[str, int] = field(default_factory=dict)
     unknown: int = 0
+    stopped: bool = False
     _written: int = 0
     _transactions: list[Ended] = field(default_factory=list)
 
@@ -67,10 +68,10 @@ class Churn:
         return self.random.choice(self.clients)
 
     async def run(self) -> None:
-        """Work until cancelled. What no death of a controller excuses ends it."""
+        """Work until `stopped`, and end the call that is under way. What no death of a controller excuses ends it."""
         await self.remake()
         actions = [self.commit] * 5 + [self.abort] * 2 + [self.scale] * 2 + [self.update, self.group, self.remake]
-        while True:
+        while not self.stopped:
             action = self.random.choice(actions)
             try:
                 await action()

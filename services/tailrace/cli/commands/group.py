@@ -53,7 +53,8 @@ def info(
     print_fields(f"{scope}/{group}", {name.replace("_", " "): found[name] for name in shown})
     columns = ("stream", "unread bytes", "position", "last checkpoint", "published for retention")
     names = ("stream", "unread_bytes", "position", "last_checkpoint", "published")
-    print_table("streams", columns, [[stream[name] or "–" for name in names] for stream in found["streams"]])
+    rows = [["–" if stream[name] is None else stream[name] for name in names] for stream in found["streams"]]
+    print_table("streams", columns, rows)
     if not found["readers"]:
         print_line("no reader is online")
     for reader in found["readers"]:

@@ -86,7 +86,9 @@ class Publisher:
             # Refused, for example, when another reader published a later cut.
             _LOG.info("position_not_published", group=self._subscriber, reason=str(error))
             return False
-        except TailraceError as error:
-            _LOG.warning("position_not_published", group=self._subscriber, reason=str(error))
+        except Exception as error:  # no error of a publication may end a read
+            known = isinstance(error, TailraceError)
+            reason = str(error) if known else f"{type(error).__name__}: {error}"
+            _LOG.warning("position_not_published", group=self._subscriber, reason=reason, exc_info=not known)
             return False
         return True
