@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from tailrace.common import limits
 from tailrace.common.errors import (
     BadAttributeError,
     BadOffsetError,
@@ -29,6 +30,7 @@ from tailrace.segmentstore.api import (
     Buffer,
     ChunkListing,
     ContainerStatus,
+    MeasuredSegment,
     MergeResult,
     ReadResult,
     SegmentKind,
@@ -75,6 +77,7 @@ class ModelContainer:
         self.reads = 0
         self.attribute_reads = 0
         self.appends = 0
+        self.measured: list[MeasuredSegment] = []
         self._next_id = 1
         self._queue: deque[Callable[[], None]] = deque()
         self._held = False
@@ -396,6 +399,12 @@ class ModelContainer:
     async def list_chunks(self, segment: str) -> list[ChunkListing]:
         self._segment(segment)
         return []
+
+    def measure_rates(self, windows_ms: Sequence[int], after: int) -> tuple[list[MeasuredSegment], bool]:
+        if not windows_ms:
+            raise BadRequestError("0 windows")
+        left = [each for each in self.measured if each.segment_id > after]
+        return left[: limits.RATES_PER_REPLY_MAX], len(left) > limits.RATES_PER_REPLY_MAX
 
     def segment_names(self) -> list[str]:
         return sorted(self.segments)

@@ -79,3 +79,10 @@ class EndpointMap:
             raise UnavailableError(f"container {container_id} of segment {segment_name} has no owner")
         endpoint = endpoints.of_kind(kind)
         return endpoint.host, endpoint.port
+
+    def internal_endpoint(self, container_id: int) -> Endpoint:
+        """Return the endpoint of a container for other servers. Raises UnavailableError: it has no owner."""
+        endpoints = self._endpoints.get(container_id)
+        if endpoints is None:
+            raise UnavailableError(f"container {container_id} has no owner")
+        return endpoints.internal

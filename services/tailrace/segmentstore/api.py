@@ -150,6 +150,22 @@ class ChunkListing:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredSegment:
+    """How fast a segment with a rate policy was written (docs/controller.md#automatic-scaling).
+
+    ``rates`` has the mean of each window, in events or kilobytes per second as ``scale_type`` says, over at most
+    ``age_s``. ``target_rate`` is the segment's own copy of the policy.
+    """
+
+    segment_id: int
+    name: str
+    scale_type: int
+    target_rate: int
+    age_s: float
+    rates: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerStatus:
     """The state of a container, as `tailrace inspect` shows it."""
 
@@ -311,6 +327,14 @@ class SegmentContainer(Protocol):
 
     async def list_chunks(self, segment: str) -> list[ChunkListing]:
         """Return the chunks that hold the segment's bytes."""
+        ...
+
+    def measure_rates(self, windows_ms: Sequence[int], after: int) -> tuple[list[MeasuredSegment], bool]:
+        """Return how fast segments with a rate policy are written, and whether there are more.
+
+        Averages over windows that rise; segments with an id above `after`, in order, at most
+        ``limits.RATES_PER_REPLY_MAX``. Raises BadRequestError for other windows.
+        """
         ...
 
     def segment_names(self) -> list[str]:

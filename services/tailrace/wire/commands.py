@@ -43,6 +43,7 @@ from tailrace.wire.commands_segment import (
     DeleteSegment,
     FlushToStorage,
     GetSegmentAttribute,
+    GetSegmentRates,
     GetStreamSegmentInfo,
     ListStorageChunks,
     MergeSegments,
@@ -54,6 +55,7 @@ from tailrace.wire.commands_segment import (
     SegmentCreated,
     SegmentDeleted,
     SegmentPolicyUpdated,
+    SegmentRates,
     SegmentRead,
     SegmentsBatchMerged,
     SegmentSealed,
@@ -84,7 +86,7 @@ from tailrace.wire.commands_table import (
     TableSegmentInfo,
     UpdateTableEntries,
 )
-from tailrace.wire.fields import AttributeCondition, Buffer, ChunkInfo, MergedSource
+from tailrace.wire.fields import AttributeCondition, Buffer, ChunkInfo, MeasuredRate, MergedSource
 from tailrace.wire.tables import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
 
 __all__ = [
@@ -111,12 +113,14 @@ __all__ = [
     "ErrorMessage",
     "FlushToStorage",
     "GetSegmentAttribute",
+    "GetSegmentRates",
     "GetStreamSegmentInfo",
     "GetTableSegmentInfo",
     "Hello",
     "InvalidEventNumber",
     "KeepAlive",
     "ListStorageChunks",
+    "MeasuredRate",
     "MergeSegments",
     "MergeSegmentsBatch",
     "MergedSource",
@@ -139,6 +143,7 @@ __all__ = [
     "SegmentIsSealed",
     "SegmentIsTruncated",
     "SegmentPolicyUpdated",
+    "SegmentRates",
     "SegmentRead",
     "SegmentSealed",
     "SegmentTruncated",

@@ -15,6 +15,8 @@ from tailrace.wire.fields import (
     Bulk,
     ChunkInfos,
     Flag,
+    I64List,
+    MeasuredRates,
     MergedSources,
     Text,
     TextList,
@@ -310,6 +312,28 @@ class StorageChunksListed(Command):
     chunks: ChunkInfos
 
 
+@dataclass(slots=True)
+class GetSegmentRates(Command):
+    """Measure the segments of a container that have a rate policy; of Tailrace, not of Pravega."""
+
+    CODE: ClassVar[int] = -1001
+    container_id: I32
+    token: Text
+    request_id: I64
+    after: I64
+    windows_ms: I64List
+
+
+@dataclass(slots=True)
+class SegmentRates(Command):
+    """Rates of segments in order of their ids; ``has_more`` when others follow the last one."""
+
+    CODE: ClassVar[int] = -1002
+    request_id: I64
+    has_more: Flag
+    measured: MeasuredRates
+
+
 COMMANDS: tuple[type[Command], ...] = (
     ReadSegment,
     SegmentRead,
@@ -338,4 +362,6 @@ COMMANDS: tuple[type[Command], ...] = (
     StorageFlushed,
     ListStorageChunks,
     StorageChunksListed,
+    GetSegmentRates,
+    SegmentRates,
 )

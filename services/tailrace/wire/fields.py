@@ -55,6 +55,18 @@ class ChunkInfo:
     exists_in_storage: bool
 
 
+@dataclass(slots=True)
+class MeasuredRate:
+    """An item of `SegmentRates`: the rates of one segment, in thousandths of an event or kilobyte per second."""
+
+    name: str
+    segment_id: int
+    scale_type: int
+    target_rate: int
+    age_ms: int
+    rates: list[int]
+
+
 class Field(Protocol):
     """One kind of field: how it is written, and how it is read from ``view[position:end]``.
 
@@ -300,12 +312,13 @@ class ListField:
 
 
 _I8_FIELD: Final = IntegerField(">b")
+_I32_FIELD: Final = IntegerField(">i")
 _I64_FIELD: Final = IntegerField(">q")
 _TEXT_FIELD: Final = TextField()
 _UUID_FIELD: Final = UuidField()
 
 I8: TypeAlias = Annotated[int, _I8_FIELD]
-I32: TypeAlias = Annotated[int, IntegerField(">i")]
+I32: TypeAlias = Annotated[int, _I32_FIELD]
 I64: TypeAlias = Annotated[int, _I64_FIELD]
 Flag: TypeAlias = Annotated[bool, FlagField()]
 Uuid: TypeAlias = Annotated[bytes, _UUID_FIELD]
@@ -347,6 +360,20 @@ ChunkInfos: TypeAlias = Annotated[
             ("start_offset", _I64_FIELD),
             ("chunk_name", _TEXT_FIELD),
             ("exists_in_storage", FlagField()),
+        ),
+    ),
+]
+MeasuredRates: TypeAlias = Annotated[
+    list[MeasuredRate],
+    ListField(
+        RecordField(
+            MeasuredRate,
+            ("name", _TEXT_FIELD),
+            ("segment_id", _I64_FIELD),
+            ("scale_type", _I8_FIELD),
+            ("target_rate", _I32_FIELD),
+            ("age_ms", _I64_FIELD),
+            ("rates", ListField(_I64_FIELD)),
         ),
     ),
 ]

@@ -565,17 +565,17 @@ async def test_a_drain_does_not_wait_for_a_worker_that_has_ended(
 
     Worker c has no Lease at all.
     """
-    monkeypatch.setattr(limits, "WORKER_LEASE_LAPSE_S", 0.3)
+    monkeypatch.setattr(limits, "WORKER_LEASE_LAPSE_S", 2.0)
     assign(api, "aabc", workers="abc")
     api.core.create(LEASES, write_worker_lease("c", WorkerLease("b", "1", 1), None, 0))
     await until(lambda: containers.running == {0, 1})
     draining = asyncio.ensure_future(follower.drain())
-    for number in range(2, 12):  # as long as it renews it may take them
+    for number in range(2, 32):  # as long as it renews it may take them
         await asyncio.sleep(0.1)
         lease = api.core.get(LEASES, worker_lease_name("c", "b"))
         api.core.replace(LEASES, write_worker_lease("c", WorkerLease("b", "1", number), lease, 0))
     assert not draining.done()
-    await asyncio.wait_for(draining, 5)
+    await asyncio.wait_for(draining, 60)
     assert not containers.running
 
 

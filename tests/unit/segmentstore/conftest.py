@@ -10,6 +10,7 @@ import pytest
 
 from tailrace.common import limits
 from tailrace.common.errors import UnavailableError
+from tailrace.common.ports import Clock
 from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.kernel import BlockCache
 from tailrace.log.memory import MemoryLog, MemoryLogStore
@@ -101,6 +102,7 @@ class World:
         self.cache: CacheManager
         """Of the newest owner."""
         self.log_delay_s = 0.0
+        self.clock: Clock = SystemClock()
         self.epochs = itertools.count(1)
         self.running: list[Container] = []
 
@@ -111,7 +113,7 @@ class World:
             log=MemoryLog(self.log, delay_s=self.log_delay_s),
             store=self.objects,
             cache=self.cache,
-            clock=SystemClock(),
+            clock=self.clock,
             entropy=SystemEntropy(),
             cluster_id=b"cluster-id-of-16",
         )

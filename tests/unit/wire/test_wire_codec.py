@@ -93,6 +93,14 @@ VECTORS: list[tuple[c.Command, str]] = [
         c.StorageChunksListed(5, [c.ChunkInfo(1, 2, 3, "k", True)]),
         "0000000000000005 00000001 0000000000000001 0000000000000002 0000000000000003 00016b 01",
     ),
+    (
+        c.GetSegmentRates(2, "", 5, -1, [120, 300]),
+        "00000002 0000 0000000000000005 ffffffffffffffff 00000002 0000000000000078 000000000000012c",
+    ),
+    (
+        c.SegmentRates(5, True, [c.MeasuredRate("s", 7, 2, 100, 8, [9])]),
+        "0000000000000005 01 00000001 000173 0000000000000007 02 00000064 0000000000000008 00000001 0000000000000009",
+    ),
     (c.GetTableSegmentInfo(5, "s", ""), "0000000000000005 000173 0000"),
     (
         c.TableSegmentInfo(5, "s", 1, 2, 3, 16),
@@ -170,6 +178,7 @@ CODES = {
     "ReadTableEntries": 85, "TableEntriesRead": 86, "TableEntriesDeltaRead": 87, "ReadTableEntriesDelta": 88,
     "ConditionalBlockEnd": 89, "MergeSegmentsBatch": 90, "SegmentsBatchMerged": 91, "KeepAlive": 100,
     "FlushToStorage": -3, "StorageFlushed": -4, "ListStorageChunks": -5, "StorageChunksListed": -6,
+    "GetSegmentRates": -1001, "SegmentRates": -1002,
 }  # fmt: skip
 
 
@@ -338,6 +347,18 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     ),
     fields.MergedSources: st.lists(st.builds(c.MergedSource, TEXT, I64S), max_size=3),
     fields.ChunkInfos: st.lists(st.builds(c.ChunkInfo, I64S, I64S, I64S, TEXT, st.booleans()), max_size=3),
+    fields.MeasuredRates: st.lists(
+        st.builds(
+            c.MeasuredRate,
+            TEXT,
+            I64S,
+            st.integers(-128, 127),
+            st.integers(-(2**31), 2**31 - 1),
+            I64S,
+            st.lists(I64S, max_size=3),
+        ),
+        max_size=3,
+    ),
 }
 
 

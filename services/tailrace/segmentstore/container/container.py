@@ -14,6 +14,7 @@ from tailrace.segmentstore.api import (
     Buffer,
     ChunkListing,
     ContainerStatus,
+    MeasuredSegment,
     MergeResult,
     ReadResult,
     SegmentKind,
@@ -26,6 +27,7 @@ from tailrace.segmentstore.container.appends import AppendPath
 from tailrace.segmentstore.container.background_tasks import BackgroundTasks
 from tailrace.segmentstore.container.core import ContainerCore, ContainerPorts, ContainerStorage
 from tailrace.segmentstore.container.lifecycle import Lifecycle
+from tailrace.segmentstore.container.rates import RateSampler
 from tailrace.segmentstore.container.reads import ReadPath
 from tailrace.segmentstore.container.segment_operations import SegmentOperations
 from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects
@@ -61,7 +63,8 @@ class Container:
         self.background = BackgroundTasks(core, self.storage)
         self._ownership = core.ownership
         self._appends = AppendPath(core, attributes)
-        self._operations = SegmentOperations(core, attributes)
+        self._rates = RateSampler(core.state, lambda: asyncio.get_running_loop().time())
+        self._operations = SegmentOperations(core, attributes, self._rates)
         self._reads = ReadPath(core, self.storage)
         self._lifecycle = Lifecycle(core, attributes, self.background)
 
@@ -186,6 +189,13 @@ class Container:
     async def list_chunks(self, segment: str) -> list[ChunkListing]:
         """See `SegmentContainer.list_chunks`."""
         return await self._reads.list_chunks(segment)
+
+    # -- rates ---------------------------------------------------------------------------------------------------
+
+    def measure_rates(self, windows_ms: Sequence[int], after: int) -> tuple[list[MeasuredSegment], bool]:
+        """See `SegmentContainer.measure_rates`."""
+        self.core.check_running()
+        return self._rates.measure(windows_ms, after)
 
     # -- for the tools -------------------------------------------------------------------------------------------
 

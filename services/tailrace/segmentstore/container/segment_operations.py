@@ -31,17 +31,19 @@ if TYPE_CHECKING:
 
     from tailrace.segmentstore.attributes.attribute_store import AttributeStore
     from tailrace.segmentstore.container.core import ContainerCore
+    from tailrace.segmentstore.container.rates import RateSampler
     from tailrace.segmentstore.metadata.fields import Attributes
 
 
 class SegmentOperations:
     """Creates, changes and deletes the segments of one container."""
 
-    def __init__(self, core: ContainerCore, attributes: AttributeStore) -> None:
+    def __init__(self, core: ContainerCore, attributes: AttributeStore, rates: RateSampler) -> None:
         self._core = core
         self._state = core.state
         self._clock = core.clock
         self._attributes = attributes
+        self._rates = rates
 
     async def create_segment(
         self,
@@ -124,6 +126,7 @@ class SegmentOperations:
             raise SegmentTruncatedError(source, origin.staged_start)
         own = [update for update in updates if update.attribute_id != EVENT_COUNT]
         values = attribute_stage.final_values(into, [*own, added], into.staged_length)
+        self._rates.merged(into, origin, added.value, self._clock.now_ms())
         return await self._stage_merge(into, origin, values)
 
     async def _stage_merge(self, into: Segment, origin: Segment, values: Attributes) -> MergeResult:

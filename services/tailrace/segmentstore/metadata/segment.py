@@ -20,6 +20,7 @@ from tailrace.segmentstore.metadata.read_index import ReadIndex
 
 if TYPE_CHECKING:
     from tailrace.segmentstore.metadata.fields import Attributes, ChunkRef
+    from tailrace.segmentstore.metadata.segment_rate import SegmentRate
 
 
 class PendingAppend(NamedTuple):
@@ -58,6 +59,7 @@ class Segment:
         "name",
         "pending",
         "pending_bytes",
+        "rate",
         "read_index",
         "sealed",
         "segment_id",
@@ -93,6 +95,7 @@ class Segment:
         self.flush_deadline = math.inf
         self.flushing = False
         self.read_index = ReadIndex()
+        self.rate: SegmentRate | None = None  # from the first time that it is asked for
         self.waiters: dict[asyncio.Future[None], None] = {}
 
     @property

@@ -282,6 +282,23 @@ async def list_chunks(call: Call, command: c.ListStorageChunks) -> Command:
     return c.StorageChunksListed(command.request_id, listed)
 
 
+async def measure_rates(call: Call, command: c.GetSegmentRates) -> Command:
+    """Return how fast segments with a rate policy are written (docs/controller.md#automatic-scaling)."""
+    measured, has_more = call.container.measure_rates(command.windows_ms, command.after)
+    rates = [
+        c.MeasuredRate(
+            each.name,
+            each.segment_id,
+            each.scale_type,
+            each.target_rate,
+            round(1000 * each.age_s),
+            [round(1000 * rate) for rate in each.rates],
+        )
+        for each in measured
+    ]
+    return c.SegmentRates(command.request_id, has_more, rates)
+
+
 HANDLERS: Final[dict[type[Command], Handler]] = {
     c.ReadSegment: Handler(read_segment, waits=True),
     c.GetStreamSegmentInfo: Handler(get_info),
@@ -299,4 +316,5 @@ HANDLERS: Final[dict[type[Command], Handler]] = {
         flush_to_storage, segment_field="", level=AccessLevel.READ_UPDATE, waits=True, changes=True
     ),
     c.ListStorageChunks: Handler(list_chunks),
+    c.GetSegmentRates: Handler(measure_rates, segment_field=""),
 }

@@ -13,7 +13,7 @@ import pytest
 
 from tailrace.common import limits
 from tailrace.common.errors import PermissionDeniedError
-from tailrace.segmentstore.api import core_attribute
+from tailrace.segmentstore.api import MeasuredSegment, core_attribute
 from tailrace.wire import codec
 from tailrace.wire import commands as c
 
@@ -316,6 +316,20 @@ async def test_administration(client: Any) -> None:
     assert isinstance(listed, c.StorageChunksListed)
     assert listed.request_id == 6
     assert isinstance(await client.call(c.FlushToStorage(9, "", 7)), c.WrongHost)
+
+
+async def test_rates(model: Any) -> None:
+    client = await model.connect()
+    model.model.measured = [
+        MeasuredSegment(7, SEGMENT, 2, 100, 61.5, [1.5, 0.0004]),
+        MeasuredSegment(9, SOURCE, 1, 8, 0.0, [0.0, 0.0]),
+    ]
+    first = c.MeasuredRate(SEGMENT, 7, 2, 100, 61_500, [1500, 0])
+    second = c.MeasuredRate(SOURCE, 9, 1, 8, 0, [0, 0])
+    assert await client.call(c.GetSegmentRates(0, "", 5, -1, [10, 20])) == c.SegmentRates(5, False, [first, second])
+    assert await client.call(c.GetSegmentRates(0, "", 6, 7, [10, 20])) == c.SegmentRates(6, False, [second])
+    assert isinstance(await client.call(c.GetSegmentRates(0, "", 7, -1, [])), c.ErrorMessage)
+    assert isinstance(await client.call(c.GetSegmentRates(9, "", 8, -1, [10])), c.WrongHost)
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
