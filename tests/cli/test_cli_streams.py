@@ -43,6 +43,7 @@ def test_creating_listing_and_looking_at_streams(cli, scope: str) -> None:
     assert f"{scope}/_MARKfixed" in cli.value("stream", "list", scope, "--all")
     fixed = cli.value("stream", "info", f"{scope}/fixed")
     assert fixed["state"] == "active"
+    assert fixed["last_scale"] is None
     assert fixed["scaling"] == {"type": "fixed", "min_segments": 3, "target_rate": 0, "scale_factor": 0}
     assert sorted(fixed["tags"]) == ["blue", "red"]
     assert [(segment["id"], segment["length"]) for segment in fixed["segments"]] == [(0, 0), (1, 0), (2, 0)]
@@ -55,10 +56,17 @@ def test_creating_listing_and_looking_at_streams(cli, scope: str) -> None:
         "target_rate": 100,
         "scale_factor": 3,
     }
-    assert rated["retention"] == {"type": "time", "min": 86_400_000, "max": 604_800_000}
+    assert rated["retention"] == {
+        "type": "time",
+        "min": 86_400_000,
+        "max": 604_800_000,
+        "retained_bytes": 0,
+        "subscribers": [],
+        "last_truncation": None,
+    }
     large = cli.value("stream", "info", f"{scope}/large")
     assert large["scaling"]["type"] == "by_rate_in_kbytes"
-    assert large["retention"] == {"type": "size", "min": 2**30, "max": None}
+    assert [large["retention"][key] for key in ("type", "min", "max")] == ["size", 2**30, None]
     shown = cli.ok("stream", "info", f"{scope}/rated")
     assert "100 events/s per segment, factor 3, at least 2 segments" in shown
     assert "by time, at least 1d, at most 1w" in shown
@@ -123,7 +131,14 @@ def test_updating(cli, scope: str) -> None:
         cli.ok("stream", "update", stream, "--retention-time", "1d:7d", "--add-tag", "new", "--remove-tag", "old") == ""
     )
     changed = info()
-    assert changed["retention"] == {"type": "time", "min": 86_400_000, "max": 604_800_000}
+    assert changed["retention"] == {
+        "type": "time",
+        "min": 86_400_000,
+        "max": 604_800_000,
+        "retained_bytes": 8 + len("one"),
+        "subscribers": [],
+        "last_truncation": None,
+    }
     assert sorted(changed["tags"]) == ["kept", "new"]
     assert [segment["id"] for segment in changed["segments"]] == [0, 1]
     assert cli.value("stream", "list", scope, "--tag", "new") == [stream]
@@ -132,6 +147,8 @@ def test_updating(cli, scope: str) -> None:
     changed = info()
     assert changed["retention"] is None
     assert len(changed["segments"]) == changed["scaling"]["min_segments"] == 3
+    assert (changed["last_scale"]["splits"], changed["last_scale"]["merges"]) == (2, 1)
+    assert "last scale" in cli.ok("stream", "info", stream)
     cli.ok("stream", "update", stream, "--event-rate", "100", "--min", "5")
     changed = info()
     assert changed["scaling"] == {"type": "by_rate_in_events", "min_segments": 5, "target_rate": 100, "scale_factor": 2}
@@ -201,3 +218,23 @@ def test_ports_in_use(cli, tmp_path: Path) -> None:
         assert ended.stderr.splitlines()[-1] == (
             f"tailrace: {name} port {used[name]} of 127.0.0.1: Address already in use"
         )
+
+
+def test_the_history_of_a_stream(cli, scope: str, tmp_path: Path) -> None:
+    stream = f"{scope}/scaled"
+    cli.ok("stream", "create", stream, "--segments", "2")
+    cli.ok("write", stream, text="one\ntwo\n")
+    cli.ok("stream", "scale", stream, "--split", "0:2")
+    cli.ok("stream", "scale", stream, "--segments", "1")
+    cli.ok("stream", "truncate", stream, "tail")
+    found = cli.value("stream", "history", stream)
+    assert [(each["splits"], each["merges"]) for each in found["epochs"]] == [(0, 0), (1, 0), (0, 1)]
+    assert [len(each["segments"]) for each in found["epochs"]] == [2, 3, 1]
+    assert [each["sealed_ms"] is None for each in found["segments"]] == [False] * 4 + [True]
+    assert sum(each["length_bytes"] for each in found["segments"]) == 2 * (8 + 3)
+    assert list(found["head"]) == [str(found["segments"][-1]["id"])]
+    picture = tmp_path / "history.png"
+    shown = cli.ok("stream", "history", stream, "--plot", str(picture))
+    assert f"{stream}, active" in shown
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert cli.fails("stream", "history", f"{scope}/missing") == f"tailrace: stream {scope}/missing does not exist"

@@ -12,15 +12,16 @@ import base64
 import binascii
 import enum
 import gzip
+import itertools
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.common import limits, names
 from tailrace.common.errors import BadRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tailrace.common.ranges import KeyRange
 
@@ -137,13 +138,45 @@ def compare_cuts(first: Mapping[int, int], second: Mapping[int, int], ranges: Ma
     BEFORE: nowhere after and somewhere before. EQUAL_OR_AFTER: nowhere before. OVERLAPS: both happen.
     """
     before = after = False
-    for identifier, offset in first.items():
-        for other, other_offset in second.items():
-            if identifier != other and not ranges[identifier].overlaps(ranges[other]):
-                continue
-            mine, theirs = (identifier >> 32, identifier, offset), (other >> 32, other, other_offset)
-            before |= mine < theirs
-            after |= mine > theirs
+    for mine, theirs in pairs_of_positions(first, second, ranges):
+        before |= mine < theirs
+        after |= mine > theirs
     if before and after:
         return CutOrder.OVERLAPS
     return CutOrder.BEFORE if before else CutOrder.EQUAL_OR_AFTER
+
+
+class Position(NamedTuple):
+    """A cut's position for some keys. Those for the same keys are in the order of the stream."""
+
+    epoch: int
+    identifier: int
+    offset: int
+
+
+def pairs_of_positions(
+    first: Mapping[int, int], second: Mapping[int, int], ranges: Mapping[int, KeyRange]
+) -> Iterator[tuple[Position, Position]]:
+    """Yield the positions of two cuts at each pair of segments with common keys.
+
+    Takes time in proportion to the number of segments; to its square when segments of one cut have common keys, as the
+    positions may that writers note.
+    """
+    mine, theirs = _by_range(first, ranges), _by_range(second, ranges)
+    if not (_is_disjoint(mine) and _is_disjoint(theirs)):
+        yield from ((own, other) for at, own in mine for place, other in theirs if at.overlaps(place))
+        return
+    i = j = 0
+    while i < len(mine) and j < len(theirs):
+        (at, own), (place, other) = mine[i], theirs[j]
+        if at.overlaps(place):
+            yield own, other
+        i, j = i + (at.high <= place.high), j + (place.high <= at.high)
+
+
+def _by_range(cut: Mapping[int, int], ranges: Mapping[int, KeyRange]) -> list[tuple[KeyRange, Position]]:
+    return sorted((ranges[each], Position(names.segment_epoch(each), each, offset)) for each, offset in cut.items())
+
+
+def _is_disjoint(placed: Sequence[tuple[KeyRange, Position]]) -> bool:
+    return not any(before.overlaps(after) for (before, _), (after, _) in itertools.pairwise(placed))

@@ -61,6 +61,11 @@ class RetentionPolicy(msgspec.Struct, frozen=True):
     minimum: int
     maximum: int = UNLIMITED
 
+    @property
+    def most(self) -> int:
+        """Return the maximum; `UNLIMITED` also for 0, which clients send that do not know the field."""
+        return self.maximum or UNLIMITED
+
     @classmethod
     def by_time_ms(cls, minimum_ms: int, maximum_ms: int = UNLIMITED) -> RetentionPolicy:
         """Keep data by age."""

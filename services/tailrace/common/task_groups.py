@@ -20,6 +20,8 @@ U = TypeVar("U")
 async def run_all(*work: Coroutine[Any, Any, Any]) -> list[Any]:
     """Return the results of all, in order. The first failure cancels the others and is raised after they have ended."""
     tasks = [asyncio.ensure_future(one) for one in work]
+    if not tasks:
+        return []
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         failures = [task.exception() for task in tasks if task in done and not task.cancelled()]

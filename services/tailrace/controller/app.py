@@ -14,7 +14,10 @@ from tailrace.common.task_groups import gather_bounded
 from tailrace.controller.calls.call import Core
 from tailrace.controller.calls.services import ControllerServices
 from tailrace.controller.instances.membership import Membership
+from tailrace.controller.jobs.retention import RetentionJob
+from tailrace.controller.jobs.scaling import ScalingJob
 from tailrace.controller.managers.groups import ReaderGroupManager
+from tailrace.controller.managers.retention import RetentionManager
 from tailrace.controller.managers.scopes import ScopeManager
 from tailrace.controller.managers.stream_cuts import CutReader
 from tailrace.controller.managers.streams import StreamManager
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from tailrace.common.ports import Clock, Entropy
+    from tailrace.controller.jobs.scaling import RateSource
     from tailrace.controller.metadata.ports import ContainerMap, MetadataStore, SegmentStorePort
 
 _logger = structlog.get_logger()
@@ -58,8 +62,9 @@ class Controller:
     """A controller without listeners.
 
     ``metadata`` stores all its records, ``segments`` carries segment requests, and ``container_map`` locates containers
-    for clients. After `start`, `services` answers calls; listeners (`ControllerServer`, the REST application) call
-    `services`. `close` stops the tasks; another controller, or the next `start`, resumes their work.
+    for clients. Without `rates` no stream scales by itself. After `start`, `services` answers calls; listeners
+    (`ControllerServer`, the REST application) call `services`. `close` stops the tasks; another controller, or the next
+    `start`, resumes their work.
     """
 
     def __init__(
@@ -71,6 +76,7 @@ class Controller:
         entropy: Entropy,
         config: ControllerConfig | None = None,
         *,
+        rates: RateSource | None = None,
         authorize: Authorize = allow_all,
         account: Account = account_nothing,
     ) -> None:
@@ -95,6 +101,7 @@ class Controller:
         streams = StreamManager(context, driver, cuts)
         groups = ReaderGroupManager(context, entities, streams)
         tables = TableManager(context, entities)
+        retention = RetentionManager(context, driver, streams, cuts)
         core = Core(
             context=context,
             driver=driver,
@@ -103,6 +110,7 @@ class Controller:
             tables=tables,
             scopes=ScopeManager(context, entities, driver, streams=streams, groups=groups, tables=tables),
             cuts=cuts,
+            retention=retention,
             containers=container_map,
             membership=membership,
             endpoints=endpoints,
@@ -113,6 +121,8 @@ class Controller:
         self._entities = entities
         self._config = context.config
         self._membership = membership
+        self.retention = RetentionJob(context, membership, retention)
+        self.scaling = ScalingJob(context, membership, streams, rates)
         self._pending = PendingWork(context, driver, entities)
         self._living: asyncio.Task[None] | None = None
         self._started = False
@@ -230,6 +240,8 @@ class Controller:
 
     def _begin(self) -> None:
         self._living = asyncio.get_running_loop().create_task(self._live(), name="controller membership")
+        self.retention.start()
+        self.scaling.start()
         self._started = True
 
     async def _live(self) -> None:
@@ -262,6 +274,8 @@ class Controller:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
         self._started = False
+        await self.retention.close()
+        await self.scaling.close()
         await self._entities.close()
         await self._driver.close()
         if self._living is not None and not self._config.sole:

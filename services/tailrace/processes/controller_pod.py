@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tailrace.client.connections.pool import ConnectionPool
+from tailrace.client.connections.rates import RateClient
 from tailrace.client.connections.segments import SegmentClient
 from tailrace.client.types import Endpoint
 from tailrace.cluster.endpoint_follower import EndpointFollower
@@ -24,6 +25,7 @@ from tailrace.controller.app import Controller
 from tailrace.controller.grpc.server import ControllerServer
 from tailrace.controller.metadata.metadata_store import TableMetadataStore
 from tailrace.controller.rest.app import create_app
+from tailrace.controller.workflows.context import ControllerConfig
 from tailrace.processes.pod import Readiness, add_health, run_pod, start_or_close
 
 
@@ -38,6 +40,8 @@ class ControllerPodOptions:
     advertise: str
     controller_port: int
     rest_port: int
+    retention_period_s: float
+    scaling_time_factor: float
     kubeconfig: str | None
 
 
@@ -76,8 +80,18 @@ class ControllerPod:
         async def locate(segment: str) -> Endpoint:
             return Endpoint(*endpoints.endpoint_of(segment))
 
+        def locate_container(container_id: int) -> Endpoint:
+            found = endpoints.internal_endpoint(container_id)
+            return Endpoint(found.host, found.port)
+
         segments = SegmentClient(pool, locate, entropy=entropy)
-        self._controller = Controller(TableMetadataStore(segments), segments, endpoints, clock, entropy)
+        config = ControllerConfig(
+            retention_period_s=options.retention_period_s, scaling_time_factor=options.scaling_time_factor
+        )
+        rates = RateClient(pool, options.containers, locate_container)
+        self._controller = Controller(
+            TableMetadataStore(segments), segments, endpoints, clock, entropy, config, rates=rates
+        )
         self._stack.push_async_callback(self._controller.close)
         server = ControllerServer(
             self._controller.services,

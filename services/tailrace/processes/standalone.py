@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from tailrace.client.connections.pool import ConnectionPool
+from tailrace.client.connections.rates import RateClient
 from tailrace.client.connections.segments import SegmentClient
 from tailrace.client.types import Endpoint as StoreEndpoint
 from tailrace.cluster.data_folder import DataFolder, open_data_folder
@@ -78,6 +79,10 @@ class StandaloneOptions:
     """0: what the folder has; the default for a new one."""
     workers: int = 1
     """More than one: worker processes, each with a port of its own (from `store_port` on) and its own containers."""
+    retention_period_s: float = limits.RETENTION_PERIOD_S
+    """Between truncations of a stream by its policy."""
+    scaling_time_factor: float = 1.0
+    """Of all times of automatic scaling."""
     ready_file: Path | None = None
 
 
@@ -221,8 +226,15 @@ class Standalone:
             return local[container_of(segment, count)]
 
         segments = SegmentClient(pool, locate, entropy=entropy)
-        config = ControllerConfig(sole=True)  # the lock on the folder lets no second server run
-        controller = Controller(TableMetadataStore(segments), segments, published, clock, entropy, config)
+        # The lock on the folder lets no second server run.
+        config = ControllerConfig(
+            sole=True,
+            retention_period_s=options.retention_period_s,
+            scaling_time_factor=options.scaling_time_factor,
+        )
+        rates = RateClient(pool, count, local.__getitem__)
+        metadata = TableMetadataStore(segments)
+        controller = Controller(metadata, segments, published, clock, entropy, config, rates=rates)
         self._stack.push_async_callback(controller.close)
         if stopped:
             _logger.error("serving_in_part", stopped_containers=stopped)

@@ -24,7 +24,9 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class DescribeStreamRequest(_message.Message):
-    """With `sizes` the reply has headBytes and tailBytes, which need requests to segments."""
+    """With `sizes` the reply has headBytes and tailBytes, which need requests to segments, and retention
+    when the stream has a policy.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -81,6 +83,8 @@ class StreamDescription(_message.Message):
     SEGMENTS_FIELD_NUMBER: _builtins.int
     HEADBYTES_FIELD_NUMBER: _builtins.int
     TAILBYTES_FIELD_NUMBER: _builtins.int
+    RETENTION_FIELD_NUMBER: _builtins.int
+    LASTSCALE_FIELD_NUMBER: _builtins.int
     status: Global___StreamDescription.Status.ValueType
     owner: _builtins.str
     incarnation: _builtins.int
@@ -91,6 +95,10 @@ class StreamDescription(_message.Message):
     tailBytes: _builtins.int
     @_builtins.property
     def config(self) -> _controller_pb2.StreamConfig: ...
+    @_builtins.property
+    def retention(self) -> Global___Retention: ...
+    @_builtins.property
+    def lastScale(self) -> Global___LastScale: ...
     def __init__(
         self,
         *,
@@ -103,14 +111,106 @@ class StreamDescription(_message.Message):
         segments: _builtins.int = ...,
         headBytes: _builtins.int = ...,
         tailBytes: _builtins.int = ...,
+        retention: Global___Retention | None = ...,
+        lastScale: Global___LastScale | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "lastScale", b"lastScale", "retention", b"retention"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "epoch", b"epoch", "headBytes", b"headBytes", "incarnation", b"incarnation", "owner", b"owner", "segments", b"segments", "state", b"state", "status", b"status", "tailBytes", b"tailBytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "epoch", b"epoch", "headBytes", b"headBytes", "incarnation", b"incarnation", "lastScale", b"lastScale", "owner", b"owner", "retention", b"retention", "segments", b"segments", "state", b"state", "status", b"status", "tailBytes", b"tailBytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StreamDescription: _TypeAlias = StreamDescription  # noqa: Y015
+
+@_typing.final
+class LastScale(_message.Message):
+    """The last scale of the stream, by its policy or by a call; absent before the first one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCALEDMS_FIELD_NUMBER: _builtins.int
+    SPLITS_FIELD_NUMBER: _builtins.int
+    MERGES_FIELD_NUMBER: _builtins.int
+    scaledMs: _builtins.int
+    splits: _builtins.int
+    merges: _builtins.int
+    def __init__(
+        self,
+        *,
+        scaledMs: _builtins.int = ...,
+        splits: _builtins.int = ...,
+        merges: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["merges", b"merges", "scaledMs", b"scaledMs", "splits", b"splits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LastScale: _TypeAlias = LastScale  # noqa: Y015
+
+@_typing.final
+class Retention(_message.Message):
+    """The last truncation by the stream's policy, whose time is 0 when there was none, and what subscribers have not read:
+    at most 100 of them, those that hold most first. A truncation has a reason: MinLimit, Consumption or MaxLimit.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRUNCATEDMS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    FREEDBYTES_FIELD_NUMBER: _builtins.int
+    HOLDERS_FIELD_NUMBER: _builtins.int
+    truncatedMs: _builtins.int
+    reason: _builtins.str
+    freedBytes: _builtins.int
+    @_builtins.property
+    def holders(self) -> _containers.RepeatedCompositeFieldContainer[Global___Holder]: ...
+    def __init__(
+        self,
+        *,
+        truncatedMs: _builtins.int = ...,
+        reason: _builtins.str = ...,
+        freedBytes: _builtins.int = ...,
+        holders: _abc.Iterable[Global___Holder] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["freedBytes", b"freedBytes", "holders", b"holders", "reason", b"reason", "truncatedMs", b"truncatedMs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Retention: _TypeAlias = Retention  # noqa: Y015
+
+@_typing.final
+class Holder(_message.Message):
+    """A subscriber, scope/group. Without a position it holds nothing back. `lostBytes` were truncated after its position."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUBSCRIBER_FIELD_NUMBER: _builtins.int
+    HASPOSITION_FIELD_NUMBER: _builtins.int
+    UNREADBYTES_FIELD_NUMBER: _builtins.int
+    LOSTBYTES_FIELD_NUMBER: _builtins.int
+    subscriber: _builtins.str
+    hasPosition: _builtins.bool
+    unreadBytes: _builtins.int
+    lostBytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        subscriber: _builtins.str = ...,
+        hasPosition: _builtins.bool = ...,
+        unreadBytes: _builtins.int = ...,
+        lostBytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hasPosition", b"hasPosition", "lostBytes", b"lostBytes", "subscriber", b"subscriber", "unreadBytes", b"unreadBytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Holder: _TypeAlias = Holder  # noqa: Y015
 
 @_typing.final
 class ClaimStreamRequest(_message.Message):
@@ -301,3 +401,267 @@ class SubscriberCut(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SubscriberCut: _TypeAlias = SubscriberCut  # noqa: Y015
+
+@_typing.final
+class StreamHistoryRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCOPE_FIELD_NUMBER: _builtins.int
+    STREAM_FIELD_NUMBER: _builtins.int
+    FIRSTEPOCH_FIELD_NUMBER: _builtins.int
+    scope: _builtins.str
+    stream: _builtins.str
+    firstEpoch: _builtins.int
+    def __init__(
+        self,
+        *,
+        scope: _builtins.str = ...,
+        stream: _builtins.str = ...,
+        firstEpoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["firstEpoch", b"firstEpoch", "scope", b"scope", "stream", b"stream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StreamHistoryRequest: _TypeAlias = StreamHistoryRequest  # noqa: Y015
+
+@_typing.final
+class StreamHistory(_message.Message):
+    """Epochs from the requested one on; the rest begins at `nextEpoch`, which is 0 when there is none. `head` is empty for a
+    stream that was never truncated, and `sealedMs` 0 for one that is not sealed.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Status:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _StatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[StreamHistory._Status.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        SUCCESS: StreamHistory._Status.ValueType  # 0
+        FAILURE: StreamHistory._Status.ValueType  # 1
+        STREAM_NOT_FOUND: StreamHistory._Status.ValueType  # 2
+
+    class Status(_Status, metaclass=_StatusEnumTypeWrapper): ...
+    SUCCESS: StreamHistory.Status.ValueType  # 0
+    FAILURE: StreamHistory.Status.ValueType  # 1
+    STREAM_NOT_FOUND: StreamHistory.Status.ValueType  # 2
+
+    @_typing.final
+    class HeadEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class SealedSizesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    EPOCHS_FIELD_NUMBER: _builtins.int
+    NEXTEPOCH_FIELD_NUMBER: _builtins.int
+    HEAD_FIELD_NUMBER: _builtins.int
+    SUBSCRIBERS_FIELD_NUMBER: _builtins.int
+    SEALEDMS_FIELD_NUMBER: _builtins.int
+    SEALEDSIZES_FIELD_NUMBER: _builtins.int
+    status: Global___StreamHistory.Status.ValueType
+    incarnation: _builtins.int
+    state: _builtins.str
+    nextEpoch: _builtins.int
+    sealedMs: _builtins.int
+    @_builtins.property
+    def epochs(self) -> _containers.RepeatedCompositeFieldContainer[Global___HistoryEpoch]: ...
+    @_builtins.property
+    def head(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]: ...
+    @_builtins.property
+    def subscribers(self) -> _containers.RepeatedCompositeFieldContainer[Global___HistorySubscriber]: ...
+    @_builtins.property
+    def sealedSizes(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        status: Global___StreamHistory.Status.ValueType = ...,
+        incarnation: _builtins.int = ...,
+        state: _builtins.str = ...,
+        epochs: _abc.Iterable[Global___HistoryEpoch] | None = ...,
+        nextEpoch: _builtins.int = ...,
+        head: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
+        subscribers: _abc.Iterable[Global___HistorySubscriber] | None = ...,
+        sealedMs: _builtins.int = ...,
+        sealedSizes: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epochs", b"epochs", "head", b"head", "incarnation", b"incarnation", "nextEpoch", b"nextEpoch", "sealedMs", b"sealedMs", "sealedSizes", b"sealedSizes", "state", b"state", "status", b"status", "subscribers", b"subscribers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StreamHistory: _TypeAlias = StreamHistory  # noqa: Y015
+
+@_typing.final
+class HistoryEpoch(_message.Message):
+    """`reference` is the epoch whose ranges this one repeats for a commit, or this epoch. `sealedSizes` are the final lengths
+    of the segments that the transition to this epoch sealed.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class SealedSizesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    CREATEDMS_FIELD_NUMBER: _builtins.int
+    REFERENCE_FIELD_NUMBER: _builtins.int
+    SPLITS_FIELD_NUMBER: _builtins.int
+    MERGES_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    SEALEDSIZES_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    createdMs: _builtins.int
+    reference: _builtins.int
+    splits: _builtins.int
+    merges: _builtins.int
+    @_builtins.property
+    def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___HistorySegment]: ...
+    @_builtins.property
+    def sealedSizes(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        createdMs: _builtins.int = ...,
+        reference: _builtins.int = ...,
+        splits: _builtins.int = ...,
+        merges: _builtins.int = ...,
+        segments: _abc.Iterable[Global___HistorySegment] | None = ...,
+        sealedSizes: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["createdMs", b"createdMs", "epoch", b"epoch", "merges", b"merges", "reference", b"reference", "sealedSizes", b"sealedSizes", "segments", b"segments", "splits", b"splits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HistoryEpoch: _TypeAlias = HistoryEpoch  # noqa: Y015
+
+@_typing.final
+class HistorySegment(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    LOW_FIELD_NUMBER: _builtins.int
+    HIGH_FIELD_NUMBER: _builtins.int
+    segment: _builtins.int
+    low: _builtins.float
+    high: _builtins.float
+    def __init__(
+        self,
+        *,
+        segment: _builtins.int = ...,
+        low: _builtins.float = ...,
+        high: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["high", b"high", "low", b"low", "segment", b"segment"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HistorySegment: _TypeAlias = HistorySegment  # noqa: Y015
+
+@_typing.final
+class HistorySubscriber(_message.Message):
+    """The position that a reader group, scope/group, published; an empty cut: none yet."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class CutEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    SUBSCRIBER_FIELD_NUMBER: _builtins.int
+    CUT_FIELD_NUMBER: _builtins.int
+    subscriber: _builtins.str
+    @_builtins.property
+    def cut(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        subscriber: _builtins.str = ...,
+        cut: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cut", b"cut", "subscriber", b"subscriber"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HistorySubscriber: _TypeAlias = HistorySubscriber  # noqa: Y015

@@ -54,6 +54,11 @@ class OperatorServiceStub:
                 request_serializer=tailrace_dot_rpc_dot_operator__pb2.SubscriberCutRequest.SerializeToString,
                 response_deserializer=tailrace_dot_rpc_dot_operator__pb2.SubscriberCut.FromString,
                 _registered_method=True)
+        self.streamHistory = channel.unary_unary(
+                '/tailrace.v1.OperatorService/streamHistory',
+                request_serializer=tailrace_dot_rpc_dot_operator__pb2.StreamHistoryRequest.SerializeToString,
+                response_deserializer=tailrace_dot_rpc_dot_operator__pb2.StreamHistory.FromString,
+                _registered_method=True)
 
 
 class OperatorServiceServicer:
@@ -83,6 +88,12 @@ class OperatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def streamHistory(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperatorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -105,6 +116,11 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     servicer.getSubscriberCut,
                     request_deserializer=tailrace_dot_rpc_dot_operator__pb2.SubscriberCutRequest.FromString,
                     response_serializer=tailrace_dot_rpc_dot_operator__pb2.SubscriberCut.SerializeToString,
+            ),
+            'streamHistory': grpc.unary_unary_rpc_method_handler(
+                    servicer.streamHistory,
+                    request_deserializer=tailrace_dot_rpc_dot_operator__pb2.StreamHistoryRequest.FromString,
+                    response_serializer=tailrace_dot_rpc_dot_operator__pb2.StreamHistory.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -215,6 +231,33 @@ class OperatorService:
             '/tailrace.v1.OperatorService/getSubscriberCut',
             tailrace_dot_rpc_dot_operator__pb2.SubscriberCutRequest.SerializeToString,
             tailrace_dot_rpc_dot_operator__pb2.SubscriberCut.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def streamHistory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tailrace.v1.OperatorService/streamHistory',
+            tailrace_dot_rpc_dot_operator__pb2.StreamHistoryRequest.SerializeToString,
+            tailrace_dot_rpc_dot_operator__pb2.StreamHistory.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,6 +37,7 @@ class OperatorServiceStub:
     claimStream: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ClaimStreamRequest, _operator_pb2.OwnedStreamStatus]
     deleteOwnedStream: _grpc.UnaryUnaryMultiCallable[_operator_pb2.DeleteOwnedStreamRequest, _operator_pb2.OwnedStreamStatus]
     getSubscriberCut: _grpc.UnaryUnaryMultiCallable[_operator_pb2.SubscriberCutRequest, _operator_pb2.SubscriberCut]
+    streamHistory: _grpc.UnaryUnaryMultiCallable[_operator_pb2.StreamHistoryRequest, _operator_pb2.StreamHistory]
 
 @_typing.type_check_only
 class OperatorServiceAsyncStub(OperatorServiceStub):
@@ -45,6 +46,7 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
     claimStream: _aio.UnaryUnaryMultiCallable[_operator_pb2.ClaimStreamRequest, _operator_pb2.OwnedStreamStatus]  # type: ignore[assignment]
     deleteOwnedStream: _aio.UnaryUnaryMultiCallable[_operator_pb2.DeleteOwnedStreamRequest, _operator_pb2.OwnedStreamStatus]  # type: ignore[assignment]
     getSubscriberCut: _aio.UnaryUnaryMultiCallable[_operator_pb2.SubscriberCutRequest, _operator_pb2.SubscriberCut]  # type: ignore[assignment]
+    streamHistory: _aio.UnaryUnaryMultiCallable[_operator_pb2.StreamHistoryRequest, _operator_pb2.StreamHistory]  # type: ignore[assignment]
 
 class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -74,5 +76,12 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _operator_pb2.SubscriberCutRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_operator_pb2.SubscriberCut, _abc.Awaitable[_operator_pb2.SubscriberCut]]: ...
+
+    @_abc_1.abstractmethod
+    def streamHistory(
+        self,
+        request: _operator_pb2.StreamHistoryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.StreamHistory, _abc.Awaitable[_operator_pb2.StreamHistory]]: ...
 
 def add_OperatorServiceServicer_to_server(servicer: OperatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -37,6 +37,7 @@ async def fail(after: Work) -> None:
 
 async def test_results_are_in_order() -> None:
     assert await run_all(give(1), give(2), give(3)) == [1, 2, 3]
+    assert await run_all() == []
 
 
 async def test_a_failure_ends_the_others_and_leaves_the_caller_alive() -> None:

@@ -2,6 +2,8 @@
 
 import base64
 import gzip
+import itertools
+import random
 
 import pytest
 from hypothesis import given
@@ -9,11 +11,13 @@ from hypothesis import strategies as st
 
 from tailrace.common import limits, names
 from tailrace.common.errors import BadRequestError
+from tailrace.common.names import segment_id
 from tailrace.common.ranges import KeyRange
 from tailrace.common.stream_cut import (
     CutOrder,
     StreamCut,
     compare_cuts,
+    pairs_of_positions,
     parse_stream_cut,
 )
 
@@ -96,3 +100,35 @@ def test_a_small_text_cannot_grow_without_bound() -> None:
 )
 def test_order_of_cuts(first: dict[int, int], second: dict[int, int], order: CutOrder) -> None:
     assert compare_cuts(first, second, RANGES) is order
+
+
+def test_cuts_are_compared_at_every_pair_of_segments_with_common_keys(test_seed: int) -> None:
+    chance = random.Random(test_seed)
+    overlapping = 0
+    for _ in range(2_000):
+        ranges: dict[int, KeyRange] = {}
+        cuts = [_some_cut(chance, ranges, disjoint=chance.random() < 0.8) for _ in range(2)]
+        first, second = cuts
+        expected = {
+            ((one >> 32, one, first[one]), (other >> 32, other, second[other]))
+            for one in first
+            for other in second
+            if ranges[one].overlaps(ranges[other])
+        }
+        found = list(pairs_of_positions(first, second, ranges))
+        assert sorted(found) == sorted(expected)
+        overlapping += len(found) > max(len(first), len(second))
+    assert overlapping > 200
+
+
+def _some_cut(chance: random.Random, ranges: dict[int, KeyRange], *, disjoint: bool) -> dict[int, int]:
+    edges = [0.0, *sorted(chance.sample([each / 16 for each in range(1, 16)], chance.randint(0, 6))), 1.0]
+    placed = [KeyRange(low, high) for low, high in itertools.pairwise(edges)]
+    if not disjoint:
+        placed.append(KeyRange(*sorted(chance.sample(edges, 2))))
+    cut = {}
+    for each in placed:
+        identifier = segment_id(len(ranges), chance.randint(0, 3))
+        ranges[identifier] = each
+        cut[identifier] = chance.randint(0, 9)
+    return cut

@@ -222,6 +222,7 @@ class World:
         *,
         seed: int = 1,
         containers: EndpointMap | None = None,
+        rates: Any = None,
         authorize: Authorize = allow_all,
         account: Account = account_nothing,
         **settings: Any,
@@ -235,6 +236,7 @@ class World:
             self.clock,
             SeededEntropy(seed),
             ControllerConfig(**{"idle_s": 0.01, "blocking_deadline_s": 5.0, **settings}),
+            rates=rates,
             authorize=authorize,
             account=account,
         )
@@ -253,6 +255,12 @@ async def world() -> AsyncIterator[World]:
     made = World()
     yield made
     await made.close()
+
+
+@pytest.fixture
+def make_world() -> type[World]:
+    """Stores without anything in them, as often as needed; the test closes them."""
+    return World
 
 
 @pytest.fixture
@@ -346,7 +354,7 @@ class Api:
         await until(reached)
 
 
-async def until(condition: Callable[[], Any], turns: int = 3000) -> None:
+async def until(condition: Callable[[], Any], turns: int = 20_000) -> None:
     """Let the tasks run until the condition holds."""
     for turn in range(turns):
         if await condition():

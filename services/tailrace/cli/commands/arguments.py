@@ -9,6 +9,7 @@ import typer
 
 from tailrace.cli import values
 from tailrace.client.model import StreamName
+from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, InvalidNameError
 from tailrace.common.stream_cut import StreamCut
 
@@ -35,6 +36,14 @@ def duration_ms(text: str) -> int:
     return checked(values.parse_duration_ms, text)
 
 
+def period_s(text: str) -> float:
+    """Parse the time between two rounds of a job for typer."""
+    value = duration_ms(text) / 1000
+    if value < limits.RETENTION_PERIOD_MIN_S:
+        raise typer.BadParameter(f"{text[:80]!r} is less than {round(1000 * limits.RETENTION_PERIOD_MIN_S)}ms")
+    return value
+
+
 def stream_name(text: str) -> StreamName:
     """Parse SCOPE/STREAM for typer."""
     return checked(StreamName.parse, text)
@@ -45,6 +54,24 @@ def position(text: str) -> str | StreamCut:
     return checked(values.parse_position, text)
 
 
+RetentionPeriodOption = Annotated[
+    float,
+    typer.Option(
+        parser=period_s,
+        metavar="DURATION",
+        help="Time between two truncations of a stream by its retention policy.",
+        show_default="30m",
+    ),
+]
+ScalingTimeFactorOption = Annotated[
+    float,
+    typer.Option(
+        min=limits.SCALING_TIME_FACTOR_MIN,
+        max=1.0,
+        metavar="FACTOR",
+        help="Factor of all times of automatic scaling: with 0.01, to try it out, ten minutes are six seconds.",
+    ),
+]
 StreamArgument = Annotated[
     StreamName, typer.Argument(parser=stream_name, metavar="SCOPE/STREAM", help="The stream.", show_default=False)
 ]

@@ -77,6 +77,8 @@ def controller(
     bind: _Bind = "0.0.0.0",
     controller_port: Annotated[int, typer.Option(min=1, max=65535, help="gRPC.")] = 9090,
     rest_port: Annotated[int, typer.Option(min=1, max=65535, help="REST and health.")] = 9091,
+    retention_period: arguments.RetentionPeriodOption = "30m",  # type: ignore[assignment]  # typer parses defaults too
+    scaling_time_factor: arguments.ScalingTimeFactorOption = 1.0,
     kubeconfig: _Kubeconfig = None,
 ) -> None:
     """Run a controller of a cluster until SIGTERM."""
@@ -92,6 +94,8 @@ def controller(
         advertise=advertise,
         controller_port=controller_port,
         rest_port=rest_port,
+        retention_period_s=retention_period,
+        scaling_time_factor=scaling_time_factor,
         kubeconfig=kubeconfig,
     )
     asyncio.run(run(options))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -20,6 +21,9 @@ from tailrace.common.stream_policies import (
     ScalingPolicy,
     StreamConfig,
 )
+
+if TYPE_CHECKING:
+    from tailrace.client.control.owners import Holder, StreamDescription
 
 _DEFAULT_FACTOR: Final = 2
 _INT32_MAX: Final = 2**31 - 1
@@ -140,10 +144,44 @@ def config_fields(config: StreamConfig) -> tuple[dict[str, Any], dict[str, str]]
     }
     text = {"scaling": _scaling_text(scaling), "tags": ", ".join(config.tags)}
     if retention is not None:
-        maximum = None if retention.maximum == UNLIMITED else retention.maximum
+        maximum = None if retention.most == UNLIMITED else retention.most
         machine["retention"] = {"type": retention.kind.name.lower(), "min": retention.minimum, "max": maximum}
         text["retention"] = _retention_text(retention, maximum)
     return machine, text
+
+
+def retention_fields(found: StreamDescription) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return what retention did last, and what subscribers have not read, as JSON values and as text."""
+    last = found.truncated
+    machine = {
+        "retained_bytes": found.tail_bytes - found.head_bytes,
+        "last_truncation": None if last is None else last._asdict(),
+        "subscribers": [holder._asdict() for holder in found.holders],
+    }
+    text = {"retained": size_text(found.tail_bytes - found.head_bytes)}
+    if last is not None:
+        at = datetime.datetime.fromtimestamp(last.truncated_ms / 1000, datetime.UTC)
+        text["last truncation"] = f"{at:%Y-%m-%d %H:%M:%S} UTC by {last.reason}, {size_text(last.freed_bytes)} freed"
+    if found.holders:
+        text["subscribers"] = ", ".join(map(_holder_text, found.holders))
+    return machine, text
+
+
+def scaled_fields(found: StreamDescription) -> tuple[dict[str, Any] | None, dict[str, str]]:
+    """Return the last scale as JSON values and as text."""
+    last = found.scaled
+    if last is None:
+        return None, {}
+    at = datetime.datetime.fromtimestamp(last.scaled_ms / 1000, datetime.UTC)
+    text = f"{at:%Y-%m-%d %H:%M:%S} UTC, {last.splits} split, {last.merges} merged"
+    return last._asdict(), {"last scale": text}
+
+
+def _holder_text(holder: Holder) -> str:
+    if holder.unread_bytes is None:
+        return f"{holder.subscriber} without a position"
+    lost = f", {size_text(holder.lost_bytes)} lost" if holder.lost_bytes else ""
+    return f"{holder.subscriber} has {size_text(holder.unread_bytes)} unread{lost}"
 
 
 def _scaling_text(policy: ScalingPolicy) -> str:

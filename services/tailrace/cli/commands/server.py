@@ -40,6 +40,8 @@ def standalone(
     containers: Annotated[
         int, typer.Option(min=0, help="Containers of a new folder.", show_default="4, or as the folder has")
     ] = 0,
+    retention_period: arguments.RetentionPeriodOption = "30m",  # type: ignore[assignment]  # typer parses defaults too
+    scaling_time_factor: arguments.ScalingTimeFactorOption = 1.0,
     ready_file: Annotated[
         Path | None,
         typer.Option(
@@ -67,6 +69,8 @@ def standalone(
         workers=workers,
         cache_bytes=cache,
         containers=containers,
+        retention_period_s=retention_period,
+        scaling_time_factor=scaling_time_factor,
         ready_file=ready_file,
     )
     asyncio.run(serve(options))

@@ -1,7 +1,10 @@
-"""``tailrace stream``: create, list, show, update, scale, seal, truncate and delete streams."""
+"""``tailrace stream``: create, list, show, update, scale, seal, truncate and delete streams, and draw their history."""
 
 from __future__ import annotations
 
+import datetime
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -21,20 +24,24 @@ from tailrace.cli.commands.policies import (
     changed_retention,
     changed_tags,
     config_fields,
+    retention_fields,
     retention_policy,
+    scaled_fields,
 )
 from tailrace.cli.output import print_fields, print_json, print_line, print_table, progress_bar
 from tailrace.cli.session import connected, run
 from tailrace.cli.settings import SETTINGS, ControllerOption, JsonOption
 from tailrace.cli.values import HEAD
 from tailrace.client.model import StreamName
-from tailrace.common.errors import AlreadyExistsError, NoSuchStreamError
+from tailrace.common.errors import AlreadyExistsError, NoSuchSegmentError, NoSuchStreamError
 from tailrace.common.names import check_scope_name, check_stream_name
 from tailrace.common.stream_cut import StreamCut
 from tailrace.common.stream_policies import ScalingPolicy, StreamConfig
+from tailrace.common.task_groups import gather_bounded
 
 if TYPE_CHECKING:
     from tailrace.client.context import ClientContext
+    from tailrace.client.control.history import StreamHistory
     from tailrace.client.model import SegmentRange
 
 app = typer.Typer(help="Create, list, show, update, scale, seal, truncate and delete streams.", no_args_is_help=True)
@@ -191,16 +198,78 @@ async def _describe(client: ClientContext, stream: StreamName) -> tuple[dict[str
             }
         )
     machine, text = config_fields(found.config)
+    state = await client.controller.describe_stream(stream, sizes=found.config.retention is not None)
+    last_scale, scale_text = scaled_fields(state)
+    text.update(scale_text)
+    if found.config.retention is not None:
+        retained, retained_text = retention_fields(state)
+        machine["retention"].update(retained)
+        text.update(retained_text)
     described = {
         "scope": stream.scope,
         "stream": stream.stream,
         "state": "active" if found.segments else "sealed",
         **machine,
+        "last_scale": last_scale,
         "head": found.head.to_text(),
         "tail": found.tail.to_text(),
         "segments": rows,
     }
     return described, text
+
+
+@app.command()
+def history(
+    stream: StreamArgument,
+    controller: ControllerOption = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="Draw the segments over time into a PNG.", show_default=False),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Show all scales since the stream's creation; as a picture also its head and what subscribers have read."""
+    from tailrace.cli import history as histories
+
+    async def work() -> tuple[StreamHistory, dict[int, int]]:
+        async with connected(SETTINGS.choose_controller(controller)) as client:
+            found = await client.controller.stream_history(stream)
+            return found, await _lengths(client, stream, found)
+
+    found, lengths = run(work())
+    segments = histories.lives(found, lengths, round(time.time() * 1000))
+    if plot is not None:
+        from tailrace.cli import history_plot
+
+        history_plot.plot(str(stream), found, segments, plot)
+    if json:
+        print_json(histories.as_json(str(stream), found, segments))
+        return
+    rows = [
+        (
+            epoch.epoch,
+            f"{datetime.datetime.fromtimestamp(epoch.created_ms / 1000, datetime.UTC):%Y-%m-%d %H:%M:%S}",
+            len(epoch.segments),
+            epoch.splits,
+            epoch.merges,
+            "" if epoch.reference == epoch.epoch else f"epoch {epoch.reference} again, for a commit",
+        )
+        for epoch in found.epochs
+    ]
+    print_table(f"{stream}, {found.state}", ("epoch", "since (UTC)", "segments", "splits", "merges", ""), rows)
+
+
+async def _lengths(client: ClientContext, stream: StreamName, found: StreamHistory) -> dict[int, int]:
+    """Return the lengths of the segments that no scale has sealed."""
+
+    async def length_of(identifier: int) -> tuple[int, int] | None:
+        try:
+            return identifier, (await client.segments.segment_info(stream.segment(identifier))).length
+        except NoSuchSegmentError:
+            return None  # sealed and truncated since
+
+    unknown = [identifier for identifier in found.epochs[-1].segments if identifier not in found.sealed_sizes]
+    return dict(each for each in await gather_bounded(unknown, length_of) if each is not None)
 
 
 @app.command()

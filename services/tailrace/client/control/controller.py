@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace.client.control.groups import ReaderGroupCalls
+from tailrace.client.control.history import HistoryCalls
 from tailrace.client.control.owners import OwnerCalls
 from tailrace.client.control.segments import SegmentCalls
 from tailrace.client.control.streams import ScopeCalls, StreamCalls
@@ -21,7 +22,14 @@ if TYPE_CHECKING:
 
 
 class ControllerClient(
-    ScopeCalls, StreamCalls, SegmentCalls, TransactionCalls, ReaderGroupCalls, KeyValueTableCalls, OwnerCalls
+    ScopeCalls,
+    StreamCalls,
+    SegmentCalls,
+    TransactionCalls,
+    ReaderGroupCalls,
+    KeyValueTableCalls,
+    OwnerCalls,
+    HistoryCalls,
 ):
     """All calls of the controller.
 

@@ -17,8 +17,39 @@ SEALED_STATES = frozenset({"sealing", "sealed", "deleting"})
 """States of a stream that takes no events and no change but its deletion."""
 
 
+class Holder(NamedTuple):
+    """A subscriber, ``scope/group``, and what it has not read; None before it published a position.
+
+    ``lost_bytes`` were truncated after its position, at least.
+    """
+
+    subscriber: str
+    unread_bytes: int | None
+    lost_bytes: int = 0
+
+
+class Truncated(NamedTuple):
+    """A truncation by the stream's retention policy. ``reason``: MinLimit, Consumption or MaxLimit."""
+
+    truncated_ms: int
+    reason: str
+    freed_bytes: int
+
+
+class Scaled(NamedTuple):
+    """A scale, by the stream's policy or by a call: how many segments were split, and were made of several."""
+
+    scaled_ms: int
+    splits: int
+    merges: int
+
+
 class StreamDescription(NamedTuple):
     """The present state of a stream. ``head_bytes`` and ``tail_bytes`` count all truncated and all written bytes.
+    ``scaled`` is the last scale.
+
+    ``truncated`` is the last truncation by policy; ``holders`` are the subscribers, those that hold most first, at most
+    100. Both need `sizes`.
 
     ``incarnation`` increases each time a stream of the name is created. ``state``: active, updating, scaling,
     truncating, sealing, sealed or deleting.
@@ -32,6 +63,9 @@ class StreamDescription(NamedTuple):
     segments: int
     head_bytes: int
     tail_bytes: int
+    truncated: Truncated | None = None
+    holders: tuple[Holder, ...] = ()
+    scaled: Scaled | None = None
 
     @property
     def is_sealed(self) -> bool:
@@ -52,6 +86,7 @@ class OwnerCalls(Caller):
         request = pb.DescribeStreamRequest(scope=stream.scope, stream=stream.stream, sizes=sizes)
         reply = await self._call("describeStream", request, pb.StreamDescription)
         check_status(reply, f"stream {stream}", {"STREAM_NOT_FOUND": _no_stream})
+        kept, last = reply.retention, reply.lastScale
         return StreamDescription(
             config=config_of(reply.config),
             owner=reply.owner,
@@ -61,6 +96,12 @@ class OwnerCalls(Caller):
             segments=reply.segments,
             head_bytes=reply.headBytes,
             tail_bytes=reply.tailBytes,
+            truncated=Truncated(kept.truncatedMs, kept.reason, kept.freedBytes) if kept.truncatedMs else None,
+            holders=tuple(
+                Holder(each.subscriber, each.unreadBytes if each.hasPosition else None, each.lostBytes)
+                for each in kept.holders
+            ),
+            scaled=Scaled(last.scaledMs, last.splits, last.merges) if reply.HasField("lastScale") else None,
         )
 
     async def claim_stream(self, stream: StreamName, incarnation: int, owner: str, *, expected: str = "") -> None:

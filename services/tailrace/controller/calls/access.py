@@ -144,6 +144,7 @@ RULES: Final[dict[str, Callable[[Any], Access] | None]] = {
     "claimStream": _stream(_UPDATE, _names),
     "deleteOwnedStream": _stream(_UPDATE, _names),
     "getSubscriberCut": _stream(_READ, _names),
+    "streamHistory": _stream(_READ, _names),
 }
 """Rules by the name of the call; None needs no authorization."""
 

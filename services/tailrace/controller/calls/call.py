@@ -11,6 +11,7 @@ from tailrace.common.auth import Principal
 if TYPE_CHECKING:
     from tailrace.controller.instances.membership import Membership
     from tailrace.controller.managers.groups import ReaderGroupManager
+    from tailrace.controller.managers.retention import RetentionManager
     from tailrace.controller.managers.scopes import ScopeManager
     from tailrace.controller.managers.stream_cuts import CutReader
     from tailrace.controller.managers.streams import StreamManager
@@ -44,6 +45,7 @@ class Core:
     tables: TableManager
     scopes: ScopeManager
     cuts: CutReader
+    retention: RetentionManager
     containers: ContainerMap
     membership: Membership
     endpoints: list[tuple[str, int]]

@@ -9,8 +9,9 @@ import msgspec
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NoSuchStreamError, NotTheOwnerError
 from tailrace.controller.calls.convert import config_message, key_of, positions
-from tailrace.controller.managers.sizes import SizeReader
+from tailrace.controller.managers.sizes import SizeReader, StreamSizes
 from tailrace.controller.managers.subscribers import subscribers
+from tailrace.controller.metadata.epochs import without_future
 from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
 from tailrace.controller.metadata.transitions import require
 from tailrace.rpc import controller_pb2
@@ -49,8 +50,44 @@ class OwnerService:
             epoch=root.active_epoch,
             segments=len(active.segments),
         )
+        scaled = await self._core.context.store.epoch(key, root, active.reference)  # not a copy that a commit made
+        if scaled.epoch > 0:
+            last = pb.LastScale(scaledMs=scaled.created_ms, splits=scaled.splits, merges=scaled.merges)
+            described.lastScale.CopyFrom(last)
         if request.sizes:
-            described.headBytes, described.tailBytes = await self._sizes.sizes(key, root)
+            sizes = await self._sizes.sizes(key, root)
+            described.headBytes, described.tailBytes = sizes
+            if root.config.retention is not None:
+                described.retention.CopyFrom(await self._retention(key, root, sizes))
+        return described
+
+    async def _retention(self, key: StreamKey, root: StreamRecord, sizes: StreamSizes) -> pb.Retention:
+        """Return the last truncation by policy, and what each subscriber has not read."""
+        described = pb.Retention()
+        last = await self._core.retention.last_truncation(key, root.incarnation)
+        if last is not None:
+            described.truncatedMs, described.reason, described.freedBytes = (
+                last.truncated_ms,
+                last.reason,
+                last.freed_bytes,
+            )
+        holders = []
+        for name, subscriber in (await subscribers(self._core.context, key)).items():
+            unread_bytes = lost_bytes = 0
+            if subscriber.cut:
+                before_bytes = await self._sizes.before(key, root, without_future(subscriber.cut))
+                unread_bytes = max(0, sizes.tail_bytes - max(before_bytes, sizes.head_bytes))
+                lost_bytes = max(0, sizes.head_bytes - before_bytes)
+            holders.append(
+                pb.Holder(
+                    subscriber=name,
+                    hasPosition=bool(subscriber.cut),
+                    unreadBytes=unread_bytes,
+                    lostBytes=lost_bytes,
+                )
+            )
+        holders.sort(key=lambda each: each.unreadBytes, reverse=True)
+        described.holders.extend(holders[: limits.SUBSCRIBERS_DESCRIBED_MAX])
         return described
 
     async def claim_stream(self, request: pb.ClaimStreamRequest, call: Call) -> pb.OwnedStreamStatus:

@@ -14,6 +14,7 @@ from tailrace.common.errors import GRPC_INTERNAL, TailraceError
 from tailrace.controller.calls.access import access_of
 from tailrace.controller.calls.call import LOCAL_CALL, Call, Core
 from tailrace.controller.calls.groups import ReaderGroupService
+from tailrace.controller.calls.history import HistoryService
 from tailrace.controller.calls.owners import OwnerService
 from tailrace.controller.calls.scopes import ScopeService
 from tailrace.controller.calls.segments import SegmentService
@@ -47,6 +48,7 @@ class ControllerServices:
         self.groups = ReaderGroupService(core)
         self.tables = KeyValueTableService(core)
         self.owners = OwnerService(core)
+        self.history = HistoryService(core)
         self._authorize = authorize
         self._account = account
         areas = (
@@ -58,6 +60,7 @@ class ControllerServices:
             self.groups,
             self.tables,
             self.owners,
+            self.history,
         )
         self._methods = {method.name: _find(areas, method) for service in SERVICES for method in service.methods}
 

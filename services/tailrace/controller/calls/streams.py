@@ -60,8 +60,11 @@ class StreamService:
 
     async def update_stream(self, request: pb.StreamConfig, call: Call) -> pb.UpdateStreamStatus:
         """Replace a stream's configuration."""
-        config = config_from(request)
-        return await self._status_of(self._core.streams.update(key_of(request.streamInfo), config))
+        key, config = key_of(request.streamInfo), config_from(request)
+        answer = await self._status_of(self._core.streams.update(key, config))
+        if answer.status == _Update.SUCCESS and config.retention is not None:
+            self._core.retention.request(key)
+        return answer
 
     async def truncate_stream(self, request: pb.StreamCut, call: Call) -> pb.UpdateStreamStatus:
         """Truncate a stream at a stream cut."""

@@ -15,7 +15,7 @@ from google.protobuf import message_factory
 
 from tailrace.client.control.transport import ERROR_NAME_KEY
 from tailrace.common.auth import Principal
-from tailrace.common.errors import GRPC_INTERNAL, TailraceError
+from tailrace.common.errors import GRPC_INTERNAL, TailraceError, UnavailableError
 from tailrace.controller.calls.call import Call
 from tailrace.controller.calls.services import SERVICES, ControllerServices
 
@@ -30,32 +30,50 @@ _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 _Handler = Callable[[Any, "grpc.aio.ServicerContext[Any, Any]"], Awaitable["Message"]]
 
 
+class _Running:
+    """The calls of one listener that have begun and not ended, at most ``most``."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._count = 0
+
+    def __enter__(self) -> None:
+        if self._count >= self._most:
+            raise UnavailableError(f"{self._most} calls are running, which is the limit; try again")
+        self._count += 1
+
+    def __exit__(self, *error: object) -> None:
+        self._count -= 1
+
+
 def generic_handlers(
-    services: ControllerServices, listener: ListenerKind
+    services: ControllerServices, listener: ListenerKind, calls_max: int
 ) -> tuple[grpc.GenericRpcHandler[Any, Any], ...]:
     """Return the handlers that a grpc.aio server registers for one kind of listener."""
-    return tuple(_generic_handler(services, service, listener) for service in SERVICES)
+    running = _Running(calls_max)
+    return tuple(_generic_handler(services, service, listener, running) for service in SERVICES)
 
 
 def _generic_handler(
-    services: ControllerServices, service: ServiceDescriptor, listener: ListenerKind
+    services: ControllerServices, service: ServiceDescriptor, listener: ListenerKind, running: _Running
 ) -> grpc.GenericRpcHandler[Any, Any]:
     handlers = {}
     for method in service.methods:
         request_class = message_factory.GetMessageClass(method.input_type)
         response_class = message_factory.GetMessageClass(method.output_type)
         handlers[method.name] = grpc.unary_unary_rpc_method_handler(
-            _handler(services, method.name, listener),
+            _handler(services, method.name, listener, running),
             request_deserializer=request_class.FromString,
             response_serializer=response_class.SerializeToString,
         )
     return grpc.method_handlers_generic_handler(service.full_name, handlers)
 
 
-def _handler(services: ControllerServices, rpc: str, listener: ListenerKind) -> _Handler:
+def _handler(services: ControllerServices, rpc: str, listener: ListenerKind, running: _Running) -> _Handler:
     async def handle(request: Message, context: grpc.aio.ServicerContext[Any, Any]) -> Message:
         try:
-            return await services.call(rpc, request, _call_of(context, listener))
+            with running:
+                return await services.call(rpc, request, _call_of(context, listener))
         except TailraceError as error:
             code, text = _CODES[error.grpc_code], str(error)
             # Our client needs the error's name behind the status UNKNOWN; other clients ignore it

@@ -36,6 +36,7 @@ class ControllerServer:
         listener: ListenerKind = ListenerKind.INTERNAL,
         credentials: grpc.ServerCredentials | None = None,
         connections_max: int = limits.RPC_CONNECTIONS_MAX,
+        calls_max: int = limits.RPC_CONCURRENT_MAX,
     ) -> None:
         self._services = services
         self._host = host
@@ -44,6 +45,7 @@ class ControllerServer:
         self._listener = listener
         self._credentials = credentials
         self._connections_max = connections_max
+        self._calls_max = calls_max
         self._server: grpc.aio.Server | None = None
         self._port = 0
 
@@ -55,7 +57,9 @@ class ControllerServer:
     async def start(self) -> None:
         """Listen. Raises StartError when the address is not available."""
         server = grpc.aio.server(
-            maximum_concurrent_rpcs=limits.RPC_CONCURRENT_MAX,
+            # Behind the bound of the handlers: gRPC refuses with RESOURCE_EXHAUSTED, which the Java client does not
+            # repeat.
+            maximum_concurrent_rpcs=2 * self._calls_max,
             options=[
                 ("grpc.max_receive_message_length", limits.RPC_MESSAGE_MAX_BYTES),
                 ("grpc.max_send_message_length", limits.RPC_MESSAGE_MAX_BYTES),
@@ -63,7 +67,7 @@ class ControllerServer:
                 ("grpc.so_reuseport", 0),  # a port in use is an error
             ],
         )
-        server.add_generic_rpc_handlers(generic_handlers(self._services, self._listener))
+        server.add_generic_rpc_handlers(generic_handlers(self._services, self._listener, self._calls_max))
         # Bind once before gRPC does: its own error has no reason, which it prints instead.
         listen("controller", self._host, self._wanted_port).close()
         address = f"[{self._host}]:{self._wanted_port}" if ":" in self._host else f"{self._host}:{self._wanted_port}"

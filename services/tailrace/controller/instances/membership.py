@@ -66,6 +66,11 @@ class Membership:
         """The instance that owns each bucket, as of the last look; empty before the first assignment."""
         return self._buckets.owners
 
+    @property
+    def own_buckets(self) -> frozenset[int]:
+        """The buckets that this controller owns, as of the last look."""
+        return frozenset(self._mine(self.owners))
+
     def may_live(self, instance: str) -> bool:
         """Whether that controller may be alive."""
         return instance == self.instance or instance in self._others

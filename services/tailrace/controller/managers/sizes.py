@@ -48,7 +48,7 @@ class SizeReader:
         if root.truncation is None:  # byte streams truncate their segment without the controller
             head = sum(infos[identifier].start_offset for identifier in first if identifier in infos)
         else:
-            head = await self._before(key, root, root.truncation)
+            head = await self.before(key, root, root.truncation)
         return StreamSizes(min(head, tail), tail)
 
     async def _without_recorded_size(self, key: StreamKey, root: StreamRecord) -> list[int]:
@@ -79,7 +79,8 @@ class SizeReader:
 
         return dict(found for found in await gather_bounded(sorted(identifiers), one) if found is not None)
 
-    async def _before(self, key: StreamKey, root: StreamRecord, cut: Mapping[int, int]) -> int:
+    async def before(self, key: StreamKey, root: StreamRecord, cut: Mapping[int, int]) -> int:
+        """Return the bytes before a cut, which must be a position in the stream."""
         first_epoch, last_epoch = epoch_span(cut)
         segments = segments_of(await self._store.epochs(key, root, first_epoch, last_epoch))
         return head_bytes(cut, segments, await self._store.sealed(key, root, first_epoch, last_epoch))

@@ -129,7 +129,7 @@ class StreamManager:
         intent_id = self._context.new_id()
         root = await self.load(key)
         _refuse_sealed(root, key)
-        await self._check_truncation(key, root, cut)
+        await self.check_truncation(key, root, cut)
 
         def decide(now: StreamRecord) -> StreamRecord:
             _refuse_sealed(now, key)
@@ -143,7 +143,8 @@ class StreamManager:
 
         await self._change(key, intent_id, decide)
 
-    async def _check_truncation(self, key: StreamKey, root: StreamRecord, cut: Mapping[int, int]) -> None:
+    async def check_truncation(self, key: StreamKey, root: StreamRecord, cut: Mapping[int, int]) -> None:
+        """Raise BadRequestError unless the stream can be truncated at the cut."""
         await self._cuts.check(key, root, cut)
         if root.truncation is not None:
             known = await self._cuts.segments(key, root, cut, root.truncation)

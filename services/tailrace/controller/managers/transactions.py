@@ -13,6 +13,7 @@ import msgspec
 
 from tailrace.common import limits
 from tailrace.common.errors import NotAllowedError, WriteConflictError
+from tailrace.controller.managers.combined_calls import CombinedCalls
 from tailrace.controller.metadata.keyed_locks import KeyedLocks
 from tailrace.controller.metadata.model import WRITABLE_STATES, Epoch, StreamState, TransactionState
 from tailrace.controller.metadata.policies import check_lease
@@ -33,7 +34,7 @@ from tailrace.controller.workflows.delete import completed_chunks
 from tailrace.controller.workflows.transactions import lease_of, make_transaction_id, transaction_segment_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tailrace.controller.workflows.context import WorkflowContext
     from tailrace.controller.workflows.driver import StreamDriver
@@ -58,6 +59,11 @@ class Begun:
     epoch: Epoch
 
 
+_Ping = tuple[bytes, int]
+"""A transaction and its wanted lease in milliseconds."""
+_Extended = PingResult | TransactionRecord
+
+
 class TransactionManager:
     """Decide transactions of all streams. Commit passes, abort passes and leases run in the streams' tasks."""
 
@@ -66,6 +72,7 @@ class TransactionManager:
         self._store = context.store
         self._driver = driver
         self._opening = KeyedLocks()
+        self._pings = CombinedCalls(self._extend, limits.TRANSACTION_PINGS_COMBINED_MAX)
 
     async def begin(self, key: StreamKey, lease_ms: int) -> Begun:
         """Open a transaction and create its segments.
@@ -122,25 +129,24 @@ class TransactionManager:
         if lease_ms > config.transaction_lease_max_ms:
             return PingResult.LEASE_TOO_LARGE
         check_lease(lease_ms, config.transaction_lease_min_ms, config.transaction_lease_max_ms)
-        item = key.transaction(transaction_id)
-
-        def decide(found: StreamRecord | None, snapshot: Snapshot) -> Change[PingResult | TransactionRecord]:
-            root = require(found, key)
-            record = snapshot.transaction(item)
-            state = state_of(root, record, transaction_id)
-            if state is not TransactionState.OPEN or not isinstance(record, TransactionRecord):
-                return Change(_PING_RESULTS[state])
-            expires_ms = self._context.clock.now_ms() + lease_ms
-            if expires_ms > record.max_expires_ms:
-                return Change(PingResult.MAX_EXECUTION_TIME_EXCEEDED)
-            extended = msgspec.structs.replace(record, expires_ms=expires_ms, lease_ms=lease_ms)
-            return Change(extended, {item: extended})
-
-        result = await self._store.change(key, [item], decide)
+        result = await self._pings.call(key, (transaction_id, lease_ms))
         if isinstance(result, PingResult):
             return result
         self._driver.lease(key, transaction_id, lease_of(result, config))
         return PingResult.OK
+
+    async def _extend(self, key: StreamKey, pings: Sequence[_Ping]) -> list[_Extended]:
+        """Extend the leases of several open transactions in one change."""
+
+        def decide(found: StreamRecord | None, snapshot: Snapshot) -> Change[list[_Extended]]:
+            root = require(found, key)
+            now_ms = self._context.clock.now_ms()
+            results = [_extended(root, key, snapshot, ping, now_ms) for ping in pings]
+            changed = [each for each in results if isinstance(each, TransactionRecord)]
+            return Change(results, {key.transaction(each.transaction_id): each for each in changed})
+
+        items = dict.fromkeys(key.transaction(transaction_id) for transaction_id, _ in pings)
+        return await self._store.change(key, list(items), decide)
 
     async def commit(self, key: StreamKey, transaction_id: bytes, writer: str, timestamp: int | None) -> bool:
         """Decide to commit; return whether that is the decision. Raises NoSuchStreamError."""
@@ -210,6 +216,19 @@ _PING_RESULTS = {
     TransactionState.ABORTING: PingResult.ABORTED,
     TransactionState.ABORTED: PingResult.ABORTED,
 }
+
+
+def _extended(root: StreamRecord, key: StreamKey, snapshot: Snapshot, ping: _Ping, now_ms: int) -> _Extended:
+    """Return the transaction's record with the new lease, or why there is none."""
+    transaction_id, lease_ms = ping
+    record = snapshot.transaction(key.transaction(transaction_id))
+    state = state_of(root, record, transaction_id)
+    if state is not TransactionState.OPEN or not isinstance(record, TransactionRecord):
+        return _PING_RESULTS[state]
+    expires_ms = now_ms + lease_ms
+    if expires_ms > record.max_expires_ms:
+        return PingResult.MAX_EXECUTION_TIME_EXCEEDED
+    return msgspec.structs.replace(record, expires_ms=expires_ms, lease_ms=lease_ms)
 
 
 def state_of(

@@ -28,6 +28,7 @@ TABLES_PREFIX: Final = "_system/_tables/"
 SCOPES_TABLE: Final = TABLES_PREFIX + "scopes"
 PENDING_TABLE: Final = TABLES_PREFIX + "pending"
 CONTROLLERS_TABLE: Final = TABLES_PREFIX + "controllers"
+RETENTION_TABLE: Final = TABLES_PREFIX + "retention"
 
 
 def bucket_of(scope: str, stream: str) -> int:
@@ -41,7 +42,13 @@ def bucket_table(bucket: int) -> str:
     return f"{TABLES_PREFIX}b{bucket}"
 
 
-OWN_TABLES: Final = (SCOPES_TABLE, PENDING_TABLE, CONTROLLERS_TABLE, *map(bucket_table, range(limits.METADATA_BUCKETS)))
+OWN_TABLES: Final = (
+    SCOPES_TABLE,
+    PENDING_TABLE,
+    CONTROLLERS_TABLE,
+    RETENTION_TABLE,
+    *map(bucket_table, range(limits.METADATA_BUCKETS)),
+)
 """The tables that every controller needs. Its start creates them."""
 
 

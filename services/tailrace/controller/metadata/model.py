@@ -30,6 +30,15 @@ class StreamState(enum.StrEnum):
     DELETED = "deleted"
 
 
+class TruncationReason(enum.StrEnum):
+    """Why a stream is truncated where it is (docs/controller.md#retention)."""
+
+    MANUAL = "Manual"
+    MIN_LIMIT = "MinLimit"
+    CONSUMPTION = "Consumption"
+    MAX_LIMIT = "MaxLimit"
+
+
 EXISTING_STATES = frozenset(StreamState) - {StreamState.CREATING, StreamState.DELETED}
 WRITABLE_STATES = frozenset({StreamState.ACTIVE, StreamState.UPDATING, StreamState.SCALING, StreamState.TRUNCATING})
 
@@ -89,3 +98,14 @@ class TransactionState(enum.StrEnum):
     COMMITTED = "committed"
     ABORTING = "aborting"
     ABORTED = "aborted"
+
+
+class RecordedCut(msgspec.Struct, frozen=True, array_like=True):
+    """A cut at the tail: its number, when it was made, and the bytes that the stream had received since its beginning.
+
+    See docs/controller.md#retention.
+    """
+
+    number: int
+    recorded_ms: int
+    size_bytes: int

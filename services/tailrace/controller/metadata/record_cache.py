@@ -6,11 +6,11 @@ from collections import OrderedDict
 from typing import Final
 
 from tailrace.controller.metadata.model import Epoch
-from tailrace.controller.metadata.records import SealedRecord
+from tailrace.controller.metadata.records import RetentionCut, SealedRecord
 
 Place = tuple[str, bytes]
 """Table and key of a record."""
-Cacheable = Epoch | SealedRecord
+Cacheable = Epoch | SealedRecord | RetentionCut
 
 RECORD_BYTES: Final = 1000
 """What a record takes beside its segments: objects, table and key, its entry."""
@@ -20,8 +20,14 @@ SEGMENT_BYTES: Final = 160
 
 def memory_bytes(record: Cacheable) -> int:
     """Return an upper estimate of what a decoded record takes in memory."""
-    segments = record.segments if isinstance(record, Epoch) else record.sizes
-    return RECORD_BYTES + SEGMENT_BYTES * len(segments)
+    match record:
+        case Epoch():
+            segments = len(record.segments)
+        case SealedRecord():
+            segments = len(record.sizes)
+        case RetentionCut():
+            segments = len(record.cut)
+    return RECORD_BYTES + SEGMENT_BYTES * segments
 
 
 class RecordCache:

@@ -17,7 +17,7 @@ from crc32c import crc32c
 
 from tailrace.common.errors import CorruptionError, FormatVersionError
 from tailrace.common.stream_policies import StreamConfig, StreamDataRetention
-from tailrace.controller.metadata.model import Epoch, StreamSegment, StreamState
+from tailrace.controller.metadata.model import Epoch, RecordedCut, StreamSegment, StreamState, TruncationReason
 
 # ---- intents: the workflow that a stream runs; `intent_id` is random, so equal bytes are the same intent
 
@@ -44,10 +44,14 @@ class ScaleIntent(msgspec.Struct, frozen=True, tag="scale"):
 
 
 class TruncateIntent(msgspec.Struct, frozen=True, tag="truncate"):
-    """Truncate at the root's cut and delete segments before it, from `previous` (None: the beginning) on."""
+    """Truncate at the root's cut and delete segments before it, from `previous` (None: the beginning) on.
+
+    ``reason`` is a `TruncationReason`.
+    """
 
     intent_id: bytes
     previous: dict[int, int] | None
+    reason: str = TruncationReason.MANUAL
 
 
 class SealIntent(msgspec.Struct, frozen=True, tag="seal"):
@@ -192,6 +196,39 @@ class SubscribersRecord(msgspec.Struct, frozen=True):
     subscribers: dict[str, Subscriber]
 
 
+class RetentionTruncation(msgspec.Struct, frozen=True):
+    """A truncation by the stream's policy: when, why, and the bytes before the cut, of which it freed some."""
+
+    truncated_ms: int
+    reason: str
+    before_bytes: int
+    freed_bytes: int
+
+
+class RetentionRecord(msgspec.Struct, frozen=True):
+    """A stream's retention set, oldest first, and what retention did last. Each cut is in a `RetentionCut`.
+
+    ``next_number`` is that of the next cut.
+    """
+
+    next_number: int = 0
+    recorded: tuple[RecordedCut, ...] = ()
+    last: RetentionTruncation | None = None
+
+
+class RetentionCut(msgspec.Struct, frozen=True):
+    """A cut of the retention set."""
+
+    cut: dict[int, int]
+
+
+class RetainedStream(msgspec.Struct, frozen=True):
+    """Lists a stream that may have a retention policy, for the job that applies it."""
+
+    scope: str
+    stream: str
+
+
 class WriterMark(msgspec.Struct, frozen=True):
     """A writer's last noted time with its position (docs/protocol/server.md#watermarks)."""
 
@@ -311,6 +348,9 @@ Record = (
     | PendingRecord
     | InstanceRecord
     | BucketsRecord
+    | RetentionRecord
+    | RetentionCut
+    | RetainedStream
 )
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -330,6 +370,9 @@ _KINDS: Final[dict[type[msgspec.Struct], int]] = {
     PendingRecord: 13,
     InstanceRecord: 14,
     BucketsRecord: 15,
+    RetentionRecord: 16,
+    RetentionCut: 17,
+    RetainedStream: 18,
 }
 _BY_NUMBER: Final = {number: kind for kind, number in _KINDS.items()}
 VERSION: Final = 2

@@ -18,10 +18,11 @@ from tailrace.controller.metadata.keyed_locks import KeyedLocks
 from tailrace.controller.metadata.metadata_store import bucket_of, bucket_table
 from tailrace.controller.metadata.model import Epoch
 from tailrace.controller.metadata.ports import NOT_EXISTS, UNCONDITIONAL, MetadataStore, Put, Stored
-from tailrace.controller.metadata.record_cache import RecordCache
+from tailrace.controller.metadata.record_cache import Cacheable, RecordCache
 from tailrace.controller.metadata.records import (
     CompletedTransaction,
     Record,
+    RetentionCut,
     SealedRecord,
     StreamRecord,
     TransactionRecord,
@@ -78,6 +79,14 @@ class StreamKey(NamedTuple):
     def completed(self, incarnation: int, chunk: int) -> bytes:
         """Key of a `CompletedChunk`."""
         return f"{self}/c/{incarnation}/{chunk}".encode()
+
+    def retention(self, incarnation: int) -> bytes:
+        """Key of a `RetentionRecord`."""
+        return f"{self}/r/{incarnation}".encode()
+
+    def retention_cut(self, incarnation: int, number: int) -> bytes:
+        """Key of a `RetentionCut`."""
+        return f"{self}/r/{incarnation}/{number}".encode()
 
     def writer(self, writer: str) -> bytes:
         """Key of a `WriterMark`."""
@@ -188,6 +197,10 @@ class StreamStore:
         wanted = [key.sealed(root.incarnation, number) for number in range(first, last + 1)]
         return [record for record in await self._load_immutable(key, SealedRecord, wanted) if record is not None]
 
+    async def retention_cut(self, key: StreamKey, incarnation: int, number: int) -> RetentionCut | None:
+        """Return a cut of the stream's retention set; None when it was removed."""
+        return (await self._load_immutable(key, RetentionCut, [key.retention_cut(incarnation, number)]))[0]
+
     async def _load_immutable(self, key: StreamKey, kind: type[R], wanted: Sequence[bytes]) -> list[R | None]:
         found: dict[bytes, R] = {}
         for item in wanted:
@@ -203,7 +216,7 @@ class StreamStore:
                 if record is None:
                     continue
                 found[item] = record
-                if isinstance(record, Epoch | SealedRecord):
+                if isinstance(record, Cacheable):
                     self._immutable.put((key.table, item), record)
         return [found.get(item) for item in wanted]
 

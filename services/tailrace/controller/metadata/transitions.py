@@ -13,7 +13,7 @@ from tailrace.common import limits
 from tailrace.common.errors import NoSuchStreamError, OverloadedError, WriteConflictError
 from tailrace.common.stream_policies import StreamConfig
 from tailrace.controller.metadata.epochs import first_epoch, new_segments
-from tailrace.controller.metadata.model import EXISTING_STATES, Epoch, StreamState
+from tailrace.controller.metadata.model import EXISTING_STATES, Epoch, StreamState, TruncationReason
 from tailrace.controller.metadata.records import (
     CreateIntent,
     DeleteIntent,
@@ -84,13 +84,15 @@ def scaling(
     )
 
 
-def truncating(root: StreamRecord, cut: Mapping[int, int], intent_id: bytes) -> StreamRecord:
+def truncating(
+    root: StreamRecord, cut: Mapping[int, int], intent_id: bytes, reason: TruncationReason = TruncationReason.MANUAL
+) -> StreamRecord:
     """Move the head of the stream; the workflow truncates segments."""
     return msgspec.structs.replace(
         root,
         state=StreamState.TRUNCATING,
         truncation=dict(sorted(cut.items())),
-        intent=TruncateIntent(intent_id, root.truncation),
+        intent=TruncateIntent(intent_id, root.truncation, reason),
     )
 
 

@@ -82,7 +82,29 @@ class ControllerCollector:
         yield CounterMetricFamily(
             "tailrace_controller_failed_steps", "Steps of workflows that failed; each is repeated", load.failed_steps
         )
+        yield from self._retention()
+        yield from self._scaling()
         yield from self._calls()
+
+    def _retention(self) -> Iterator[Metric]:
+        job = self._controller.retention
+        for name, text, value in (
+            ("retention_rounds", "Rounds through all streams of this controller with retention policies", job.rounds),
+            ("retention_truncations", "Truncations of streams by their policies", job.truncations),
+            ("retention_freed_bytes", "Bytes that these truncations took out of streams", job.freed_bytes),
+            ("retention_failures", "Streams whose policy could not be applied, in each round", job.failures),
+        ):
+            yield CounterMetricFamily(f"tailrace_controller_{name}", text, value)
+
+    def _scaling(self) -> Iterator[Metric]:
+        job = self._controller.scaling
+        for name, text, value in (
+            ("scaling_rounds", "Looks at the rates of all segments", job.rounds),
+            ("scaling_splits", "Segments that were split by the rate of their stream's policy", job.splits),
+            ("scaling_merges", "Segments that were made of several by the rate of their stream's policy", job.merges),
+            ("scaling_failures", "Streams that could not be scaled by their policy, in each round", job.failures),
+        ):
+            yield CounterMetricFamily(f"tailrace_controller_{name}", text, value)
 
     def _calls(self) -> Iterator[Metric]:
         statistics = self._controller.services.statistics

@@ -5,43 +5,34 @@ See "Pravega Stream Retention" and docs/protocol/server.md#retention.
 Each cycle records a cut at the tail with its time and with the bytes that the stream had received. These cuts follow
 each other. Size is measured back from the newest of them, age from now. The least that a policy keeps is never given
 up; what subscribers have not read goes only when the most that it keeps is exceeded.
+
+A decision needs few of the recorded cuts. It is therefore a generator, which yields each recorded position whose cut it
+needs and gets the cut.
 """
 
 from __future__ import annotations
 
-import enum
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tailrace.common.stream_cut import CutOrder, compare_cuts
 from tailrace.common.stream_policies import RetentionType
+from tailrace.controller.metadata.model import RecordedCut, TruncationReason
 from tailrace.controller.retention.lower_bound import latest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from tailrace.common.ranges import KeyRange
     from tailrace.common.stream_policies import RetentionPolicy
 
-    Cut = Mapping[int, int]
     Ranges = Mapping[int, KeyRange]
 
-
-class Reason(enum.StrEnum):
-    """Why a stream is truncated where it is."""
-
-    MIN_LIMIT = "MinLimit"
-    CONSUMPTION = "Consumption"
-    MAX_LIMIT = "MaxLimit"
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedCut:
-    """A cut at the tail, when it was made, and the bytes that the stream had received since its beginning."""
-
-    recorded_ms: int
-    size_bytes: int
-    cut: Cut
+T = TypeVar("T")
+Cut = Mapping[int, int]
+Reading = Generator[RecordedCut, Cut, T]
+"""Yields recorded positions, gets the cut of each, returns a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +48,7 @@ class Truncation:
     """Where to truncate, and why."""
 
     cut: Cut
-    reason: Reason
+    reason: TruncationReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +65,20 @@ class _Limits:
 
 def decide(
     policy: RetentionPolicy, now_ms: int, recorded: Sequence[RecordedCut], subscribers: Bound | None, ranges: Ranges
-) -> Truncation | None:
+) -> Reading[Truncation | None]:
     """Return where to truncate; None for nowhere.
 
-    `recorded` has the cuts of the retention set, oldest first; `ranges` the key range of every segment in all cuts.
-    `subscribers` is None when no subscriber has published a cut.
+    `recorded` has the retention set, oldest first; `ranges` the key range of every segment in the cuts that were
+    returned so far. `subscribers` is None when no subscriber has published a cut.
     """
     if not recorded:
         return None
     limits = _limits(policy, now_ms, recorded)
     if subscribers is None:
-        return None if limits.least is None else Truncation(limits.least.cut, Reason.MIN_LIMIT)
+        return None if limits.least is None else Truncation((yield limits.least), TruncationReason.MIN_LIMIT)
     if policy.kind is RetentionType.SIZE:
-        return _by_size(policy, recorded, subscribers, limits, ranges)
-    return _by_time(recorded, subscribers, limits, ranges)
+        return (yield from _by_size(policy, recorded, subscribers, limits, ranges))
+    return (yield from _by_time(recorded, subscribers, limits, ranges))
 
 
 def beyond_head(truncation: Truncation, head: Cut, ranges: Ranges) -> Truncation | None:
@@ -99,9 +90,16 @@ def beyond_head(truncation: Truncation, head: Cut, ranges: Ranges) -> Truncation
     return None if compare_cuts(head, cut, ranges) is not CutOrder.BEFORE else Truncation(cut, truncation.reason)
 
 
-def outdated(recorded: Sequence[RecordedCut], head: Cut, ranges: Ranges) -> list[RecordedCut]:
-    """Return the recorded cuts before the head, which no later truncation can be at."""
-    return [each for each in recorded if compare_cuts(each.cut, head, ranges) is CutOrder.BEFORE]
+def count_before(recorded: Sequence[RecordedCut], cut: Cut, ranges: Ranges) -> Reading[int]:
+    """Return how many of the recorded cuts lie before a cut: the first ones, because they follow each other."""
+    low, high = 0, len(recorded)
+    while low < high:
+        middle = (low + high) // 2
+        if compare_cuts((yield recorded[middle]), cut, ranges) is CutOrder.BEFORE:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 def _limits(policy: RetentionPolicy, now_ms: int, recorded: Sequence[RecordedCut]) -> _Limits:
@@ -114,8 +112,8 @@ def _limits(policy: RetentionPolicy, now_ms: int, recorded: Sequence[RecordedCut
 
     enough = [each for each in recorded if kept(each) >= policy.minimum]
     least = enough[-1] if enough else None
-    most = next((each for each in enough if kept(each) <= policy.maximum), least)
-    beyond = next((each for each in reversed(recorded) if kept(each) >= policy.maximum), None)
+    most = next((each for each in enough if kept(each) <= policy.most), least)
+    beyond = next((each for each in reversed(recorded) if kept(each) >= policy.most), None)
     return _Limits(least, most, beyond)
 
 
@@ -125,42 +123,41 @@ def _by_size(
     subscribers: Bound,
     limits: _Limits,
     ranges: Ranges,
-) -> Truncation | None:
+) -> Reading[Truncation | None]:
     newest_bytes = recorded[-1].size_bytes
     kept_bytes = newest_bytes - subscribers.size_bytes
     if kept_bytes < policy.minimum:
-        return _at_minimum(recorded, subscribers, limits, ranges)
-    if kept_bytes < policy.maximum:
-        return Truncation(subscribers.cut, Reason.CONSUMPTION)
+        return (yield from _at_minimum(recorded, subscribers, limits, ranges))
+    if kept_bytes < policy.most:
+        return Truncation(subscribers.cut, TruncationReason.CONSUMPTION)
     if limits.most is not None and newest_bytes - limits.most.size_bytes < kept_bytes:
-        return Truncation(limits.most.cut, Reason.MAX_LIMIT)
-    return Truncation(subscribers.cut, Reason.CONSUMPTION)
+        return Truncation((yield limits.most), TruncationReason.MAX_LIMIT)
+    return Truncation(subscribers.cut, TruncationReason.CONSUMPTION)
 
 
 def _by_time(
     recorded: Sequence[RecordedCut], subscribers: Bound, limits: _Limits, ranges: Ranges
-) -> Truncation | None:
+) -> Reading[Truncation | None]:
     if limits.least is None:
         return None
-    if compare_cuts(limits.least.cut, subscribers.cut, ranges) is not CutOrder.EQUAL_OR_AFTER:
-        return _at_minimum(recorded, subscribers, limits, ranges)
+    if compare_cuts((yield limits.least), subscribers.cut, ranges) is not CutOrder.EQUAL_OR_AFTER:
+        return (yield from _at_minimum(recorded, subscribers, limits, ranges))
     if limits.beyond is None or limits.most is None:
-        return Truncation(subscribers.cut, Reason.CONSUMPTION)
-    match compare_cuts(subscribers.cut, limits.beyond.cut, ranges):
+        return Truncation(subscribers.cut, TruncationReason.CONSUMPTION)
+    beyond = yield limits.beyond
+    match compare_cuts(subscribers.cut, beyond, ranges):
         case CutOrder.EQUAL_OR_AFTER:
-            return Truncation(subscribers.cut, Reason.CONSUMPTION)
+            return Truncation(subscribers.cut, TruncationReason.CONSUMPTION)
         case CutOrder.BEFORE:
-            return Truncation(limits.most.cut, Reason.MAX_LIMIT)
+            return Truncation((yield limits.most), TruncationReason.MAX_LIMIT)
         case CutOrder.OVERLAPS:
-            return Truncation(limits.beyond.cut, Reason.MAX_LIMIT)
+            return Truncation(beyond, TruncationReason.MAX_LIMIT)
 
 
 def _at_minimum(
     recorded: Sequence[RecordedCut], subscribers: Bound, limits: _Limits, ranges: Ranges
-) -> Truncation | None:
+) -> Reading[Truncation | None]:
     """Truncate at the newest recorded cut that keeps the minimum and lies before all that subscribers have not read."""
     enough = [] if limits.least is None else recorded[: recorded.index(limits.least) + 1]
-    for each in reversed(enough):
-        if compare_cuts(each.cut, subscribers.cut, ranges) is CutOrder.BEFORE:
-            return Truncation(each.cut, Reason.MIN_LIMIT)
-    return None
+    before = yield from count_before(enough, subscribers.cut, ranges)
+    return Truncation((yield enough[before - 1]), TruncationReason.MIN_LIMIT) if before else None

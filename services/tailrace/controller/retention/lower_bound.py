@@ -9,15 +9,17 @@ segment, all keys of a segment that is taken take it, and the merge partitions t
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
-from tailrace.common.names import segment_epoch
-from tailrace.common.stream_cut import FUTURE_OFFSET
+from tailrace.common.stream_cut import pairs_of_positions
+from tailrace.controller.metadata.epochs import without_future
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from tailrace.common.ranges import KeyRange
+    from tailrace.common.stream_cut import Position
 
     Cut = Mapping[int, int]
 
@@ -27,32 +29,17 @@ def earliest(cuts: Iterable[Cut], ranges: Mapping[int, KeyRange]) -> dict[int, i
 
     `ranges` has the key range of every segment in the cuts. At least one cut is needed; each covers the key space.
     """
-    return _merge(cuts, ranges, lambda identifier, other: segment_epoch(other) < segment_epoch(identifier), min)
+    return functools.reduce(lambda first, second: _merge(first, second, ranges, min), map(without_future, cuts))
 
 
 def latest(cuts: Iterable[Cut], ranges: Mapping[int, KeyRange]) -> dict[int, int]:
     """Return the cut that truncates what lies before any of the cuts; arguments as for `earliest`."""
-    return _merge(cuts, ranges, lambda identifier, other: segment_epoch(other) > segment_epoch(identifier), max)
+    return functools.reduce(lambda first, second: _merge(first, second, ranges, max), map(without_future, cuts))
 
 
 def _merge(
-    cuts: Iterable[Cut],
-    ranges: Mapping[int, KeyRange],
-    is_preferred: Callable[[int, int], bool],
-    choose: Callable[[int, int], int],
+    first: Cut, second: Cut, ranges: Mapping[int, KeyRange], choose: Callable[[Position, Position], Position]
 ) -> dict[int, int]:
-    """Return the segments that no other one with common keys is preferred to, each with its chosen offset."""
-    offsets: dict[int, int] = {}
-    for cut in cuts:
-        for identifier, offset in cut.items():
-            if offset != FUTURE_OFFSET:
-                offsets[identifier] = choose(offset, offsets.get(identifier, offset))
-    return {
-        identifier: offset
-        for identifier, offset in sorted(offsets.items())
-        if not any(
-            is_preferred(identifier, other) and ranges[identifier].overlaps(ranges[other])
-            for other in offsets
-            if other != identifier
-        )
-    }
+    """Return the chosen one of both cuts' positions, for each key."""
+    chosen = [choose(mine, theirs) for mine, theirs in pairs_of_positions(first, second, ranges)]
+    return {position.identifier: position.offset for position in sorted(chosen)}

@@ -11,7 +11,7 @@ from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.policies import ranges_for_policy
 from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
 from tailrace.controller.metadata.transitions import finished, scaling
-from tailrace.controller.workflows import listing
+from tailrace.controller.workflows import listing, retained
 from tailrace.controller.workflows.context import segment_name, segment_names
 from tailrace.controller.workflows.scale import record_sealed, seal_segments
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 async def update(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
     """Apply the configuration to tags and segments; continue as a scale when it needs other segments."""
     await listing.add(context, key, root)
+    await retained.note(context, key, root)
     epoch = await context.store.active_epoch(key, root)
     await _set_policy(context, key, root)
     ranges = ranges_for_policy(root.config.scaling, epoch)

@@ -39,6 +39,10 @@ class ControllerConfig:
     """Between looks at the other controllers' heartbeats."""
     lapse_s: float = limits.CONTROLLER_LAPSE_S
     """How long a controller may be silent before others adopt its work."""
+    retention_period_s: float = limits.RETENTION_PERIOD_S
+    """Between truncations of a stream by its policy, and between the cuts at which they can be."""
+    scaling_time_factor: float = 1.0
+    """Of all times of automatic scaling; below 1 to try it out."""
     rescan_s: float = limits.CONTROLLER_RESCAN_S
     """Between looks through the pending work of its buckets."""
 

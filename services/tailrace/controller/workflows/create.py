@@ -16,7 +16,7 @@ from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.records import CreateIntent, StreamRecord
 from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
 from tailrace.controller.metadata.transitions import finished, new_stream, tombstone
-from tailrace.controller.workflows import listing
+from tailrace.controller.workflows import listing, retained
 from tailrace.controller.workflows.context import segment_names
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ async def create(context: WorkflowContext, key: StreamKey, root: StreamRecord) -
     except NoSuchScopeError:
         await _give_up(context, key, root)
         return
+    await retained.note(context, key, root)
     epoch = await context.store.epoch(key, root, 0)
     segments = segment_names(key, epoch.segments)
     try:

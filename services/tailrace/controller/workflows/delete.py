@@ -11,7 +11,7 @@ from tailrace.common import limits
 from tailrace.common.errors import WriteConflictError
 from tailrace.controller.metadata.epochs import segments_of
 from tailrace.controller.metadata.model import Epoch, StreamState
-from tailrace.controller.metadata.records import CompletedChunk, DeleteIntent, StreamRecord
+from tailrace.controller.metadata.records import CompletedChunk, DeleteIntent, RetentionRecord, StreamRecord
 from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
 from tailrace.controller.metadata.transitions import deleting, tombstone
 from tailrace.controller.workflows import listing
@@ -74,6 +74,7 @@ async def _remove_records(context: WorkflowContext, key: StreamKey, root: Stream
     """Remove all records but the root. The root names them all, so an interrupted run is repeated in full."""
     epochs = range(root.active_epoch + 2)
     await _remove_shared(context, key, root)
+    await _remove_retention_set(context, key, root)
     gone = [key.sealed(root.incarnation, epoch) for epoch in epochs]
     for chunk in completed_chunks(root):
         item = key.completed(root.incarnation, chunk)
@@ -97,6 +98,15 @@ async def _remove_shared(context: WorkflowContext, key: StreamKey, root: StreamR
         found = [(item, stored.version) for item in part if (stored := snapshot.stored[item]) is not None]
         if found:
             await context.store.metadata.remove(key.table, found)
+
+
+async def _remove_retention_set(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
+    item = key.retention(root.incarnation)
+    found = (await context.store.read(key, [item])).get(RetentionRecord, item)
+    if found is not None:
+        cuts = [key.retention_cut(root.incarnation, each.number) for each in found.recorded]
+        await context.store.remove(key, cuts)
+        await context.store.remove(key, [item])
 
 
 def completed_chunks(root: StreamRecord) -> range:

@@ -20,8 +20,8 @@ class StepSlots:
     without a slot; the others keep theirs.
     """
 
-    def __init__(self) -> None:
-        self._free = asyncio.Semaphore(limits.WORKFLOW_STEPS_CONCURRENT_MAX)
+    def __init__(self, count: int | None = None) -> None:
+        self._free = asyncio.Semaphore(limits.WORKFLOW_STEPS_CONCURRENT_MAX if count is None else count)
         self._slow = 0
 
     @property

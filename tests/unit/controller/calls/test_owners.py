@@ -54,6 +54,23 @@ async def test_a_stream_is_described(api: Any) -> None:
     assert list(found.config.tags.tag) == ["blue"]
 
 
+async def test_the_last_scale_is_described(world: Any, api: Any) -> None:
+    await api.setup(3)
+    assert not (await describe(api)).HasField("lastScale")
+    world.clock.ms += 1000
+    begun = await api.begin()
+    scaled_ms = world.clock.ms
+    await api.scaled([0, 1, 2], [(0.0, 1 / 6), (1 / 6, 1 / 3), (1 / 3, 1.0)])
+    expected = pb.LastScale(scaledMs=scaled_ms, splits=1, merges=1)
+    assert (await describe(api, sizes=False)).lastScale == expected
+    world.clock.ms += 1000
+    await api.call("commitTransaction", controller_pb2.TxnRequest(streamInfo=api.info, txnId=begun.txnId))
+    await api.until_state(begun.txnId, controller_pb2.TxnState.COMMITTED)
+    found = await describe(api)
+    assert found.epoch > 1, "the commit made copies of the segments"
+    assert found.lastScale == expected, "which is no scale"
+
+
 async def test_sizes_follow_writes_scales_and_truncations(world: Any, api: Any) -> None:
     await api.setup(1)
     (first,) = await api.current()

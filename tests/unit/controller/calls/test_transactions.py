@@ -122,9 +122,9 @@ async def test_a_lease_that_ends_aborts(world: Any, make_api: Any) -> None:
     controller = await world.start(transaction_lease_min_ms=10)
     api = make_api(controller)
     await api.setup()
-    begun = await api.begin(20)
+    begun = await api.begin(500)
     kept = await api.begin(60_000)
-    world.clock.ms += 20
+    world.clock.ms += 500
     await api.until_state(begun.txnId, pb.TxnState.ABORTED)
     assert await api.state(kept.txnId) == pb.TxnState.OPEN
     ping = pb.PingTxnRequest(streamInfo=api.info, txnId=begun.txnId, lease=20)
@@ -135,11 +135,11 @@ async def test_a_lease_that_was_extended_elsewhere_does_not_end(world: Any, make
     first = make_api(await world.start(transaction_lease_min_ms=10))
     second = make_api(await world.start(seed=2, transaction_lease_min_ms=10))
     await first.setup()
-    begun = await first.begin(20)
+    begun = await first.begin(500)
     ping = pb.PingTxnRequest(streamInfo=first.info, txnId=begun.txnId, lease=15_000)
     assert (await second.call("pingTransaction", ping)).status == pb.PingTxnStatus.OK
-    later = await first.begin(20)
-    world.clock.ms += 20
+    later = await first.begin(500)
+    world.clock.ms += 500
     await first.until_state(later.txnId, pb.TxnState.ABORTED)  # so the timer of the earlier one has fired too
     assert await first.state(begun.txnId) == pb.TxnState.OPEN
 
@@ -149,7 +149,7 @@ async def test_leases_end_after_a_restart_too(world: Any, make_api: Any, stepped
     first = await world.start(transaction_lease_min_ms=10)
     api = make_api(first)
     await api.setup()
-    begun, kept = await api.begin(100), await api.begin(60_000)
+    begun, kept = await api.begin(500), await api.begin(60_000)
     await first.close()
     world.clock.ms += stepped_ms
     again = make_api(await world.start(seed=2))
@@ -161,11 +161,11 @@ async def test_leases_end_after_a_restart_too(world: Any, make_api: Any, stepped
 async def test_a_clock_that_steps_changes_no_lease(world: Any, make_api: Any, stepped_ms: int) -> None:
     api = make_api(await world.start(transaction_lease_min_ms=10))
     await api.setup()
-    begun, kept = await api.begin(100), await api.begin(60_000)
+    begun, kept = await api.begin(500), await api.begin(60_000)
     world.clock.ms += stepped_ms
     await api.until_state(begun.txnId, pb.TxnState.ABORTED)
     assert await api.state(kept.txnId) == pb.TxnState.OPEN
-    ping = pb.PingTxnRequest(streamInfo=api.info, txnId=kept.txnId, lease=100)
+    ping = pb.PingTxnRequest(streamInfo=api.info, txnId=kept.txnId, lease=500)
     assert (await api.call("pingTransaction", ping)).status == pb.PingTxnStatus.OK
     await api.until_state(kept.txnId, pb.TxnState.ABORTED)
 
@@ -181,7 +181,7 @@ async def test_a_controller_whose_clock_is_ahead_ends_no_lease_that_another_one_
     world.clock = type(world.clock)()
     world.clock.ms += 2 * HOUR_MS
     second = make_api(await world.start(seed=2, **settings))
-    short = await second.begin(20)
+    short = await second.begin(500)
     await second.until_state(short.txnId, pb.TxnState.ABORTED)  # so the second one watches leases of the stream
     assert await second.state(begun.txnId) == pb.TxnState.OPEN
 
@@ -246,3 +246,32 @@ async def test_transactions_begun_at_the_same_time_get_different_ids(api: Any) -
     await api.setup()
     begun = await asyncio.gather(*(api.begin() for _ in range(20)))
     assert len({txn.txnId.lowBits for txn in begun}) == 20
+
+
+async def test_pings_that_come_together_are_one_change(api: Any, world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    await api.setup()
+    begun = [await api.begin() for _ in range(40)]
+    ended = begun.pop()
+    await api.call("abortTransaction", pb.TxnRequest(streamInfo=api.info, txnId=ended.txnId))
+    await api.until_state(ended.txnId, pb.TxnState.ABORTED)
+    puts, put = 0, world.metadata.put
+
+    async def counted(*arguments: Any) -> Any:
+        nonlocal puts
+        puts += 1
+        await asyncio.sleep(0.001)
+        return await put(*arguments)
+
+    monkeypatch.setattr(world.metadata, "put", counted)
+
+    async def ping(txn: pb.TxnId, lease_ms: int) -> int:
+        request = pb.PingTxnRequest(streamInfo=api.info, txnId=txn, lease=lease_ms)
+        return int((await api.call("pingTransaction", request)).status)
+
+    wanted = [(each.txnId, pb.PingTxnStatus.OK, 30_000) for each in begun]
+    wanted.append((begun[0].txnId, pb.PingTxnStatus.OK, 40_000))
+    wanted.append((ended.txnId, pb.PingTxnStatus.ABORTED, 30_000))
+    wanted.append((pb.TxnId(highBits=5, lowBits=6), pb.PingTxnStatus.UNKNOWN, 30_000))
+    found = await asyncio.gather(*(ping(txn, lease_ms) for txn, _, lease_ms in wanted))
+    assert found == [status for _, status, _ in wanted]
+    assert puts <= 3, "a first one alone, the others together, and a heartbeat"

@@ -16,6 +16,7 @@ from tailrace.controller.metadata.metadata_store import PENDING_TABLE, SCOPES_TA
 from tailrace.controller.rest.app import create_app
 from tailrace.rpc import controller_pb2 as pb
 from tailrace.rpc import controller_pb2_grpc
+from tailrace.rpc import operator_pb2 as pb_operator
 
 SCOPE = pb.ScopeInfo(scope="scope")
 STREAM = pb.StreamInfo(scope="scope", stream="stream")
@@ -67,6 +68,7 @@ CALLS: list[tuple[str, Message]] = [
     ("updateReaderGroup", GROUP),
     ("deleteReaderGroup", GROUP_INFO),
     ("listSubscribers", STREAM),
+    ("streamHistory", pb_operator.StreamHistoryRequest(scope="scope", stream="stream")),
     ("updateSubscriberStreamCut", pb.SubscriberStreamCut(subscriber="group", readerGroupId=GROUP_ID, streamCut=CUT)),
     (
         "createKeyValueTable",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -134,3 +135,33 @@ async def test_external_clients_are_sent_to_external_endpoints(world: Any) -> No
             stub = controller_pb2_grpc.ControllerServiceStub(channel)
             assert (await stub.getURI(pb.SegmentId())).endpoint == host
         await server.close()
+
+
+async def test_calls_above_the_limit_are_to_be_repeated(world: Any, monkeypatch: Any) -> None:
+    gate, reached, get = asyncio.Event(), asyncio.Event(), world.metadata.get
+    begun = 0
+
+    async def gated(*arguments: Any) -> Any:
+        nonlocal begun
+        begun += 1
+        if begun == 3:
+            reached.set()
+        await gate.wait()
+        return await get(*arguments)
+
+    controller = await world.start()
+    server = ControllerServer(controller.services, "127.0.0.1", 0, calls_max=3)
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel, asyncio.timeout(60):
+        stub = controller_pb2_grpc.ControllerServiceStub(channel)
+        monkeypatch.setattr(world.metadata, "get", gated)
+        running = [stub.checkScopeExists(pb.ScopeInfo(scope=f"scope{number}")) for number in range(3)]
+        await reached.wait()
+        for number in range(3):
+            with pytest.raises(grpc.aio.AioRpcError, match="3 calls are running") as caught:
+                await stub.checkScopeExists(pb.ScopeInfo(scope=f"more{number}"))
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE  # what the Java client repeats
+        gate.set()
+        assert not any([(await call).exists for call in running])
+        assert not (await stub.checkScopeExists(pb.ScopeInfo(scope="later"))).exists
+    await server.close()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tailrace.common import limits
 from tailrace.controller.metadata.model import Epoch, StreamSegment
 from tailrace.controller.metadata.record_cache import Cacheable, RecordCache, memory_bytes
-from tailrace.controller.metadata.records import SealedRecord, decode, encode
+from tailrace.controller.metadata.records import RetentionCut, SealedRecord, decode, encode
 
 FIRST_ID = 1 << 40
 
@@ -58,7 +58,11 @@ def test_a_record_beyond_the_bound_is_not_kept() -> None:
     assert cache.get(("t", b"b")) is None
 
 
-@pytest.mark.parametrize("make", [epoch, sealed])
+def cut(segments: int) -> RetentionCut:
+    return RetentionCut({FIRST_ID + number: 10**12 + number for number in range(segments)})
+
+
+@pytest.mark.parametrize("make", [epoch, sealed, cut])
 @pytest.mark.parametrize("segments", [1, 10, 1000])
 def test_the_estimate_is_above_what_a_record_takes(make: Callable[[int], Cacheable], segments: int) -> None:
     record, count = make(segments), 50

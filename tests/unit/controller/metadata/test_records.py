@@ -15,11 +15,15 @@ from tailrace.common.errors import CorruptionError, FormatVersionError
 from tailrace.common.stream_policies import RetentionPolicy, RetentionType, ScalingPolicy, StreamConfig
 from tailrace.controller.metadata import records
 from tailrace.controller.metadata.metadata_store import bucket_of
-from tailrace.controller.metadata.model import Epoch, StreamSegment, StreamState
+from tailrace.controller.metadata.model import Epoch, RecordedCut, StreamSegment, StreamState, TruncationReason
 from tailrace.controller.metadata.records import (
     BucketsRecord,
     InstanceRecord,
     PendingRecord,
+    RetainedStream,
+    RetentionCut,
+    RetentionRecord,
+    RetentionTruncation,
     Rolling,
     ScaleIntent,
     ScopeRecord,
@@ -78,6 +82,13 @@ RECORDS: dict[str, records.Record] = {
     "pending": PendingRecord("stream", "s", "x", "0011223344556677"),
     "instance": InstanceRecord("0011223344556677", 3, ("c.example:9090",)),
     "buckets": BucketsRecord(5, ("0011223344556677", "")),
+    "retention": RetentionRecord(
+        next_number=3,
+        recorded=(RecordedCut(1, 1700000000000, 100), RecordedCut(2, 1700001800000, 250)),
+        last=RetentionTruncation(1700001800000, TruncationReason.CONSUMPTION, 100, 40),
+    ),
+    "retention_cut": RetentionCut({4294967297: 250}),
+    "retained": RetainedStream("s", "x"),
 }
 
 

@@ -1,0 +1,82 @@
+"""How a stream came to be what it is: its epochs, and where its head and its subscribers are in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.client.control.caller import Caller, check_status
+from tailrace.common.errors import NoSuchStreamError
+from tailrace.common.ranges import KeyRange
+from tailrace.rpc import operator_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tailrace.client.model import StreamName
+
+
+class HistoryEpoch(NamedTuple):
+    """The segments between two scales, by id. ``reference``: the epoch that it repeats for a commit, or itself."""
+
+    epoch: int
+    created_ms: int
+    reference: int
+    splits: int
+    merges: int
+    segments: Mapping[int, KeyRange]
+
+
+class StreamHistory(NamedTuple):
+    """All epochs of a stream, oldest first.
+
+    ``sealed_sizes`` are the final lengths in bytes of all sealed segments. ``head`` is empty for a stream that was
+    never truncated, and the cut of a subscriber (``scope/group``) before it published one. ``sealed_ms`` is None for a
+    stream that is not sealed.
+    """
+
+    state: str
+    epochs: tuple[HistoryEpoch, ...]
+    sealed_sizes: Mapping[int, int]
+    head: Mapping[int, int]
+    subscribers: Mapping[str, Mapping[int, int]]
+    sealed_ms: int | None
+
+
+class HistoryCalls(Caller):
+    """The call that returns histories."""
+
+    async def stream_history(self, stream: StreamName) -> StreamHistory:
+        """Return a stream's history. Raises NoSuchStreamError, also when it is deleted meanwhile."""
+        epochs: list[HistoryEpoch] = []
+        sizes: dict[int, int] = {}
+        incarnation = None
+        while True:
+            request = pb.StreamHistoryRequest(scope=stream.scope, stream=stream.stream, firstEpoch=len(epochs))
+            reply = await self._call("streamHistory", request, pb.StreamHistory)
+            check_status(reply, f"stream {stream}", {"STREAM_NOT_FOUND": _no_stream})
+            if incarnation not in (None, reply.incarnation):
+                raise NoSuchStreamError(f"stream {stream} was deleted and created again")
+            incarnation = reply.incarnation
+            for each in reply.epochs:
+                epochs.append(_epoch(each))
+                sizes.update(each.sealedSizes)
+            if reply.nextEpoch == 0:
+                break
+        sizes.update(reply.sealedSizes)
+        return StreamHistory(
+            state=reply.state,
+            epochs=tuple(epochs),
+            sealed_sizes=sizes,
+            head=dict(reply.head),
+            subscribers={each.subscriber: dict(each.cut) for each in reply.subscribers},
+            sealed_ms=reply.sealedMs or None,
+        )
+
+
+def _epoch(message: pb.HistoryEpoch) -> HistoryEpoch:
+    segments = {each.segment: KeyRange(each.low, each.high) for each in message.segments}
+    return HistoryEpoch(message.epoch, message.createdMs, message.reference, message.splits, message.merges, segments)
+
+
+def _no_stream(subject: str) -> NoSuchStreamError:
+    return NoSuchStreamError(f"{subject} does not exist")

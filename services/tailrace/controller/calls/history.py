@@ -1,0 +1,81 @@
+"""Return how a stream came to be what it is: its epochs, and where it and its subscribers are in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.common import limits
+from tailrace.common.errors import BadRequestError, NoSuchStreamError
+from tailrace.controller.calls.convert import key_of, positions
+from tailrace.controller.managers.subscribers import subscribers
+from tailrace.rpc import controller_pb2
+from tailrace.rpc import operator_pb2 as pb
+
+if TYPE_CHECKING:
+    from tailrace.controller.calls.call import Call, Core
+    from tailrace.controller.metadata.model import Epoch
+    from tailrace.controller.metadata.records import SealedRecord, StreamRecord
+    from tailrace.controller.metadata.stream_store import StreamKey
+
+
+class HistoryService:
+    """The history of streams, in pages of epochs."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._store = core.context.store
+
+    async def stream_history(self, request: pb.StreamHistoryRequest, call: Call) -> pb.StreamHistory:
+        """Return epochs from the requested one on, the head, and the positions of subscribers."""
+        answer = pb.StreamHistory
+        try:
+            key = key_of(controller_pb2.StreamInfo(scope=request.scope, stream=request.stream))
+            root = await self._core.streams.load(key)
+            found = await subscribers(self._core.context, key)
+        except NoSuchStreamError:
+            return answer(status=answer.STREAM_NOT_FOUND)
+        if not 0 <= request.firstEpoch <= root.active_epoch:
+            raise BadRequestError(f"firstEpoch is {request.firstEpoch}, not from 0 to {root.active_epoch}")
+        epochs = await self._page(key, root, request.firstEpoch)
+        following = epochs[-1].epoch + 1
+        # Sealing the stream records sizes for the epoch after the last one.
+        sealed = {each.epoch: each for each in await self._store.sealed(key, root, request.firstEpoch, following)}
+        end = sealed.get(root.active_epoch + 1)
+        return answer(
+            status=answer.SUCCESS,
+            incarnation=root.incarnation,
+            state=root.state.value,
+            epochs=[_epoch(epoch, sealed.get(epoch.epoch)) for epoch in epochs],
+            nextEpoch=following if following <= root.active_epoch else 0,
+            head=positions(root.truncation or {}),
+            subscribers=[
+                pb.HistorySubscriber(subscriber=name, cut=positions(one.cut or {}))
+                for name, one in sorted(found.items())
+            ],
+            sealedMs=0 if end is None else end.sealed_ms,
+            sealedSizes={} if end is None else end.sizes,
+        )
+
+    async def _page(self, key: StreamKey, root: StreamRecord, first: int) -> list[Epoch]:
+        """Return at least one epoch, and few enough for one message."""
+        found: list[Epoch] = []
+        segments = 0
+        while first <= root.active_epoch and segments < limits.HISTORY_SEGMENTS_PER_REPLY_MAX:
+            last = min(first + limits.HISTORY_EPOCHS_PER_READ - 1, root.active_epoch)
+            read = await self._store.epochs(key, root, first, last)
+            found += read
+            segments += sum(len(epoch.segments) for epoch in read)
+            first = last + 1
+        return found
+
+
+def _epoch(epoch: Epoch, sealed: SealedRecord | None) -> pb.HistoryEpoch:
+    return pb.HistoryEpoch(
+        epoch=epoch.epoch,
+        createdMs=epoch.created_ms,
+        reference=epoch.reference,
+        splits=epoch.splits,
+        merges=epoch.merges,
+        segments=[pb.HistorySegment(segment=each.identifier, low=each.low, high=each.high) for each in epoch.segments],
+        sealedSizes={} if sealed is None else sealed.sizes,
+    )

@@ -1,0 +1,1 @@
+"""Do what streams need from time to time, without a call."""

@@ -1,0 +1,183 @@
+"""Apply the retention policies of all streams in the buckets of this controller, each period.
+
+See "Pravega Stream Retention" and docs/controller.md#retention.
+
+Streams with policies are listed in a table of their own, so that a round reads no others. Versions before there was
+such a table do not list them. A controller therefore looks through all streams of its buckets when it gets more of
+these: at its start, and when another one ends, which may have been of such a version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from tailrace.common import limits, names
+from tailrace.common.errors import NoSuchScopeError, NoSuchStreamError, TailraceError, WriteConflictError
+from tailrace.common.task_groups import gather_bounded, run_all
+from tailrace.controller.metadata.metadata_store import RETENTION_TABLE, bucket_of
+from tailrace.controller.metadata.model import StreamState
+from tailrace.controller.metadata.reading import readable
+from tailrace.controller.metadata.records import RetainedStream
+from tailrace.controller.metadata.scope_store import STREAMS
+from tailrace.controller.metadata.stream_store import StreamKey
+from tailrace.controller.workflows import retained
+from tailrace.controller.workflows.slots import StepSlots
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from tailrace.controller.instances.membership import Membership
+    from tailrace.controller.managers.retention import RetentionManager
+    from tailrace.controller.metadata.ports import Stored
+    from tailrace.controller.workflows.context import WorkflowContext
+
+_INTERNAL: Final = (names.MARK_PREFIX, names.READER_GROUP_PREFIX)
+_LOG = structlog.get_logger(__name__)
+
+
+class RetentionJob:
+    """A task that applies policies until it is closed."""
+
+    def __init__(self, context: WorkflowContext, membership: Membership, retention: RetentionManager) -> None:
+        self._context = context
+        self._membership = membership
+        self._retention = retention
+        self._slots = StepSlots(limits.RETENTION_STREAMS_CONCURRENT_MAX)
+        self._tasks: list[asyncio.Task[None]] = []
+        self.rounds = 0
+        """Rounds through all buckets of this controller that ended, since the start."""
+        self.truncations = 0
+        self.freed_bytes = 0
+        self.failures = 0
+        """Streams whose policy could not be applied, counted in each round."""
+
+    def start(self) -> None:
+        """Begin. The first round begins when the controller has served for a short time."""
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._run(), name="retention"),
+            *(
+                loop.create_task(self._answer_requests(), name=f"retention {number}")
+                for number in range(limits.RETENTION_REQUESTS_CONCURRENT_MAX)
+            ),
+        ]
+
+    async def close(self) -> None:
+        """Stop. A truncation that has begun is continued by the stream's workflow."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _run(self) -> None:
+        loop, config = asyncio.get_running_loop(), self._context.config
+        served: frozenset[int] = frozenset()
+        next_s = loop.time() + min(limits.RETENTION_START_S, config.retention_period_s)
+        retry_s = next_s
+        await asyncio.sleep(next_s - loop.time())
+        while True:
+            mine = self._membership.own_buckets
+            due = loop.time() >= next_s
+            if loop.time() >= retry_s and mine and (due or mine - served):
+                began_s = loop.time()
+                try:
+                    if mine - served:
+                        await self._list_unlisted(mine)
+                    await self._round(mine if due else mine - served)
+                    served = mine
+                    if due:
+                        self.rounds += 1
+                        next_s = began_s + config.retention_period_s
+                except Exception as error:  # any error is repeated: without this task no policy is applied
+                    known = isinstance(error, TailraceError | TimeoutError)
+                    reason = f"{type(error).__name__}: {error}"
+                    _LOG.warning("retention_round_failed", reason=reason, exc_info=not known)
+                    retry_s = loop.time() + min(limits.RETENTION_RETRY_S, config.retention_period_s)
+            served &= mine
+            # What is due and could not begin has no bucket: only a look at the others can change that.
+            until_due_s = max(next_s, retry_s) - loop.time()
+            await asyncio.sleep(min(config.look_s, until_due_s) if until_due_s > 0 else config.look_s)
+
+    async def _answer_requests(self) -> None:
+        while True:
+            await self._apply(await self._retention.requests.get())
+
+    async def _round(self, buckets: Collection[int]) -> None:
+        """Apply the policies of all listed streams of these buckets."""
+        metadata, token = self._context.store.metadata, b""
+        while True:
+            entries, token = await metadata.entries(RETENTION_TABLE, limits.METADATA_TABLE_PAGE_ENTRIES, token)
+            if not entries:
+                return
+            found = [(entry, readable(RetainedStream, RETENTION_TABLE, entry)) for entry in entries]
+            chosen = [
+                (entry, StreamKey(record.scope, record.stream))
+                for entry, record in found
+                if record is not None and bucket_of(record.scope, record.stream) in buckets
+            ]
+            await run_all(*(self._apply(key, entry) for entry, key in chosen))
+
+    async def _apply(self, key: StreamKey, entry: Stored | None = None) -> None:
+        """Apply a stream's policy; take a stream without one from the list, where it is `entry`.
+
+        A failure is logged: other streams go on, and the next round tries again.
+        """
+        try:
+            async with self._slots.slot(), asyncio.timeout(self._context.config.blocking_deadline_s):
+                if entry is not None and not await self._is_retained(key):
+                    await self._unlist(entry)
+                    return
+                made = await self._retention.apply(key)
+            if made is not None:
+                self.truncations += 1
+                self.freed_bytes += made.freed_bytes
+        except NoSuchStreamError:
+            return  # deleted just now; the next round takes it from the list
+        except Exception as error:  # any error concerns this stream only
+            self.failures += 1
+            known = isinstance(error, TailraceError | TimeoutError)
+            reason = f"{type(error).__name__}: {error}"
+            _LOG.warning("retention_failed", stream=str(key), reason=reason, exc_info=not known)
+
+    async def _is_retained(self, key: StreamKey) -> bool:
+        root = await self._context.store.load(key)
+        return root is not None and root.state is not StreamState.DELETED and root.config.retention is not None
+
+    async def _unlist(self, entry: Stored) -> None:
+        """Take a stream from the list, unless a workflow has listed it again since the list was read."""
+        with contextlib.suppress(WriteConflictError):
+            await self._context.store.metadata.remove(RETENTION_TABLE, [(entry.key, entry.version)])
+
+    # -- streams from before there was a list
+
+    async def _list_unlisted(self, buckets: Collection[int]) -> None:
+        if not buckets:
+            return
+        scopes, token = self._context.scopes, ""
+        while True:
+            found, token = await scopes.list_scopes(limits.LIST_PAGE_ENTRIES_MAX, token)
+            if not found:
+                return
+            for scope in found:
+                with contextlib.suppress(NoSuchScopeError):
+                    await self._list_unlisted_of(scope, buckets)
+
+    async def _list_unlisted_of(self, scope: str, buckets: Collection[int]) -> None:
+        token = ""
+        while True:
+            found, token = await self._context.scopes.list_names(scope, STREAMS, limits.LIST_PAGE_ENTRIES_MAX, token)
+            if not found:
+                return
+            keys = [StreamKey(scope, name) for name in found if not name.startswith(_INTERNAL)]
+            await gather_bounded([key for key in keys if bucket_of(*key) in buckets], self._list_if_unlisted)
+
+    async def _list_if_unlisted(self, key: StreamKey) -> None:
+        root = await self._context.store.load(key)
+        if root is None or root.config.retention is None:
+            return
+        (entry,) = await self._context.store.metadata.get(RETENTION_TABLE, [key.root])
+        if entry is None:
+            await retained.note(self._context, key, root)

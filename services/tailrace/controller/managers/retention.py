@@ -1,0 +1,316 @@
+"""Truncate streams where their retention policies demand it.
+
+See "Pravega Stream Retention" and docs/controller.md#retention.
+
+The decision is in `tailrace.controller.retention`; here are its records. Policy, subscribers and retention set are read
+together with the root. A truncation is written under the root's version, and only if none of them has changed in a way
+that matters: never by an earlier policy, and never against a subscriber that the decision did not know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+import structlog
+
+from tailrace.common import limits
+from tailrace.common.errors import BadRequestError, NoSuchSegmentError
+from tailrace.controller.managers.sizes import SizeReader
+from tailrace.controller.metadata.epochs import epoch_span
+from tailrace.controller.metadata.model import RecordedCut, StreamState
+from tailrace.controller.metadata.records import (
+    RetentionCut,
+    RetentionRecord,
+    RetentionTruncation,
+    StreamRecord,
+    SubscribersRecord,
+)
+from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
+from tailrace.controller.metadata.transitions import require, truncating
+from tailrace.controller.retention.decision import Bound, Truncation, beyond_head, count_before, decide
+from tailrace.controller.retention.forward import forward
+from tailrace.controller.retention.lower_bound import earliest
+from tailrace.controller.retention.retention_set import is_due, thinned
+from tailrace.controller.workflows.context import segment_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from tailrace.common.ranges import KeyRange
+    from tailrace.common.stream_policies import RetentionPolicy
+    from tailrace.controller.managers.stream_cuts import CutReader
+    from tailrace.controller.managers.streams import StreamManager
+    from tailrace.controller.retention.decision import Cut, Reading
+    from tailrace.controller.workflows.context import WorkflowContext
+    from tailrace.controller.workflows.driver import StreamDriver
+
+_LOG = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+
+class _CutMissingError(Exception):
+    """A cut that the retention set lists is not there: another controller is removing it."""
+
+    def __init__(self, recorded: RecordedCut) -> None:
+        super().__init__(recorded.number)
+        self.recorded = recorded
+
+
+@dataclass(slots=True)
+class _Stream:
+    """A stream with a policy that runs no workflow, and what was read of it so far."""
+
+    key: StreamKey
+    root: StreamRecord
+    policy: RetentionPolicy
+    published: Mapping[str, Cut]
+    """The cut of each subscriber that has published one, by its id."""
+    recorded: tuple[RecordedCut, ...]
+    ranges: dict[int, KeyRange] = field(default_factory=dict)
+
+    @property
+    def record_key(self) -> bytes:
+        return self.key.retention(self.root.incarnation)
+
+
+class RetentionManager:
+    """Apply retention policies to streams."""
+
+    def __init__(self, context: WorkflowContext, driver: StreamDriver, streams: StreamManager, cuts: CutReader) -> None:
+        self._context = context
+        self._store = context.store
+        self._driver = driver
+        self._streams = streams
+        self._cuts = cuts
+        self._sizes = SizeReader(context.store, context.segments)
+        self.requests: asyncio.Queue[StreamKey] = asyncio.Queue(limits.RETENTION_REQUESTS_MAX)
+        """Streams whose policy the job is to apply before the next round."""
+
+    def request(self, key: StreamKey) -> None:
+        """Have a policy applied soon, after a change. Does nothing when too many wait: the next round applies it."""
+        with contextlib.suppress(asyncio.QueueFull):
+            self.requests.put_nowait(key)
+
+    async def apply(self, key: StreamKey) -> RetentionTruncation | None:
+        """Record a cut at the tail when it is time, and truncate the stream where its policy demands it.
+
+        Returns the truncation; None for none, also when the stream has no policy, is sealed, or runs a workflow.
+
+        Raises:
+            NoSuchStreamError, UnavailableError. BadRequestError: a subscriber's cut is not a position in the stream.
+            DeadlineError: the truncation continues.
+        """
+        stream = await self._begin(key)
+        if stream is None:
+            return None
+        await self._record_tail(stream)
+        while True:
+            try:
+                head = await self._cuts.head(key, stream.root)
+                truncation = await self._decide(stream, head)
+                made = await self._truncate(stream, truncation, head) if truncation is not None else None
+                await self._forget(stream, truncation.cut if made is not None and truncation is not None else head)
+            except _CutMissingError as missing:
+                await self._drop(stream, [missing.recorded])
+                continue
+            return made
+
+    async def last_truncation(self, key: StreamKey, incarnation: int) -> RetentionTruncation | None:
+        """Return the last truncation by policy; None when there was none."""
+        item = key.retention(incarnation)
+        record = (await self._store.read(key, [item])).get(RetentionRecord, item)
+        return record.last if record is not None else None
+
+    # -- reading
+
+    async def _begin(self, key: StreamKey) -> _Stream | None:
+        found = require(await self._store.load(key), key)
+        item = key.retention(found.incarnation)
+        snapshot = await self._store.read(key, [key.root, key.subscribers, item])
+        root = require(snapshot.get(StreamRecord, key.root), key)
+        if root.incarnation != found.incarnation or root.config.retention is None or not _is_at_rest(root):
+            return None
+        record = snapshot.get(RetentionRecord, item) or RetentionRecord()
+        return _Stream(key, root, root.config.retention, _published(snapshot, key), record.recorded)
+
+    async def _positions(self, stream: _Stream, cut: Cut) -> dict[int, int]:
+        """Return the last cut with the same data before it, and note the key ranges of its segments.
+
+        Raises:
+            BadRequestError: the stream does not have such a position.
+        """
+        key, root = stream.key, stream.root
+        await self._note_ranges(stream, cut)
+        first = epoch_span(cut)[0]
+        epochs = await self._store.epochs(key, root, first, root.active_epoch)
+        sealed = await self._store.sealed(key, root, first + 1, root.active_epoch)
+        moved = forward(cut, epochs, {each: size for record in sealed for each, size in record.sizes.items()})
+        await self._note_ranges(stream, moved)
+        return moved
+
+    async def _note_ranges(self, stream: _Stream, cut: Cut) -> None:
+        known = await self._cuts.segments(stream.key, stream.root, cut)
+        for identifier in cut:
+            if identifier not in known:
+                raise BadRequestError(f"cut names segment {identifier}, which the stream does not have")
+        stream.ranges.update((identifier, known[identifier].key_range) for identifier in cut)
+
+    async def _answer(self, stream: _Stream, reading: Reading[T]) -> T:
+        """Give a decision the recorded cuts that it asks for; return its result."""
+        try:
+            wanted = next(reading)
+            while True:
+                found = await self._store.retention_cut(stream.key, stream.root.incarnation, wanted.number)
+                if found is None:
+                    raise _CutMissingError(wanted)
+                wanted = reading.send(await self._positions(stream, found.cut))
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    # -- deciding
+
+    async def _decide(self, stream: _Stream, head: Cut) -> Truncation | None:
+        """Return where to truncate, beyond the head; None for nowhere."""
+        bound: Bound | None = None
+        lowest: Cut | None = None
+        for cut in stream.published.values():
+            await self._note_ranges(stream, cut)
+            lowest = cut if lowest is None else earliest([lowest, cut], stream.ranges)
+            await asyncio.sleep(0)  # a thousand subscribers of a thousand segments each take a second
+        if lowest is not None:
+            lowest = await self._positions(stream, lowest)
+            bound = Bound(await self._sizes.before(stream.key, stream.root, lowest), lowest)
+        now_ms = self._context.clock.now_ms()
+        chosen = await self._answer(stream, decide(stream.policy, now_ms, stream.recorded, bound, stream.ranges))
+        if chosen is None:
+            return None
+        moved = await self._positions(stream, head)
+        return beyond_head(chosen, moved, stream.ranges)
+
+    # -- changing
+
+    async def _record_tail(self, stream: _Stream) -> None:
+        """Add a cut at the tail to the retention set when it is time."""
+        key, root = stream.key, stream.root
+        epoch = await self._store.active_epoch(key, root)
+        try:
+            lengths = await self._context.segments.lengths(segment_names(key, epoch.segments))
+        except NoSuchSegmentError as error:
+            _LOG.warning("retention_without_tail", stream=str(key), reason=str(error))
+            return
+        size_bytes, now_ms = root.sealed_bytes + sum(lengths), self._context.clock.now_ms()
+        period_ms = round(1000 * self._context.config.retention_period_s)
+        if not is_due(stream.recorded, now_ms, size_bytes, period_ms):
+            return
+        kept = thinned(stream.recorded)
+        await self._drop(stream, [each for each in stream.recorded if each not in kept])
+        cut = {segment.identifier: length for segment, length in zip(epoch.segments, lengths, strict=True)}
+
+        def add(record: RetentionRecord) -> tuple[RetentionRecord, RetentionCut | None]:
+            if not is_due(record.recorded, now_ms, size_bytes, period_ms):
+                return record, None  # another controller recorded one meanwhile
+            newest = RecordedCut(record.next_number, now_ms, size_bytes)
+            changed = msgspec.structs.replace(
+                record, recorded=(*record.recorded, newest), next_number=record.next_number + 1
+            )
+            return changed, RetentionCut(dict(sorted(cut.items())))
+
+        await self._edit_with_cut(stream, add)
+
+    async def _truncate(self, stream: _Stream, truncation: Truncation, head: Cut) -> RetentionTruncation | None:
+        """Truncate the stream, unless something has changed that the decision depends on; return what was freed.
+
+        Raises:
+            BadRequestError: the cut lies beyond the end of a segment.
+        """
+        key, root = stream.key, stream.root
+        await self._streams.check_truncation(key, root, truncation.cut)
+        before_bytes = await self._sizes.before(key, root, truncation.cut)
+        freed_bytes = before_bytes - await self._sizes.before(key, root, head)
+        made = RetentionTruncation(self._context.clock.now_ms(), truncation.reason, before_bytes, freed_bytes)
+        intent_id = self._context.new_id()
+
+        def begin(now: StreamRecord | None, snapshot: Snapshot) -> Change[bool]:
+            if now is None or now.incarnation != root.incarnation or not _is_at_rest(now):
+                return Change(False)
+            if now.config.retention != stream.policy or now.truncation != root.truncation:
+                return Change(False)
+            if not _published(snapshot, key).keys() <= stream.published.keys():
+                return Change(False)
+            record = snapshot.get(RetentionRecord, stream.record_key) or RetentionRecord()
+            return Change(
+                True,
+                {
+                    key.root: truncating(now, truncation.cut, intent_id, truncation.reason),
+                    stream.record_key: msgspec.structs.replace(record, last=made),
+                },
+            )
+
+        async with self._driver.enlisted(key):
+            if not await self._store.change(key, [key.subscribers, stream.record_key], begin):
+                return None
+        await self._driver.wait(key, intent_id)
+        _LOG.info("stream_truncated", stream=str(key), reason=str(truncation.reason), freed_bytes=freed_bytes)
+        return made
+
+    async def _forget(self, stream: _Stream, head: Cut) -> None:
+        """Remove the recorded cuts before the head, which no later truncation can be at."""
+        if not stream.recorded:
+            return
+        moved = await self._positions(stream, head)
+        count = await self._answer(stream, count_before(stream.recorded, moved, stream.ranges))
+        await self._drop(stream, stream.recorded[:count])
+
+    async def _drop(self, stream: _Stream, gone: Collection[RecordedCut]) -> None:
+        """Remove cuts, first themselves and then from the list: a cut that is not listed would stay for ever."""
+        if not gone:
+            return
+        incarnation = stream.root.incarnation
+        await self._store.remove(stream.key, [stream.key.retention_cut(incarnation, each.number) for each in gone])
+        await self._edit(stream, lambda record: _without(record, gone))
+
+    async def _edit(self, stream: _Stream, edit: Callable[[RetentionRecord], RetentionRecord]) -> None:
+        await self._edit_with_cut(stream, lambda record: (edit(record), None))
+
+    async def _edit_with_cut(
+        self, stream: _Stream, edit: Callable[[RetentionRecord], tuple[RetentionRecord, RetentionCut | None]]
+    ) -> None:
+        """Change the retention set, and add a cut under the number that was the next one."""
+        key, incarnation = stream.key, stream.root.incarnation
+
+        def change(now: StreamRecord | None, snapshot: Snapshot) -> Change[RetentionRecord]:
+            root = require(now, key)
+            before = snapshot.get(RetentionRecord, stream.record_key) or RetentionRecord()
+            if root.incarnation != incarnation or root.state is StreamState.DELETING:
+                return Change(before)
+            after, cut = edit(before)
+            if after == before:
+                return Change(before)
+            added = {} if cut is None else {key.retention_cut(incarnation, before.next_number): cut}
+            # Also under the root's version: else a deleted stream could leave its retention set behind.
+            return Change(after, {key.root: root, stream.record_key: after, **added})
+
+        stream.recorded = (await self._store.change(key, [stream.record_key], change)).recorded
+
+
+def _is_at_rest(root: StreamRecord) -> bool:
+    """Return whether the stream runs no workflow, so that the sizes of all sealed segments are recorded."""
+    return root.state is StreamState.ACTIVE and root.intent is None and root.rolling is None
+
+
+def _published(snapshot: Snapshot, key: StreamKey) -> dict[str, Cut]:
+    record = snapshot.get(SubscribersRecord, key.subscribers)
+    if record is None:
+        return {}
+    return {f"{name} {each.group_id}": each.cut for name, each in record.subscribers.items() if each.cut}
+
+
+def _without(record: RetentionRecord, gone: Collection[RecordedCut]) -> RetentionRecord:
+    numbers = {each.number for each in gone}
+    left = tuple(each for each in record.recorded if each.number not in numbers)
+    return msgspec.structs.replace(record, recorded=left)

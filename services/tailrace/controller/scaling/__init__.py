@@ -1,0 +1,1 @@
+"""Decide how a stream scales by the rates of its segments. Pure."""

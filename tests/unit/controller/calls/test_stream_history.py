@@ -1,0 +1,91 @@
+"""The history of a stream: its epochs in pages, sizes of sealed segments, its head and its subscribers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tailrace.common import limits
+from tailrace.common.errors import BadRequestError
+from tailrace.rpc import controller_pb2
+from tailrace.rpc import operator_pb2 as pb
+
+MISSING = pb.StreamHistory.STREAM_NOT_FOUND
+HALVES = [(0.0, 0.5), (0.5, 1.0)]
+WHOLE = [(0.0, 1.0)]
+
+
+async def history(api: Any, first: int = 0) -> pb.StreamHistory:
+    request = pb.StreamHistoryRequest(scope=api.scope, stream=api.stream, firstEpoch=first)
+    found: pb.StreamHistory = await api.call("streamHistory", request)
+    return found
+
+
+def segment(api: Any, identifier: int) -> str:
+    return f"{api.scope}/{api.stream}/{identifier & 0xFFFFFFFF}.#epoch.{identifier >> 32}"
+
+
+async def test_epochs_with_sizes_head_and_subscribers(world: Any, api: Any) -> None:
+    assert (await history(api)).status == MISSING
+    await api.setup(1)
+    created_ms = world.clock.ms
+    config = controller_pb2.ReaderGroupConfiguration(
+        scope=api.scope,
+        readerGroupName="g",
+        retentionType=1,
+        startingStreamCuts=[controller_pb2.StreamCut(streamInfo=api.info)],
+    )
+    made = (await api.call("createReaderGroup", config)).config
+    world.segments.append(segment(api, 0), bytes(100))
+    world.clock.ms += 1000
+    left, right = await api.scaled([0], HALVES)
+    world.segments.append(segment(api, left), bytes(30))
+    cut = controller_pb2.StreamCut(streamInfo=api.info, cut={0: 40})
+    await api.call(
+        "updateSubscriberStreamCut",
+        controller_pb2.SubscriberStreamCut(
+            subscriber=f"{api.scope}/g", generation=0, readerGroupId=made.readerGroupId, streamCut=cut
+        ),
+    )
+    await api.call("truncateStream", controller_pb2.StreamCut(streamInfo=api.info, cut={0: 20}))
+    found = await history(api)
+    assert (found.status, found.state, found.nextEpoch, found.sealedMs) == (0, "active", 0, 0)
+    first, second = found.epochs
+    assert (first.epoch, first.createdMs, first.reference, first.splits, first.merges) == (0, created_ms, 0, 0, 0)
+    assert (second.epoch, second.createdMs, second.splits) == (1, created_ms + 1000, 1)
+    assert [(each.segment, each.low, each.high) for each in second.segments] == [(left, 0, 0.5), (right, 0.5, 1)]
+    assert (dict(first.sealedSizes), dict(second.sealedSizes)) == ({}, {0: 100})
+    assert dict(found.head) == {0: 20}
+    assert [(each.subscriber, dict(each.cut)) for each in found.subscribers] == [(f"{api.scope}/g", {0: 40})]
+    world.clock.ms += 1000
+    await api.call("sealStream", api.info)
+    found = await history(api)
+    assert (found.state, found.sealedMs, dict(found.sealedSizes)) == (
+        "sealed",
+        created_ms + 2000,
+        {left: 30, right: 0},
+    )
+
+
+async def test_pages_have_all_epochs(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HISTORY_SEGMENTS_PER_REPLY_MAX", 4)
+    monkeypatch.setattr(limits, "HISTORY_EPOCHS_PER_READ", 2)
+    await api.setup(1)
+    (active,) = await api.current()
+    for _ in range(3):
+        halves = await api.scaled([active], HALVES)
+        (active,) = await api.scaled(halves, WHOLE)
+    following, epochs = 0, []
+    while True:
+        page = await history(api, following)
+        epochs += [each.epoch for each in page.epochs]
+        for each in page.epochs:
+            assert len(each.sealedSizes) == (0, *[1, 2] * 3)[each.epoch]
+        following = page.nextEpoch
+        if following == 0:
+            break
+        assert len(page.epochs) == 4, "two reads, of three segments each"
+    assert epochs == list(range(7))
+    with pytest.raises(BadRequestError, match="not from 0 to 6"):
+        await history(api, 7)

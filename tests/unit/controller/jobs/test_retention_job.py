@@ -1,0 +1,187 @@
+"""The job that applies policies: which streams it finds, on which controller, and what does not stop it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tailrace.common.errors import UnavailableError
+from tailrace.common.names import qualified_segment_name
+from tailrace.controller.jobs.retention import RetentionJob
+from tailrace.controller.metadata.metadata_store import RETENTION_TABLE
+from tailrace.controller.metadata.stream_store import StreamKey
+from tailrace.rpc import controller_pb2 as pb
+
+POLICY = pb.RetentionPolicy(retentionType=pb.RetentionPolicy.SIZE, retentionParam=5, retentionMax=100)
+PERIOD_S = 0.05
+
+
+async def append(world: Any, stream: str, count: int = 10) -> None:
+    world.segments.append(qualified_segment_name("scope", stream, 0), b"x" * count)
+
+
+def start_of(world: Any, stream: str) -> int:
+    return int(world.segments.segments[qualified_segment_name("scope", stream, 0)].start_offset)
+
+
+def listed(world: Any) -> set[bytes]:
+    return set(world.metadata.dump()[RETENTION_TABLE])
+
+
+@pytest.fixture
+def until(world: Any) -> Callable[[Callable[[], bool]], Awaitable[None]]:
+    """Wait until a condition holds, while the model's clock moves on, so that cuts are due in each round."""
+
+    async def wait(condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(120):
+            while not condition():
+                world.clock.ms += 100
+                await asyncio.sleep(0.001)
+
+    return wait
+
+
+async def test_streams_are_truncated_by_themselves(world: Any, make_api: Any, until: Any) -> None:
+    controller = await world.start(sole=True, retention_period_s=PERIOD_S)
+    api = make_api(controller)
+    await api.setup(retentionPolicy=POLICY)
+    other = make_api(controller, stream="other")
+    assert (await other.call("createStream", other.config())).status == pb.CreateStreamStatus.SUCCESS
+    assert listed(world) == {b"scope/stream"}
+    await append(world, "stream")
+    await append(world, "other")
+    job = controller.retention
+    rounds = job.rounds
+    await until(lambda: job.rounds >= rounds + 2)
+    await append(world, "stream")
+    await until(lambda: start_of(world, "stream") == 10)
+    assert start_of(world, "other") == 0
+    await other.call("updateStream", other.config(retentionPolicy=POLICY))
+    await append(world, "other")
+    rounds = job.rounds
+    await until(lambda: job.rounds >= rounds + 2)
+    await append(world, "other")
+    await until(lambda: start_of(world, "other") == 20)
+    await until(lambda: job.truncations >= 2)
+    assert job.freed_bytes == 30
+
+
+async def test_a_changed_policy_acts_at_once(world: Any, make_api: Any, until: Any) -> None:
+    api = make_api(await world.start(sole=True, retention_period_s=10_000))
+    await api.setup(retentionPolicy=pb.RetentionPolicy(retentionType=pb.RetentionPolicy.SIZE, retentionParam=1000))
+    for _ in range(3):
+        await append(world, "stream")
+        world.clock.ms += 10_000_000
+        await api.controller.services.core.retention.apply(StreamKey("scope", "stream"))
+    assert start_of(world, "stream") == 0
+    await api.call("updateStream", api.config(retentionPolicy=POLICY))
+    await until(lambda: start_of(world, "stream") == 20)
+    assert api.controller.retention.rounds == 0
+
+
+async def test_streams_without_a_policy_leave_the_list(world: Any, make_api: Any, until: Any) -> None:
+    api = make_api(await world.start(sole=True, retention_period_s=PERIOD_S))
+    await api.setup(retentionPolicy=POLICY)
+    gone = make_api(api.controller, stream="gone")
+    await gone.call("createStream", gone.config(retentionPolicy=POLICY))
+    assert listed(world) == {b"scope/stream", b"scope/gone"}
+    await api.call("updateStream", api.config())
+    await gone.call("sealStream", gone.info)
+    await gone.call("deleteStream", gone.info)
+    await until(lambda: not listed(world))
+    await api.call("updateStream", api.config(retentionPolicy=POLICY))
+    assert listed(world) == {b"scope/stream"}
+
+
+async def test_a_stream_that_is_not_listed_is_found_by_the_next_controller(
+    world: Any, make_api: Any, until: Any
+) -> None:
+    first = await world.start(sole=True)
+    await make_api(first).setup(retentionPolicy=POLICY)
+    await first.close()
+    await world.metadata.remove(RETENTION_TABLE, [(b"scope/stream", -(2**63))])
+    await world.start(sole=True, retention_period_s=PERIOD_S, seed=2)
+    await until(lambda: listed(world) == {b"scope/stream"})
+
+
+async def test_two_controllers_share_the_streams_and_one_takes_over(world: Any, make_api: Any, until: Any) -> None:
+    fast = {"beat_s": 0.02, "look_s": 0.02, "lapse_s": 5.0, "retention_period_s": PERIOD_S}
+    first = await world.start(seed=1, **fast)
+    second = await world.start(seed=2, **fast)
+    api = make_api(first)
+    await api.call("createScope", pb.ScopeInfo(scope="scope"))
+    names = [f"s{number}" for number in range(12)]
+    for name in names:
+        made = make_api(first, stream=name)
+        assert (await made.call("createStream", made.config(retentionPolicy=POLICY))).status == 0
+    for turn in range(1, 3):
+        for name in names:
+            await append(world, name)
+        await until(lambda turn=turn: all(start_of(world, name) >= 10 * (turn - 1) for name in names))
+        rounds = (first.retention.rounds, second.retention.rounds)
+        await until(lambda rounds=rounds: first.retention.rounds > rounds[0] and second.retention.rounds > rounds[1])
+    await until(lambda: all(start_of(world, name) == 10 for name in names))
+    await until(lambda: first.retention.truncations > 0 and second.retention.truncations > 0)
+    # As if the first one were of a version that lists nothing.
+    await world.metadata.remove(RETENTION_TABLE, [(f"scope/{name}".encode(), -(2**63)) for name in names])
+    await first.close()
+    for name in names:
+        await append(world, name)
+    await until(lambda: all(start_of(world, name) == 20 for name in names))
+
+
+async def test_a_stream_that_fails_stops_no_other(
+    world: Any, make_api: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = await world.start(sole=True, retention_period_s=PERIOD_S)
+    api = make_api(controller)
+    await api.setup(retentionPolicy=POLICY)
+    bad = make_api(controller, stream="bad")
+    await bad.call("createStream", bad.config(retentionPolicy=POLICY))
+    lost = qualified_segment_name("scope", "bad", 0)
+    info = world.segments.segment_info
+
+    async def failing(name: str) -> Any:
+        if name == lost:
+            raise UnavailableError("container 1 is away")
+        return await info(name)
+
+    monkeypatch.setattr(world.segments, "segment_info", failing)
+    await append(world, "stream")
+    rounds = controller.retention.rounds
+    await until(lambda: controller.retention.rounds >= rounds + 2)
+    await append(world, "stream")
+    await until(lambda: start_of(world, "stream") == 10)
+    assert controller.retention.failures > 0
+    monkeypatch.setattr(world.segments, "segment_info", info)
+    await append(world, "bad")
+    rounds = controller.retention.rounds
+    await until(lambda: controller.retention.rounds >= rounds + 2)
+    await append(world, "bad")
+    await until(lambda: start_of(world, "bad") == 10)
+
+
+class NoBuckets:
+    """The membership of a controller that has no bucket, because others have them all. Counts the looks at it."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    @property
+    def own_buckets(self) -> frozenset[int]:
+        self.looks += 1
+        return frozenset()
+
+
+async def test_a_controller_without_buckets_waits(world: Any) -> None:
+    controller = await world.start(sole=True, retention_period_s=PERIOD_S, look_s=0.2)
+    membership = NoBuckets()
+    context = controller.retention._context
+    job = RetentionJob(context, membership, controller.services.core.retention)  # type: ignore[arg-type]
+    job.start()
+    await asyncio.sleep(10 * PERIOD_S)
+    await job.close()
+    assert 1 <= membership.looks <= 12, "it looked for buckets again and again, without a pause"
