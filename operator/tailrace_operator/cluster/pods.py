@@ -90,6 +90,7 @@ def _controller_arguments(plan: Plan) -> list[str]:
         "--advertise": names.controller_host(plan.name, plan.namespace),
         "--controller-port": str(names.GRPC_PORT),
         "--rest-port": str(names.REST_PORT),
+        "--retention-period": f"{plan.spec.retention_period_ms}ms",
     }
     return [text for option in options.items() for text in option]
 

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.common import limits
+from tailrace_operator.readergroup import retention
 from tailrace_operator.reconcile.outcome import READY, Condition, Outcome, Status
 from tailrace_operator.schema import grammar
 
@@ -26,7 +27,7 @@ def refused(reason: str, message: str, *, retry_after_s: float | None = None) ->
     conditions = (
         Condition(ACCEPTED, Status.FALSE, reason, message),
         Condition(READY, Status.FALSE, reason, message),
-        Condition(LAGGING, Status.UNKNOWN, reason, "The lag is not measured.", warn_on=Status.TRUE),
+        *_unknown(reason),
     )
     return Outcome(conditions, dict.fromkeys(_FIELDS), retry_after_s=retry_after_s)
 
@@ -36,15 +37,27 @@ def unmeasured(reason: str, message: str, *, uid: str | None, retry_after_s: flo
     conditions = (
         Condition(ACCEPTED, Status.TRUE, "Accepted", "The specification is accepted."),
         Condition(READY, Status.FALSE, reason, message),
-        Condition(LAGGING, Status.UNKNOWN, reason, "The lag is not measured.", warn_on=Status.TRUE),
+        *_unknown(reason),
     )
     return Outcome(conditions, {**dict.fromkeys(_FIELDS), "uid": uid}, retry_after_s=retry_after_s)
 
 
-def measured(sample: Sample, threshold: LagThreshold | None, ready: Condition, uid: str | None) -> Outcome:
-    """Return the outcome for a measured group; ``uid``: of the resource that owns the group, if one does."""
+def _unknown(reason: str) -> tuple[Condition, ...]:
+    return (
+        Condition(LAGGING, Status.UNKNOWN, reason, "The lag is not measured.", warn_on=Status.TRUE),
+        *retention.unknown(reason),
+    )
+
+
+def measured(
+    sample: Sample, threshold: LagThreshold | None, ready: Condition, held: tuple[Condition, ...], uid: str | None
+) -> Outcome:
+    """Return the outcome for a measured group.
+
+    ``held``: the conditions of its part in retention. ``uid``: of the resource that owns the group, if one does.
+    """
     accepted = Condition(ACCEPTED, Status.TRUE, "Accepted", "The specification is accepted.")
-    return Outcome((accepted, ready, lagging(sample, threshold)), {**numbers(sample), "uid": uid})
+    return Outcome((accepted, ready, lagging(sample, threshold), *held), {**numbers(sample), "uid": uid})
 
 
 def matching(group: str) -> Condition:

@@ -20,11 +20,12 @@ from tailrace.common.errors import (
     IllegalStateError,
     InvalidSpecError,
     NoSuchReaderGroupError,
+    NoSuchStreamError,
 )
 from tailrace_operator.connections.controllers import ClusterName, ClusterState
 from tailrace_operator.kube.manifests import Notice, has_finalizer, is_deleted
 from tailrace_operator.kube.objects import READER_GROUPS
-from tailrace_operator.readergroup import conditions
+from tailrace_operator.readergroup import conditions, retention
 from tailrace_operator.readergroup.deletion import delete_group
 from tailrace_operator.readergroup.lag_tracker import LagTracker, TrackedGroup
 from tailrace_operator.readergroup.ownership import belongs_to
@@ -160,7 +161,22 @@ class ReaderGroupReconciler:
         except (DataError, IllegalStateError) as error:
             message = f"The state of reader group {group} cannot be read: {error}."
             return conditions.unmeasured("StateUnreadable", message, uid=uid)
-        return conditions.measured(sample, spec.lag_threshold, ready, uid)
+        held = await self._held(cluster, spec)
+        return conditions.measured(sample, spec.lag_threshold, ready, held, uid)
+
+    async def _held(self, cluster: ClusterName, spec: ReaderGroupSpec) -> tuple[Condition, ...]:
+        """Return the conditions of the group's part in the retention of its streams."""
+        if not publishes(spec):
+            return retention.no_subscriber()
+        async with self._controllers.use(cluster) as client:
+            describe = client.context.controller.describe_stream
+            found = {}
+            for scoped in spec.streams:
+                try:
+                    found[scoped] = await describe(StreamName.parse(scoped))
+                except NoSuchStreamError:
+                    continue
+        return retention.subscribed(f"{spec.scope}/{spec.group_name}", found)
 
     async def _sample(self, cluster: ClusterName, spec: ReaderGroupSpec, manifest: Manifest) -> Sample:
         group = TrackedGroup(

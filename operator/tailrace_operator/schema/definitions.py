@@ -137,6 +137,7 @@ STREAM: Final = Definition(
         Column("Scope", ".spec.scope", "Scope of the stream."),
         Column("Segments", ".status.segments", "Active segments.", kind="integer"),
         Column("Bytes", ".status.bytes", "Bytes stored.", kind="integer"),
+        Column("Held By", ".status.heldBy", "Reader group that holds back data from retention."),
         Column("Stream Name", ".spec.streamName", "Name of the stream; empty: that of the resource.", wide=True),
         Column("Cluster", ".spec.cluster", "StreamCluster.", wide=True),
         Column("Scaling", ".spec.scaling.type", "How the stream scales.", wide=True),

@@ -26,6 +26,7 @@ UUID_LENGTH: Final = 36
 # -- quantities and durations ---------------------------------------------------------------------------------------
 SIZE: Final = r"^[0-9]{1,12}(\.[0-9]{1,3})?(k|M|G|T|Ki|Mi|Gi|Ti)?$"  # a subset of Kubernetes' quantities
 DURATION: Final = r"^[0-9]{1,9}(s|m|h|d)$"
+POSITIVE_DURATION: Final = r"^[1-9][0-9]{0,8}(s|m|h|d)$"
 SIZE_OR_DURATION: Final = r"^[0-9]{1,12}(\.[0-9]{1,3})?(k|M|G|T|Ki|Mi|Gi|Ti|s|m|h|d)?$"
 CPU: Final = r"^([0-9]{1,4}(\.[0-9]{1,3})?|[0-9]{1,7}m)$"
 SIZE_NUMBER_MAX: Final = 10**12 - 1  # as many digits as a string may have
@@ -46,6 +47,7 @@ WORKERS_ALL_MAX: Final = limits.CONTAINERS_MAX  # more workers would have no con
 CONTROLLER_REPLICAS_DEFAULT: Final = 2
 CONTROLLER_REPLICAS_MAX: Final = 16
 CONTROLLER_MEMORY_DEFAULT: Final = "512Mi"
+RETENTION_PERIOD_DEFAULT: Final = "30m"
 BUCKET: Final = r"^[a-z0-9][a-z0-9.-]*[a-z0-9]$"
 BUCKET_MIN_LENGTH: Final = 3
 BUCKET_MAX_LENGTH: Final = 63
@@ -64,6 +66,8 @@ SCALING_TYPES: Final = ("Fixed", "EventRate", "ByteRate")
 RETENTION_TYPES: Final = ("Size", "Time")
 DELETION_POLICIES: Final = ("Retain", "Delete")
 INT32_MAX: Final = 2**31 - 1
+SUBSCRIBERS_LISTED_MAX: Final = 20
+SUBSCRIBER_MAX_LENGTH: Final = limits.SCOPE_NAME_MAX_LENGTH + 1 + limits.STREAM_NAME_MAX_LENGTH
 SCALE_FACTOR_DEFAULT: Final = 2
 
 # -- ReaderGroup ----------------------------------------------------------------------------------------------------

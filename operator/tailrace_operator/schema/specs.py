@@ -65,6 +65,7 @@ class StreamClusterSpec:
     containers: int = grammar.CONTAINERS_DEFAULT
     segment_store: SegmentStoreSpec = field(default_factory=SegmentStoreSpec)
     controller: ControllerSpec = field(default_factory=ControllerSpec)
+    retention_period_ms: int = values.duration_ms(grammar.RETENTION_PERIOD_DEFAULT)
     adopt_cluster_id: str | None = None
     image: str | None = None
     image_pull_policy: str | None = None
@@ -93,6 +94,7 @@ class StreamClusterSpec:
             controller=ControllerSpec(
                 spec["controller"]["replicas"], *_resources(spec["controller"], "spec.controller")
             ),
+            retention_period_ms=values.duration_ms(spec["retention"]["period"]),
             adopt_cluster_id=spec.get("adoptClusterId"),
             image=spec.get("image"),
             image_pull_policy=spec.get("imagePullPolicy"),

@@ -13,10 +13,12 @@ from tailrace_operator.schema.build import (
     conditions,
     immutable,
     integer,
+    keyed_list,
     observed_generation,
     string,
     string_set,
     struct,
+    timestamp,
 )
 
 FIXED_TAKES_NO_RATE: Final = Rule(
@@ -150,6 +152,50 @@ def spec() -> Schema:
     )
 
 
+def _last_scale() -> Schema:
+    return struct(
+        "Last time that the number of segments changed, by spec.scaling or by a call.",
+        {
+            "time": timestamp("When."),
+            "splits": integer("Segments that were split."),
+            "merges": integer("Segments that were made of several."),
+        },
+        required=("time", "splits", "merges"),
+    )
+
+
+def _last_truncation() -> Schema:
+    return struct(
+        "Last time that data was deleted by spec.retention.",
+        {
+            "time": timestamp("When."),
+            "reason": string(
+                "MinLimit: beyond the minimum; Consumption: read by all subscribers; MaxLimit: beyond the maximum, "
+                "although a subscriber has not read it.",
+                max_length=grammar.REASON_MAX_LENGTH,
+            ),
+            "freedBytes": integer("Bytes deleted."),
+        },
+        required=("time", "reason", "freedBytes"),
+    )
+
+
+def _subscribers() -> Schema:
+    return keyed_list(
+        "Reader groups whose positions count for retention, those with most unread bytes first.",
+        "name",
+        struct(
+            "A reader group.",
+            {
+                "name": string("SCOPE/GROUP.", min_length=1, max_length=grammar.SUBSCRIBER_MAX_LENGTH),
+                "unreadBytes": integer("Bytes after its position; absent before it has one."),
+            },
+            required=("name",),
+        ),
+        max_items=grammar.SUBSCRIBERS_LISTED_MAX,
+    )
+
+
 def status() -> Schema:
     """Return the schema of ``status``."""
     return struct(
@@ -163,6 +209,14 @@ def status() -> Schema:
             "headBytes": integer("Bytes truncated from the head of the stream."),
             "tailBytes": integer("Bytes written to the stream since its creation."),
             "bytes": integer("Bytes stored: tailBytes minus headBytes."),
+            "lastScale": _last_scale(),
+            "lastTruncation": _last_truncation(),
+            "heldBy": string(
+                "Reader group that holds back most, as SCOPE/GROUP, while more than the minimum of Size retention is "
+                "kept for it.",
+                max_length=grammar.SUBSCRIBER_MAX_LENGTH,
+            ),
+            "subscribers": _subscribers(),
         },
     )
 

@@ -104,6 +104,21 @@ def _controller() -> Schema:
     )
 
 
+def _retention() -> Schema:
+    return struct(
+        "How the controllers apply the retention policies of streams.",
+        {
+            "period": string(
+                "Time between two truncations of a stream, and between the positions at which it can be truncated.",
+                max_length=grammar.QUANTITY_MAX_LENGTH,
+                pattern=grammar.POSITIVE_DURATION,
+                default=grammar.RETENTION_PERIOD_DEFAULT,
+            )
+        },
+        defaulted=True,
+    )
+
+
 def _tier2() -> Schema:
     return struct(
         "Object store that holds all data, including the logs of Tier 1.",
@@ -159,6 +174,7 @@ def spec() -> Schema:
             "segmentStore": _segment_store(),
             "controller": _controller(),
             "tier2": _tier2(),
+            "retention": _retention(),
             "adoptClusterId": string(
                 "Id of an existing cluster whose data in the bucket this one adopts. Default: the uid of the resource.",
                 max_length=grammar.UUID_LENGTH,

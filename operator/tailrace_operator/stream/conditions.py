@@ -2,46 +2,71 @@
 
 from __future__ import annotations
 
+import datetime
+import math
 from typing import TYPE_CHECKING, Any, Final
 
+from tailrace.common.quantities import size_text
+from tailrace_operator.kube.manifests import Notice
 from tailrace_operator.reconcile.outcome import READY, Condition, Outcome, Status
+from tailrace_operator.schema import grammar
 
 if TYPE_CHECKING:
-    from tailrace.client.control.owners import StreamDescription
-    from tailrace_operator.schema.specs import StreamSpec
+    from collections.abc import Mapping
+
+    from tailrace.client.control.owners import Holder, Scaled, StreamDescription, Truncated
+    from tailrace_operator.schema.specs import RetentionSpec, StreamSpec
     from tailrace_operator.stream.owner import Owner
 
 ACCEPTED: Final = "Accepted"
 AUTO_SCALING: Final = "AutoScaling"
 RETENTION_ENFORCED: Final = "RetentionEnforced"
+LAST_SCALE: Final = "lastScale"
 
 
-def policy_conditions(spec: StreamSpec) -> tuple[Condition, ...]:
-    """Return whether the policies of the spec are enforced. The controller stores both and enforces neither yet."""
+def scaling(spec: StreamSpec) -> Condition:
+    """Return whether the scaling policy of the spec is enforced."""
     if spec.scaling.kind == "Fixed":
-        scaling = Condition(
+        return Condition(
             AUTO_SCALING, Status.FALSE, "Fixed", "spec.scaling.type Fixed keeps the number of segments.", warn_on=None
         )
-    else:
-        scaling = Condition(
-            AUTO_SCALING,
-            Status.FALSE,
-            "NotImplemented",
-            f"spec.scaling.type {spec.scaling.kind} is stored, but this version does not scale streams automatically. "
-            "To add segments, raise spec.scaling.minSegments, for example with kubectl scale.",
-        )
+    return Condition(
+        AUTO_SCALING,
+        Status.TRUE,
+        "Enforced",
+        f"The controllers split and merge segments by their rates, and keep {spec.scaling.min_segments} at least.",
+    )
+
+
+def retention(spec: StreamSpec, found: StreamDescription | None) -> Condition:
+    """Return whether the retention policy is enforced; ``found``: the present stream, None while it is not known."""
     if spec.retention is None:
-        retention = Condition(
+        return Condition(
             RETENTION_ENFORCED, Status.FALSE, "NoRetention", "Without spec.retention all data is kept.", warn_on=None
         )
-    else:
-        retention = Condition(
-            RETENTION_ENFORCED,
-            Status.FALSE,
-            "NotImplemented",
-            "spec.retention is stored, but this version does not delete old data automatically.",
+    holder = None if found is None else held_by(spec.retention, found)
+    if holder is None:
+        return Condition(
+            RETENTION_ENFORCED, Status.TRUE, "Enforced", "The controllers delete old data by spec.retention."
         )
-    return scaling, retention
+    until = "without spec.retention.max all of it is kept"
+    if spec.retention.maximum is not None:
+        until = f"the stream may grow to spec.retention.max, {size_text(spec.retention.maximum)}"
+    return Condition(
+        RETENTION_ENFORCED,
+        Status.FALSE,
+        "HeldBySubscriber",
+        f"Reader group {holder.subscriber} has {size_text(holder.unread_bytes or 0)} unread, which is more than "
+        f"spec.retention.min; {until}.",
+    )
+
+
+def held_by(policy: RetentionSpec, found: StreamDescription) -> Holder | None:
+    """Return the subscriber that holds back most, if a stream retained by size keeps more than its minimum for it."""
+    if policy.kind != "Size" or not found.holders:
+        return None
+    first = found.holders[0]
+    return first if (first.unread_bytes or 0) > policy.minimum else None
 
 
 def refused(reason: str, message: str, *, retry_after_s: float | None = None, uid: str | None = None) -> Outcome:
@@ -50,7 +75,7 @@ def refused(reason: str, message: str, *, retry_after_s: float | None = None, ui
         Condition(ACCEPTED, Status.FALSE, reason, message),
         Condition(READY, Status.FALSE, reason, message),
     )
-    status: dict[str, Any] = {"uid": uid, **dict.fromkeys(_NUMBERS)}
+    status: dict[str, Any] = {"uid": uid, **dict.fromkeys((*_NUMBERS, LAST_SCALE, *_RETAINED))}
     return Outcome(conditions, status, retry_after_s=retry_after_s)
 
 
@@ -72,10 +97,11 @@ def not_ready(reason: str, message: str) -> Condition:
     return Condition(READY, Status.FALSE, reason, message)
 
 
+_RETAINED: Final = ("lastTruncation", "heldBy", "subscribers")
 _NUMBERS: Final = ("epoch", "segments", "headBytes", "tailBytes", "bytes")
 
 
-def numbers(found: StreamDescription, me: Owner) -> dict[str, Any]:
+def numbers(spec: StreamSpec, found: StreamDescription, me: Owner) -> dict[str, Any]:
     """Return the fields of the status."""
     values = (
         found.epoch,
@@ -84,4 +110,50 @@ def numbers(found: StreamDescription, me: Owner) -> dict[str, Any]:
         found.tail_bytes,
         found.tail_bytes - found.head_bytes,
     )
-    return {"uid": me.uid, **dict(zip(_NUMBERS, values, strict=True))}
+    scaled = None if found.scaled is None else _scaled(found.scaled)
+    return {
+        "uid": me.uid,
+        **dict(zip(_NUMBERS, values, strict=True)),
+        LAST_SCALE: scaled,
+        **_retained(spec.retention, found),
+    }
+
+
+def scaled_since(status: Mapping[str, Any], outcome: Outcome) -> Notice | None:
+    """Return the Event of a scale that the operator did not ask for, by what the status said before."""
+    last, segments = outcome.status.get(LAST_SCALE), outcome.status.get("segments")
+    if last is None or status.get(LAST_SCALE) == last or outcome.status["epoch"] <= status.get("epoch", math.inf):
+        return None
+    if status.get("uid") != outcome.status.get("uid") or outcome.notices:
+        return None
+    return Notice(
+        "StreamScaled",
+        f"The stream was scaled to {segments} segments: {last['splits']} split, {last['merges']} merged.",
+    )
+
+
+def _retained(policy: RetentionSpec | None, found: StreamDescription) -> dict[str, Any]:
+    """Return the last truncation by policy and the subscribers; a field is None when there is nothing to say."""
+    last, holder = found.truncated, None if policy is None else held_by(policy, found)
+    return {
+        "lastTruncation": None if policy is None or last is None else _truncation(last),
+        "heldBy": None if holder is None else holder.subscriber,
+        "subscribers": [_subscriber(each) for each in found.holders[: grammar.SUBSCRIBERS_LISTED_MAX]] or None,
+    }
+
+
+def _scaled(last: Scaled) -> dict[str, Any]:
+    return {"time": _time(last.scaled_ms), "splits": last.splits, "merges": last.merges}
+
+
+def _time(ms: int) -> str:
+    return datetime.datetime.fromtimestamp(ms // 1000, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _truncation(last: Truncated) -> dict[str, Any]:
+    return {"time": _time(last.truncated_ms), "reason": last.reason, "freedBytes": last.freed_bytes}
+
+
+def _subscriber(holder: Holder) -> dict[str, Any]:
+    unread = {} if holder.unread_bytes is None else {"unreadBytes": holder.unread_bytes}
+    return {"name": holder.subscriber, **unread}

@@ -58,7 +58,12 @@ class StreamReconciler:
         if deletes is not has_finalizer(manifest):
             return Outcome(finalizer=deletes, retry_after_s=0)  # written before there is a stream to delete
         outcome = await self._reconcile(spec, Owner.of(manifest))
-        return dataclasses.replace(outcome, conditions=(*outcome.conditions, *conditions.policy_conditions(spec)))
+        found = [*outcome.conditions, conditions.scaling(spec)]
+        if all(one.type != conditions.RETENTION_ENFORCED for one in found):
+            found.append(conditions.retention(spec, None))
+        scaled = conditions.scaled_since(manifest.get("status") or {}, outcome)
+        notices = outcome.notices if scaled is None else (*outcome.notices, scaled)
+        return dataclasses.replace(outcome, conditions=tuple(found), notices=notices)
 
     async def _reconcile(self, spec: StreamSpec, me: Owner) -> Outcome:
         cluster = ClusterName(me.namespace, spec.cluster)
@@ -83,7 +88,7 @@ class StreamReconciler:
             found = await _describe(client, stream)
             step = next_step(spec, me, found, owner_is_deleted=await self._owner_is_deleted(me, found))
             if step is None or isinstance(step, Wait | Refuse | Sealed):
-                return _outcome(stream, me, found, step, notices)
+                return _outcome(spec, me, found, step, notices)
             notice = await _take_step(client, stream, me, step)
             if notice is not None:
                 notices.append(notice)
@@ -157,8 +162,9 @@ def _adopted(stream: StreamName, me: Owner, expected: str) -> Notice | None:
 
 
 def _outcome(
-    stream: StreamName, me: Owner, found: StreamDescription | None, step: Step | None, notices: list[Notice]
+    spec: StreamSpec, me: Owner, found: StreamDescription | None, step: Step | None, notices: list[Notice]
 ) -> Outcome:
+    stream = StreamName(spec.scope, spec.stream_name)
     if isinstance(step, Refuse):
         owner = Owner.parse(step.owner)
         named = f"Stream {owner.namespace}/{owner.name}" if owner else step.owner
@@ -180,4 +186,5 @@ def _outcome(
             )
         case _:
             condition = conditions.ready(found)
-    return Outcome((conditions.accepted(), condition), conditions.numbers(found, me), tuple(notices), retry_after_s)
+    found_conditions = (conditions.accepted(), condition, conditions.retention(spec, found))
+    return Outcome(found_conditions, conditions.numbers(spec, found, me), tuple(notices), retry_after_s)

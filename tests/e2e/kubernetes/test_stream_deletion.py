@@ -20,7 +20,7 @@ def test_scaling_by_rate_only_raises(kube: Kubectl) -> None:
     kube.apply(stream_manifest("rated", CLUSTER, SCOPE, scaling=scaling, deletionPolicy="Delete"))
     until_segments(kube, "rated", 2)
     automatic = condition_of(kube.get("stream", "rated"), "AutoScaling")
-    assert (automatic["status"], automatic["reason"]) == ("False", "NotImplemented")
+    assert (automatic["status"], automatic["reason"]) == ("True", "Enforced")
     kube("scale", "stream/rated", "--replicas=4")
     until_segments(kube, "rated", 4)
     kube("scale", "stream/rated", "--replicas=1")

@@ -30,14 +30,14 @@ def test_scaled_and_edited_under_load(healthy: StreamSystem, kube: Kubectl, imag
     kube.until_condition("stream", "scaled", "Ready", "True", READY_S)
     found = kube.get("stream", "scaled")
     enforced = condition_of(found, "RetentionEnforced")
-    assert (enforced["status"], enforced["reason"]) == ("False", "NotImplemented"), enforced
+    assert (enforced["status"], enforced["reason"]) == ("True", "Enforced"), enforced
     assert condition_of(found, "AutoScaling")["status"] == "False"
     assert load.finish() > 0
     until("the status follows the stream", lambda: kube.get("stream", "scaled")["status"].get("bytes", 0) > 0, READY_S)
     assert found["status"]["epoch"] >= 3
     assert {"StreamCreated", "StreamUpdated"} <= set(reasons(kube, "scaled"))
     columns = kube("get", "strm").splitlines()[0].split()
-    assert columns == ["NAME", "READY", "REASON", "SCOPE", "SEGMENTS", "BYTES", "AGE"]
+    assert columns == ["NAME", "READY", "REASON", "SCOPE", "SEGMENTS", "BYTES", "HELD", "BY", "AGE"]
     assert "scaled" in kube("get", "tailrace")
 
 

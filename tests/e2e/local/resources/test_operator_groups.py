@@ -16,7 +16,7 @@ from tailrace.client.model import ReaderGroupConfig, StreamName
 from tailrace.common import limits
 from tailrace.common.errors import NoSuchReaderGroupError
 from tailrace.common.stream_cut import parse_stream_cut
-from tailrace.common.stream_policies import StreamDataRetention
+from tailrace.common.stream_policies import RetentionPolicy, ScalingPolicy, StreamConfig, StreamDataRetention
 from tailrace.wire.tables import TableEntry
 from tailrace_operator.connections.controllers import ClusterName
 from tailrace_operator.kube.objects import READER_GROUPS, STREAM_CLUSTERS
@@ -351,3 +351,38 @@ async def test_a_group_of_the_rust_flavour_is_only_watched(readers: Readers) -> 
     assert (status["onlineReaders"], status["lagBytes"]) == (1, 3 * EVENT_BYTES)
     readers.hand.objects.remove(READER_GROUPS, "readers")
     assert readers.is_gone(), f"{NAMESPACE}: what is only watched is not deleted"
+
+
+async def test_conditions_say_what_a_subscriber_holds_back_and_what_it_has_lost(readers: Readers) -> None:
+    await readers.make_stream()
+    retained = StreamConfig(ScalingPolicy.fixed(1), RetentionPolicy.by_size_bytes(2 * EVENT_BYTES, 10 * EVENT_BYTES))
+    await readers.client.streams.update_stream(readers.stream, retained)
+    readers.make(retentionType="ManualStreamCut")
+    await readers.look()
+    assert readers.condition("BlockingRetention") == ("False", "NoCutYet")
+    group = await readers.groups.open("readers")
+    await group.publish_cuts({readers.stream: await readers.client.streams.head(readers.stream)})
+    await readers.look()
+    assert readers.condition("BlockingRetention") == ("False", "KeepsUp")
+    assert readers.condition("DataDropped") == ("False", "NothingLost")
+    await readers.write(5)
+    await readers.look()
+    assert readers.condition("BlockingRetention") == ("True", "HoldsData")
+    assert readers.condition("DataDropped") == ("False", "NothingLost")
+    await readers.write(3)
+    await readers.look()
+    assert readers.condition("DataDropped") == ("False", "NearMax")
+    await readers.client.streams.truncate_stream(readers.stream, await readers.client.streams.tail(readers.stream))
+    await readers.look()
+    assert readers.condition("BlockingRetention") == ("False", "KeepsUp")
+    assert readers.condition("DataDropped") == ("True", "UnreadDeleted")
+    await group.publish_cuts({readers.stream: await readers.client.streams.tail(readers.stream)})
+    await readers.look()
+    assert readers.condition("DataDropped") == ("False", "NothingLost")
+
+
+async def test_a_group_without_positions_is_no_subscriber(readers: Readers) -> None:
+    await readers.make_stream()
+    readers.make()
+    await readers.look()
+    assert readers.condition("BlockingRetention") == ("False", "NotASubscriber")

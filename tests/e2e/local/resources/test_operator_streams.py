@@ -101,7 +101,7 @@ async def test_a_resource_becomes_a_stream_with_scope_and_status(orders: Orders)
     assert orders.condition() == ("True", "InStep")
     assert orders.condition("Accepted") == ("True", "Accepted")
     assert orders.condition("AutoScaling") == ("False", "Fixed")
-    assert orders.condition("RetentionEnforced") == ("False", "NotImplemented")
+    assert orders.condition("RetentionEnforced") == ("True", "Enforced")
     assert "StreamCreated" in orders.reasons
 
 
@@ -123,11 +123,15 @@ async def test_the_status_follows_the_stream(orders: Orders) -> None:
     await orders.look()
     assert orders.status["segments"] == 4, "rates are not fought"
     assert orders.status["epoch"] == 1
+    assert (orders.status["lastScale"]["splits"], orders.status["lastScale"]["merges"]) == (1, 0)
+    assert orders.reasons.count("StreamScaled") == 1
+    await orders.look()
+    assert orders.reasons.count("StreamScaled") == 1
     assert orders.status["tailBytes"] == orders.status["bytes"] == 5 * 18
     await orders.client.streams.truncate_stream(orders.stream, await orders.client.streams.tail(orders.stream))
     await orders.look()
     assert (orders.status["headBytes"], orders.status["bytes"]) == (90, 0)
-    assert orders.condition("AutoScaling") == ("False", "NotImplemented")
+    assert orders.condition("AutoScaling") == ("True", "Enforced")
 
 
 async def test_scaling_the_resource_splits_and_merges(orders: Orders) -> None:

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.client.control.owners import StreamDescription
+from tailrace.client.control.owners import Holder, Scaled, StreamDescription, Truncated
 from tailrace.common.stream_policies import RetentionPolicy, RetentionType, ScaleType, ScalingPolicy, StreamConfig
-from tailrace_operator.reconcile.outcome import READY, Status
+from tailrace_operator.kube.manifests import Notice
+from tailrace_operator.reconcile.outcome import READY, Outcome, Status
 from tailrace_operator.schema.specs import RetentionSpec, ScalingSpec, StreamSpec
 from tailrace_operator.stream import conditions
 from tailrace_operator.stream.owner import Owner
@@ -178,14 +179,66 @@ def test_other_texts_are_nobodys_signature(text: str) -> None:
 # -- conditions
 
 
-def test_policies_that_are_not_enforced_say_so() -> None:
+def test_policies_say_whether_they_are_enforced() -> None:
     rate = dataclasses.replace(SPEC, scaling=ScalingSpec("ByteRate", 1, 5, 2), retention=RetentionSpec("Size", 1))
-    found = {one.type: one for one in conditions.policy_conditions(rate)}
-    assert {one.reason for one in found.values()} == {"NotImplemented"}
-    assert all(one.status is Status.FALSE and one.is_warning for one in found.values())
-    fixed = {one.type: one.reason for one in conditions.policy_conditions(SPEC)}
-    assert fixed == {"AutoScaling": "Fixed", "RetentionEnforced": "NoRetention"}
-    assert not any(one.is_warning for one in conditions.policy_conditions(SPEC))
+    scaling, retention = conditions.scaling(rate), conditions.retention(rate, None)
+    assert (scaling.status, scaling.reason, scaling.is_warning) == (Status.TRUE, "Enforced", False)
+    assert (retention.status, retention.reason, retention.is_warning) == (Status.TRUE, "Enforced", False)
+    fixed, kept = conditions.scaling(SPEC), conditions.retention(SPEC, None)
+    assert (fixed.reason, kept.reason) == ("Fixed", "NoRetention")
+    assert not fixed.is_warning
+    assert not kept.is_warning
+
+
+@pytest.mark.parametrize(
+    ("policy", "unread", "message"),
+    [
+        (RetentionSpec("Size", 100), 100, None),
+        (RetentionSpec("Size", 100), None, None),
+        (RetentionSpec("Time", 100), 5000, None),
+        (RetentionSpec("Size", 100), 2048, "2.0 KiB unread, which is more than spec.retention.min; without"),
+        (RetentionSpec("Size", 100, 4096), 2048, "the stream may grow to spec.retention.max, 4.0 KiB."),
+    ],
+)
+def test_a_subscriber_that_holds_back_more_than_the_minimum_is_named(
+    policy: RetentionSpec, unread: int | None, message: str | None
+) -> None:
+    spec = dataclasses.replace(SPEC, retention=policy)
+    holders = (Holder("s/slow", unread), Holder("s/new", None))
+    found = FOUND._replace(holders=holders, truncated=Truncated(1_700_000_000_123, "Consumption", 7))
+    condition, status = conditions.retention(spec, found), conditions.numbers(spec, found, ME)
+    assert status["lastTruncation"] == {"time": "2023-11-14T22:13:20Z", "reason": "Consumption", "freedBytes": 7}
+    assert status["subscribers"][1] == {"name": "s/new"}
+    if message is None:
+        assert (condition.status, condition.reason, status["heldBy"]) == (Status.TRUE, "Enforced", None)
+        return
+    assert (condition.status, condition.reason, condition.is_warning) == (Status.FALSE, "HeldBySubscriber", True)
+    assert message in condition.message
+    assert "s/slow" in condition.message
+    assert status["heldBy"] == "s/slow"
+
+
+def test_without_a_policy_nothing_is_said_of_retention() -> None:
+    status = conditions.numbers(SPEC, FOUND, ME)
+    assert (status["lastTruncation"], status["heldBy"], status["subscribers"]) == (None, None, None)
+
+
+def test_a_scale_that_no_one_asked_the_operator_for_is_an_event() -> None:
+    before = conditions.numbers(SPEC, FOUND, ME)
+    assert before["lastScale"] is None
+    after = conditions.numbers(SPEC, FOUND._replace(epoch=1, segments=5, scaled=Scaled(1_700_000_000_123, 2, 1)), ME)
+    assert after["lastScale"] == {"time": "2023-11-14T22:13:20Z", "splits": 2, "merges": 1}
+    outcome = Outcome(status=after)
+    notice = conditions.scaled_since(before, outcome)
+    assert notice is not None
+    assert notice.reason == "StreamScaled"
+    assert "to 5 segments: 2 split, 1 merged" in notice.message
+    assert conditions.scaled_since(after, outcome) is None, "it was said before"
+    assert conditions.scaled_since({}, outcome) is None, "the resource is new, the scale is not"
+    assert conditions.scaled_since({**before, "uid": "another"}, outcome) is None
+    assert conditions.scaled_since(before, Outcome(status=before)) is None
+    own = Outcome(status=after, notices=(Notice("StreamScaled", "Stream s/t was scaled to 5 segments."),))
+    assert conditions.scaled_since(before, own) is None, "the operator's own step is an Event already"
 
 
 def test_numbers_of_a_refused_stream_are_taken_back() -> None:
@@ -197,5 +250,9 @@ def test_numbers_of_a_refused_stream_are_taken_back() -> None:
         "headBytes",
         "tailBytes",
         "bytes",
+        "lastScale",
+        "lastTruncation",
+        "heldBy",
+        "subscribers",
     ]
     assert [one.type for one in outcome.conditions] == ["Accepted", READY]

@@ -1,0 +1,84 @@
+"""What the conditions of a group say of its part in retention: before data goes, and when it is gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tailrace.client.control.owners import Holder, StreamDescription
+from tailrace.common.stream_policies import RetentionPolicy, ScalingPolicy, StreamConfig
+from tailrace_operator.readergroup import conditions, retention
+from tailrace_operator.reconcile.outcome import Condition, Status
+
+GROUP = "scope/group"
+SIZE = RetentionPolicy.by_size_bytes(1000, 10_000)
+NO_MAXIMUM = RetentionPolicy.by_size_bytes(1000)
+TIME = RetentionPolicy.by_time_ms(1000, 10_000)
+
+
+def stream(policy: RetentionPolicy | None, *holders: Holder) -> StreamDescription:
+    config = StreamConfig(ScalingPolicy.fixed(1), policy)
+    return StreamDescription(config, "", 0, "active", 0, 1, 0, 0, None, holders)
+
+
+def holder(unread: int | None, lost: int = 0, name: str = GROUP) -> Holder:
+    return Holder(name, unread, lost)
+
+
+def summary(found: tuple[Condition, Condition]) -> list[tuple[Any, ...]]:
+    return [(each.status.value, each.reason, each.is_warning) for each in found]
+
+
+@pytest.mark.parametrize(
+    ("policy", "mine", "blocking", "dropped"),
+    [
+        (SIZE, holder(0), ("False", "KeepsUp", False), ("False", "NothingLost", False)),
+        (SIZE, holder(1000), ("False", "KeepsUp", False), ("False", "NothingLost", False)),
+        (SIZE, holder(1001), ("True", "HoldsData", True), ("False", "NothingLost", False)),
+        (SIZE, holder(7999), ("True", "HoldsData", True), ("False", "NothingLost", False)),
+        (SIZE, holder(8000), ("True", "HoldsData", True), ("False", "NearMax", True)),
+        (SIZE, holder(9999, 1), ("True", "HoldsData", True), ("True", "UnreadDeleted", True)),
+        (SIZE, holder(0, 1), ("False", "KeepsUp", False), ("True", "UnreadDeleted", True)),
+        (SIZE, holder(None), ("False", "NoCutYet", False), ("False", "NothingLost", False)),
+        (NO_MAXIMUM, holder(10**12), ("True", "HoldsData", True), ("False", "NothingLost", False)),
+        (TIME, holder(10**12), ("False", "KeepsUp", False), ("False", "NothingLost", False)),
+        (TIME, holder(5, 7), ("False", "KeepsUp", False), ("True", "UnreadDeleted", True)),
+        (None, holder(10**12), ("False", "KeepsUp", False), ("False", "NothingLost", False)),
+    ],
+)
+def test_conditions_of_a_subscriber(
+    policy: RetentionPolicy | None, mine: Holder, blocking: tuple[Any, ...], dropped: tuple[Any, ...]
+) -> None:
+    other = holder(10**9, 10**9, "scope/other")
+    found = retention.subscribed(GROUP, {"scope/s": stream(policy, other, mine)})
+    assert summary(found) == [blocking, dropped]
+    for each in found:
+        assert ("scope/s" in each.message) is (each.is_warning or each.reason == "NoCutYet")
+
+
+def test_the_worst_of_several_streams_is_named() -> None:
+    found = {
+        "scope/a": stream(SIZE, holder(None)),
+        "scope/b": stream(SIZE, holder(9000)),
+        "scope/c": stream(SIZE, holder(2048, 2048)),
+    }
+    blocking, dropped = retention.subscribed(GROUP, found)
+    assert blocking.message.startswith("This group has 8.8 KiB of stream scope/b unread")
+    assert "minimum of its retention, 1,000 B" in blocking.message
+    assert dropped.message == "Stream scope/c deleted at least 2.0 KiB before the group read them."
+
+
+def test_a_group_that_publishes_nothing_holds_nothing() -> None:
+    assert summary(retention.no_subscriber()) == [("False", "NotASubscriber", False)] * 2
+
+
+def test_what_cannot_be_measured_is_unknown() -> None:
+    for outcome in (
+        conditions.refused("ClusterNotFound", "It does not exist."),
+        conditions.unmeasured("GroupNotFound", "It does not exist.", uid=None),
+    ):
+        found = {each.type: each for each in outcome.conditions}
+        for kind in (retention.BLOCKING, retention.DROPPED):
+            assert found[kind].status is Status.UNKNOWN
+            assert not found[kind].is_warning
