@@ -75,7 +75,7 @@ class Suite:
     computes: bool = False
     """Whether it computes, with small files and servers in its own process at most: it fills what others leave."""
     limits: bool = True
-    """Whether a test may take as long as pytest's own limits say, and no longer."""
+    """Whether a test may take as long as pytest's own limits say, and no longer; in the long form only its own mark."""
 
 
 MINIO, PYTHON_CLIENT, JAVA_CLIENT, TLC = "MinIO server", "Python client", "Java client", "TLC"
@@ -237,7 +237,8 @@ def _pytest_job(
     measures: bool,
 ) -> Job:
     report = RESULTS / f"{name.replace('/', '-')}.xml"
-    common = ["-q", f"--junit-xml={report}", *(() if suite.limits else ("-o", "faulthandler_timeout=0"))]
+    limits = () if suite.limits and not plan.is_full else ("-o", "faulthandler_timeout=0")
+    common = ["-q", f"--junit-xml={report}", *limits]
     needs = suite.needs
     if suite.on_cluster and plan.local_cluster:
         needs = (*needs, LOCAL_CLUSTER)

@@ -114,6 +114,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, log_kind: str) -> Iterator[
         *ports,
         "--ready-file",
         str(ready),
+        "--retention-period",
+        "1s",
     ]
     with log.open("wb") as output:
         process = subprocess.Popen(arguments, stdout=output, stderr=subprocess.STDOUT)

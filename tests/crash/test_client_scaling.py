@@ -78,7 +78,7 @@ async def read(reader: EventReader, got: list[bytes], wanted: asyncio.Event, rng
         await asyncio.wait([task])
 
 
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(1800)
 async def test_scaling_under_kills(tmp_path: Path, test_seed: int) -> None:
     rng = random.Random(test_seed)
     history = History()

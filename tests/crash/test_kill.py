@@ -25,7 +25,7 @@ from harness.server import Server
 FULL = os.environ.get("TAILRACE_TEST_PROFILE") == "full"
 SCENARIOS = 5 if FULL else 1
 KILLS_PER_SCENARIO = 10 if FULL else 6
-SCENARIO_DEADLINE_S = 290
+SCENARIO_DEADLINE_S = 1800
 OPTIONS = ("--cache", "128MiB")
 LOGS_OF_ONE_PROCESS = ("file", "object") if FULL else ("file",)
 LOGS_OF_WORKERS = ("object", "file") if FULL else ("object",)

@@ -26,7 +26,7 @@ from harness.server import Server, StartFailedError
 from harness.workload import Workload, create_stream
 from tailrace.client import Client
 
-COURSE_DEADLINE_S = 290
+COURSE_DEADLINE_S = 1800
 OUTAGE_S = 5.0
 AFTER_TAKEOVER_S = 5.0
 SMALL = ("--cache", "128MiB", "--containers", "2")

@@ -148,6 +148,7 @@ def _synced_between(events: Sequence[Event], directory: str, after_s: float, bef
     )
 
 
+@pytest.mark.timeout(1800)  # of the long form
 def test_any_power_cut_recovers_what_was_acknowledged(recording: Recording, test_seed: int, test_profile: str) -> None:
     rng = random.Random(test_seed)
     acknowledged = recording.acknowledgements()

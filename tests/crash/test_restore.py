@@ -87,7 +87,7 @@ async def goes_on(server: Server, history: History, seed: int) -> None:
         await check(client, history)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("how", ["stopped", "killed"])
 async def test_file_logs_that_are_lost(tmp_path: Path, test_seed: int, how: str) -> None:
     """What was there when the server stopped, or at its last flush, is there again."""
@@ -115,14 +115,14 @@ async def test_file_logs_that_are_lost(tmp_path: Path, test_seed: int, how: str)
             await check(client, history)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(1800)
 async def test_object_logs_in_a_folder_lose_nothing(tmp_path: Path, test_seed: int) -> None:
     tier2 = ("--tier2", f"file://{tmp_path}/tier2")
     async with Server(tmp_path / "server", options=(*SMALL, "--log", "object", *tier2)) as server:
         await killed_under_load_and_lost(server, tier2, test_seed)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(1800)
 async def test_object_logs_in_a_bucket_lose_nothing(minio: MinioProcess, tmp_path: Path, test_seed: int) -> None:
     tier2 = ("--tier2", f"s3://{minio.new_bucket()}/a/prefix", "--s3-endpoint", minio.endpoint)
     options = (*SMALL, "--log", "object", *tier2)

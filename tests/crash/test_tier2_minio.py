@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from harness.ports import free_ports
 from harness.server import Server, StartFailedError
 from harness.workload import Workload, create_stream, read_from_head
 from tailrace.client import Client, StreamName
+from tailrace.common import limits
 
 STREAM = StreamName("minio", "events")
 OPTIONS = ("--cache", "64MiB", "--containers", "2")
@@ -89,7 +91,7 @@ async def objects_of_others(minio: MinioProcess, server: Server, segment: str) -
     return await objects_of(minio, server, [item["name"] for item in listed if item["name"] != segment])
 
 
-@pytest.mark.timeout(290)
+@pytest.mark.timeout(1800)
 async def test_killed_and_read_back(server: Server, test_seed: int) -> None:
     kills: list[Kill] = [while_serving, between_flush_and_commit]
     if FULL:
@@ -119,7 +121,7 @@ async def test_flush_then_everything_from_a_cold_cache(minio: MinioProcess, serv
         await check(client, history)
 
 
-@pytest.mark.timeout(290)
+@pytest.mark.timeout(1800)
 async def test_truncated_objects_go(minio: MinioProcess, server: Server) -> None:
     """At once out of reach; deleted from the bucket after the time that a reader may still be at them."""
     history = History()
@@ -131,6 +133,7 @@ async def test_truncated_objects_go(minio: MinioProcess, server: Server) -> None
         before = await objects_of(minio, server, [STREAM.segment(0)])
         cut = await client.streams.tail(STREAM)
         after = History()
+        truncated_s = time.monotonic()
         await client.streams.truncate_stream(STREAM, cut)
         for key, record in history.keys.items():  # numbers go on; what is cut off is forgotten
             after.write(key, record.written)
@@ -143,9 +146,11 @@ async def test_truncated_objects_go(minio: MinioProcess, server: Server) -> None
         assert len(gone) >= len(before) - 1
         gone -= (await objects_of_others(minio, server, STREAM.segment(0))).keys()
         assert gone, "objects that only the stream used"
-        assert await total(server, "pending_deletes") >= len(gone)
+        pending = await total(server, "pending_deletes")
         stored = await asyncio.to_thread(minio.objects, bucket_of(server))
-        assert gone <= stored.keys()
+        if time.monotonic() < truncated_s + limits.DELETE_DELAY_S:
+            assert pending >= len(gone)
+            assert gone <= stored.keys()
         if FULL:
             async with asyncio.timeout(DELETED_DEADLINE_S):
                 while gone & stored.keys():

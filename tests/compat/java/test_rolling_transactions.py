@@ -14,7 +14,7 @@ import pytest
 
 from tailrace.client import Client, StreamName, group_config
 
-LIMIT_S = 900
+LIMIT_S = {"ci": 900, "full": 3600}
 SIZES = {"ci": (4, 5), "full": (20, 50)}
 """Epochs, and how many transactions begin in each."""
 HEAPS = {"ci": "512m", "full": "6g"}
@@ -23,13 +23,13 @@ HEAPS = {"ci": "512m", "full": "6g"}
 Orders = dict[str, list[int]]
 
 
-async def read_by_ours(controller: str, stream: StreamName, total: int) -> Orders:
+async def read_by_ours(controller: str, stream: StreamName, total: int, limit_s: float) -> Orders:
     """The numbers of each key's events, in the order in which a reader of ours reads them."""
     found: Orders = defaultdict(list)
     async with Client(controller) as client:
         config = group_config({stream: None}, automatic_checkpoint_ms=500)  # a sealed segment is left at a checkpoint
         assert await client.reader_groups(stream.scope).create("ours", config)
-        async with asyncio.timeout(LIMIT_S), client.reader(stream.scope, "ours", "reader") as reader:
+        async with asyncio.timeout(limit_s), client.reader(stream.scope, "ours", "reader") as reader:
             left, empty = total, False
             while left > 0 or not empty:
                 events = [item.event for item in await reader.read_events(1000, 500) if item.event]
@@ -41,7 +41,7 @@ async def read_by_ours(controller: str, stream: StreamName, total: int) -> Order
     return found
 
 
-@pytest.mark.timeout(2 * LIMIT_S)
+@pytest.mark.timeout(2 * LIMIT_S["full"])
 async def test_transactions_over_scales(
     java_class_path: str, server: Any, run_child: Any, test_profile: str, test_seed: int
 ) -> None:
@@ -50,7 +50,7 @@ async def test_transactions_over_scales(
     options = [f"-Xmx{HEAPS[test_profile]}", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", java_class_path]
     words = ["rolling", server.controller, scope, str(epochs), str(each), str(test_seed % 2**31)]
     command = ["java", *options, "io.tailrace.compat.Main", *words]
-    output = await asyncio.to_thread(run_child, command, LIMIT_S)
+    output = await asyncio.to_thread(run_child, command, LIMIT_S[test_profile])
     lines = output.splitlines()
     assert lines[-1] == "ok"
     by_java: Orders = {}
@@ -58,7 +58,8 @@ async def test_transactions_over_scales(
         if line.startswith("key "):
             key, _, numbers = line.removeprefix("key ").partition(":")
             by_java[key] = [int(number) for number in numbers.split()]
-    ours = await read_by_ours(server.controller, StreamName(scope, "stream"), sum(map(len, by_java.values())))
+    total = sum(map(len, by_java.values()))
+    ours = await read_by_ours(server.controller, StreamName(scope, "stream"), total, LIMIT_S[test_profile])
     assert ours == by_java
     check_orders(by_java, epochs * each)
 

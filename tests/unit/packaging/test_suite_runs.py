@@ -293,3 +293,10 @@ def test_what_did_not_run_is_named() -> None:
 
 def _full() -> Plan:
     return Plan("full", workers=2, seed=1, day=PLAN.day)
+
+
+@pytest.mark.parametrize("profile", ["ci", "full"])
+def test_in_the_long_form_a_test_may_take_as_long_as_its_mark_says(profile: str) -> None:
+    jobs = [job for job in catalogue.jobs(["e2e/pods", "compat/java"], replace(PLAN, profile=profile)) if job.suite]
+    assert {job.suite for job in jobs} == {"e2e/pods", "compat/java"}
+    assert all(("faulthandler_timeout=0" in job.command) == (profile == "full") for job in jobs)

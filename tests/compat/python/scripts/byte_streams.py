@@ -6,6 +6,8 @@ from typing import Any
 import harness
 
 MIB = 1 << 20
+KEPT: list[Any] = []
+"""Handles whose write failed: the client can panic when such a handle is collected."""
 
 
 def _byte_stream() -> tuple[Any, str]:
@@ -140,6 +142,7 @@ def check_second_handle_fails_conditionally() -> None:
     client, scope = _byte_stream()
     first = client.create_byte_stream(scope, "bytes")
     second = client.create_byte_stream(scope, "bytes")
+    KEPT.append(second)
     first.write(b"first")
     first.flush()
 

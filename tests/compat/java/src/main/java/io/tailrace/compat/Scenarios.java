@@ -52,6 +52,8 @@ final class Scenarios {
             case "checkpoint" -> one.checkpoint();
             case "truncation" -> one.truncation();
             case "life-of-a-stream" -> one.lifeOfAStream();
+            case "retention" -> new Retention(server).run();
+            case "auto-scaling" -> new AutoScaling(server).run();
             default -> throw new IllegalArgumentException("unknown scenario " + name);
         }
         System.out.println("ok " + name);

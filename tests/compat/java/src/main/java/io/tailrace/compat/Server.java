@@ -24,7 +24,7 @@ import java.util.stream.Collectors;
 final class Server implements AutoCloseable {
     static final long CHECKPOINT_INTERVAL_MS = 1000;
     static final long REFRESH_INTERVAL_MS = 500;
-    private static final long CALL_LIMIT_S = 60;
+    private static final long CALL_LIMIT_S = 300;
 
     final ClientConfig config;
     final StreamManager streams;
