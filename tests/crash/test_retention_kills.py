@@ -228,7 +228,8 @@ async def test_a_subscriber_that_stopped_holds_no_more_than_the_maximum(tmp_path
             assert found.truncated is not None
             assert found.truncated.reason == "MaxLimit"
             assert found.head_bytes == head
-            assert found.holders == (Holder(f"{STREAM.scope}/subscriber", found.tail_bytes - head),)
+            subscriber = f"{STREAM.scope}/subscriber"
+            assert found.holders == (Holder(subscriber, found.tail_bytes - head, lost_bytes=head - held),)
             shown = await asyncio.to_thread(shown_by_command, server.controller)
             assert "by MaxLimit" in shown
             assert "kept/subscriber has 2." in shown or "kept/subscriber has 1." in shown

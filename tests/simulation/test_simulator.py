@@ -249,6 +249,31 @@ def test_generators_of_a_dead_process_are_left_alone() -> None:
         assert not ended
 
 
+def test_what_a_dead_process_begins_in_its_cleanup_never_runs() -> None:
+    with SimWorld(7) as world:
+        ran: list[str] = []
+
+        async def connect() -> None:
+            ran.append("connected")
+
+        async def work() -> None:
+            try:
+                await asyncio.sleep(1000)
+            finally:
+                await asyncio.create_task(connect())
+
+        async def main() -> None:
+            process = world.process("client")
+            process.spawn(work())
+            await asyncio.sleep(1)
+            world.crash(process)
+            gc.collect()  # which would warn of a coroutine that was never awaited
+            await asyncio.sleep(10)
+
+        world.run(main())
+        assert not ran
+
+
 def test_a_paused_process_does_nothing_and_goes_on_late() -> None:
     with SimWorld(12) as world:
 

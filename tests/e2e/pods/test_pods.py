@@ -95,7 +95,9 @@ async def test_a_worker_that_is_stopped_acknowledges_nothing_afterwards(pods: Po
                 os.kill(await pod.worker_pid(0), signal.SIGSTOP)
                 await writers.progress()
                 attempt.note("gap", writers.longest_gap_s(stopped_at_s))
-                assert "no heartbeat" in pod.log_events("worker_killed")[killed + attempt.number - 1]["reason"]
+                kills = killed + attempt.number
+                await until("it is killed", lambda: len(pod.log_events("worker_killed")) >= kills)  # noqa: B023
+                assert "no heartbeat" in pod.log_events("worker_killed")[kills - 1]["reason"]
                 await pod.wait_ready()
                 await pods.settle()
         await writers.check(client)

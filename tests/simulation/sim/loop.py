@@ -18,7 +18,7 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from sim.process import PROCESS, SimProcess
+from sim.process import PROCESS, SimProcess, abandon
 
 STARTED_S = 1000.0
 """When time begins."""
@@ -235,6 +235,9 @@ class SimLoop(asyncio.BaseEventLoop):
         process = context.get(PROCESS)
         if process is not None:
             task.process = process
+            if not process.alive:  # a cleanup makes it: nothing will take its first step
+                abandon(task, context)
+                return task
             process.tasks[task] = context
             task.add_done_callback(lambda done: process.tasks.pop(done, None))
         return task

@@ -40,15 +40,19 @@ class SimProcess:
     def abandon_tasks(self) -> None:
         """Drop the tasks of a dead process: their coroutines end without any effect on the world."""
         for task, context in list(self.tasks.items()):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            coroutine = task.get_coro()
-            # A cleanup that awaits ("coroutine ignored GeneratorExit") or fails is no news in a dead process.
-            with contextlib.suppress(BaseException):
-                context.run(coroutine.close)
+            abandon(task, context)
         self.tasks.clear()
 
     def __repr__(self) -> str:
         return f"<{self.name}{'' if self.alive else ' (dead)'}{' (paused)' if self.paused else ''}>"
+
+
+def abandon(task: asyncio.Task[Any], context: contextvars.Context) -> None:
+    """End the coroutine of a task of a dead process."""
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    # A cleanup that awaits ("coroutine ignored GeneratorExit") or fails is no news in a dead process.
+    with contextlib.suppress(BaseException):
+        context.run(task.get_coro().close)
 
 
 PROCESS: contextvars.ContextVar[SimProcess | None] = contextvars.ContextVar("process", default=None)
