@@ -35,8 +35,7 @@ def extreme(generator: random.Random, slot: Slot) -> Any:
     bulk = generator.randbytes(generator.choice([0, 1, 8, 16, 300, 9000]))
     match slot.field:
         case fields.IntegerField() as field:
-            bits = 8 * field.min_bytes
-            return generator.choice([0, 1, -1, 2, 1 << bits - 2, (1 << bits - 1) - 1, -(1 << bits - 1)])
+            return integer(generator, field)
         case fields.FlagField():
             return generator.random() < 0.5
         case fields.UuidField():
@@ -50,6 +49,11 @@ def extreme(generator: random.Random, slot: Slot) -> Any:
     return bulk
 
 
+def integer(generator: random.Random, field: fields.IntegerField) -> int:
+    bits = 8 * field.min_bytes
+    return generator.choice([0, 1, -1, 2, 1 << bits - 2, (1 << bits - 1) - 1, -(1 << bits - 1)])
+
+
 def item(generator: random.Random, field: fields.Field, bulk: bytes) -> Any:
     number = generator.choice([0, 1, -1, 2**63 - 1, -(2**63)])
     key = generator.choice([b"", b"k", b"key-0001", b"x" * 9000])
@@ -60,6 +64,8 @@ def item(generator: random.Random, field: fields.Field, bulk: bytes) -> Any:
             return c.TableEntry(key, bulk, number)
         case fields.TextField():
             return generator.choice(NAMES)
+        case fields.IntegerField():
+            return integer(generator, field)
     return c.AttributeCondition(generator.choice([W, bytes(16)]), generator.randrange(-1, 6), number, number)
 
 
