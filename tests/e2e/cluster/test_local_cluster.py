@@ -225,6 +225,14 @@ def test_every_component_runs_and_none_was_started_again(cluster: LocalCluster) 
     cluster.kubectl("wait", "--for=condition=Ready", "node/node1", WAIT)
 
 
+def test_pods_get_the_processor_before_other_processes(cluster: LocalCluster, instance: Instance) -> None:
+    folders = [path.parent for path in Path("/sys/fs/cgroup").glob(f"**/{instance.cgroup}/cpu.*") if path.is_file()]
+    assert folders, "the cgroup has no settings of the processor"
+    found = [int((folder / "cpu.shares").read_text()) // 1024 for folder in folders if (folder / "cpu.shares").exists()]
+    found += [int((folder / "cpu.weight").read_text()) // 100 for folder in folders if (folder / "cpu.weight").exists()]
+    assert set(found) == {system.POD_PROCESSOR_SHARE}
+
+
 def test_a_service_is_resolved_and_reached_from_a_pod_and_from_the_host(cluster: LocalCluster) -> None:
     listens = {"tcpSocket": {"port": 8000}, "periodSeconds": 1}
     server = python_pod("web", ["-m", "http.server", "8000", "--directory", "/usr"], readinessProbe=listens)
