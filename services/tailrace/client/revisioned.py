@@ -9,7 +9,7 @@ offset of a record where reading may begin.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from tailrace.client.hashing import REVISION_MARK
 from tailrace.client.model import StreamName, owner_of
@@ -35,11 +35,33 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tailrace.client.connections.connection import Connection
+    from tailrace.client.connections.pool import ConnectionPool
+    from tailrace.client.connections.segments import SegmentClient
     from tailrace.client.context import ClientContext
+    from tailrace.common.ports import Entropy
 
     _Make = Callable[[int], c.Command]
 
 LANE: Final = "append"
+
+
+class SegmentAccess(Protocol):
+    """Access to segments: a ``ClientContext`` has it, and so has a controller."""
+
+    @property
+    def pool(self) -> ConnectionPool:
+        """Return the connections."""
+        ...
+
+    @property
+    def segments(self) -> SegmentClient:
+        """Return the operations on segments."""
+        ...
+
+    @property
+    def entropy(self) -> Entropy:
+        """Return the source of random ids."""
+        ...
 
 
 class Entry(NamedTuple):
@@ -64,7 +86,7 @@ async def open_revisioned(context: ClientContext, stream: StreamName) -> Revisio
 class RevisionedStream:
     """Read and write one segment, one write at a time."""
 
-    def __init__(self, context: ClientContext, segment: str) -> None:
+    def __init__(self, context: SegmentAccess, segment: str) -> None:
         self.segment = segment
         self._context = context
         self._writer_id = new_uuid(context.entropy).bytes

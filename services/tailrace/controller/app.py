@@ -16,12 +16,14 @@ from tailrace.controller.calls.services import ControllerServices
 from tailrace.controller.instances.membership import Membership
 from tailrace.controller.jobs.retention import RetentionJob
 from tailrace.controller.jobs.scaling import ScalingJob
+from tailrace.controller.jobs.watermarks import WatermarkJob
 from tailrace.controller.managers.groups import ReaderGroupManager
 from tailrace.controller.managers.retention import RetentionManager
 from tailrace.controller.managers.scopes import ScopeManager
 from tailrace.controller.managers.stream_cuts import CutReader
 from tailrace.controller.managers.streams import StreamManager
 from tailrace.controller.managers.tables import TableManager
+from tailrace.controller.managers.watermarks import WatermarkManager
 from tailrace.controller.metadata.metadata_store import (
     CONTROLLERS_TABLE,
     OWN_TABLES,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
     from tailrace.common.ports import Clock, Entropy
     from tailrace.controller.jobs.scaling import RateSource
+    from tailrace.controller.managers.watermarks import MarkSegmentPort
     from tailrace.controller.metadata.ports import ContainerMap, MetadataStore, SegmentStorePort
 
 _logger = structlog.get_logger()
@@ -62,7 +65,8 @@ class Controller:
     """A controller without listeners.
 
     ``metadata`` stores all its records, ``segments`` carries segment requests, and ``container_map`` locates containers
-    for clients. Without `rates` no stream scales by itself. After `start`, `services` answers calls; listeners
+    for clients. Without `rates` no stream scales by itself; without `mark_segments`, which opens the segment of a mark
+    stream by its name, no watermark is written. After `start`, `services` answers calls; listeners
     (`ControllerServer`, the REST application) call `services`. `close` stops the tasks; another controller, or the next
     `start`, resumes their work.
     """
@@ -77,6 +81,7 @@ class Controller:
         config: ControllerConfig | None = None,
         *,
         rates: RateSource | None = None,
+        mark_segments: Callable[[str], MarkSegmentPort] | None = None,
         authorize: Authorize = allow_all,
         account: Account = account_nothing,
     ) -> None:
@@ -123,6 +128,8 @@ class Controller:
         self._membership = membership
         self.retention = RetentionJob(context, membership, retention)
         self.scaling = ScalingJob(context, membership, streams, rates)
+        watermarks = None if mark_segments is None else WatermarkManager(context, mark_segments)
+        self.watermarks = WatermarkJob(context, membership, watermarks)
         self._pending = PendingWork(context, driver, entities)
         self._living: asyncio.Task[None] | None = None
         self._started = False
@@ -242,6 +249,7 @@ class Controller:
         self._living = asyncio.get_running_loop().create_task(self._live(), name="controller membership")
         self.retention.start()
         self.scaling.start()
+        self.watermarks.start()
         self._started = True
 
     async def _live(self) -> None:
@@ -276,6 +284,7 @@ class Controller:
         self._started = False
         await self.retention.close()
         await self.scaling.close()
+        await self.watermarks.close()
         await self._entities.close()
         await self._driver.close()
         if self._living is not None and not self._config.sole:

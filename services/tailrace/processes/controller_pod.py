@@ -13,6 +13,7 @@ from typing import Any
 from tailrace.client.connections.pool import ConnectionPool
 from tailrace.client.connections.rates import RateClient
 from tailrace.client.connections.segments import SegmentClient
+from tailrace.client.group.watermarks import mark_segments
 from tailrace.client.types import Endpoint
 from tailrace.cluster.endpoint_follower import EndpointFollower
 from tailrace.cluster.endpoints import EndpointMap
@@ -90,7 +91,14 @@ class ControllerPod:
         )
         rates = RateClient(pool, options.containers, locate_container)
         self._controller = Controller(
-            TableMetadataStore(segments), segments, endpoints, clock, entropy, config, rates=rates
+            TableMetadataStore(segments),
+            segments,
+            endpoints,
+            clock,
+            entropy,
+            config,
+            rates=rates,
+            mark_segments=mark_segments(pool, segments, entropy),
         )
         self._stack.push_async_callback(self._controller.close)
         server = ControllerServer(

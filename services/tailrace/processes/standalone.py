@@ -17,6 +17,7 @@ import structlog
 from tailrace.client.connections.pool import ConnectionPool
 from tailrace.client.connections.rates import RateClient
 from tailrace.client.connections.segments import SegmentClient
+from tailrace.client.group.watermarks import mark_segments
 from tailrace.client.types import Endpoint as StoreEndpoint
 from tailrace.cluster.data_folder import DataFolder, open_data_folder
 from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint, EndpointMap
@@ -80,6 +81,7 @@ class StandaloneOptions:
     workers: int = 1
     """More than one: worker processes, each with a port of its own (from `store_port` on) and its own containers."""
     retention_period_s: float = limits.RETENTION_PERIOD_S
+    watermark_period_s: float = limits.WATERMARK_PERIOD_S
     """Between truncations of a stream by its policy."""
     scaling_time_factor: float = 1.0
     """Of all times of automatic scaling."""
@@ -230,11 +232,15 @@ class Standalone:
         config = ControllerConfig(
             sole=True,
             retention_period_s=options.retention_period_s,
+            watermark_period_s=options.watermark_period_s,
             scaling_time_factor=options.scaling_time_factor,
         )
         rates = RateClient(pool, count, local.__getitem__)
         metadata = TableMetadataStore(segments)
-        controller = Controller(metadata, segments, published, clock, entropy, config, rates=rates)
+        marks = mark_segments(pool, segments, entropy)
+        controller = Controller(
+            metadata, segments, published, clock, entropy, config, rates=rates, mark_segments=marks
+        )
         self._stack.push_async_callback(controller.close)
         if stopped:
             _logger.error("serving_in_part", stopped_containers=stopped)

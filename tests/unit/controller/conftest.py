@@ -223,6 +223,7 @@ class World:
         seed: int = 1,
         containers: EndpointMap | None = None,
         rates: Any = None,
+        mark_segments: Any = None,
         authorize: Authorize = allow_all,
         account: Account = account_nothing,
         **settings: Any,
@@ -237,6 +238,7 @@ class World:
             SeededEntropy(seed),
             ControllerConfig(**{"idle_s": 0.01, "blocking_deadline_s": 5.0, **settings}),
             rates=rates,
+            mark_segments=mark_segments,
             authorize=authorize,
             account=account,
         )

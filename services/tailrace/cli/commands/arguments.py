@@ -63,6 +63,15 @@ RetentionPeriodOption = Annotated[
         show_default="30m",
     ),
 ]
+WatermarkPeriodOption = Annotated[
+    float,
+    typer.Option(
+        parser=period_s,
+        metavar="DURATION",
+        help="Time between two looks at the times that writers noted, for watermarks.",
+        show_default="10s",
+    ),
+]
 ScalingTimeFactorOption = Annotated[
     float,
     typer.Option(

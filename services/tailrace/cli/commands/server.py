@@ -41,6 +41,7 @@ def standalone(
         int, typer.Option(min=0, help="Containers of a new folder.", show_default="4, or as the folder has")
     ] = 0,
     retention_period: arguments.RetentionPeriodOption = "30m",  # type: ignore[assignment]  # typer parses defaults too
+    watermark_period: arguments.WatermarkPeriodOption = "10s",  # type: ignore[assignment]  # typer parses defaults too
     scaling_time_factor: arguments.ScalingTimeFactorOption = 1.0,
     ready_file: Annotated[
         Path | None,
@@ -70,6 +71,7 @@ def standalone(
         cache_bytes=cache,
         containers=containers,
         retention_period_s=retention_period,
+        watermark_period_s=watermark_period,
         scaling_time_factor=scaling_time_factor,
         ready_file=ready_file,
     )

@@ -2,29 +2,26 @@
 
 See "Pravega Stream Retention" and docs/controller.md#retention.
 
-Streams with policies are listed in a table of their own, so that a round reads no others. Versions before there was
-such a table do not list them. A controller therefore looks through all streams of its buckets when it gets more of
-these: at its start, and when another one ends, which may have been of such a version.
+Streams with policies are listed in a table of their own, so that a round reads no others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import structlog
 
-from tailrace.common import limits, names
-from tailrace.common.errors import NoSuchScopeError, NoSuchStreamError, TailraceError, WriteConflictError
-from tailrace.common.task_groups import gather_bounded, run_all
+from tailrace.common import limits
+from tailrace.common.errors import NoSuchStreamError, TailraceError, WriteConflictError
+from tailrace.common.task_groups import run_all
+from tailrace.controller.jobs.unlisted import list_unlisted
 from tailrace.controller.metadata.metadata_store import RETENTION_TABLE, bucket_of
 from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.reading import readable
 from tailrace.controller.metadata.records import RetainedStream
-from tailrace.controller.metadata.scope_store import STREAMS
 from tailrace.controller.metadata.stream_store import StreamKey
-from tailrace.controller.workflows import retained
 from tailrace.controller.workflows.slots import StepSlots
 
 if TYPE_CHECKING:
@@ -35,7 +32,6 @@ if TYPE_CHECKING:
     from tailrace.controller.metadata.ports import Stored
     from tailrace.controller.workflows.context import WorkflowContext
 
-_INTERNAL: Final = (names.MARK_PREFIX, names.READER_GROUP_PREFIX)
 _LOG = structlog.get_logger(__name__)
 
 
@@ -85,7 +81,7 @@ class RetentionJob:
                 began_s = loop.time()
                 try:
                     if mine - served:
-                        await self._list_unlisted(mine)
+                        await list_unlisted(self._context, mine)
                     await self._round(mine if due else mine - served)
                     served = mine
                     if due:
@@ -150,34 +146,3 @@ class RetentionJob:
         """Take a stream from the list, unless a workflow has listed it again since the list was read."""
         with contextlib.suppress(WriteConflictError):
             await self._context.store.metadata.remove(RETENTION_TABLE, [(entry.key, entry.version)])
-
-    # -- streams from before there was a list
-
-    async def _list_unlisted(self, buckets: Collection[int]) -> None:
-        if not buckets:
-            return
-        scopes, token = self._context.scopes, ""
-        while True:
-            found, token = await scopes.list_scopes(limits.LIST_PAGE_ENTRIES_MAX, token)
-            if not found:
-                return
-            for scope in found:
-                with contextlib.suppress(NoSuchScopeError):
-                    await self._list_unlisted_of(scope, buckets)
-
-    async def _list_unlisted_of(self, scope: str, buckets: Collection[int]) -> None:
-        token = ""
-        while True:
-            found, token = await self._context.scopes.list_names(scope, STREAMS, limits.LIST_PAGE_ENTRIES_MAX, token)
-            if not found:
-                return
-            keys = [StreamKey(scope, name) for name in found if not name.startswith(_INTERNAL)]
-            await gather_bounded([key for key in keys if bucket_of(*key) in buckets], self._list_if_unlisted)
-
-    async def _list_if_unlisted(self, key: StreamKey) -> None:
-        root = await self._context.store.load(key)
-        if root is None or root.config.retention is None:
-            return
-        (entry,) = await self._context.store.metadata.get(RETENTION_TABLE, [key.root])
-        if entry is None:
-            await retained.note(self._context, key, root)

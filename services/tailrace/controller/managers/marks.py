@@ -1,4 +1,4 @@
-"""Store writers' times and positions, for watermarks that a later version will emit.
+"""Store writers' times and positions, of which watermarks are made.
 
 See docs/protocol/server.md#watermarks.
 """
@@ -17,6 +17,7 @@ from tailrace.controller.metadata.epochs import is_behind
 from tailrace.controller.metadata.records import Record, StreamRecord, WriterMark
 from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
 from tailrace.controller.metadata.transitions import require
+from tailrace.controller.workflows import marked
 from tailrace.controller.workflows.writer_marks import has_room, make_room, with_writer
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class MarkManager:
             return NoteResult.INVALID_POSITION
         if not has_room(root, writer):
             await make_room(self._context, key)
+        if writer not in root.writers:
+            await marked.note(self._context, key)
         mark = WriterMark(timestamp, position, self._context.clock.now_ms())
 
         def decide(found: StreamRecord | None, now: Snapshot) -> Change[NoteResult]:
@@ -63,7 +66,7 @@ class MarkManager:
                 return Change(NoteResult.INVALID_TIME)
             if stored is not None and (stored.timestamp, stored.position) == (timestamp, position):
                 return Change(NoteResult.SUCCESS)  # stored by an earlier attempt of this call whose reply was lost
-            if stored != before:
+            if stored is not None and stored != before:
                 return Change(NoteResult.INVALID_POSITION)  # the same writer noted two times at once
             puts: dict[bytes, Record] = {item: mark, key.root: current}
             if not has_room(current, writer):

@@ -29,6 +29,7 @@ SCOPES_TABLE: Final = TABLES_PREFIX + "scopes"
 PENDING_TABLE: Final = TABLES_PREFIX + "pending"
 CONTROLLERS_TABLE: Final = TABLES_PREFIX + "controllers"
 RETENTION_TABLE: Final = TABLES_PREFIX + "retention"
+MARKED_TABLE: Final = TABLES_PREFIX + "marked"
 
 
 def bucket_of(scope: str, stream: str) -> int:
@@ -47,6 +48,7 @@ OWN_TABLES: Final = (
     PENDING_TABLE,
     CONTROLLERS_TABLE,
     RETENTION_TABLE,
+    MARKED_TABLE,
     *map(bucket_table, range(limits.METADATA_BUCKETS)),
 )
 """The tables that every controller needs. Its start creates them."""

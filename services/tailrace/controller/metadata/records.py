@@ -229,6 +229,14 @@ class RetainedStream(msgspec.Struct, frozen=True):
     stream: str
 
 
+class MarkedStream(msgspec.Struct, frozen=True):
+    """Lists a stream that may have writers' marks, for the job that writes watermarks."""
+
+    scope: str
+    stream: str
+    listed_ms: int
+
+
 class WriterMark(msgspec.Struct, frozen=True):
     """A writer's last noted time with its position (docs/protocol/server.md#watermarks)."""
 
@@ -351,6 +359,7 @@ Record = (
     | RetentionRecord
     | RetentionCut
     | RetainedStream
+    | MarkedStream
 )
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -373,6 +382,7 @@ _KINDS: Final[dict[type[msgspec.Struct], int]] = {
     RetentionRecord: 16,
     RetentionCut: 17,
     RetainedStream: 18,
+    MarkedStream: 19,
 }
 _BY_NUMBER: Final = {number: kind for kind, number in _KINDS.items()}
 VERSION: Final = 2

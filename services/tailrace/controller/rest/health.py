@@ -84,6 +84,7 @@ class ControllerCollector:
         )
         yield from self._retention()
         yield from self._scaling()
+        yield from self._watermarks()
         yield from self._calls()
 
     def _retention(self) -> Iterator[Metric]:
@@ -103,6 +104,15 @@ class ControllerCollector:
             ("scaling_splits", "Segments that were split by the rate of their stream's policy", job.splits),
             ("scaling_merges", "Segments that were made of several by the rate of their stream's policy", job.merges),
             ("scaling_failures", "Streams that could not be scaled by their policy, in each round", job.failures),
+        ):
+            yield CounterMetricFamily(f"tailrace_controller_{name}", text, value)
+
+    def _watermarks(self) -> Iterator[Metric]:
+        job = self._controller.watermarks
+        for name, text, value in (
+            ("watermark_rounds", "Looks at the times that writers noted", job.rounds),
+            ("watermarks", "Watermarks that were written", job.written),
+            ("watermark_failures", "Streams whose watermark could not be written, in each round", job.failures),
         ):
             yield CounterMetricFamily(f"tailrace_controller_{name}", text, value)
 

@@ -26,6 +26,7 @@ from tailrace.controller.metadata.records import (
 )
 from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
 from tailrace.controller.metadata.transitions import commit_batch_done, commit_batch_taken, may_take_commits
+from tailrace.controller.workflows.marked import note
 from tailrace.controller.workflows.transactions import (
     chunk_keys,
     completed_puts,
@@ -220,6 +221,8 @@ async def finish_batch(
     marked = await _marking_writers(context, key, items)
     if marked:
         await make_room(context, key)
+        if not marked.keys() <= frozenset(taken.writers):
+            await note(context, key)
     now_ms = context.clock.now_ms()
     root = await context.store.load(key)
     chunks = chunk_keys(key, root, len(committed))

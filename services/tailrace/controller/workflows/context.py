@@ -41,6 +41,8 @@ class ControllerConfig:
     """How long a controller may be silent before others adopt its work."""
     retention_period_s: float = limits.RETENTION_PERIOD_S
     """Between truncations of a stream by its policy, and between the cuts at which they can be."""
+    watermark_period_s: float = limits.WATERMARK_PERIOD_S
+    """Between looks at the times that a stream's writers noted."""
     scaling_time_factor: float = 1.0
     """Of all times of automatic scaling; below 1 to try it out."""
     rescan_s: float = limits.CONTROLLER_RESCAN_S

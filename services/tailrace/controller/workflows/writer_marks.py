@@ -5,16 +5,19 @@ See docs/protocol/server.md#watermarks.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from tailrace.common import limits
+from tailrace.common.errors import WriteConflictError
+from tailrace.common.task_groups import gather_bounded
 from tailrace.controller.metadata.records import StreamRecord, WriterMark
 from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from tailrace.controller.workflows.context import WorkflowContext
 
@@ -50,25 +53,45 @@ async def make_room(context: WorkflowContext, key: StreamKey) -> None:
     root = await context.store.load(key)
     if root is None or len(root.writers) < limits.WRITER_MARKS_PER_STREAM_MAX:
         return
-    items = {writer: key.writer(writer) for writer in root.writers}
-    marks = await context.store.read(key, list(items.values()))
+    snapshot, marks = await read_marks(context, key, root)
     idle_ms = max(limits.WRITER_MARK_IDLE_MAX_MS, root.config.timestamp_aggregation_timeout_ms)
     oldest_ms = context.clock.now_ms() - idle_ms
-    gone = [
-        writer
-        for writer, item in items.items()
-        if (mark := marks.get(WriterMark, item)) is None or not mark.alive or mark.noted_ms < oldest_ms
-    ]
+    kept = {writer for writer, mark in marks.items() if mark.alive and mark.noted_ms >= oldest_ms}
+    await forget(context, key, root, snapshot, [writer for writer in root.writers if writer not in kept])
+
+
+async def read_marks(
+    context: WorkflowContext, key: StreamKey, root: StreamRecord
+) -> tuple[Snapshot, dict[str, WriterMark]]:
+    """Return the marks of the writers that the root lists, and the snapshot that holds them."""
+    items = {writer: key.writer(writer) for writer in root.writers}
+    snapshot = await context.store.read(key, list(items.values()))
+    found = {writer: snapshot.get(WriterMark, item) for writer, item in items.items()}
+    return snapshot, {writer: mark for writer, mark in found.items() if mark is not None}
+
+
+async def forget(
+    context: WorkflowContext, key: StreamKey, root: StreamRecord, snapshot: Snapshot, gone: Collection[str]
+) -> None:
+    """Remove marks that were read in `snapshot`, and take their writers from the root.
+
+    A writer that noted a time again since then keeps its mark, and stays.
+    """
     if not gone:
         return
-    await context.store.remove(key, [items[writer] for writer in gone])
+    items = {writer: key.writer(writer) for writer in gone}
 
-    def decide(now: StreamRecord | None, snapshot: Snapshot) -> Change[None]:
+    async def remove(item: bytes) -> None:
+        with contextlib.suppress(WriteConflictError):
+            await context.store.metadata.remove(key.table, [(item, snapshot.version(item))])
+
+    await gather_bounded([item for item in items.values() if snapshot.stored[item] is not None], remove)
+
+    def decide(now: StreamRecord | None, found: Snapshot) -> Change[None]:
         if now is None or now.incarnation != root.incarnation:
             return Change(None)
-        # One that noted a time again since then has a mark, and stays.
-        left = frozenset(writer for writer in gone if snapshot.get(WriterMark, items[writer]) is None)
+        left = frozenset(writer for writer, item in items.items() if found.get(WriterMark, item) is None)
         kept = tuple(writer for writer in now.writers if writer not in left)
         return Change(None, {} if kept == now.writers else {key.root: msgspec.structs.replace(now, writers=kept)})
 
-    await context.store.change(key, [items[writer] for writer in gone], decide)
+    await context.store.change(key, list(items.values()), decide)

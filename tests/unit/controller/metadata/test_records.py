@@ -19,6 +19,7 @@ from tailrace.controller.metadata.model import Epoch, RecordedCut, StreamSegment
 from tailrace.controller.metadata.records import (
     BucketsRecord,
     InstanceRecord,
+    MarkedStream,
     PendingRecord,
     RetainedStream,
     RetentionCut,
@@ -89,6 +90,7 @@ RECORDS: dict[str, records.Record] = {
     ),
     "retention_cut": RetentionCut({4294967297: 250}),
     "retained": RetainedStream("s", "x"),
+    "marked": MarkedStream("s", "x", 1700000000000),
 }
 
 

@@ -54,6 +54,7 @@ final class Scenarios {
             case "life-of-a-stream" -> one.lifeOfAStream();
             case "retention" -> new Retention(server).run();
             case "auto-scaling" -> new AutoScaling(server).run();
+            case "time-windows" -> new TimeWindows(server).run();
             default -> throw new IllegalArgumentException("unknown scenario " + name);
         }
         System.out.println("ok " + name);

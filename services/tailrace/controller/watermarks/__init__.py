@@ -1,0 +1,1 @@
+"""Decide on the watermarks of streams. Pure."""

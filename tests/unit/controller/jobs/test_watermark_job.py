@@ -1,0 +1,263 @@
+"""The job that writes watermarks: which streams it finds, on which controller, and what does not stop it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tailrace.common import limits
+from tailrace.common.errors import NoSuchSegmentError, UnavailableError
+from tailrace.common.names import qualified_segment_name
+from tailrace.common.watermarks import Watermark
+from tailrace.controller.metadata.metadata_store import MARKED_TABLE
+from tailrace.rpc import controller_pb2 as pb
+
+PERIOD_S = 0.01
+
+
+class ModelMarks:
+    """The watermarks in all mark streams, and the segments of them that controllers open."""
+
+    def __init__(self, world: Any) -> None:
+        self.world = world
+        self.written: dict[str, list[Watermark]] = {}
+        self.opened = 0
+        self.failing = ""
+
+    def open(self, name: str) -> ModelMarkSegment:
+        """Open a mark stream's segment."""
+        self.opened += 1
+        return ModelMarkSegment(self, name)
+
+    def of(self, stream: str = "stream") -> list[tuple[int, int, dict[int, int]]]:
+        """Bounds and position of each watermark of a stream."""
+        found = self.written.get(qualified_segment_name("scope", f"_MARK{stream}", 0), [])
+        return [
+            (each.lower, each.upper, {segment.identifier: offset for segment, offset in each.positions.items()})
+            for each in found
+        ]
+
+
+class ModelMarkSegment:
+    """As the port promises it."""
+
+    def __init__(self, marks: ModelMarks, name: str) -> None:
+        self._marks = marks
+        self._name = name
+        self._known = -1
+
+    def _written(self) -> list[Watermark]:
+        if self._name not in self._marks.world.segments.segments:
+            raise NoSuchSegmentError(self._name)
+        if self._marks.failing and self._marks.failing in self._name:
+            raise UnavailableError("container 1 is away")
+        return self._marks.written.setdefault(self._name, [])
+
+    async def newest(self) -> Watermark | None:
+        """The newest one."""
+        written = self._written()
+        self._known = len(written)
+        return written[-1] if written else None
+
+    async def append(self, watermark: Watermark) -> bool:
+        """Append if the last one is the one that is known."""
+        written = self._written()
+        if self._known != len(written):
+            return False
+        written.append(watermark)
+        self._known += 1
+        return True
+
+
+@pytest.fixture
+def marks(world: Any) -> ModelMarks:
+    return ModelMarks(world)
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], bool]], Awaitable[None]]:
+    """Wait until a condition holds."""
+
+    async def wait(condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(120):
+            while not condition():  # noqa: ASYNC110 - no event announces it
+                await asyncio.sleep(0.001)
+
+    return wait
+
+
+async def note(api: Any, writer: str, time: int, position: dict[int, int]) -> int:
+    cut = pb.StreamCut(streamInfo=api.info, cut=position)
+    answer = await api.call(
+        "noteTimestampFromWriter", pb.TimestampFromWriter(writer=writer, timestamp=time, position=cut)
+    )
+    return int(answer.result)
+
+
+def listed(world: Any) -> set[bytes]:
+    return set(world.metadata.dump()[MARKED_TABLE])
+
+
+async def rounds(controller: Any, until: Any, count: int = 2) -> None:
+    """Wait for rounds that began from now on: the one that runs may have read the records before."""
+    wanted = controller.watermarks.rounds + count
+    await until(lambda: controller.watermarks.rounds >= wanted)
+
+
+async def test_watermarks_follow_the_writers(world: Any, make_api: Any, until: Any, marks: ModelMarks) -> None:
+    controller = await world.start(sole=True, watermark_period_s=PERIOD_S, mark_segments=marks.open)
+    api = make_api(controller)
+    await api.setup(timestampAggregationTimeout=60_000)
+    assert not listed(world)
+    assert await note(api, "a", 10, {0: 100}) == pb.TimestampResponse.SUCCESS
+    assert listed(world) == {b"scope/stream"}
+    await until(lambda: marks.of() == [(10, 10, {0: 100})])
+    await note(api, "b", 15, {0: 80})
+    await rounds(controller, until)
+    assert len(marks.of()) == 1, "the first writer has not advanced"
+    await note(api, "a", 20, {0: 130})
+    await until(lambda: marks.of()[1:] == [(15, 20, {0: 130})])
+    await note(api, "a", 30, {0: 140})
+    await rounds(controller, until)
+    assert len(marks.of()) == 2, "the second writer has not advanced"
+    world.clock.ms += 60_000
+    assert await note(api, "a", 31, {0: 150}) == pb.TimestampResponse.SUCCESS
+    await until(lambda: marks.of()[2:] == [(31, 31, {0: 150})])
+    assert controller.watermarks.written == 3
+    assert controller.watermarks.failures == 0
+    assert marks.opened == 1
+
+
+async def test_positions_follow_a_scale(world: Any, make_api: Any, until: Any, marks: ModelMarks) -> None:
+    controller = await world.start(sole=True, watermark_period_s=PERIOD_S, mark_segments=marks.open)
+    api = make_api(controller)
+    await api.setup(timestampAggregationTimeout=60_000)
+    await note(api, "a", 10, {0: 100})
+    await note(api, "b", 10, {0: 90})
+    await until(lambda: len(marks.of()) >= 1)
+    left, right = await api.scaled([0], [(0.0, 0.5), (0.5, 1.0)])
+    await note(api, "a", 11, {left: 3})
+    await note(api, "b", 12, {0: 120})
+    await until(lambda: marks.of()[-1] == (11, 12, {left: 3, right: 0}))
+
+
+async def test_removed_writers_and_streams_without_writers_leave(
+    world: Any, make_api: Any, until: Any, marks: ModelMarks
+) -> None:
+    controller = await world.start(sole=True, watermark_period_s=PERIOD_S, mark_segments=marks.open)
+    api, gone = make_api(controller), make_api(controller, stream="gone")
+    await api.setup(timestampAggregationTimeout=10**9)
+    await gone.call("createStream", gone.config(timestampAggregationTimeout=10**9))
+    for each in (api, gone):
+        await note(each, "a", 10, {0: 100})
+    await until(lambda: len(marks.of()) + len(marks.of("gone")) == 2)
+    await gone.call("sealStream", gone.info)
+    await gone.call("deleteStream", gone.info)
+    await api.call("removeWriter", pb.RemoveWriterRequest(writer="a", stream=api.info))
+    await rounds(controller, until)
+    assert listed(world) == {b"scope/stream", b"scope/gone"}, "a call may be about to add a writer"
+    world.clock.ms += limits.MARKED_WITHOUT_WRITERS_MS
+    await until(lambda: not listed(world))
+    assert await note(api, "a", 5, {0: 50}) == pb.TimestampResponse.SUCCESS, "the writer was forgotten"
+    assert listed(world) == {b"scope/stream"}
+    await rounds(controller, until)
+    assert len(marks.of()) == 1, "a watermark's lower bound does not go back"
+    await note(api, "a", 11, {0: 110})
+    await until(lambda: marks.of()[1:] == [(11, 11, {0: 110})])
+
+
+async def test_times_of_commits_count(world: Any, make_api: Any, until: Any, marks: ModelMarks) -> None:
+    controller = await world.start(sole=True, watermark_period_s=PERIOD_S, mark_segments=marks.open)
+    api = make_api(controller)
+    await api.setup(timestampAggregationTimeout=60_000)
+    begun = await api.begin()
+    await api.commit(begun.txnId, writerId="a", timestamp=7)
+    await api.until_state(begun.txnId, pb.TxnState.COMMITTED)
+    await until(lambda: [each[:2] for each in marks.of()] == [(7, 7)])
+
+
+async def test_another_controller_continues(world: Any, make_api: Any, until: Any, marks: ModelMarks) -> None:
+    fast = {"beat_s": 0.02, "look_s": 0.02, "lapse_s": 5.0, "watermark_period_s": PERIOD_S}
+    first = await world.start(seed=1, mark_segments=marks.open, **fast)
+    second = await world.start(seed=2, mark_segments=marks.open, **fast)
+    shares = [each.services.core.membership for each in (first, second)]
+    await until(lambda: all(each.own_buckets for each in shares))
+    await until(lambda: not shares[0].own_buckets & shares[1].own_buckets)
+    await make_api(first).call("createScope", pb.ScopeInfo(scope="scope"))
+    apis = [make_api(second, stream=f"s{number}") for number in range(12)]
+    for api in apis:
+        made = await api.call("createStream", api.config(timestampAggregationTimeout=60_000))
+        assert made.status == pb.CreateStreamStatus.SUCCESS
+        await note(api, "a", 1, {0: 10})
+    await until(lambda: all(len(marks.of(api.stream)) == 1 for api in apis))
+    await until(lambda: first.watermarks.written > 0 and second.watermarks.written > 0)
+    await first.close()
+    for api in apis:
+        await note(api, "a", 2, {0: 20})
+    await until(lambda: all(marks.of(api.stream)[1:] == [(2, 2, {0: 20})] for api in apis))
+    assert first.watermarks.written + second.watermarks.written == 24
+
+
+async def test_a_stream_that_is_not_listed_is_found_by_the_next_controller(
+    world: Any, make_api: Any, until: Any, marks: ModelMarks
+) -> None:
+    """It comes from a version that listed none."""
+    first = await world.start(sole=True)
+    api = make_api(first)
+    await api.setup(timestampAggregationTimeout=60_000)
+    await note(api, "a", 10, {0: 100})
+    await first.close()
+    await world.metadata.remove(MARKED_TABLE, [(b"scope/stream", -(2**63))])
+    await world.start(sole=True, retention_period_s=PERIOD_S, watermark_period_s=PERIOD_S, mark_segments=marks.open)
+    await until(lambda: marks.of() == [(10, 10, {0: 100})])
+
+
+async def test_a_controller_that_was_overtaken_reads_the_newest_one(
+    world: Any, make_api: Any, until: Any, marks: ModelMarks
+) -> None:
+    controller = await world.start(sole=True, watermark_period_s=PERIOD_S, mark_segments=marks.open)
+    api = make_api(controller)
+    await api.setup(timestampAggregationTimeout=60_000)
+    await note(api, "a", 1, {0: 10})
+    await until(lambda: len(marks.of()) == 1)
+    (written,) = marks.written.values()
+    written.append(Watermark(5, 9, written[0].positions))  # by a controller that was taken for dead, and was not
+    await note(api, "a", 3, {0: 30})
+    await rounds(controller, until, 3)
+    assert len(written) == 2, "a time below the newest watermark makes none"
+    await note(api, "a", 6, {0: 60})
+    await until(lambda: marks.of()[2:] == [(6, 6, {0: 60})])
+
+
+async def test_a_stream_that_fails_stops_no_other(world: Any, make_api: Any, until: Any, marks: ModelMarks) -> None:
+    controller = await world.start(sole=True, watermark_period_s=PERIOD_S, mark_segments=marks.open)
+    api, bad = make_api(controller), make_api(controller, stream="bad")
+    await api.setup()
+    await bad.call("createStream", bad.config())
+    marks.failing = "_MARKbad"
+    for each in (bad, api):
+        await note(each, "a", 1, {0: 10})
+    await until(lambda: marks.of() == [(1, 1, {0: 10})])
+    await until(lambda: controller.watermarks.failures > 1)
+    marks.failing = ""
+    await until(lambda: marks.of("bad") == [(1, 1, {0: 10})])
+
+
+async def test_a_stream_that_is_made_again_has_its_own_watermarks(
+    world: Any, make_api: Any, until: Any, marks: ModelMarks
+) -> None:
+    controller = await world.start(sole=True, watermark_period_s=PERIOD_S, mark_segments=marks.open)
+    api = make_api(controller)
+    await api.setup(timestampAggregationTimeout=60_000)
+    await note(api, "a", 100, {0: 10})
+    await until(lambda: len(marks.of()) == 1)
+    await api.call("sealStream", api.info)
+    await api.call("deleteStream", api.info)
+    await api.call("createStream", api.config(timestampAggregationTimeout=60_000))
+    (segment,) = await api.current()
+    await note(api, "a", 50, {segment: 1})
+    await until(lambda: marks.of()[1:] == [] and len(marks.written) == 2)
+    assert [each.lower for each in list(marks.written.values())[1]] == [50]
