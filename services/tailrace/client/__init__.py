@@ -18,6 +18,7 @@ from tailrace.client.group.state.records import Checkpoint, Position
 from tailrace.client.model import PingStatus, ReaderGroupConfig, SegmentRange, StreamName, TransactionState
 from tailrace.client.reader.batch import SegmentReader, SegmentSlice
 from tailrace.client.reader.event_reader import EventBatch, EventRead, EventReader
+from tailrace.client.reader.time_windows import TimeWindow
 from tailrace.client.revisioned import RevisionedStream
 from tailrace.client.stream_manager import StreamInfo, StreamManager
 from tailrace.client.tables import KeyValueTable, TableKeyParts, TableValue
@@ -67,6 +68,7 @@ __all__ = [
     "TableEntry",
     "TableKeyParts",
     "TableValue",
+    "TimeWindow",
     "TlsOptions",
     "Transaction",
     "TransactionState",

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from tailrace.client.blocking.portal import Portal
     from tailrace.client.byte_stream import ByteStreamReader
     from tailrace.client.group.state.records import Position
+    from tailrace.client.model import StreamName
     from tailrace.client.reader.event_reader import EventRead, EventReader
+    from tailrace.client.reader.time_windows import TimeWindow
     from tailrace.client.tables import KeyValueTable, TableKeyParts, TableValue
 
 
@@ -47,6 +49,10 @@ class BlockingEventReader:
     def position(self) -> Position:
         """Return the position after all returned events."""
         return self._reader.position
+
+    def time_window(self, stream: str | StreamName) -> TimeWindow:
+        """Return between which times the group's next events of a stream are (docs/client.md#time-windows)."""
+        return self._run(self._reader.time_window(stream))
 
     @property
     def end_of_data(self) -> bool:

@@ -10,15 +10,20 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from tailrace.client.group.membership import GroupMember, Taken
+from tailrace.client.group.report import positions_of
 from tailrace.client.group.state.records import ENDED_OFFSET, Position, is_silent
 from tailrace.client.group.synchronizer import GroupSynchronizer
+from tailrace.client.model import name_of
 from tailrace.client.reader.segment_input import SegmentInput
+from tailrace.client.reader.time_windows import TimeWindows
 from tailrace.client.writer.append_blocks import EVENT_HEADER_BYTES
 from tailrace.common import limits, names
 from tailrace.common.errors import BadRequestError, IllegalStateError, NoSuchReaderGroupError, UnavailableError
 
 if TYPE_CHECKING:
     from tailrace.client.context import ClientContext
+    from tailrace.client.model import StreamName
+    from tailrace.client.reader.time_windows import TimeWindow
 
 
 class EventBatch(NamedTuple):
@@ -70,6 +75,7 @@ class EventReader:
         self._group = group
         self._dead_after_s = dead_after_s
         self._member: GroupMember | None = None
+        self._windows = TimeWindows(context)
         self._inputs: dict[str, SegmentInput] = {}
         self._ended: dict[str, int] = {}
         self._changed = asyncio.Event()
@@ -270,6 +276,21 @@ class EventReader:
         state = self._joined().state
         positions = self._positions()
         return Position(positions, {segment: state.range_of(segment) for segment in positions})
+
+    async def time_window(self, stream: str | StreamName) -> TimeWindow:
+        """Return between which times the group's next events of a stream are (docs/client.md#time-windows).
+
+        By the positions that the other readers reported last. Looks for new watermarks every 5 s at most.
+
+        Raises:
+            BadRequestError: the group does not read the stream. NoSuchStreamError, UnavailableError.
+        """
+        name = name_of(stream)
+        state = self._joined().state
+        if str(name) not in state.config.starting:
+            raise BadRequestError(f"reader group {self._scope}/{self._group} does not read stream {name}")
+        positions = {**positions_of(state), **self._positions()}
+        return await self._windows.window(name, positions, {segment: state.range_of(segment) for segment in positions})
 
     @property
     def end_of_data(self) -> bool:

@@ -52,6 +52,40 @@ class _Marked:
     segment: MarkSegmentPort
     newest: Watermark | None
 
+    @property
+    def positions(self) -> int:
+        """Return how much it takes of what an instance may remember."""
+        return 1 if self.newest is None else 1 + len(self.newest.positions)
+
+
+class _Remembered:
+    """The streams that were looked at last, as many as their watermarks have room."""
+
+    def __init__(self) -> None:
+        self._streams: OrderedDict[StreamKey, _Marked] = OrderedDict()
+        self._positions = 0
+
+    def get(self, key: StreamKey) -> _Marked | None:
+        """Return a stream and remember it longer."""
+        found = self._streams.get(key)
+        if found is not None:
+            self._streams.move_to_end(key)
+        return found
+
+    def put(self, key: StreamKey, marked: _Marked) -> None:
+        """Remember a stream, and forget those that were looked at least recently if there are too many."""
+        self.drop(key)
+        self._streams[key] = marked
+        self._positions += marked.positions
+        while self._positions > limits.WATERMARK_POSITIONS_KEPT_MAX and len(self._streams) > 1:
+            self.drop(next(iter(self._streams)))
+
+    def drop(self, key: StreamKey) -> None:
+        """Forget a stream."""
+        found = self._streams.pop(key, None)
+        if found is not None:
+            self._positions -= found.positions
+
 
 class WatermarkManager:
     """Write watermarks. ``open_segment`` opens the segment of a mark stream by its full name."""
@@ -60,7 +94,7 @@ class WatermarkManager:
         self._context = context
         self._store = context.store
         self._open_segment = open_segment
-        self._marked: OrderedDict[StreamKey, _Marked] = OrderedDict()
+        self._remembered = _Remembered()
 
     async def apply(self, key: StreamKey) -> Watermark | None:
         """Forget writers that no longer count, and write the next watermark if there is one; return it.
@@ -70,7 +104,7 @@ class WatermarkManager:
         """
         root = await self._store.load(key)
         if root is None or root.state in _WITHOUT_SEGMENTS or not root.writers:
-            self._marked.pop(key, None)
+            self._remembered.drop(key)
             return None
         marked = await self._open(key, root)
         if marked is None:
@@ -84,9 +118,8 @@ class WatermarkManager:
 
     async def _open(self, key: StreamKey, root: StreamRecord) -> _Marked | None:
         """Return the stream's mark segment; None when it has none."""
-        known = self._marked.get(key)
+        known = self._remembered.get(key)
         if known is not None and known.incarnation == root.incarnation:
-            self._marked.move_to_end(key)
             return known
         mark_key = mark_of(key)
         mark_root = None if mark_key is None else await self._store.load(mark_key)
@@ -95,9 +128,7 @@ class WatermarkManager:
         (segment,) = (await self._store.active_epoch(mark_key, mark_root)).segments
         opened = self._open_segment(segment_name(mark_key, segment.identifier))
         found = _Marked(root.incarnation, opened, await opened.newest())
-        self._marked[key] = found
-        if len(self._marked) > limits.WATERMARK_STREAMS_KEPT_MAX:
-            self._marked.popitem(last=False)
+        self._remembered.put(key, found)
         return found
 
     async def _write(self, key: StreamKey, root: StreamRecord, marked: _Marked, decision: Decision) -> Watermark | None:
@@ -105,10 +136,10 @@ class WatermarkManager:
         epoch = await self._store.epoch(key, root, max(number, 0))
         watermark = next_watermark(decision.counted, marked.newest, epoch.segments)
         # Whatever interrupts this, the mark stream is read again before the next watermark.
-        self._marked.pop(key, None)
+        self._remembered.drop(key)
         if not await marked.segment.append(watermark):
             _LOG.info("watermark_of_another_controller", stream=str(key))
             return None
         marked.newest = watermark
-        self._marked[key] = marked
+        self._remembered.put(key, marked)
         return watermark

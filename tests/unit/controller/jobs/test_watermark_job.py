@@ -215,6 +215,26 @@ async def test_a_stream_that_is_not_listed_is_found_by_the_next_controller(
     await until(lambda: marks.of() == [(10, 10, {0: 100})])
 
 
+async def test_a_controller_remembers_a_bounded_number_of_positions(
+    world: Any, make_api: Any, until: Any, marks: ModelMarks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "WATERMARK_POSITIONS_KEPT_MAX", 5)
+    controller = await world.start(sole=True, watermark_period_s=PERIOD_S, mark_segments=marks.open)
+    first = make_api(controller, stream="s0")
+    await first.setup(timestampAggregationTimeout=60_000)
+    apis = [first, *(make_api(controller, stream=f"s{number}") for number in range(1, 5))]
+    for api in apis[1:]:
+        await api.call("createStream", api.config(timestampAggregationTimeout=60_000))
+    for time in (1, 2, 3):
+        for api in apis:
+            await note(api, "a", time, {0: 10 * time})
+        await until(lambda time=time: all(len(marks.of(api.stream)) == time for api in apis))
+    remembered = controller.watermarks._watermarks._remembered
+    assert remembered._positions == sum(each.positions for each in remembered._streams.values()) <= 5
+    assert len(remembered._streams) == 2
+    assert marks.opened > len(apis), "what was forgotten is read again"
+
+
 async def test_a_controller_that_was_overtaken_reads_the_newest_one(
     world: Any, make_api: Any, until: Any, marks: ModelMarks
 ) -> None:

@@ -43,6 +43,11 @@ final class Server implements AutoCloseable {
         streams.createStream(scope, stream, fixed(segments));
     }
 
+    /** Creates a stream with all of its configuration: StreamManager sends policies and tags only. */
+    void createWhole(String scope, String stream, StreamConfiguration config) throws Exception {
+        controller.createStream(scope, stream, config).get(CALL_LIMIT_S, TimeUnit.SECONDS);
+    }
+
     static StreamConfiguration fixed(int segments) {
         return StreamConfiguration.builder().scalingPolicy(ScalingPolicy.fixed(segments)).build();
     }

@@ -56,8 +56,7 @@ final class TimeWindows {
         server.streams.createScope(scope);
         StreamConfiguration config = StreamConfiguration.builder()
                 .scalingPolicy(ScalingPolicy.fixed(2)).timestampAggregationTimeout(TIMEOUT_MS).build();
-        server.streams.createStream(scope, STREAM, config); // this client does not send the timeout here
-        check(server.streams.updateStream(scope, STREAM, config), "the stream was not updated");
+        server.createWhole(scope, STREAM, config);
         try (EventStreamClientFactory clients = server.clients(scope); ReaderGroupManager groups = server.groups(scope)) {
             check(groups.createReaderGroup("group", Server.group(scope, STREAM).build()), "the group existed already");
             List<Future<Void>> writes = new ArrayList<>();
