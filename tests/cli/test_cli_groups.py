@@ -131,8 +131,7 @@ async def test_while_following_a_reader_without_progress_is_reported_once_a_minu
             await holders.look(200.0 + STILL_AFTER_S + LOOK_EVERY_S)
             await holders.look(200.0 + 2 * STILL_AFTER_S)
             assert reports == [
-                "reader slow has held 1 segment for 13 s without progress; "
-                "if it has ended, others take over after 30 s"
+                "reader slow has held 1 segment for 13 s without progress; if it has ended, others take over after 30 s"
             ]
             await holders.look(261.0 + STILL_AFTER_S + LOOK_EVERY_S)
             assert len(reports) == 2, "again after a minute"

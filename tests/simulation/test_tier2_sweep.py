@@ -1,4 +1,4 @@
-"""An owner dies at its n-th request to the store, for every n, while it sweeps, compacts and deletes.
+"""An owner dies at its n-th request to the store, for every n, while it sweeps, compacts, reclaims and deletes.
 
 See docs/design.md#tier-2.
 """
@@ -33,6 +33,10 @@ KNOBS = {
     (limits, "COMPACT_RUN_MIN"): 2,
     (limits, "COMPACT_GROWTH_MIN"): 2,
     (limits, "COMPACT_RUN_FORCED"): 4,
+    (limits, "RECLAIM_FIRST_AFTER_S"): 0.5,
+    (limits, "RECLAIM_TICK_S"): 0.2,
+    (limits, "RECLAIM_SLACK_BYTES"): 0,
+    (limits, "RECLAIM_DEAD_MIN_BYTES"): 1,
 }
 
 

@@ -104,6 +104,11 @@ def encode_section(key: str, position: int, header: SectionHeader, data: Buffer)
     return buffers, data_position, block_position + FOOTER_BYTES
 
 
+def section_length(name: str, length: int) -> int:
+    """Return the bytes of an object that a section of `length` bytes of a segment of that name occupies."""
+    return _HEADER.size + len(name.encode()) + 4 + stored_length(length) + FOOTER_BYTES
+
+
 def stored_length(length: int) -> int:
     """Return the bytes that `length` bytes of data occupy with their block CRCs."""
     return length + 4 * -(-length // BLOCK_BYTES)

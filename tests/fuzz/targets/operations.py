@@ -36,6 +36,7 @@ def seeds() -> Iterator[bytes]:
         ops.ObjectsDeleted(["c3/orphan"]),
         ops.SwapChunks(2, [first], [other]),
         ops.SweepBarrier(2, 1),
+        ops.MoveChunks([ops.ChunkMove(2, first, other)]),
         ops.Checkpoint(SEQUENCE, checkpoint.encode(a_state())),
     ]
     for operation in operations:

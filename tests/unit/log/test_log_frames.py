@@ -173,9 +173,7 @@ def test_zero_sectors_outside_of_the_payload_or_out_of_order_are_corrupt(runs: l
     table = b"".join(first.to_bytes(4, "big") + count.to_bytes(4, "big") for first, count in runs)
     length = frames.frame_length(len(payload), len(runs))
     identity = (IDENTITY.container, IDENTITY.epoch, IDENTITY.nonce, 7, 6, 1, 0)
-    header = FrameHeader(
-        FrameKind.DATA, *identity, len(payload), length, len(runs), crc32c(table), crc32c(payload)
-    )
+    header = FrameHeader(FrameKind.DATA, *identity, len(payload), length, len(runs), crc32c(table), crc32c(payload))
     image = bytes(frames.HEADER_BYTES) + payload + frames.FENCE + table
     image += frames.FENCE * (length - len(image) - len(frames.END_MARKER)) + frames.END_MARKER
     verdict = frames.judge_frame(header, memoryview(image))

@@ -38,10 +38,10 @@ def frequent_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Objects:
-    """A memory object store that can be out of reach, at once or after some more puts."""
+    """An object store that can be out of reach, at once or after some more puts."""
 
-    def __init__(self) -> None:
-        self._store = open_object_store("memory://")
+    def __init__(self, url: str = "memory://") -> None:
+        self._store = open_object_store(url)
         self.outage = False
         self.failing_puts: set[int] = set()
         self.puts = 0

@@ -65,6 +65,7 @@ class Snapshotter:
         self._ports = ports
         self._taking = asyncio.Lock()
         self._superseded: dict[str, None] = {}
+        self._tail: frozenset[str] = frozenset()  # objects of the newest snapshot alone
         self.sequence = -1
         """The last operation in this owner's newest snapshot; -1: it has none."""
         self.last_error = ""
@@ -77,7 +78,7 @@ class Snapshotter:
         """Take snapshots until cancelled. While Tier 2 is unavailable the last one stays the newest."""
         wait_s = limits.SNAPSHOT_FIRST_S
         while True:
-            await asyncio.sleep(wait_s)
+            await self._wait(wait_s)
             try:
                 taken = await self.take()
                 self.last_error = ""
@@ -90,6 +91,22 @@ class Snapshotter:
                 self.last_error = str(error)
                 taken = False
             wait_s = limits.SNAPSHOT_INTERVAL_S if taken else limits.SNAPSHOT_RETRY_S
+
+    async def _wait(self, wait_s: float) -> None:
+        """Wait for the next snapshot: less than `wait_s` when objects have waited long to be deleted after it."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + wait_s
+        waiting_since: float | None = None
+        while (now := loop.time()) < due:
+            pending = self._ports.state.pending_deletes
+            newest = next((key for key in reversed(pending) if key not in self._tail), None)
+            if newest is None or self.may_delete(newest):
+                waiting_since = None
+            elif waiting_since is None:
+                waiting_since = now
+            elif self.sequence >= 0 and now - waiting_since >= limits.SNAPSHOT_DELETES_WAIT_S:
+                return
+            await asyncio.sleep(min(limits.SNAPSHOT_TICK_S, due - now))
 
     async def check_newest(self) -> list[SnapshotName]:
         """Verify that no later owner stored a snapshot; return the names of all snapshots, newest last.
@@ -166,6 +183,7 @@ class Snapshotter:
             # this snapshot at its end (docs/adr/0012).
             names = await self.check_newest()
             self.sequence, self._superseded = sequence, gone
+            self._tail = frozenset(ref.object_key for _, ref in tail)
             await self._remove_older(names)
             return True
 

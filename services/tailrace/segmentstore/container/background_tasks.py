@@ -1,4 +1,4 @@
-"""The background tasks of a container: flush, sweep, compact, snapshot, checkpoint, confirm ownership."""
+"""The background tasks of a container: flush, sweep, compact, reclaim, snapshot, checkpoint, confirm ownership."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tailrace.common import limits
 from tailrace.common.errors import OverloadedError
 from tailrace.segmentstore.background.chunk_compaction import ChunkCompaction
 from tailrace.segmentstore.background.orphan_sweep import OrphanSweep
+from tailrace.segmentstore.background.reclamation import Reclamation
 from tailrace.segmentstore.background.snapshotter import SnapshotPorts, Snapshotter
 from tailrace.segmentstore.background.storage_writer import FlushPorts, StorageWriter
 from tailrace.segmentstore.container.checkpointer import Checkpointer
@@ -61,6 +62,13 @@ class BackgroundTasks:
             upload_slots=ports.upload_slots,
             may_work=core.may_do_maintenance,
         )
+        self.reclamation = Reclamation(
+            core.state,
+            tier2,
+            commit=core.commit_control,
+            upload_slots=ports.upload_slots,
+            may_work=core.may_do_maintenance,
+        )
 
     def start(self) -> None:
         """Start the tasks of a container that recovered, with what recovery found to be flushed."""
@@ -73,6 +81,7 @@ class BackgroundTasks:
         core.spawn(self.writer.run())
         core.spawn(self.sweep.run())
         core.spawn(self.compaction.run())
+        core.spawn(self.reclamation.run())
         core.spawn(core.ownership.run())
         core.spawn(self.snapshotter.run())
 

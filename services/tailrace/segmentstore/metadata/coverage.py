@@ -77,6 +77,19 @@ class Coverage:
         self._changed(new[0].segment_offset)
         return True
 
+    def move(self, old: ChunkRef, new: ChunkRef) -> bool:
+        """Replace `old` by `new`; return False, without a change, when `old` is missing.
+
+        Raises ValueError when `new` does not end with `old`, or is not within its range.
+        """
+        if not old.segment_offset <= new.segment_offset < new.end or new.end != old.end:
+            raise ValueError(f"chunk reference {new} in place of {old}")
+        if not self.holds([old]):
+            return False
+        self._refs[bisect_left(self._refs, old.segment_offset, key=_offset)] = new
+        self._changed(new.segment_offset)
+        return True
+
     def before(self, offset: int, count: int) -> int:
         """Return the start of the reference `count` places before the first one from `offset` on; 0 without one."""
         index = bisect_left(self._refs, offset, key=_offset) - count

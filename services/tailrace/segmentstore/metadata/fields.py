@@ -151,6 +151,13 @@ class Reader:
             result.append(ChunkRef(key, data_offset, segment_offset, length))
         return result
 
+    def only_ref(self) -> ChunkRef:
+        """Chunk references, of which there must be one."""
+        refs = self.refs()
+        if len(refs) != 1:
+            raise CorruptionError(self._place, f"{len(refs)} chunk references where one should be")
+        return refs[0]
+
     def texts(self) -> list[str]:
         """Texts."""
         return [self.text() for _ in range(self.u32())]

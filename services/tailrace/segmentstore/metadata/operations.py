@@ -48,6 +48,7 @@ class OperationType(enum.IntEnum):
     CHECKPOINT = 12
     SWAP_CHUNKS = 13
     SWEEP_BARRIER = 14
+    MOVE_CHUNKS = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +283,36 @@ class SwapChunks:
         return writer.done()
 
 
+class ChunkMove(NamedTuple):
+    """One reference to replace: `new` ends where `old` ends, and begins with it or later, where the segment begins."""
+
+    segment_id: int
+    old: ChunkRef
+    new: ChunkRef
+
+
+@dataclass(frozen=True, slots=True)
+class MoveChunks:
+    """What is retained of some objects lies in others: each move applies if its segment still holds `old`.
+
+    The object of a `new` that no move applies becomes a pending delete (docs/design.md#reclamation).
+    """
+
+    TYPE: ClassVar = OperationType.MOVE_CHUNKS
+    moves: Sequence[ChunkMove]
+
+    def encode(self) -> bytes:
+        """Return the body."""
+        writer = Writer()
+        writer.u8(FORMAT_VERSION)
+        writer.u32(len(self.moves))
+        for move in self.moves:
+            writer.i64(move.segment_id)
+            writer.refs([move.old])
+            writer.refs([move.new])
+        return writer.done()
+
+
 @dataclass(frozen=True, slots=True)
 class SweepBarrier:
     """The owner of `epoch` listed objects after operation `listed_after`, and still owns the log now.
@@ -325,6 +356,7 @@ ControlOperation: TypeAlias = (
     | Checkpoint
     | SwapChunks
     | SweepBarrier
+    | MoveChunks
 )
 Operation: TypeAlias = ControlOperation | Append
 
@@ -429,6 +461,13 @@ def _decode_add_chunks(reader: Reader) -> AddChunks:
     return AddChunks(refs, reader.texts())
 
 
+def _decode_move_chunks(reader: Reader) -> MoveChunks:
+    moves = []
+    for _ in range(reader.u32()):
+        moves.append(ChunkMove(reader.i64(), reader.only_ref(), reader.only_ref()))
+    return MoveChunks(moves)
+
+
 def _decode_index(reader: Reader) -> CommitIndex:
     identifier = reader.i64()
     return CommitIndex(identifier, IndexRoot.read(reader), reader.refs())
@@ -453,4 +492,5 @@ _DECODERS: Final[dict[int, Callable[[Reader], ControlOperation]]] = {
     OperationType.CHECKPOINT: _decode_checkpoint,
     OperationType.SWAP_CHUNKS: lambda reader: SwapChunks(reader.i64(), reader.refs(), reader.refs()),
     OperationType.SWEEP_BARRIER: lambda reader: SweepBarrier(reader.i64(), reader.i64()),
+    OperationType.MOVE_CHUNKS: _decode_move_chunks,
 }

@@ -53,6 +53,8 @@ class ContainerState:
         self.flushing: dict[int, None] = {}  # ids of segments that are being flushed; not replayed
         self.object_uses: dict[str, int] = {}
         self.pending_deletes: dict[str, None] = {}
+        self.releases = 0
+        """Grows whenever bytes in Tier 2 may have become dead; not replayed."""
 
     # -- applying committed operations ---------------------------------------------------------------------------
 
@@ -104,6 +106,8 @@ class ContainerState:
                     self.pending_deletes.pop(key, None)
             case ops.SwapChunks():
                 self._swap_chunks(operation)
+            case ops.MoveChunks():
+                self._move_chunks(operation)
             case ops.SweepBarrier():
                 if operation.epoch != self.epoch or operation.listed_after >= sequence:
                     raise ValueError(f"a sweep of epoch {operation.epoch} in the log of epoch {self.epoch}")
@@ -144,6 +148,7 @@ class ContainerState:
             raise ValueError(f"truncation at {operation.start_offset}")
         segment.start_offset = operation.start_offset
         segment.drop_pending_below(operation.start_offset)
+        self.releases += 1
         self._release(segment.chunks.truncate(operation.start_offset))
 
     def _merge(self, sequence: int, operation: ops.Merge) -> None:
@@ -202,6 +207,8 @@ class ContainerState:
                 continue
             segment.chunks.add(moved)
             segment.drop_tiered(moved)
+            if moved.segment_offset < segment.start_offset:  # truncated while it was flushed
+                self.releases += 1
 
     def _swap_chunks(self, operation: ops.SwapChunks) -> None:
         for ref in operation.new:
@@ -209,6 +216,18 @@ class ContainerState:
         segment = self.segments.get(operation.segment_id)
         swapped = segment is not None and segment.chunks.replace(operation.old, operation.new)
         self._release(list(operation.old if swapped else operation.new))
+
+    def _move_chunks(self, operation: ops.MoveChunks) -> None:
+        for move in operation.moves:
+            self._use(move.new.object_key)  # all of them first: moves share an object, and its last use counts
+        for segment_id, old, new in operation.moves:
+            segment = self.segments.get(segment_id)
+            if segment is None:
+                self._release([new])
+                continue
+            if old.segment_offset < new.segment_offset > segment.start_offset and segment.chunks.holds([old]):
+                raise ValueError(f"a move that drops bytes before {new.segment_offset}")
+            self._release([old if segment.chunks.move(old, new) else new])
 
     def _commit_index(self, operation: ops.CommitIndex) -> None:
         segment = self.segments.get(operation.segment_id)
@@ -230,6 +249,7 @@ class ContainerState:
         self.object_uses[key] = self.object_uses.get(key, 0) + 1
 
     def _release(self, refs: list[ChunkRef]) -> None:
+        self.releases += len(refs)
         for ref in refs:
             uses = self.object_uses[ref.object_key] - 1
             if uses:

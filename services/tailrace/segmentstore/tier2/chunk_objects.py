@@ -77,6 +77,8 @@ class ChunkObjects:
         self._entropy = entropy
         self._reads = asyncio.Semaphore(limits.STORAGE_READS_MAX)
         self._uncertain: dict[str, None] = {}
+        self.shared_bytes: dict[str, int] = {}
+        """Length of each object with several sections, as far as it is known; of others references say it."""
         self.bytes_written = 0
         self.objects_written = 0
 
@@ -114,6 +116,8 @@ class ChunkObjects:
         except UnavailableError:
             self._remember_uncertain(key)
             raise
+        if len(sections) > 1:
+            self.shared_bytes[key] = position
         self.bytes_written += position
         self.objects_written += 1
         return refs

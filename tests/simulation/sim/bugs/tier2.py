@@ -1,4 +1,4 @@
-"""Planted bugs of Tier 2: the orphan sweep, small-chunk compaction, references through merges."""
+"""Planted bugs of Tier 2: the orphan sweep, small-chunk compaction, reclamation, references through merges."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from sim.bugs.registry import bug
 from sim.workloads.tier2 import SlowClient, Tier2Workload
 from tailrace.common import limits
+from tailrace.segmentstore.background import storage_writer
 from tailrace.segmentstore.background.orphan_sweep import OrphanSweep
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.metadata.state import ContainerState
@@ -151,3 +152,75 @@ def _compaction_after_truncation(patch: pytest.MonkeyPatch) -> None:
         self._release(list(operation.old))
 
     patch.setattr(ContainerState, "_swap_chunks", swap)
+
+
+def _shared_objects(seed: int) -> Tier2Workload:
+    """Many segments share objects, which are rewritten slowly while the segments are truncated, merged and deleted."""
+    workload = _slow_store(seed)
+    clients = [SlowClient(number, workload.random) for number in range(12)]
+    for client in clients:
+        client.append_max_bytes, client.pause_max_s = 3_000, 0.5
+    workload.sole = [*clients]
+    workload.world.store.slow_chance, workload.world.store.slow_max_s = 0.7, 1.0
+    workload.knobs |= {
+        (limits, "FLUSH_INTERVAL_S"): 0.5,
+        (limits, "FLUSH_THRESHOLD_BYTES"): 100_000,
+        (storage_writer, "_SHARED_MAX_BYTES"): 100_000,
+        (limits, "DELETE_DELAY_S"): 10.0,
+        (limits, "COMPACT_TICK_S"): 1.0,
+        (limits, "RECLAIM_FIRST_AFTER_S"): 0.1,
+        (limits, "RECLAIM_TICK_S"): 0.02,
+        (limits, "RECLAIM_SLACK_BYTES"): 0,
+        (limits, "RECLAIM_DEAD_MIN_BYTES"): 1,
+        (limits, "RECLAIM_MOVES_MAX"): 1000,
+        (limits, "RECLAIM_BYTES_PER_S"): limits.MIB,
+    }
+    return workload
+
+
+@bug(
+    "shared-object-released-between-moves",
+    _shared_objects,
+    checker="workloads/container.py",
+    words="needs object .*, which is deleted or will be",
+)
+def _shared_object_released_between_moves(patch: pytest.MonkeyPatch) -> None:
+    """The moves to a shared object are counted one by one, so one that does not apply lets go of the object.
+
+    Breaks: a referenced object is never deleted.
+    """
+
+    def move_chunks(self: ContainerState, operation: ops.MoveChunks) -> None:
+        for segment_id, old, new in operation.moves:
+            self._use(new.object_key)
+            segment = self.segments.get(segment_id)
+            self._release([old if segment is not None and segment.chunks.move(old, new) else new])
+
+    patch.setattr(ContainerState, "_move_chunks", move_chunks)
+
+
+@bug(
+    "moved-without-comparison",
+    _shared_objects,
+    checker="workloads/container.py",
+    words="(stopped without a fault|nothing fails any more): .*MOVE_CHUNKS",
+)
+def _moved_without_comparison(patch: pytest.MonkeyPatch) -> None:
+    """A moved chunk is put in wherever it fits, though the reference that it replaces was released meanwhile.
+
+    Breaks: a released object is never referenced again.
+    """
+
+    def move_chunks(self: ContainerState, operation: ops.MoveChunks) -> None:
+        for move in operation.moves:
+            self._use(move.new.object_key)
+        for segment_id, old, new in operation.moves:
+            segment = self.segments.get(segment_id)
+            if segment is None:
+                self._release([new])
+                continue
+            kept = [r for r in segment.chunks if r.end <= new.segment_offset or r.segment_offset >= new.end]
+            segment.chunks.__init__([*kept, new])  # type: ignore[misc]
+            self._release([old])
+
+    patch.setattr(ContainerState, "_move_chunks", move_chunks)

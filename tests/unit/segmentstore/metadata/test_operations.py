@@ -35,6 +35,7 @@ CONTROL = st.one_of(
     st.builds(ops.ObjectsDeleted, st.lists(NAME, max_size=3)),
     st.builds(ops.SwapChunks, I64, st.lists(REF, max_size=3), st.lists(REF, max_size=2)),
     st.builds(ops.SweepBarrier, I64, I64),
+    st.builds(ops.MoveChunks, st.lists(st.builds(ops.ChunkMove, I64, REF, REF), max_size=3)),
 )
 
 
@@ -143,6 +144,12 @@ def test_the_vectors_of_the_documentation() -> None:
             ops.SwapChunks(2, [ref, ChunkRef("c0/7/y", 70, 110, 5)], [ChunkRef("c0/2/z", 70, 100, 15)]).encode(),
         ),
         "barrier": record(14, 3, 8, ops.SweepBarrier(3, 6).encode()),
+        "move": record(
+            15,
+            3,
+            9,
+            ops.MoveChunks([ops.ChunkMove(2, ref, ChunkRef("c0/2/z", 70, 104, 6))]).encode(),
+        ),
     }
     assert {name: bytes.fromhex(value) for name, value in vectors.items()} == expected
     assert struct.calcsize(">BBHIq") == operation_log.RECORD.size
