@@ -22,6 +22,7 @@ from tailrace.common.errors import (
     WriteConflictError,
 )
 from tailrace_operator.cluster import checks, names
+from tailrace_operator.cluster.bucket_rules import RULES_FIT, rules_condition
 from tailrace_operator.cluster.name_conflicts import is_owned, name_conflict
 from tailrace_operator.cluster.plan import Plan
 from tailrace_operator.cluster.pod_diagnostics import pod_problem, terminating_pods
@@ -109,6 +110,10 @@ class StreamClusterReconciler:
         """See Reconciler.period_s."""
         return self._period_s
 
+    def away(self, manifest: Manifest, message: str) -> tuple[Condition, ...]:
+        """See Reconciler.away."""
+        return ()
+
     async def gone(self, namespace: str, name: str) -> None:
         """See Reconciler.gone."""
         await self._placements.end(namespace, name)
@@ -135,7 +140,7 @@ class StreamClusterReconciler:
             return await self._refused(manifest, spec, workloads, problem)
         accepted = Condition(ACCEPTED, Status.TRUE, "Accepted", "The specification is accepted.")
         try:
-            credentials = await self._check_tier2(manifest, spec)
+            credentials, rules = await self._check_tier2(manifest, spec)
         except Tier2Error as error:
             refused = _false(TIER2_READY, error.reason, str(error))
             if workloads.store is not None:
@@ -148,10 +153,10 @@ class StreamClusterReconciler:
             workloads = await self._apply(self._plan(manifest, spec, credentials), existing, pods=True)
         except BadRequestError as error:
             refused = _false(ACCEPTED, "ChildRefused", f"The Kubernetes API refuses a child of this resource: {error}")
-            return await self._outcome(manifest, spec, workloads, [refused, usable])
+            return await self._outcome(manifest, spec, workloads, [refused, usable, rules])
         self._placements.ensure(namespace, name)
         await self._prune(manifest, spec, workloads)
-        return await self._outcome(manifest, spec, workloads, [accepted, usable])
+        return await self._outcome(manifest, spec, workloads, [accepted, usable, rules])
 
     def _plan(self, manifest: Manifest, spec: StreamClusterSpec, credentials: str) -> Plan:
         metadata = manifest["metadata"]
@@ -176,8 +181,11 @@ class StreamClusterReconciler:
         others = await self._objects.list(STREAM_CLUSTERS, self._namespace)
         return checks.rival_problem(manifest, spec, others)
 
-    async def _check_tier2(self, manifest: Manifest, spec: StreamClusterSpec) -> str:
-        """Check the object store, and return the fingerprint of the credentials. Raises Tier2Error."""
+    async def _check_tier2(self, manifest: Manifest, spec: StreamClusterSpec) -> tuple[str, Condition]:
+        """Check the object store, and return the fingerprint of the credentials and the condition of its rules.
+
+        Raises Tier2Error.
+        """
         metadata = manifest["metadata"]
         try:
             secret = await self._objects.get(SECRETS, metadata["namespace"], spec.tier2.credentials_secret)
@@ -196,7 +204,12 @@ class StreamClusterReconciler:
             if len(self._fingerprints) >= limits.OPERATOR_OBJECTS_MAX:
                 self._fingerprints.clear()
             self._fingerprints[version] = checks.fingerprint(secret, credentials)
-        return self._fingerprints[version]
+        try:
+            rules = await self._probe.rules(spec.tier2, credentials)
+        except Tier2Error as error:  # of no use to clients, so it makes nothing unusable
+            _logger.info("bucket_rules_not_read", bucket=spec.tier2.bucket, reason=str(error))
+            return self._fingerprints[version], rules_condition(spec.tier2, None)
+        return self._fingerprints[version], rules_condition(spec.tier2, rules)
 
     # -- children
 
@@ -289,6 +302,8 @@ class StreamClusterReconciler:
         if not any(condition.type == TIER2_READY for condition in found):
             reason = "The object store is not checked while the specification is not accepted."
             conditions.append(Condition(TIER2_READY, Status.UNKNOWN, "NotChecked", reason))
+        if spec is not None and not any(condition.type == RULES_FIT for condition in found):
+            conditions.append(rules_condition(spec.tier2, None))
         store_pods = _replicas(workloads.store, spec.segment_store.replicas if spec else 0)
         controller_pods = _replicas(workloads.controller, spec.controller.replicas if spec else 0)
         conditions += [
@@ -308,7 +323,8 @@ class StreamClusterReconciler:
         if spec is not None:
             status["clusterId"] = spec.cluster_id(metadata["uid"])
             status["controllerUri"] = names.controller_uri(name, namespace)
-        summary = ready(conditions, "Serving", "Streams can be written and read.")
+        serving = [one for one in conditions if one.type != RULES_FIT]  # a bucket that frees nothing serves
+        summary = ready(serving, "Serving", "Streams can be written and read.")
         return Outcome((*conditions, summary), status, retry_after_s=retry_after_s)
 
     async def _pods(

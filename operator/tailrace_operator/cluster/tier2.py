@@ -10,7 +10,7 @@ import asyncio
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
@@ -22,9 +22,14 @@ from tailrace.cluster.cluster_identity import CLUSTER_KEY, ClusterIdentity, pars
 from tailrace.common import limits
 from tailrace.common.errors import StartError, TailraceError
 from tailrace_operator.cluster.bounded_http import BoundedHttp
+from tailrace_operator.cluster.bucket_rules import BucketRules, read_rules
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tailrace_operator.schema.specs import Tier2Spec
+
+T = TypeVar("T")
 
 _WRONG_CREDENTIALS: Final = {
     "InvalidAccessKeyId",
@@ -61,6 +66,10 @@ class Tier2Error(TailraceError):
 class Tier2Probe(Protocol):
     """Checks object stores."""
 
+    async def rules(self, tier2: Tier2Spec, credentials: Credentials) -> BucketRules:
+        """Return the bucket's own rules about deletions. Raises as `look`."""
+        ...
+
     async def look(self, tier2: Tier2Spec, credentials: Credentials) -> ClusterIdentity | None:
         """Return which cluster bucket and prefix belong to; None: to no cluster yet. Create a missing bucket.
 
@@ -82,18 +91,28 @@ class MinioProbe:
 
     async def look(self, tier2: Tier2Spec, credentials: Credentials) -> ClusterIdentity | None:
         """See Tier2Probe.look."""
+        return await self._run(_ask, tier2, credentials)
+
+    async def rules(self, tier2: Tier2Spec, credentials: Credentials) -> BucketRules:
+        """See Tier2Probe.rules."""
+        return await self._run(read_rules, tier2, credentials)
+
+    async def _run(self, ask: Callable[[minio.Minio, Tier2Spec], T], tier2: Tier2Spec, credentials: Credentials) -> T:
         try:
             # This deadline includes the wait for a thread.
             async with asyncio.timeout(2 * limits.TIER2_CHECK_DEADLINE_S):
-                return await asyncio.get_running_loop().run_in_executor(self._threads, _look, tier2, credentials)
+                return await asyncio.get_running_loop().run_in_executor(
+                    self._threads, _answered, ask, tier2, credentials
+                )
         except TimeoutError as error:
             raise _unreachable(tier2, f"no response within {2 * limits.TIER2_CHECK_DEADLINE_S:g} s") from error
 
 
-def _look(tier2: Tier2Spec, credentials: Credentials) -> ClusterIdentity | None:
-    pool = BoundedHttp(limits.TIER2_CHECK_DEADLINE_S, limits.CLUSTER_IDENTITY_MAX_BYTES)
+def _answered(ask: Callable[[minio.Minio, Tier2Spec], T], tier2: Tier2Spec, credentials: Credentials) -> T:
+    """Ask the object store with a client of its own. Raises Tier2Error."""
+    pool = BoundedHttp(limits.TIER2_CHECK_DEADLINE_S, limits.TIER2_CHECK_ANSWER_MAX_BYTES)
     try:
-        return _ask(_client(tier2, credentials, pool), tier2)
+        return ask(_client(tier2, credentials, pool), tier2)
     except Tier2Error:
         raise
     except StartError as error:  # cluster.json is damaged, or of a newer version

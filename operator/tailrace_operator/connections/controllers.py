@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.client.async_client import Client
+from tailrace.client.control.stream_reports import StreamReports
 from tailrace.client.retry import Backoff
 from tailrace.common import limits, names
 from tailrace.common.errors import DeadlineError, NotFoundError, OverloadedError, TailraceError, UnavailableError
@@ -24,6 +25,8 @@ from tailrace_operator.kube.manifests import is_deleted
 from tailrace_operator.kube.objects import STREAM_CLUSTERS
 
 if TYPE_CHECKING:
+    from tailrace.client.control.owners import StreamDescription
+    from tailrace.client.model import StreamName
     from tailrace.common.ports import Entropy
     from tailrace_operator.kube.objects import Objects
 
@@ -48,6 +51,7 @@ class _Link:
     """The client of one cluster; when it last answered and until when calls fail at once, on the loop's clock."""
 
     client: Client
+    reports: StreamReports
     backoff: Backoff
     users: int = 0
     answered_s: float | None = None
@@ -129,6 +133,14 @@ class Controllers:
         finally:
             link.users -= 1
 
+    async def describe(self, cluster: ClusterName, stream: StreamName) -> StreamDescription:
+        """Return a stream's present state with its sizes, inside of `use`. Callers of about the same time share a call.
+
+        Raises:
+            NoSuchStreamError. UnavailableError: the controller or the stream's segments do not answer.
+        """
+        return await self._link(cluster).reports.describe(stream)
+
     def _link(self, cluster: ClusterName) -> _Link:
         link = self._links.get(cluster)
         if link is None:
@@ -139,7 +151,9 @@ class Controllers:
                 initial_s=limits.OPERATOR_CONTROLLER_PAUSE_MIN_S,
                 maximum_s=limits.OPERATOR_CONTROLLER_PAUSE_MAX_S,
             )
-            link = self._links[cluster] = _Link(Client(self._uri(cluster)), backoff)
+            client = Client(self._uri(cluster))
+            reports = StreamReports(lambda: client.context.controller)
+            link = self._links[cluster] = _Link(client, reports, backoff)
         self._links.move_to_end(cluster)
         return link
 
@@ -150,7 +164,7 @@ class Controllers:
             raise OverloadedError(
                 f"{limits.OPERATOR_CLIENTS_MAX} connections to controllers are in use, which is the limit"
             )
-        task = asyncio.ensure_future(self._links.pop(idle).client.close())
+        task = asyncio.ensure_future(_close(self._links.pop(idle)))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
@@ -184,9 +198,14 @@ class Controllers:
         self._known.pop(cluster, None)
         link = self._links.pop(cluster, None)
         if link is not None:
-            await link.client.close()
+            await _close(link)
 
     async def close(self) -> None:
         """Close all connections."""
         links, self._links = list(self._links.values()), OrderedDict()
-        await asyncio.gather(*(link.client.close() for link in links), *self._closing)
+        await asyncio.gather(*(_close(link) for link in links), *self._closing)
+
+
+async def _close(link: _Link) -> None:
+    await link.reports.close()
+    await link.client.close()

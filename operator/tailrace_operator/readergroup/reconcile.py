@@ -6,6 +6,7 @@ belongs to the oldest of the resources that name it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import uuid
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from tailrace.common.errors import (
     NoSuchReaderGroupError,
     NoSuchStreamError,
 )
+from tailrace.common.task_groups import run_all
 from tailrace_operator.connections.controllers import ClusterName, ClusterState
 from tailrace_operator.kube.manifests import Notice, has_finalizer, is_deleted
 from tailrace_operator.kube.objects import READER_GROUPS
@@ -66,6 +68,10 @@ class ReaderGroupReconciler:
     def period_s(self) -> float:
         """See Reconciler.period_s."""
         return limits.OPERATOR_LAG_PERIOD_S
+
+    def away(self, manifest: Manifest, message: str) -> tuple[Condition, ...]:
+        """See Reconciler.away."""
+        return ()
 
     async def gone(self, namespace: str, name: str) -> None:
         """See Reconciler.gone."""
@@ -168,14 +174,14 @@ class ReaderGroupReconciler:
         """Return the conditions of the group's part in the retention of its streams."""
         if not publishes(spec):
             return retention.no_subscriber()
-        async with self._controllers.use(cluster) as client:
-            describe = client.context.controller.describe_stream
+        async with self._controllers.use(cluster):
             found = {}
-            for scoped in spec.streams:
-                try:
-                    found[scoped] = await describe(StreamName.parse(scoped))
-                except NoSuchStreamError:
-                    continue
+
+            async def describe(scoped: str) -> None:
+                with contextlib.suppress(NoSuchStreamError):
+                    found[scoped] = await self._controllers.describe(cluster, StreamName.parse(scoped))
+
+            await run_all(*(describe(scoped) for scoped in spec.streams))
         return retention.subscribed(f"{spec.scope}/{spec.group_name}", found)
 
     async def _sample(self, cluster: ClusterName, spec: ReaderGroupSpec, manifest: Manifest) -> Sample:

@@ -250,7 +250,9 @@ class ReconcileLoop:
         )
         manifest = self._known.get(key)
         if count >= limits.OPERATOR_FAILURES_REPORT and manifest is not None:
-            outcome = Outcome((Condition(READY, Status.UNKNOWN, reason, message, warn_on=Status.UNKNOWN),))
+            ready = Condition(READY, Status.UNKNOWN, reason, message, warn_on=Status.UNKNOWN)
+            away = self._reconcilers[key.plural].away(manifest, message) if reason == "Unavailable" else ()
+            outcome = Outcome((ready, *away))
             try:
                 await self._status.write(self._reconcilers[key.plural].kind, manifest, outcome)
             except TailraceError as error:

@@ -111,6 +111,10 @@ class Reconciler(Protocol):
         """
         ...
 
+    def away(self, manifest: Manifest, message: str) -> tuple[Condition, ...]:
+        """Return conditions besides Ready for an object that has repeatedly failed because something did not answer."""
+        ...
+
     async def gone(self, namespace: str, name: str) -> None:
         """Forget what is kept in memory about an object that was deleted."""
         ...
@@ -136,7 +140,11 @@ def changes_of(manifest: Manifest, outcome: Outcome, generation: int | None, now
     """
     found = manifest.get("status")
     status = found if isinstance(found, dict) else {}
-    wanted = {name: value for name, value in outcome.status.items() if status.get(name) != value}
+    wanted = {
+        name: _merge_patch(status.get(name), value)
+        for name, value in outcome.status.items()
+        if status.get(name) != value
+    }
     conditions = merged(status.get("conditions"), outcome.conditions, generation, now)
     if outcome.conditions and conditions != status.get("conditions"):
         wanted["conditions"] = conditions
@@ -144,6 +152,14 @@ def changes_of(manifest: Manifest, outcome: Outcome, generation: int | None, now
         wanted["observedGeneration"] = generation
     notices = (*transitions(status.get("conditions"), outcome.conditions), *outcome.notices)
     return Changes(wanted or None, _finalizers(manifest, outcome.finalizer), notices)
+
+
+def _merge_patch(found: object, wanted: object) -> object:
+    """Return the JSON merge patch that makes `wanted` of `found`: fields that `wanted` lacks are None."""
+    if not isinstance(wanted, dict) or not isinstance(found, dict):
+        return wanted
+    gone = {name: None for name in found if name not in wanted}
+    return {**gone, **{name: _merge_patch(found.get(name), value) for name, value in wanted.items()}}
 
 
 def merged(found: object, own: Sequence[Condition], generation: int | None, now: str) -> list[dict[str, Any]]:

@@ -180,6 +180,32 @@ def _last_truncation() -> Schema:
     )
 
 
+def _retained() -> Schema:
+    return struct(
+        "What spec.retention keeps, and why; absent without spec.retention.",
+        {
+            "retainedBytes": integer("Bytes stored."),
+            "oldestTime": timestamp("When the oldest of them was written, at the earliest."),
+            "lastRun": timestamp("When the controllers applied spec.retention last, whatever came of it."),
+            "lastTruncation": _last_truncation(),
+            "heldBy": struct(
+                "Reader group that holds back most, while more than the minimum of Size retention is kept for it.",
+                {
+                    "subscriber": string("SCOPE/GROUP.", max_length=grammar.SUBSCRIBER_MAX_LENGTH),
+                    "resource": string(
+                        "ReaderGroup of the same namespace; absent when no resource describes the group.",
+                        max_length=grammar.OBJECT_NAME_MAX_LENGTH,
+                    ),
+                    "cutTime": timestamp("When it published its position."),
+                    "heldBytes": integer("Bytes after its position."),
+                },
+                required=("subscriber", "heldBytes"),
+            ),
+        },
+        required=("retainedBytes",),
+    )
+
+
 def _subscribers() -> Schema:
     return keyed_list(
         "Reader groups whose positions count for retention, those with most unread bytes first.",
@@ -210,12 +236,7 @@ def status() -> Schema:
             "tailBytes": integer("Bytes written to the stream since its creation."),
             "bytes": integer("Bytes stored: tailBytes minus headBytes."),
             "lastScale": _last_scale(),
-            "lastTruncation": _last_truncation(),
-            "heldBy": string(
-                "Reader group that holds back most, as SCOPE/GROUP, while more than the minimum of Size retention is "
-                "kept for it.",
-                max_length=grammar.SUBSCRIBER_MAX_LENGTH,
-            ),
+            "retention": _retained(),
             "subscribers": _subscribers(),
         },
     )

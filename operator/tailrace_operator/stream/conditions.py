@@ -22,6 +22,7 @@ ACCEPTED: Final = "Accepted"
 AUTO_SCALING: Final = "AutoScaling"
 RETENTION_ENFORCED: Final = "RetentionEnforced"
 LAST_SCALE: Final = "lastScale"
+RETENTION: Final = "retention"
 
 
 def scaling(spec: StreamSpec) -> Condition:
@@ -61,6 +62,14 @@ def retention(spec: StreamSpec, found: StreamDescription | None) -> Condition:
     )
 
 
+def controller_away(spec: StreamSpec, message: str) -> tuple[Condition, ...]:
+    """Return the condition of retention while no controller answers: what it would delete stays, and may grow."""
+    if spec.retention is None:
+        return ()
+    text = f"Whether spec.retention is enforced is not known: {message}."
+    return (Condition(RETENTION_ENFORCED, Status.FALSE, "ControllerAway", text),)
+
+
 def held_by(policy: RetentionSpec, found: StreamDescription) -> Holder | None:
     """Return the subscriber that holds back most, if a stream retained by size keeps more than its minimum for it."""
     if policy.kind != "Size" or not found.holders:
@@ -97,7 +106,7 @@ def not_ready(reason: str, message: str) -> Condition:
     return Condition(READY, Status.FALSE, reason, message)
 
 
-_RETAINED: Final = ("lastTruncation", "heldBy", "subscribers")
+_RETAINED: Final = (RETENTION, "subscribers")
 _NUMBERS: Final = ("epoch", "segments", "headBytes", "tailBytes", "bytes")
 
 
@@ -133,13 +142,27 @@ def scaled_since(status: Mapping[str, Any], outcome: Outcome) -> Notice | None:
 
 
 def _retained(policy: RetentionSpec | None, found: StreamDescription) -> dict[str, Any]:
-    """Return the last truncation by policy and the subscribers; a field is None when there is nothing to say."""
-    last, holder = found.truncated, None if policy is None else held_by(policy, found)
+    """Return what retention did and what holds data back, and the subscribers; None when there is nothing to say."""
     return {
-        "lastTruncation": None if policy is None or last is None else _truncation(last),
-        "heldBy": None if holder is None else holder.subscriber,
+        RETENTION: None if policy is None else _enforced(policy, found),
         "subscribers": [_subscriber(each) for each in found.holders[: grammar.SUBSCRIBERS_LISTED_MAX]] or None,
     }
+
+
+def _enforced(policy: RetentionSpec, found: StreamDescription) -> dict[str, Any]:
+    """Return ``status.retention``."""
+    enforced: dict[str, Any] = {"retainedBytes": found.tail_bytes - found.head_bytes}
+    if found.oldest_ms:
+        enforced["oldestTime"] = _time(found.oldest_ms)
+    if found.applied_ms:
+        enforced["lastRun"] = _time(found.applied_ms)
+    if found.truncated is not None:
+        enforced["lastTruncation"] = _truncation(found.truncated)
+    holder = held_by(policy, found)
+    if holder is not None:
+        cut = {"cutTime": _time(holder.published_ms)} if holder.published_ms else {}
+        enforced["heldBy"] = {"subscriber": holder.subscriber, "heldBytes": holder.unread_bytes or 0, **cut}
+    return enforced
 
 
 def _scaled(last: Scaled) -> dict[str, Any]:

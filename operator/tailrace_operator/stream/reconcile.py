@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tailrace.client.model import StreamName
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, InvalidSpecError, NoSuchStreamError, NotFoundError, NotTheOwnerError
 from tailrace_operator.connections.controllers import ClusterName, ClusterState
 from tailrace_operator.kube.manifests import Notice, has_finalizer, is_deleted
-from tailrace_operator.kube.objects import STREAMS
-from tailrace_operator.reconcile.outcome import Outcome
-from tailrace_operator.schema.specs import StreamSpec
+from tailrace_operator.kube.objects import READER_GROUPS, STREAMS
+from tailrace_operator.reconcile.outcome import Condition, Outcome
+from tailrace_operator.schema.specs import ReaderGroupSpec, StreamSpec
 from tailrace_operator.stream import conditions
 from tailrace_operator.stream.deletion import delete_stream
 from tailrace_operator.stream.owner import Owner
@@ -46,6 +46,14 @@ class StreamReconciler:
     async def gone(self, namespace: str, name: str) -> None:
         """See Reconciler.gone. Nothing is kept in memory about streams."""
 
+    def away(self, manifest: Manifest, message: str) -> tuple[Condition, ...]:
+        """See Reconciler.away."""
+        try:
+            spec = StreamSpec.parse(manifest)
+        except InvalidSpecError:
+            return ()
+        return conditions.controller_away(spec, message)
+
     async def reconcile(self, manifest: Manifest) -> Outcome:
         """See Reconciler.reconcile."""
         if is_deleted(manifest):
@@ -77,15 +85,35 @@ class StreamReconciler:
                 )
         async with self._controllers.use(cluster) as client:
             try:
-                return await self._apply_steps(client, spec, me)
+                outcome = await self._apply_steps(client, spec, me)
+                return await self._with_holder(outcome, spec, me)
             except BadRequestError as error:
                 return conditions.refused("Refused", f"The controller refuses the specification: {error}.")
 
+    async def _with_holder(self, outcome: Outcome, spec: StreamSpec, me: Owner) -> Outcome:
+        """Name the resource of the reader group that holds data back."""
+        retained: dict[str, Any] = outcome.status.get(conditions.RETENTION) or {}
+        held = retained.get("heldBy")
+        if held is None:
+            return outcome
+        for manifest in await self._objects.list(READER_GROUPS, me.namespace):
+            if group_of(manifest) == (spec.cluster, held["subscriber"]):
+                held = {**held, "resource": manifest["metadata"]["name"]}
+                status = {**outcome.status, conditions.RETENTION: {**retained, "heldBy": held}}
+                return dataclasses.replace(outcome, status=status)
+        return outcome
+
+    async def _describe(self, me: Owner, spec: StreamSpec) -> StreamDescription | None:
+        try:
+            return await self._controllers.describe(ClusterName(me.namespace, spec.cluster), _name(spec))
+        except NoSuchStreamError:
+            return None
+
     async def _apply_steps(self, client: Client, spec: StreamSpec, me: Owner) -> Outcome:
-        stream = StreamName(spec.scope, spec.stream_name)
+        stream = _name(spec)
         notices: list[Notice] = []
         for _ in range(limits.OPERATOR_STREAM_STEPS_MAX):
-            found = await _describe(client, stream)
+            found = await self._describe(me, spec)
             step = next_step(spec, me, found, owner_is_deleted=await self._owner_is_deleted(me, found))
             if step is None or isinstance(step, Wait | Refuse | Sealed):
                 return _outcome(spec, me, found, step, notices)
@@ -119,11 +147,17 @@ class StreamReconciler:
         return bool(manifest["metadata"]["uid"] == owner.uid)
 
 
-async def _describe(client: Client, stream: StreamName) -> StreamDescription | None:
+def _name(spec: StreamSpec) -> StreamName:
+    return StreamName(spec.scope, spec.stream_name)
+
+
+def group_of(manifest: Manifest) -> tuple[str, str] | None:
+    """Return cluster and ``scope/group`` of a ReaderGroup; None when its specification is invalid."""
     try:
-        return await client.context.controller.describe_stream(stream)
-    except NoSuchStreamError:
+        group = ReaderGroupSpec.parse(manifest)
+    except InvalidSpecError:
         return None
+    return group.cluster, f"{group.scope}/{group.group_name}"
 
 
 async def _take_step(client: Client, stream: StreamName, me: Owner, step: Step) -> Notice | None:
@@ -164,7 +198,7 @@ def _adopted(stream: StreamName, me: Owner, expected: str) -> Notice | None:
 def _outcome(
     spec: StreamSpec, me: Owner, found: StreamDescription | None, step: Step | None, notices: list[Notice]
 ) -> Outcome:
-    stream = StreamName(spec.scope, spec.stream_name)
+    stream = _name(spec)
     if isinstance(step, Refuse):
         owner = Owner.parse(step.owner)
         named = f"Stream {owner.namespace}/{owner.name}" if owner else step.owner

@@ -299,6 +299,9 @@ WATERMARK_POSITIONS_KEPT_MAX: Final = 200_000  # segments of all newest watermar
 MARKED_WITHOUT_WRITERS_MS: Final = 600_000  # then a stream leaves the list; longer than a call that adds a writer lasts
 SUBSCRIBERS_PER_STREAM_MAX: Final = 1000
 SUBSCRIBERS_DESCRIBED_MAX: Final = 100  # of a stream, in its description
+STREAM_REPORTS_MAX: Final = 500  # streams that one call describes
+STREAM_REPORTS_KNOWN_MAX: Final = 10_000  # whose last description a client remembers
+STREAM_REPORTS_GATHER_S: Final = 0.01  # that a client waits for other callers
 STREAMS_PER_READER_GROUP_MAX: Final = 1000
 GROUP_CREATIONS_MAX: Final = 5  # tries of one call while the group is deleted again and again
 STREAM_OWNER_MAX_LENGTH: Final = 1024  # of the name of a stream's owner
@@ -494,6 +497,7 @@ PLACER_RETRY_MIN_S: Final = 1.0  # before a failed placer restarts; doubled each
 PLACER_RETRY_MAX_S: Final = 30.0
 TIER2_CHECK_DEADLINE_S: Final = 10.0  # for the object store to answer one request of the operator
 TIER2_CHECK_THREADS: Final = 4
+TIER2_CHECK_ANSWER_MAX_BYTES: Final = 256 * KIB  # a bucket may have 1000 lifecycle rules
 CLUSTER_IDENTITY_MAX_BYTES: Final = 64 * KIB  # of cluster.json
 
 # -- restore from Tier 2 ------------------------------------------------------------------------------------------

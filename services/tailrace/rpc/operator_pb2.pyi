@@ -153,6 +153,8 @@ Global___LastScale: _TypeAlias = LastScale  # noqa: Y015
 class Retention(_message.Message):
     """The last truncation by the stream's policy, whose time is 0 when there was none, and what subscribers have not read:
     at most 100 of them, those that hold most first. A truncation has a reason: MinLimit, Consumption or MaxLimit.
+    `appliedMs` is when the policy was applied last, whatever came of it; 0: never. `oldestMs` is when the oldest byte was
+    written, at the earliest; 0: there is none, or it is not known.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -161,9 +163,13 @@ class Retention(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     FREEDBYTES_FIELD_NUMBER: _builtins.int
     HOLDERS_FIELD_NUMBER: _builtins.int
+    APPLIEDMS_FIELD_NUMBER: _builtins.int
+    OLDESTMS_FIELD_NUMBER: _builtins.int
     truncatedMs: _builtins.int
     reason: _builtins.str
     freedBytes: _builtins.int
+    appliedMs: _builtins.int
+    oldestMs: _builtins.int
     @_builtins.property
     def holders(self) -> _containers.RepeatedCompositeFieldContainer[Global___Holder]: ...
     def __init__(
@@ -173,10 +179,12 @@ class Retention(_message.Message):
         reason: _builtins.str = ...,
         freedBytes: _builtins.int = ...,
         holders: _abc.Iterable[Global___Holder] | None = ...,
+        appliedMs: _builtins.int = ...,
+        oldestMs: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["freedBytes", b"freedBytes", "holders", b"holders", "reason", b"reason", "truncatedMs", b"truncatedMs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["appliedMs", b"appliedMs", "freedBytes", b"freedBytes", "holders", b"holders", "oldestMs", b"oldestMs", "reason", b"reason", "truncatedMs", b"truncatedMs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -184,7 +192,9 @@ Global___Retention: _TypeAlias = Retention  # noqa: Y015
 
 @_typing.final
 class Holder(_message.Message):
-    """A subscriber, scope/group. Without a position it holds nothing back. `lostBytes` were truncated after its position."""
+    """A subscriber, scope/group. Without a position it holds nothing back. `lostBytes` were truncated after its position.
+    `publishedMs` is when it published the position; 0: an earlier version stored it.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -192,10 +202,12 @@ class Holder(_message.Message):
     HASPOSITION_FIELD_NUMBER: _builtins.int
     UNREADBYTES_FIELD_NUMBER: _builtins.int
     LOSTBYTES_FIELD_NUMBER: _builtins.int
+    PUBLISHEDMS_FIELD_NUMBER: _builtins.int
     subscriber: _builtins.str
     hasPosition: _builtins.bool
     unreadBytes: _builtins.int
     lostBytes: _builtins.int
+    publishedMs: _builtins.int
     def __init__(
         self,
         *,
@@ -203,14 +215,108 @@ class Holder(_message.Message):
         hasPosition: _builtins.bool = ...,
         unreadBytes: _builtins.int = ...,
         lostBytes: _builtins.int = ...,
+        publishedMs: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hasPosition", b"hasPosition", "lostBytes", b"lostBytes", "subscriber", b"subscriber", "unreadBytes", b"unreadBytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hasPosition", b"hasPosition", "lostBytes", b"lostBytes", "publishedMs", b"publishedMs", "subscriber", b"subscriber", "unreadBytes", b"unreadBytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Holder: _TypeAlias = Holder  # noqa: Y015
+
+@_typing.final
+class StreamReportsRequest(_message.Message):
+    """Descriptions with sizes of up to 500 streams. `since` is the version of the report that the caller has; 0: none."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Wanted(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        SCOPE_FIELD_NUMBER: _builtins.int
+        STREAM_FIELD_NUMBER: _builtins.int
+        SINCE_FIELD_NUMBER: _builtins.int
+        scope: _builtins.str
+        stream: _builtins.str
+        since: _builtins.int
+        def __init__(
+            self,
+            *,
+            scope: _builtins.str = ...,
+            stream: _builtins.str = ...,
+            since: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["scope", b"scope", "since", b"since", "stream", b"stream"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    STREAMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def streams(self) -> _containers.RepeatedCompositeFieldContainer[Global___StreamReportsRequest.Wanted]: ...
+    def __init__(
+        self,
+        *,
+        streams: _abc.Iterable[Global___StreamReportsRequest.Wanted] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["streams", b"streams"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StreamReportsRequest: _TypeAlias = StreamReportsRequest  # noqa: Y015
+
+@_typing.final
+class StreamReports(_message.Message):
+    """One report for each wanted stream, in their order. Equal reports of a stream have equal versions. A report has no
+    description if its version is `since`. A stream that could not be described has an `error`, which may pass.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Report(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        VERSION_FIELD_NUMBER: _builtins.int
+        DESCRIPTION_FIELD_NUMBER: _builtins.int
+        ERROR_FIELD_NUMBER: _builtins.int
+        version: _builtins.int
+        error: _builtins.str
+        @_builtins.property
+        def description(self) -> Global___StreamDescription: ...
+        def __init__(
+            self,
+            *,
+            version: _builtins.int = ...,
+            description: Global___StreamDescription | None = ...,
+            error: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["description", b"description"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "error", b"error", "version", b"version"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    REPORTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def reports(self) -> _containers.RepeatedCompositeFieldContainer[Global___StreamReports.Report]: ...
+    def __init__(
+        self,
+        *,
+        reports: _abc.Iterable[Global___StreamReports.Report] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reports", b"reports"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StreamReports: _TypeAlias = StreamReports  # noqa: Y015
 
 @_typing.final
 class ClaimStreamRequest(_message.Message):

@@ -39,6 +39,11 @@ class OperatorServiceStub:
                 request_serializer=tailrace_dot_rpc_dot_operator__pb2.DescribeStreamRequest.SerializeToString,
                 response_deserializer=tailrace_dot_rpc_dot_operator__pb2.StreamDescription.FromString,
                 _registered_method=True)
+        self.streamReports = channel.unary_unary(
+                '/tailrace.v1.OperatorService/streamReports',
+                request_serializer=tailrace_dot_rpc_dot_operator__pb2.StreamReportsRequest.SerializeToString,
+                response_deserializer=tailrace_dot_rpc_dot_operator__pb2.StreamReports.FromString,
+                _registered_method=True)
         self.claimStream = channel.unary_unary(
                 '/tailrace.v1.OperatorService/claimStream',
                 request_serializer=tailrace_dot_rpc_dot_operator__pb2.ClaimStreamRequest.SerializeToString,
@@ -65,6 +70,12 @@ class OperatorServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def describeStream(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def streamReports(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -101,6 +112,11 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     servicer.describeStream,
                     request_deserializer=tailrace_dot_rpc_dot_operator__pb2.DescribeStreamRequest.FromString,
                     response_serializer=tailrace_dot_rpc_dot_operator__pb2.StreamDescription.SerializeToString,
+            ),
+            'streamReports': grpc.unary_unary_rpc_method_handler(
+                    servicer.streamReports,
+                    request_deserializer=tailrace_dot_rpc_dot_operator__pb2.StreamReportsRequest.FromString,
+                    response_serializer=tailrace_dot_rpc_dot_operator__pb2.StreamReports.SerializeToString,
             ),
             'claimStream': grpc.unary_unary_rpc_method_handler(
                     servicer.claimStream,
@@ -150,6 +166,33 @@ class OperatorService:
             '/tailrace.v1.OperatorService/describeStream',
             tailrace_dot_rpc_dot_operator__pb2.DescribeStreamRequest.SerializeToString,
             tailrace_dot_rpc_dot_operator__pb2.StreamDescription.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def streamReports(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tailrace.v1.OperatorService/streamReports',
+            tailrace_dot_rpc_dot_operator__pb2.StreamReportsRequest.SerializeToString,
+            tailrace_dot_rpc_dot_operator__pb2.StreamReports.FromString,
             options,
             channel_credentials,
             insecure,

@@ -34,6 +34,7 @@ class OperatorServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> OperatorServiceAsyncStub: ...
     describeStream: _grpc.UnaryUnaryMultiCallable[_operator_pb2.DescribeStreamRequest, _operator_pb2.StreamDescription]
+    streamReports: _grpc.UnaryUnaryMultiCallable[_operator_pb2.StreamReportsRequest, _operator_pb2.StreamReports]
     claimStream: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ClaimStreamRequest, _operator_pb2.OwnedStreamStatus]
     deleteOwnedStream: _grpc.UnaryUnaryMultiCallable[_operator_pb2.DeleteOwnedStreamRequest, _operator_pb2.OwnedStreamStatus]
     getSubscriberCut: _grpc.UnaryUnaryMultiCallable[_operator_pb2.SubscriberCutRequest, _operator_pb2.SubscriberCut]
@@ -43,6 +44,7 @@ class OperatorServiceStub:
 class OperatorServiceAsyncStub(OperatorServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     describeStream: _aio.UnaryUnaryMultiCallable[_operator_pb2.DescribeStreamRequest, _operator_pb2.StreamDescription]  # type: ignore[assignment]
+    streamReports: _aio.UnaryUnaryMultiCallable[_operator_pb2.StreamReportsRequest, _operator_pb2.StreamReports]  # type: ignore[assignment]
     claimStream: _aio.UnaryUnaryMultiCallable[_operator_pb2.ClaimStreamRequest, _operator_pb2.OwnedStreamStatus]  # type: ignore[assignment]
     deleteOwnedStream: _aio.UnaryUnaryMultiCallable[_operator_pb2.DeleteOwnedStreamRequest, _operator_pb2.OwnedStreamStatus]  # type: ignore[assignment]
     getSubscriberCut: _aio.UnaryUnaryMultiCallable[_operator_pb2.SubscriberCutRequest, _operator_pb2.SubscriberCut]  # type: ignore[assignment]
@@ -55,6 +57,13 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _operator_pb2.DescribeStreamRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_operator_pb2.StreamDescription, _abc.Awaitable[_operator_pb2.StreamDescription]]: ...
+
+    @_abc_1.abstractmethod
+    def streamReports(
+        self,
+        request: _operator_pb2.StreamReportsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.StreamReports, _abc.Awaitable[_operator_pb2.StreamReports]]: ...
 
     @_abc_1.abstractmethod
     def claimStream(

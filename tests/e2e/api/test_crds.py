@@ -126,7 +126,7 @@ def test_columns_show_condition_and_domain(stream: Kubectl) -> None:
         return (head, row) if "READY" in head else None
 
     head, row = until("kubectl knows the columns", table, 30)
-    assert head.split() == ["NAME", "READY", "REASON", "SCOPE", "SEGMENTS", "BYTES", "HELD", "BY", "AGE"]
+    assert head.split() == ["NAME", "READY", "REASON", "SCOPE", "SEGMENTS", "RETAINED", "HELD", "BY", "AGE"]
     assert row.split()[:6] == ["scaled", "True", "AllGood", "shop", "3", "12"]
     wide, _ = stream("get", "strm", "scaled", "--output=wide").splitlines()
     assert {"STREAM", "CLUSTER", "SCALING", "RETENTION", "EPOCH", "DELETION"} <= set(wide.split())

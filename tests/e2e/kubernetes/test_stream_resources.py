@@ -37,7 +37,7 @@ def test_scaled_and_edited_under_load(healthy: StreamSystem, kube: Kubectl, imag
     assert found["status"]["epoch"] >= 3
     assert {"StreamCreated", "StreamUpdated"} <= set(reasons(kube, "scaled"))
     columns = kube("get", "strm").splitlines()[0].split()
-    assert columns == ["NAME", "READY", "REASON", "SCOPE", "SEGMENTS", "BYTES", "HELD", "BY", "AGE"]
+    assert columns == ["NAME", "READY", "REASON", "SCOPE", "SEGMENTS", "RETAINED", "HELD", "BY", "AGE"]
     assert "scaled" in kube("get", "tailrace")
 
 

@@ -133,8 +133,7 @@ class LocalObjects:
     async def merge_status(self, kind: Kind, manifest: Manifest, status: Mapping[str, Any]) -> Manifest:
         """See Objects.merge_status."""
         found = self._compared(kind, manifest)
-        merged = {**found.get("status", {}), **deepcopy(dict(status))}
-        found["status"] = {name: value for name, value in merged.items() if value is not None}
+        found["status"] = _patched(found.get("status"), deepcopy(dict(status)))
         return self._store(kind, found)
 
     async def set_finalizers(self, kind: Kind, manifest: Manifest, finalizers: Sequence[str]) -> Manifest:
@@ -156,6 +155,15 @@ class LocalObjects:
     async def namespace_is_terminating(self, namespace: str) -> bool:
         """See Objects.namespace_is_terminating."""
         return namespace in self.terminating
+
+
+def _patched(found: Any, patch: Any) -> Any:
+    """Return the result of a JSON merge patch (RFC 7386)."""
+    if not isinstance(patch, dict):
+        return patch
+    before = found if isinstance(found, dict) else {}
+    after = {**before, **{name: _patched(before.get(name), value) for name, value in patch.items()}}
+    return {name: value for name, value in after.items() if value is not None}
 
 
 class _StoppedClock:

@@ -155,13 +155,19 @@ def retention_fields(found: StreamDescription) -> tuple[dict[str, Any], dict[str
     last = found.truncated
     machine = {
         "retained_bytes": found.tail_bytes - found.head_bytes,
+        "oldest_ms": found.oldest_ms or None,
+        "applied_ms": found.applied_ms or None,
         "last_truncation": None if last is None else last._asdict(),
         "subscribers": [holder._asdict() for holder in found.holders],
     }
     text = {"retained": size_text(found.tail_bytes - found.head_bytes)}
+    if found.oldest_ms:
+        text["oldest data"] = _time_text(found.oldest_ms)
+    if found.applied_ms:
+        text["retention applied"] = _time_text(found.applied_ms)
     if last is not None:
-        at = datetime.datetime.fromtimestamp(last.truncated_ms / 1000, datetime.UTC)
-        text["last truncation"] = f"{at:%Y-%m-%d %H:%M:%S} UTC by {last.reason}, {size_text(last.freed_bytes)} freed"
+        freed = f"by {last.reason}, {size_text(last.freed_bytes)} freed"
+        text["last truncation"] = f"{_time_text(last.truncated_ms)} {freed}"
     if found.holders:
         text["subscribers"] = ", ".join(map(_holder_text, found.holders))
     return machine, text
@@ -172,9 +178,12 @@ def scaled_fields(found: StreamDescription) -> tuple[dict[str, Any] | None, dict
     last = found.scaled
     if last is None:
         return None, {}
-    at = datetime.datetime.fromtimestamp(last.scaled_ms / 1000, datetime.UTC)
-    text = f"{at:%Y-%m-%d %H:%M:%S} UTC, {last.splits} split, {last.merges} merged"
+    text = f"{_time_text(last.scaled_ms)}, {last.splits} split, {last.merges} merged"
     return last._asdict(), {"last scale": text}
+
+
+def _time_text(time_ms: int) -> str:
+    return f"{datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _holder_text(holder: Holder) -> str:

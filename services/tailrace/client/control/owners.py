@@ -10,6 +10,8 @@ from tailrace.common.errors import NoSuchReaderGroupError, NoSuchStreamError, No
 from tailrace.rpc import operator_pb2 as pb
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tailrace.client.model import StreamName
     from tailrace.common.stream_policies import StreamConfig
 
@@ -20,12 +22,13 @@ SEALED_STATES = frozenset({"sealing", "sealed", "deleting"})
 class Holder(NamedTuple):
     """A subscriber, ``scope/group``, and what it has not read; None before it published a position.
 
-    ``lost_bytes`` were truncated after its position, at least.
+    ``lost_bytes`` were truncated after its position, at least. ``published_ms`` is when it published it; 0: unknown.
     """
 
     subscriber: str
     unread_bytes: int | None
     lost_bytes: int = 0
+    published_ms: int = 0
 
 
 class Truncated(NamedTuple):
@@ -49,7 +52,8 @@ class StreamDescription(NamedTuple):
     ``scaled`` is the last scale.
 
     ``truncated`` is the last truncation by policy; ``holders`` are the subscribers, those that hold most first, at most
-    100. Both need `sizes`.
+    100. ``applied_ms`` is when the policy was applied last, whatever came of it; 0: never. ``oldest_ms`` is when the
+    oldest byte was written, at the earliest; 0: there is none, or it is unknown. All of these need `sizes`.
 
     ``incarnation`` increases each time a stream of the name is created. ``state``: active, updating, scaling,
     truncating, sealing, sealed or deleting.
@@ -66,6 +70,8 @@ class StreamDescription(NamedTuple):
     truncated: Truncated | None = None
     holders: tuple[Holder, ...] = ()
     scaled: Scaled | None = None
+    applied_ms: int = 0
+    oldest_ms: int = 0
 
     @property
     def is_sealed(self) -> bool:
@@ -84,25 +90,19 @@ class OwnerCalls(Caller):
     async def describe_stream(self, stream: StreamName, *, sizes: bool = True) -> StreamDescription:
         """Return a stream's present state. Without `sizes` both sizes are 0 and no segment is read."""
         request = pb.DescribeStreamRequest(scope=stream.scope, stream=stream.stream, sizes=sizes)
-        reply = await self._call("describeStream", request, pb.StreamDescription)
-        check_status(reply, f"stream {stream}", {"STREAM_NOT_FOUND": _no_stream})
-        kept, last = reply.retention, reply.lastScale
-        return StreamDescription(
-            config=config_of(reply.config),
-            owner=reply.owner,
-            incarnation=reply.incarnation,
-            state=reply.state,
-            epoch=reply.epoch,
-            segments=reply.segments,
-            head_bytes=reply.headBytes,
-            tail_bytes=reply.tailBytes,
-            truncated=Truncated(kept.truncatedMs, kept.reason, kept.freedBytes) if kept.truncatedMs else None,
-            holders=tuple(
-                Holder(each.subscriber, each.unreadBytes if each.hasPosition else None, each.lostBytes)
-                for each in kept.holders
-            ),
-            scaled=Scaled(last.scaledMs, last.splits, last.merges) if reply.HasField("lastScale") else None,
-        )
+        return description(stream, await self._call("describeStream", request, pb.StreamDescription))
+
+    async def stream_reports(self, wanted: Sequence[tuple[StreamName, int]]) -> list[pb.StreamReports.Report]:
+        """Return the reports of up to STREAM_REPORTS_MAX streams, each with the version that the caller has (or 0).
+
+        See `StreamReports` for a caller that wants descriptions.
+        """
+        streams = [
+            pb.StreamReportsRequest.Wanted(scope=stream.scope, stream=stream.stream, since=since)
+            for stream, since in wanted
+        ]
+        reply = await self._call("streamReports", pb.StreamReportsRequest(streams=streams), pb.StreamReports)
+        return list(reply.reports)
 
     async def claim_stream(self, stream: StreamName, incarnation: int, owner: str, *, expected: str = "") -> None:
         """Make `owner` the owner of that incarnation. Succeeds when it is the owner.
@@ -148,6 +148,30 @@ class OwnerCalls(Caller):
             },
         )
         return dict(reply.cut)
+
+
+def description(stream: StreamName, reply: pb.StreamDescription) -> StreamDescription:
+    """Return a description as the controller sent it. Raises NoSuchStreamError, and as `check_status`."""
+    check_status(reply, f"stream {stream}", {"STREAM_NOT_FOUND": _no_stream})
+    kept, last = reply.retention, reply.lastScale
+    return StreamDescription(
+        config=config_of(reply.config),
+        owner=reply.owner,
+        incarnation=reply.incarnation,
+        state=reply.state,
+        epoch=reply.epoch,
+        segments=reply.segments,
+        head_bytes=reply.headBytes,
+        tail_bytes=reply.tailBytes,
+        truncated=Truncated(kept.truncatedMs, kept.reason, kept.freedBytes) if kept.truncatedMs else None,
+        holders=tuple(
+            Holder(each.subscriber, each.unreadBytes if each.hasPosition else None, each.lostBytes, each.publishedMs)
+            for each in kept.holders
+        ),
+        scaled=Scaled(last.scaledMs, last.splits, last.merges) if reply.HasField("lastScale") else None,
+        applied_ms=kept.appliedMs,
+        oldest_ms=kept.oldestMs,
+    )
 
 
 def _check_owned(reply: pb.OwnedStreamStatus, stream: StreamName) -> None:

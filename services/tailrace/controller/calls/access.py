@@ -141,6 +141,7 @@ RULES: Final[dict[str, Callable[[Any], Access] | None]] = {
     "getCurrentSegmentsKeyValueTable": _table(_READ),
     "listKeyValueTablesInScope": _scope(_READ, lambda request: str(request.scope.scope)),
     "describeStream": _stream(_READ, _names),
+    "streamReports": _root(_READ),
     "claimStream": _stream(_UPDATE, _names),
     "deleteOwnedStream": _stream(_UPDATE, _names),
     "getSubscriberCut": _stream(_READ, _names),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from tailrace.common import limits
 from tailrace.common.errors import (
     BadRequestError,
@@ -151,7 +153,8 @@ class ReaderGroupService:
                 raise _CutRefusedError(status.STREAM_CUT_NOT_VALID)
             if stored != before:
                 raise WriteConflictError(f"{request.subscriber} published another stream cut at the same time; retry")
-            return {**found, request.subscriber: Subscriber(stored.group_id, stored.generation, cut)}
+            published = msgspec.structs.replace(stored, cut=cut, published_ms=self._core.context.clock.now_ms())
+            return {**found, request.subscriber: published}
 
         await edit_subscribers(self._core.context, key, edit)
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from tailrace.common import limits
-from tailrace.common.errors import BadRequestError, NoSuchStreamError, NotTheOwnerError
+from tailrace.common.errors import BadRequestError, NoSuchStreamError, NotTheOwnerError, TailraceError
+from tailrace.common.task_groups import gather_bounded
 from tailrace.controller.calls.convert import config_message, key_of, positions
 from tailrace.controller.managers.sizes import SizeReader, StreamSizes
 from tailrace.controller.managers.subscribers import subscribers
 from tailrace.controller.metadata.epochs import without_future
 from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
 from tailrace.controller.metadata.transitions import require
+from tailrace.controller.retention.retention_set import oldest_ms
 from tailrace.rpc import controller_pb2
 from tailrace.rpc import operator_pb2 as pb
 
@@ -64,7 +67,11 @@ class OwnerService:
     async def _retention(self, key: StreamKey, root: StreamRecord, sizes: StreamSizes) -> pb.Retention:
         """Return the last truncation by policy, and what each subscriber has not read."""
         described = pb.Retention()
-        last = await self._core.retention.last_truncation(key, root.incarnation)
+        record = await self._core.retention.record(key, root.incarnation)
+        created_ms = (await self._core.context.store.epoch(key, root, 0)).created_ms
+        described.appliedMs = record.applied_ms
+        described.oldestMs = oldest_ms(record.recorded, *sizes, created_ms) or 0
+        last = record.last
         if last is not None:
             described.truncatedMs, described.reason, described.freedBytes = (
                 last.truncated_ms,
@@ -84,11 +91,30 @@ class OwnerService:
                     hasPosition=bool(subscriber.cut),
                     unreadBytes=unread_bytes,
                     lostBytes=lost_bytes,
+                    publishedMs=subscriber.published_ms,
                 )
             )
         holders.sort(key=lambda each: each.unreadBytes, reverse=True)
         described.holders.extend(holders[: limits.SUBSCRIBERS_DESCRIBED_MAX])
         return described
+
+    async def stream_reports(self, request: pb.StreamReportsRequest, call: Call) -> pb.StreamReports:
+        """Describe many streams at once; one that cannot be described now keeps no other from it."""
+        if len(request.streams) > limits.STREAM_REPORTS_MAX:
+            raise BadRequestError(f"{len(request.streams)} streams, at most {limits.STREAM_REPORTS_MAX} are allowed")
+
+        async def report(wanted: pb.StreamReportsRequest.Wanted) -> pb.StreamReports.Report:
+            one = pb.DescribeStreamRequest(scope=wanted.scope, stream=wanted.stream, sizes=True)
+            try:
+                described = await self.describe_stream(one, call)
+            except TailraceError as error:
+                return pb.StreamReports.Report(error=str(error) or type(error).__name__)
+            version = _version(described)
+            if version == wanted.since:
+                return pb.StreamReports.Report(version=version)
+            return pb.StreamReports.Report(version=version, description=described)
+
+        return pb.StreamReports(reports=await gather_bounded(request.streams, report))
 
     async def claim_stream(self, request: pb.ClaimStreamRequest, call: Call) -> pb.OwnedStreamStatus:
         """Replace the expected owner by the requested one. Succeeds when the requested owner is stored already."""
@@ -144,6 +170,12 @@ class OwnerService:
         if subscriber is None:
             return answer(status=answer.SUBSCRIBER_NOT_FOUND)
         return answer(status=answer.SUCCESS, cut=positions(subscriber.cut or {}))
+
+
+def _version(described: pb.StreamDescription) -> int:
+    """Return a number that equal descriptions share, and others hardly ever; never 0."""
+    digest = hashlib.blake2b(described.SerializeToString(deterministic=True), digest_size=8).digest()
+    return int.from_bytes(digest, "big") or 1
 
 
 def _key(request: _Request) -> StreamKey:

@@ -70,6 +70,7 @@ class _Stream:
     published: Mapping[str, Cut]
     """The cut of each subscriber that has published one, by its id."""
     recorded: tuple[RecordedCut, ...]
+    applied_ms: int
     ranges: dict[int, KeyRange] = field(default_factory=dict)
 
     @property
@@ -108,6 +109,7 @@ class RetentionManager:
         if stream is None:
             return None
         await self._record_tail(stream)
+        await self._note_applied(stream)
         while True:
             try:
                 head = await self._cuts.head(key, stream.root)
@@ -119,11 +121,10 @@ class RetentionManager:
                 continue
             return made
 
-    async def last_truncation(self, key: StreamKey, incarnation: int) -> RetentionTruncation | None:
-        """Return the last truncation by policy; None when there was none."""
+    async def record(self, key: StreamKey, incarnation: int) -> RetentionRecord:
+        """Return the retention set, the last truncation by policy, and when the policy was applied last."""
         item = key.retention(incarnation)
-        record = (await self._store.read(key, [item])).get(RetentionRecord, item)
-        return record.last if record is not None else None
+        return (await self._store.read(key, [item])).get(RetentionRecord, item) or RetentionRecord()
 
     # -- reading
 
@@ -135,7 +136,7 @@ class RetentionManager:
         if root.incarnation != found.incarnation or root.config.retention is None or not _is_at_rest(root):
             return None
         record = snapshot.get(RetentionRecord, item) or RetentionRecord()
-        return _Stream(key, root, root.config.retention, _published(snapshot, key), record.recorded)
+        return _Stream(key, root, root.config.retention, _published(snapshot, key), record.recorded, record.applied_ms)
 
     async def _positions(self, stream: _Stream, cut: Cut) -> dict[int, int]:
         """Return the last cut with the same data before it, and note the key ranges of its segments.
@@ -216,11 +217,18 @@ class RetentionManager:
                 return record, None  # another controller recorded one meanwhile
             newest = RecordedCut(record.next_number, now_ms, size_bytes)
             changed = msgspec.structs.replace(
-                record, recorded=(*record.recorded, newest), next_number=record.next_number + 1
+                record, recorded=(*record.recorded, newest), next_number=record.next_number + 1, applied_ms=now_ms
             )
             return changed, RetentionCut(dict(sorted(cut.items())))
 
         await self._edit_with_cut(stream, add)
+
+    async def _note_applied(self, stream: _Stream) -> None:
+        """Store that the policy is applied now, unless that was stored with a cut just now."""
+        now_ms = self._context.clock.now_ms()
+        period_ms = round(1000 * self._context.config.retention_period_s)
+        if now_ms - stream.applied_ms >= period_ms / 2:
+            await self._edit(stream, lambda record: msgspec.structs.replace(record, applied_ms=now_ms))
 
     async def _truncate(self, stream: _Stream, truncation: Truncation, head: Cut) -> RetentionTruncation | None:
         """Truncate the stream, unless something has changed that the decision depends on; return what was freed.
@@ -295,7 +303,8 @@ class RetentionManager:
             # Also under the root's version: else a deleted stream could leave its retention set behind.
             return Change(after, {key.root: root, stream.record_key: after, **added})
 
-        stream.recorded = (await self._store.change(key, [stream.record_key], change)).recorded
+        after = await self._store.change(key, [stream.record_key], change)
+        stream.recorded, stream.applied_ms = after.recorded, after.applied_ms
 
 
 def _is_at_rest(root: StreamRecord) -> bool:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from tailrace.common import limits
 from tailrace.common.errors import NoSuchStreamError, OverloadedError
 from tailrace.controller.metadata.records import StreamRecord, Subscriber, SubscribersRecord
@@ -59,8 +61,9 @@ async def subscribe(context: WorkflowContext, key: StreamKey, name: str, group_i
         if before is not None and before.group_id == group_id and before.generation > generation:
             return found  # this step was paused while the group was updated again
         _require_room(key, name, found)
-        cut = before.cut if before is not None and before.group_id == group_id else None
-        return {**found, name: Subscriber(group_id, generation, cut)}
+        if before is not None and before.group_id == group_id:
+            return {**found, name: msgspec.structs.replace(before, generation=generation)}
+        return {**found, name: Subscriber(group_id, generation)}
 
     await _edit_if_there(context, key, edit)
 

@@ -183,11 +183,15 @@ class CompletedChunk(msgspec.Struct, frozen=True):
 
 
 class Subscriber(msgspec.Struct, frozen=True):
-    """A reader group whose position holds back retention; ``cut`` is None until it published one."""
+    """A reader group whose position holds back retention; ``cut`` is None until it published one.
+
+    ``published_ms`` is when it did; 0 for a cut that an earlier version stored.
+    """
 
     group_id: str
     generation: int
     cut: dict[int, int] | None = None
+    published_ms: int = 0
 
 
 class SubscribersRecord(msgspec.Struct, frozen=True):
@@ -208,12 +212,13 @@ class RetentionTruncation(msgspec.Struct, frozen=True):
 class RetentionRecord(msgspec.Struct, frozen=True):
     """A stream's retention set, oldest first, and what retention did last. Each cut is in a `RetentionCut`.
 
-    ``next_number`` is that of the next cut.
+    ``next_number`` is that of the next cut. ``applied_ms`` is when the policy was applied last, whatever came of it.
     """
 
     next_number: int = 0
     recorded: tuple[RecordedCut, ...] = ()
     last: RetentionTruncation | None = None
+    applied_ms: int = 0
 
 
 class RetentionCut(msgspec.Struct, frozen=True):

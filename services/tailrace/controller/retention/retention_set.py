@@ -26,6 +26,23 @@ def is_due(recorded: Sequence[RecordedCut], now_ms: int, size_bytes: int, period
     return size_bytes > newest.size_bytes and now_ms - newest.recorded_ms >= period_ms
 
 
+def oldest_ms(recorded: Sequence[RecordedCut], head_bytes: int, tail_bytes: int, created_ms: int) -> int | None:
+    """Return when the oldest byte between head and tail was written, at the earliest; None when there is none.
+
+    It is the time of the last cut at or before the head, or of the stream's creation when nothing was truncated.
+    Without such a cut, after a truncation by a call, it is the time of the first one behind the head, which is late by
+    at most the time between two cuts.
+    """
+    if head_bytes >= tail_bytes:
+        return None
+    before = [each.recorded_ms for each in recorded if each.size_bytes <= head_bytes]
+    if before:
+        return before[-1]
+    if head_bytes == 0:
+        return created_ms
+    return recorded[0].recorded_ms if recorded else None
+
+
 def thinned(recorded: Sequence[RecordedCut]) -> list[RecordedCut]:
     """Return the cuts to keep before another one is added: all that there is room for, else half of the older half.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import uuid
 from typing import Any
@@ -19,7 +20,7 @@ from tailrace.common.stream_cut import parse_stream_cut
 from tailrace.common.stream_policies import RetentionPolicy, ScalingPolicy, StreamConfig, StreamDataRetention
 from tailrace.wire.tables import TableEntry
 from tailrace_operator.connections.controllers import ClusterName
-from tailrace_operator.kube.objects import READER_GROUPS, STREAM_CLUSTERS
+from tailrace_operator.kube.objects import READER_GROUPS, STREAM_CLUSTERS, STREAMS
 from tailrace_operator.readergroup.rust import state_table
 
 EVENT_BYTES = 18
@@ -386,3 +387,35 @@ async def test_a_group_without_positions_is_no_subscriber(readers: Readers) -> N
     readers.make()
     await readers.look()
     assert readers.condition("BlockingRetention") == ("False", "NotASubscriber")
+
+
+async def test_a_stream_names_the_resource_that_holds_its_data_back(readers: Readers) -> None:
+    """And forgets it once the group has read on; an edit of the policy is applied at once."""
+    spec = {"cluster": "main", "scope": readers.scope, "retention": {"type": "Size", "min": "100Gi"}}
+    readers.hand.objects.make(STREAMS, "events", spec)
+
+    async def retention() -> dict[str, Any]:
+        await readers.hand.look(STREAMS, "events")
+        found: dict[str, Any] = readers.hand.status(STREAMS, "events")["retention"]
+        return found
+
+    await readers.client.streams.create_scope(readers.scope)
+    assert await retention() == {"retainedBytes": 0}
+    readers.make(retentionType="ManualStreamCut")
+    await readers.look()
+    group = await readers.groups.open("readers")
+    await group.publish_cuts({readers.stream: await readers.client.streams.head(readers.stream)})
+    await readers.write(5)
+    spec["retention"] = {"type": "Size", "min": "0"}
+    readers.hand.objects.edit(STREAMS, "events", {"retention": spec["retention"]})
+    async with asyncio.timeout(60):
+        while "lastRun" not in (found := await retention()):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    held = found["heldBy"]
+    assert (held["subscriber"], held["resource"]) == (f"{readers.scope}/readers", "readers")
+    assert held["heldBytes"] == found["retainedBytes"] == 5 * EVENT_BYTES
+    assert {"oldestTime", "lastRun"} <= found.keys()
+    assert "cutTime" in held
+    assert readers.hand.condition(STREAMS, "events", "RetentionEnforced") == ("False", "HeldBySubscriber")
+    await group.publish_cuts({readers.stream: await readers.client.streams.tail(readers.stream)})
+    assert "heldBy" not in await retention()

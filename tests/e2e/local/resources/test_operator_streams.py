@@ -97,6 +97,7 @@ async def test_a_resource_becomes_a_stream_with_scope_and_status(orders: Orders)
         "headBytes": 0,
         "tailBytes": 0,
         "bytes": 0,
+        "retention": {"retainedBytes": 0},
     }
     assert orders.condition() == ("True", "InStep")
     assert orders.condition("Accepted") == ("True", "Accepted")

@@ -277,3 +277,46 @@ async def test_the_cut_of_a_subscriber_is_returned(api: Any) -> None:
         ),
     )
     assert dict((await api.call("getSubscriberCut", request)).cut) == {only: 0}
+
+
+async def reports(api: Any, *wanted: tuple[str, int]) -> list[pb.StreamReports.Report]:
+    """Reports of streams of the scope, each with the version that the caller has."""
+    streams = [pb.StreamReportsRequest.Wanted(scope=api.scope, stream=name, since=since) for name, since in wanted]
+    found: pb.StreamReports = await api.call("streamReports", pb.StreamReportsRequest(streams=streams))
+    return list(found.reports)
+
+
+async def test_many_streams_are_described_at_once(world: Any, api: Any) -> None:
+    await api.setup(2)
+    world.segments.append(segment(api, (await api.current())[0]), bytes(30))
+    first, missing = await reports(api, (api.stream, 0), ("missing", 0))
+    assert first.description == await describe(api)
+    assert first.description.tailBytes == 30
+    assert missing.description.status == pb.StreamDescription.STREAM_NOT_FOUND
+    (again,) = await reports(api, (api.stream, first.version))
+    assert (again.version, again.HasField("description")) == (first.version, False)
+    world.segments.append(segment(api, (await api.current())[0]), bytes(1))
+    (changed,) = await reports(api, (api.stream, first.version))
+    assert changed.version != first.version
+    assert changed.description.tailBytes == 31
+
+
+async def test_a_stream_that_cannot_be_described_keeps_no_other_from_it(
+    api: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await api.setup(1)
+    owners = api.controller.services.owners
+    describe_stream = owners.describe_stream
+
+    async def away(request: pb.DescribeStreamRequest, call: Any) -> pb.StreamDescription:
+        if request.stream == "away":
+            raise UnavailableError("container 3 is moving")
+        described: pb.StreamDescription = await describe_stream(request, call)
+        return described
+
+    monkeypatch.setattr(owners, "describe_stream", away)
+    gone, found = await reports(api, ("away", 0), (api.stream, 0))
+    assert (gone.error, gone.HasField("description")) == ("container 3 is moving", False)
+    assert found.description.segments == 1
+    with pytest.raises(BadRequestError, match="at most 500"):
+        await reports(api, *((f"s{number}", 0) for number in range(501)))

@@ -198,7 +198,8 @@ async def test_the_description_names_the_last_truncation_and_what_subscribers_ha
     await bench.publish({0: 5}, "behind")
     await bench.publish({0: 45}, "ahead")
     found = await described()
-    assert found.truncatedMs == 0
+    assert (found.truncatedMs, found.appliedMs) == (0, 0)
+    published_ms = bench.world.clock.ms
     assert [(each.subscriber, each.hasPosition, each.unreadBytes) for each in found.holders] == [
         ("scope/behind", True, 45),
         ("scope/ahead", True, 5),
@@ -207,6 +208,8 @@ async def test_the_description_names_the_last_truncation_and_what_subscribers_ha
     await bench.apply()
     found = await described()
     assert (found.truncatedMs, found.reason, found.freedBytes) == (bench.world.clock.ms, "Consumption", 5)
+    assert found.appliedMs == bench.world.clock.ms
+    assert [each.publishedMs for each in found.holders] == [published_ms, published_ms, 0]
     assert [each.lostBytes for each in found.holders] == [0, 0, 0]
     cut = pb.StreamCut(streamInfo=bench.api.info, cut={0: 12})
     assert (await bench.api.call("truncateStream", cut)).status == pb.UpdateStreamStatus.SUCCESS
@@ -478,3 +481,12 @@ class RandomWalk:
         if self.published and head > self.published:
             assert made.reason == TruncationReason.MAX_LIMIT
             assert self.written - self.published >= self.maximum
+
+
+async def test_a_stream_that_receives_nothing_shows_when_its_policy_was_applied(bench: Bench) -> None:
+    await bench.begin(by_size(20))
+    assert bench.api is not None
+    for _ in range(3):
+        await bench.apply()
+        assert bench.record().applied_ms == bench.world.clock.ms
+    assert not bench.record().recorded

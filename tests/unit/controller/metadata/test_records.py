@@ -87,6 +87,7 @@ RECORDS: dict[str, records.Record] = {
         next_number=3,
         recorded=(RecordedCut(1, 1700000000000, 100), RecordedCut(2, 1700001800000, 250)),
         last=RetentionTruncation(1700001800000, TruncationReason.CONSUMPTION, 100, 40),
+        applied_ms=1700001800000,
     ),
     "retention_cut": RetentionCut({4294967297: 250}),
     "retained": RetainedStream("s", "x"),
@@ -98,6 +99,11 @@ RECORDS: dict[str, records.Record] = {
 def test_vectors(name: str) -> None:
     assert encode(RECORDS[name]) == VECTORS[name]
     assert decode(type(RECORDS[name]), VECTORS[name], "place") == RECORDS[name]
+
+
+def test_a_retention_set_of_earlier_versions_is_read() -> None:
+    found = decode(RetentionRecord, VECTORS["retention_earlier"], "place")
+    assert found == msgspec.structs.replace(RECORDS["retention"], applied_ms=0)
 
 
 def test_a_root_of_earlier_versions_is_read() -> None:

@@ -121,6 +121,18 @@ def test_only_what_changes_is_written() -> None:
     assert changes_of(manifest(status), Outcome(status={"epoch": None}), 1, NOW).status == {"epoch": None}
 
 
+def test_a_field_that_is_gone_from_an_object_is_removed() -> None:
+    """A merge patch keeps what it does not name, so a holder that lets go would stay for ever."""
+    before = {"retention": {"bytes": 5, "held": {"by": "s/slow", "since": THEN}}, "observedGeneration": 1}
+    after = Outcome(status={"retention": {"bytes": 5}})
+    assert changes_of(manifest(before), after, 1, NOW).status == {"retention": {"bytes": 5, "held": None}}
+    other = Outcome(status={"retention": {"bytes": 6, "held": {"by": "s/other"}}})
+    wanted = {"retention": {"bytes": 6, "held": {"by": "s/other", "since": None}}}
+    assert changes_of(manifest(before), other, 1, NOW).status == wanted
+    same = Outcome(status={"retention": before["retention"]})
+    assert changes_of(manifest(before), same, 1, NOW).status is None
+
+
 def test_the_generation_is_the_one_that_was_looked_at() -> None:
     changes = changes_of(manifest({"observedGeneration": 1}, generation=9), Outcome(), 2, NOW)
     assert changes.status == {"observedGeneration": 2}

@@ -61,6 +61,9 @@ class Counting:
             raise UnavailableError("not now")
         return self.outcome
 
+    def away(self, manifest: Manifest, message: str) -> tuple[Condition, ...]:
+        return (Condition("Kept", Status.FALSE, "Away", f"Not known: {message}."),)
+
     async def gone(self, namespace: str, name: str) -> None:
         self.went.append(name)
 
@@ -218,14 +221,15 @@ def test_failures_are_retried_with_growing_pauses_and_reported() -> None:
             await asyncio.sleep(2)
             assert "status" not in await objects.get(STREAMS, "here", "one"), "one failure is no news"
             await asyncio.sleep(12)
-            (ready,) = (await objects.get(STREAMS, "here", "one"))["status"]["conditions"]
+            ready, kept = (await objects.get(STREAMS, "here", "one"))["status"]["conditions"]
             assert (ready["status"], ready["reason"], ready["message"]) == ("Unknown", "Unavailable", "not now")
+            assert (kept["status"], kept["reason"], kept["message"]) == ("False", "Away", "Not known: not now.")
             assert 3 <= reconcile_loop.failed <= 5
             await asyncio.sleep(120)
-            (ready,) = (await objects.get(STREAMS, "here", "one"))["status"]["conditions"]
+            ready, _ = (await objects.get(STREAMS, "here", "one"))["status"]["conditions"]
             assert ready["status"] == "True"
             assert reconcile_loop.failed == 6
-            assert objects.reasons("one") == ["Unavailable", "Fine"]
+            assert objects.reasons("one") == ["Away", "Unavailable", "Fine"]
 
         await running(reconcile_loop.run(), steps())
 

@@ -204,23 +204,54 @@ def test_a_subscriber_that_holds_back_more_than_the_minimum_is_named(
     policy: RetentionSpec, unread: int | None, message: str | None
 ) -> None:
     spec = dataclasses.replace(SPEC, retention=policy)
-    holders = (Holder("s/slow", unread), Holder("s/new", None))
-    found = FOUND._replace(holders=holders, truncated=Truncated(1_700_000_000_123, "Consumption", 7))
+    holders = (Holder("s/slow", unread, 0, 1_700_000_100_000), Holder("s/new", None))
+    found = FOUND._replace(
+        head_bytes=7,
+        tail_bytes=5007,
+        holders=holders,
+        truncated=Truncated(1_700_000_000_123, "Consumption", 7),
+        applied_ms=1_700_000_200_000,
+        oldest_ms=1_700_000_050_000,
+    )
     condition, status = conditions.retention(spec, found), conditions.numbers(spec, found, ME)
-    assert status["lastTruncation"] == {"time": "2023-11-14T22:13:20Z", "reason": "Consumption", "freedBytes": 7}
+    retained = status["retention"]
+    held = retained.pop("heldBy", None)
+    assert retained == {
+        "retainedBytes": 5000,
+        "oldestTime": "2023-11-14T22:14:10Z",
+        "lastRun": "2023-11-14T22:16:40Z",
+        "lastTruncation": {"time": "2023-11-14T22:13:20Z", "reason": "Consumption", "freedBytes": 7},
+    }
     assert status["subscribers"][1] == {"name": "s/new"}
     if message is None:
-        assert (condition.status, condition.reason, status["heldBy"]) == (Status.TRUE, "Enforced", None)
+        assert (condition.status, condition.reason, held) == (Status.TRUE, "Enforced", None)
         return
     assert (condition.status, condition.reason, condition.is_warning) == (Status.FALSE, "HeldBySubscriber", True)
     assert message in condition.message
     assert "s/slow" in condition.message
-    assert status["heldBy"] == "s/slow"
+    assert held == {"subscriber": "s/slow", "heldBytes": unread, "cutTime": "2023-11-14T22:15:00Z"}
 
 
 def test_without_a_policy_nothing_is_said_of_retention() -> None:
     status = conditions.numbers(SPEC, FOUND, ME)
-    assert (status["lastTruncation"], status["heldBy"], status["subscribers"]) == (None, None, None)
+    assert (status["retention"], status["subscribers"]) == (None, None)
+    assert conditions.controller_away(SPEC, "it does not answer") == ()
+
+
+def test_what_has_not_happened_yet_is_left_out() -> None:
+    spec = dataclasses.replace(SPEC, retention=RetentionSpec("Size", 100))
+    assert conditions.numbers(spec, FOUND, ME)["retention"] == {"retainedBytes": 0}
+
+
+def test_a_controller_that_is_away_may_enforce_nothing() -> None:
+    spec = dataclasses.replace(SPEC, retention=RetentionSpec("Size", 100))
+    (condition,) = conditions.controller_away(spec, "the controller of cluster c does not answer")
+    assert (condition.type, condition.status, condition.reason) == (
+        conditions.RETENTION_ENFORCED,
+        Status.FALSE,
+        "ControllerAway",
+    )
+    assert "the controller of cluster c does not answer." in condition.message
 
 
 def test_a_scale_that_no_one_asked_the_operator_for_is_an_event() -> None:
@@ -251,8 +282,7 @@ def test_numbers_of_a_refused_stream_are_taken_back() -> None:
         "tailBytes",
         "bytes",
         "lastScale",
-        "lastTruncation",
-        "heldBy",
+        "retention",
         "subscribers",
     ]
     assert [one.type for one in outcome.conditions] == ["Accepted", READY]

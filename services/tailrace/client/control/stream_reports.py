@@ -1,0 +1,125 @@
+"""Describe streams in batches: calls of about the same time become one (docs/controller.md#calls-of-the-operator)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.client.control.owners import StreamDescription, description
+from tailrace.common import limits
+from tailrace.common.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tailrace.client.control.owners import OwnerCalls
+    from tailrace.client.model import StreamName
+    from tailrace.rpc import operator_pb2 as pb
+
+
+class _Known(NamedTuple):
+    version: int
+    description: StreamDescription
+
+
+class StreamReports:
+    """Descriptions of many streams of one cluster. ``calls`` returns the controller to ask.
+
+    Waiting callers share a batch of at most ``limits.STREAM_REPORTS_MAX`` streams. A stream that has not changed since
+    its last report is not sent again.
+    """
+
+    def __init__(self, calls: Callable[[], OwnerCalls]) -> None:
+        self._calls = calls
+        self._waiting: dict[StreamName, list[asyncio.Future[StreamDescription]]] = {}
+        self._known: OrderedDict[StreamName, _Known] = OrderedDict()
+        self._batches: set[asyncio.Task[None]] = set()
+        self.calls = 0
+        """Batches that were asked for."""
+
+    async def describe(self, stream: StreamName) -> StreamDescription:
+        """Return a stream's present state with its sizes.
+
+        Raises:
+            NoSuchStreamError. UnavailableError: the stream cannot be described now. The errors of the call.
+        """
+        answer: asyncio.Future[StreamDescription] = asyncio.get_running_loop().create_future()
+        if not self._waiting:
+            task = asyncio.create_task(self._gather())
+            self._batches.add(task)
+            task.add_done_callback(self._batches.discard)
+        self._waiting.setdefault(stream, []).append(answer)
+        return await answer
+
+    async def close(self) -> None:
+        """End calls in progress; who waits for them gets UnavailableError."""
+        batches = list(self._batches)
+        for task in batches:
+            task.cancel()
+        await asyncio.gather(*batches, return_exceptions=True)
+        waiting, self._waiting = self._waiting, {}  # of a batch that had not begun
+        for answer in _unanswered(waiting):
+            answer.set_exception(_closed())
+
+    async def _gather(self) -> None:
+        """Wait a moment for other callers, then ask for all."""
+        waiting: dict[StreamName, list[asyncio.Future[StreamDescription]]] = {}
+        try:
+            await asyncio.sleep(limits.STREAM_REPORTS_GATHER_S)
+            waiting, self._waiting = self._waiting, {}
+            streams = list(waiting)
+            for start in range(0, len(streams), limits.STREAM_REPORTS_MAX):
+                await self._ask(streams[start : start + limits.STREAM_REPORTS_MAX], waiting)
+        except Exception as error:
+            for answer in _unanswered(waiting):
+                answer.set_exception(error)
+        finally:
+            for answer in _unanswered(waiting):
+                answer.set_exception(_closed())
+
+    async def _ask(
+        self, streams: Sequence[StreamName], waiting: dict[StreamName, list[asyncio.Future[StreamDescription]]]
+    ) -> None:
+        self.calls += 1
+        known = {stream: self._known.get(stream) for stream in streams}
+        wanted = [(stream, one.version if one is not None else 0) for stream, one in known.items()]
+        for stream, report in zip(streams, await self._calls().stream_reports(wanted), strict=True):
+            try:
+                found = self._read(stream, report, known[stream])
+            except Exception as error:
+                _answer(waiting[stream], error)
+            else:
+                _answer(waiting[stream], found)
+
+    def _read(self, stream: StreamName, report: pb.StreamReports.Report, known: _Known | None) -> StreamDescription:
+        if report.error:
+            raise UnavailableError(report.error)
+        if known is not None and report.version == known.version:
+            return known.description
+        found = description(stream, report.description)
+        self._known[stream] = _Known(report.version, found)
+        self._known.move_to_end(stream)
+        if len(self._known) > limits.STREAM_REPORTS_KNOWN_MAX:
+            self._known.popitem(last=False)
+        return found
+
+
+def _closed() -> UnavailableError:
+    return UnavailableError("the connection to the controller is closed")
+
+
+def _answer(waiting: Sequence[asyncio.Future[StreamDescription]], result: StreamDescription | Exception) -> None:
+    for answer in waiting:
+        if answer.done():
+            continue  # its caller went away
+        if isinstance(result, Exception):
+            answer.set_exception(result)
+        else:
+            answer.set_result(result)
+
+
+def _unanswered(
+    waiting: dict[StreamName, list[asyncio.Future[StreamDescription]]],
+) -> list[asyncio.Future[StreamDescription]]:
+    return [answer for answers in waiting.values() for answer in answers if not answer.done()]
