@@ -144,7 +144,11 @@ def _port(name: str, port: int) -> dict[str, Any]:
 
 
 def _disruption_budget(plan: Plan, name: str, component: str) -> Child:
-    spec = {"maxUnavailable": 1, "selector": {"matchLabels": names.selector(plan.name, component)}}
+    spec = {
+        "maxUnavailable": 1,
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",  # a pod that cannot become ready must not block a drain
+        "selector": {"matchLabels": names.selector(plan.name, component)},
+    }
     return _child(plan, DISRUPTION_BUDGETS, name, component, {"spec": spec})
 
 

@@ -23,13 +23,17 @@ _FIELDS: Final = ("uid", "onlineReaders", "unassignedSegments", "lagBytes", "lag
 
 
 def refused(reason: str, message: str, *, retry_after_s: float | None = None) -> Outcome:
-    """Return the outcome for a specification that cannot be carried out; nothing was changed."""
+    """Return the outcome for a specification that cannot be carried out; nothing was changed.
+
+    With `retry_after_s` it waits for something, so its generation is not observed yet.
+    """
     conditions = (
         Condition(ACCEPTED, Status.FALSE, reason, message),
         Condition(READY, Status.FALSE, reason, message),
         *_unknown(reason),
     )
-    return Outcome(conditions, dict.fromkeys(_FIELDS), retry_after_s=retry_after_s)
+    waits = retry_after_s is not None
+    return Outcome(conditions, dict.fromkeys(_FIELDS), retry_after_s=retry_after_s, carried_out=not waits)
 
 
 def unmeasured(reason: str, message: str, *, uid: str | None, retry_after_s: float | None = None) -> Outcome:

@@ -87,7 +87,7 @@ class ReaderGroupReconciler:
             return conditions.refused("InvalidSpec", f"{error}.")
         deletes = spec.deletion_policy == "Delete" and spec.flavour == "Java"
         if deletes is not has_finalizer(manifest):
-            return Outcome(finalizer=deletes, retry_after_s=0)
+            return Outcome(finalizer=deletes, retry_after_s=0, carried_out=False)
         namespace = manifest["metadata"]["namespace"]
         cluster = ClusterName(namespace, spec.cluster)
         match await self._controllers.state(cluster):

@@ -17,7 +17,7 @@ import structlog
 
 from tailrace.common import limits
 from tailrace.common.errors import NotFoundError, TailraceError
-from tailrace_operator.kube.manifests import FINALIZER
+from tailrace_operator.kube.manifests import FINALIZER, is_deleted
 from tailrace_operator.reconcile.keys import Key, key_of
 from tailrace_operator.reconcile.outcome import READY, Condition, Outcome, Status
 from tailrace_operator.reconcile.status_writer import StatusWriter
@@ -220,7 +220,7 @@ class ReconcileLoop:
                     await reconciler.gone(key.namespace, key.name)
                     return None
                 outcome = await reconciler.reconcile(manifest)
-                await self._status.write(reconciler.kind, manifest, outcome)
+                self._wrote(key, await self._status.write(reconciler.kind, manifest, outcome))
         except TimeoutError:
             message = f"reconciling took more than {limits.OPERATOR_RECONCILE_DEADLINE_S:g} s"
             return await self._failed(key, "Unavailable", message)
@@ -232,6 +232,14 @@ class ReconcileLoop:
         self.reconciled += 1
         self._failures.pop(key, None)
         return outcome.retry_after_s
+
+    def _wrote(self, key: Key, manifest: Manifest | None) -> None:
+        """Remember an object as it was written: its watch event may be late, and the old one would be written again."""
+        known = self._known.get(key)
+        if manifest is None or known is None or known["metadata"]["uid"] != manifest["metadata"]["uid"]:
+            return
+        if not _is_older(manifest, known) and not is_deleted(known):
+            self._known[key] = manifest
 
     async def _failed(self, key: Key, reason: str, message: str) -> float:
         """Return the pause before the next attempt; report repeated failures in condition Ready."""
@@ -252,9 +260,9 @@ class ReconcileLoop:
         if count >= limits.OPERATOR_FAILURES_REPORT and manifest is not None:
             ready = Condition(READY, Status.UNKNOWN, reason, message, warn_on=Status.UNKNOWN)
             away = self._reconcilers[key.plural].away(manifest, message) if reason == "Unavailable" else ()
-            outcome = Outcome((ready, *away))
+            outcome = Outcome((ready, *away), carried_out=False)
             try:
-                await self._status.write(self._reconcilers[key.plural].kind, manifest, outcome)
+                self._wrote(key, await self._status.write(self._reconcilers[key.plural].kind, manifest, outcome))
             except TailraceError as error:
                 _logger.info("status_not_written", reason=str(error))
         return pause_s

@@ -74,7 +74,8 @@ class Outcome:
     ``conditions``: conditions to set; others in the status are kept. ``status``: fields of the status to set, None
     removes a field; fields that are not named are kept. ``notices``: Events besides those of transitions.
     ``retry_after_s``: reconcile again after this time; None: with the next period. ``finalizer``: True adds
-    `FINALIZER`, False removes it, None leaves it unchanged.
+    `FINALIZER`, False removes it, None leaves it unchanged. ``carried_out``: False while the specification waits for
+    something; then ``status.observedGeneration`` stays that of the last one that was carried out or refused.
 
     The finalizer is written before the reconciler is called again. A reconciler that needs it before an effect returns
     ``finalizer=True, retry_after_s=0`` and has no effects until `has_finalizer` is true.
@@ -85,6 +86,7 @@ class Outcome:
     notices: tuple[Notice, ...] = ()
     retry_after_s: float | None = None
     finalizer: bool | None = None
+    carried_out: bool = True
 
 
 class Reconciler(Protocol):
@@ -148,7 +150,7 @@ def changes_of(manifest: Manifest, outcome: Outcome, generation: int | None, now
     conditions = merged(status.get("conditions"), outcome.conditions, generation, now)
     if outcome.conditions and conditions != status.get("conditions"):
         wanted["conditions"] = conditions
-    if generation is not None and status.get("observedGeneration") != generation:
+    if outcome.carried_out and generation is not None and status.get("observedGeneration") != generation:
         wanted["observedGeneration"] = generation
     notices = (*transitions(status.get("conditions"), outcome.conditions), *outcome.notices)
     return Changes(wanted or None, _finalizers(manifest, outcome.finalizer), notices)

@@ -29,8 +29,8 @@ class StatusWriter:
         self._objects = objects
         self._clock = clock
 
-    async def write(self, kind: Kind, manifest: Manifest, outcome: Outcome) -> None:
-        """Write an outcome that was found for `manifest`.
+    async def write(self, kind: Kind, manifest: Manifest, outcome: Outcome) -> Manifest | None:
+        """Write an outcome that was found for `manifest`; return the object then, None when it is gone.
 
         After a write conflict the object is read again, and only the fields that the outcome names are changed. An
         object that was deleted, or replaced by another of the same name, is left alone.
@@ -49,7 +49,7 @@ class StatusWriter:
                 if changes.status is not None and outcome.finalizer is not False:
                     manifest = await self._objects.merge_status(kind, manifest, changes.status)
             except NotFoundError:
-                return
+                return None
             except WriteConflictError:
                 if attempt + 1 == limits.OPERATOR_CONFLICTS_MAX:
                     raise
@@ -57,14 +57,15 @@ class StatusWriter:
                 try:
                     manifest = await self._objects.get(kind, metadata["namespace"], metadata["name"])
                 except NotFoundError:
-                    return
+                    return None
                 if manifest["metadata"]["uid"] != uid:
-                    return
+                    return None
                 continue
             for notice in changes.notices:
                 _log_transition(kind, manifest, notice)
                 await create_event(self._objects, kind, manifest, notice, now)
-            return
+            return manifest
+        raise AssertionError("the last attempt returns or raises")
 
 
 async def create_event(objects: Objects, kind: Kind, manifest: Manifest, notice: Notice, now: str) -> None:

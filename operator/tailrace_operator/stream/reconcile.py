@@ -64,7 +64,8 @@ class StreamReconciler:
             return conditions.refused("InvalidSpec", f"{error}.")
         deletes = spec.deletion_policy == "Delete"
         if deletes is not has_finalizer(manifest):
-            return Outcome(finalizer=deletes, retry_after_s=0)  # written before there is a stream to delete
+            # Written before there is a stream to delete.
+            return Outcome(finalizer=deletes, retry_after_s=0, carried_out=False)
         outcome = await self._reconcile(spec, Owner.of(manifest))
         found = [*outcome.conditions, conditions.scaling(spec)]
         if all(one.type != conditions.RETENTION_ENFORCED for one in found):

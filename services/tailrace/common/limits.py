@@ -254,6 +254,7 @@ WRITER_IN_FLIGHT_MAX_BYTES: Final = 8 * MIB  # unacknowledged bytes of a segment
 WRITER_EAGER_BLOCKS: Final = 2  # blocks in flight before a partly filled one waits for more events
 WRITER_EVENT_MAX_BYTES: Final = 1 * GIB  # of one event, through a transient segment
 WRITER_GIVE_UP_S: Final = 600.0  # without progress although events wait; then they fail
+WRITER_ASK_AGAIN_S: Final = 5.0  # without an acknowledgement, until the controller is asked where the segment is
 LARGE_EVENT_DOUBT_S: Final = 300.0  # of checks whether a large event was merged; merges are remembered for 10 minutes
 SUCCESSORS_DEADLINE_S: Final = 60.0  # from a segment's seal until the controller returns its successors
 WRITER_BUFFERED_MAX_BYTES: Final = 16 * MIB  # accepted, not yet acknowledged bytes of an event writer

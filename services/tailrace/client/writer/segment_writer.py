@@ -30,6 +30,7 @@ from tailrace.wire import commands as c
 if TYPE_CHECKING:
     from tailrace.client.connections.connection import Connection
     from tailrace.client.context import ClientContext
+    from tailrace.client.types import Endpoint
 
 LANE: Final = "append"
 _UNKNOWN_WRITER: Final = -(2**63)
@@ -66,6 +67,7 @@ class SegmentWriter:
         self._in_flight: deque[Block] = deque()
         self._in_flight_bytes = 0
         self._connection: Connection | None = None
+        self._endpoint: Endpoint | None = None
         self._flow = 0
         self._trouble: asyncio.Future[TailraceError] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -263,7 +265,26 @@ class SegmentWriter:
         except TailraceError as error:
             return error
         self._pump()
-        return await self._trouble
+        while not self._trouble.done():
+            await asyncio.wait([self._trouble], timeout=limits.WRITER_ASK_AGAIN_S)
+            if not self._trouble.done() and await self._is_served_elsewhere():
+                self._report(ConnectionLostError(f"segment {self.segment} is served elsewhere by now"))
+        return self._trouble.result()
+
+    async def _is_served_elsewhere(self) -> bool:
+        """Ask the controller whether the segment has moved, when appends have waited for an acknowledgement.
+
+        A frozen worker keeps its connections; without this question its writers would wait for their silence limit.
+        """
+        waited_s = asyncio.get_running_loop().time() - self._stuck_since_s
+        if not self._in_flight or self._large is not None or waited_s < limits.WRITER_ASK_AGAIN_S:
+            return False
+        self._context.segments.forget(self.segment)
+        try:
+            async with asyncio.timeout(limits.WRITER_ASK_AGAIN_S):
+                return await self._context.segments.locate(self.segment) != self._endpoint
+        except (TailraceError, TimeoutError):
+            return False  # no controller answers: the connection is all there is
 
     async def _set_up(self) -> None:
         pool = self._context.pool
@@ -278,6 +299,7 @@ class SegmentWriter:
             raise self._context.segments.refusal(self.segment, reply)
         if not connection.is_open:
             raise ConnectionLostError(f"connection to {endpoint} ended")
+        self._endpoint = endpoint
         self._flow = connection.open_flow(self)
         self._connection = connection
         if reply.last_event_number != _UNKNOWN_WRITER:

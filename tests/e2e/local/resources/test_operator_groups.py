@@ -419,3 +419,28 @@ async def test_a_stream_names_the_resource_that_holds_its_data_back(readers: Rea
     assert readers.hand.condition(STREAMS, "events", "RetentionEnforced") == ("False", "HeldBySubscriber")
     await group.publish_cuts({readers.stream: await readers.client.streams.tail(readers.stream)})
     assert "heldBy" not in await retention()
+
+
+async def test_an_edit_that_also_changes_the_deletion_policy_is_carried_out(readers: Readers) -> None:
+    """The finalizer is written first; that must not count as having carried out the edit."""
+    await readers.make_stream()
+    await readers.client.streams.create_stream(StreamName(readers.scope, "more"))
+    readers.make()
+    await readers.look()
+    edit = {"streams": ["events", "more"], "deletionPolicy": "Delete"}
+    readers.hand.objects.edit(READER_GROUPS, "readers", edit)
+    await readers.look()
+    assert readers.condition() == ("True", "InStep")
+    assert len((await readers.stored()).starting) == 2
+
+
+async def test_an_edit_waits_for_what_it_needs(readers: Readers) -> None:
+    await readers.make_stream()
+    readers.make()
+    await readers.look()
+    readers.hand.objects.edit(READER_GROUPS, "readers", {"streams": ["events", "more"]})
+    status = await readers.look()
+    assert (readers.condition(), status["observedGeneration"]) == (("False", "StreamNotFound"), 1)
+    await readers.client.streams.create_stream(StreamName(readers.scope, "more"))
+    status = await readers.look()
+    assert (readers.condition(), status["observedGeneration"]) == (("True", "InStep"), 2)

@@ -20,6 +20,8 @@ from tailrace.common.errors import BadRequestError, IllegalStateError, SegmentSe
 from tailrace.rpc import controller_pb2 as pb
 from tailrace.wire import commands as c
 
+from ..conftest import TinyStore
+
 STREAM = StreamName("s", "t")
 SEGMENT = STREAM.segment(0)
 Split = Callable[[bytes | bytearray], list[bytes]]
@@ -89,6 +91,51 @@ async def test_a_server_that_stays_away_ends_the_writer(
     async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(TailraceError):
             await writer.write_event(b"one", "k")
+
+
+@pytest.mark.parametrize("moved", [True, False])
+async def test_a_frozen_server_is_left_when_the_controller_names_another(
+    store: Any,
+    controller: Any,
+    writer: EventWriter,
+    split: Split,
+    monkeypatch: pytest.MonkeyPatch,
+    moved: bool,
+) -> None:
+    """Its connections stay open and nothing comes, so only the controller can say that the segment has moved."""
+    monkeypatch.setattr(limits, "WRITER_ASK_AGAIN_S", 0.1)
+    await writer.write_event(b"one", "k")
+    hold_appends(store)
+    other = TinyStore()
+    other.segments = store.segments  # the log outlives its owner
+    await other.start()
+    try:
+        waiting = writer.write_event(b"two", "k")
+        asked = len([method for method, _ in controller.calls if method == "getURI"])
+        if moved:
+            node = pb.NodeUri(endpoint=other.endpoint.host, port=other.endpoint.port)
+            controller.answers["getURI"] = lambda _: node
+            async with asyncio.timeout(DEADLINE_S):
+                await waiting
+            assert stored(store, split) == [b"one", b"two"]
+            assert store.connections == other.connections == 1
+        else:
+            await asyncio.sleep(0.5)
+            assert len([method for method, _ in controller.calls if method == "getURI"]) >= asked + 2
+            assert store.connections == 1, "the segment is where it was, so the connection is kept"
+    finally:
+        await writer.abandon()
+        await other.stop()
+
+
+async def test_an_idle_writer_asks_for_nothing(
+    store: Any, controller: Any, writer: EventWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "WRITER_ASK_AGAIN_S", 0.02)
+    await writer.write_event(b"one", "k")
+    calls = len(controller.calls)
+    await asyncio.sleep(0.2)
+    assert len(controller.calls) == calls
 
 
 # -- arguments ------------------------------------------------------------------------------------------------------

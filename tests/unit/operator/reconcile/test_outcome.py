@@ -138,6 +138,16 @@ def test_the_generation_is_the_one_that_was_looked_at() -> None:
     assert changes.status == {"observedGeneration": 2}
 
 
+def test_a_generation_that_waits_is_not_observed() -> None:
+    before = manifest({"observedGeneration": 1}, 2)
+    waits = Outcome((Condition("Ready", Status.FALSE, "Waits", "Not yet."),), carried_out=False)
+    changed = changes_of(before, waits, 2, NOW).status
+    assert changed is not None
+    assert "observedGeneration" not in changed
+    assert changed["conditions"][0]["observedGeneration"] == 2, "the condition is of that generation"
+    assert changes_of(before, Outcome(), 2, NOW).status == {"observedGeneration": 2}
+
+
 def test_finalizers_come_and_go_beside_those_of_others() -> None:
     bare, ours = manifest(finalizers=["other/one"]), manifest(finalizers=["other/one", FINALIZER])
     assert changes_of(bare, Outcome(finalizer=True), 1, NOW).finalizers == ["other/one", FINALIZER]
