@@ -40,3 +40,15 @@ def test_attributes_and_chunks(cli, scope: str) -> None:
             f"tailrace: segment {scope}/nothing/0.#epoch.0 does not exist"
         )
     assert "container" in cli.fails("inspect", "segments", "--container", "99")
+
+
+def test_what_streams_hold_in_tier_2(cli, scope: str) -> None:
+    stream = f"{scope}/held"
+    cli.ok("stream", "create", stream, "--segments", "2")
+    cli.ok("write", stream, text="0123456789\n" * 100)
+    (found,) = cli.value("inspect", "streams", "--prefix", stream)
+    assert (found["stream"], found["segments"]) == (stream, 2)
+    assert found["retained_bytes"] == 100 * 18
+    assert found["held_bytes"] >= 0
+    assert "held in Tier 2" in cli.ok("inspect", "streams", "--prefix", f"{scope}/")
+    assert cli.value("inspect", "streams", "--limit", "1") != []

@@ -35,6 +35,7 @@ from tailrace.segmentstore.api import (
     ReadResult,
     SegmentKind,
     SegmentProperties,
+    StreamBytes,
     is_core_attribute,
 )
 
@@ -399,6 +400,9 @@ class ModelContainer:
     async def list_chunks(self, segment: str) -> list[ChunkListing]:
         self._segment(segment)
         return []
+
+    def stream_bytes(self) -> dict[str, StreamBytes]:
+        return {}
 
     def measure_rates(self, windows_ms: Sequence[int], after: int) -> tuple[list[MeasuredSegment], bool]:
         if not windows_ms:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
 from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse, Response
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
 
 
 class Health:
@@ -44,7 +46,20 @@ class Health:
 
     def _exposition(self) -> bytes:
         registry = CollectorRegistry()
-        Gauge("tailrace_operator_leads", "Whether this process is the active one", registry=registry).set(self.leads)
-        for name, (description, value) in self.metric_values().items():
-            Gauge(f"tailrace_operator_{name}", description, registry=registry).set(value)
+        registry.register(
+            _Metrics({"leads": ("Whether this process is the active one", self.leads), **self.metric_values()})
+        )
         return generate_latest(registry)
+
+
+class _Metrics(Collector):
+    """Values by name; those whose names end in ``_total`` are counters."""
+
+    def __init__(self, values: Mapping[str, tuple[str, float]]) -> None:
+        self._values = values
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the values."""
+        for name, (description, value) in self._values.items():
+            kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            yield kind(f"tailrace_operator_{name}", description, value=value)

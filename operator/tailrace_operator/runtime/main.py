@@ -214,8 +214,8 @@ class Operator:
         return {
             "objects": ("Objects known", len(self._loop)),
             "clusters_placed": ("StreamClusters with a placer", len(self._placements)),
-            "reconciled": ("Reconciled objects since the start", self._loop.reconciled),
-            "failed": ("Failed reconciles since the start", self._loop.failed),
+            "reconciled_total": ("Reconciled objects since the start", self._loop.reconciled),
+            "failed_total": ("Failed reconciles since the start", self._loop.failed),
         }
 
 

@@ -52,6 +52,19 @@ class Workers:
         return None
 
 
+def joined_streams(pages: Sequence[Sequence[dict[str, Any]]], limit: int) -> list[dict[str, Any]]:
+    """Add up what workers have of each stream; leave out streams behind the end of a worker's page."""
+    ends = [str(page[-1]["stream"]) for page in pages if len(page) >= limit]
+    found: dict[str, dict[str, Any]] = {}
+    for item in (item for page in pages for item in page):
+        stream = str(item["stream"])
+        if all(stream <= end for end in ends):
+            before = found.get(stream)
+            added = item if before is None else {name: item[name] + before[name] for name in item if name != "stream"}
+            found[stream] = {**added, "stream": stream}
+    return [found[stream] for stream in sorted(found)][:limit]
+
+
 def create_app(workers: Workers, container_count: int, find_owner: FindOwner) -> FastAPI:
     """Return the admin application of several workers. Workers that do not serve appear by their state only."""
     app = FastAPI(title="Tailrace segment stores", docs_url=None, redoc_url=None)
@@ -111,6 +124,14 @@ def create_app(workers: Workers, container_count: int, find_owner: FindOwner) ->
                 return passed_on(answer)
         found = sorted((item for answer in answers for item in answer.json()), key=lambda item: str(item["name"]))
         return JSONResponse(found[:limit])
+
+    @app.get("/v1/streams")
+    async def streams(request: Request, limit: int = 100) -> Response:
+        answers = (await workers.ask_all("/v1/streams", dict(request.query_params))).values()
+        for answer in answers:
+            if answer.is_error:
+                return passed_on(answer)
+        return JSONResponse(joined_streams([answer.json() for answer in answers], limit))
 
     @app.get("/v1/segments/{rest:path}")
     async def segment(rest: str, request: Request) -> Response:

@@ -149,6 +149,15 @@ class ChunkListing:
     exists: bool = True
 
 
+@dataclass(slots=True)
+class StreamBytes:
+    """What one container has of a stream: segments, retained bytes, and bytes of objects in Tier 2 that they hold."""
+
+    segments: int = 0
+    retained_bytes: int = 0
+    held_bytes: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class MeasuredSegment:
     """How fast a segment with a rate policy was written (docs/controller.md#automatic-scaling).
@@ -327,6 +336,10 @@ class SegmentContainer(Protocol):
 
     async def list_chunks(self, segment: str) -> list[ChunkListing]:
         """Return the chunks that hold the segment's bytes."""
+        ...
+
+    def stream_bytes(self) -> dict[str, StreamBytes]:
+        """Return what each stream retains and really holds in Tier 2, by ``scope/stream``; for the tools."""
         ...
 
     def measure_rates(self, windows_ms: Sequence[int], after: int) -> tuple[list[MeasuredSegment], bool]:

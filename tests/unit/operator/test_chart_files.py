@@ -17,7 +17,11 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 CHART = REPOSITORY / "charts/tailrace"
 EXAMPLES = sorted((REPOSITORY / "examples/kubernetes").glob("*.yaml"))
 PARSERS = {"StreamCluster": StreamClusterSpec.parse, "Stream": StreamSpec.parse, "ReaderGroup": ReaderGroupSpec.parse}
-SOURCES = ("services/tailrace/segmentstore/worker/admin.py", "services/tailrace/processes/workers_admin.py")
+SOURCES = (
+    "services/tailrace/segmentstore/worker/admin.py",
+    "services/tailrace/segmentstore/container/container.py",
+    "services/tailrace/processes/workers_admin.py",
+)
 
 
 def values() -> dict[str, Any]:
@@ -123,10 +127,13 @@ def exposed(metric: str) -> bool:
     text += (REPOSITORY / "services/tailrace/controller/rest/health.py").read_text()
     text += (REPOSITORY / "operator/tailrace_operator/runtime/health.py").read_text()
     text += (REPOSITORY / "operator/tailrace_operator/runtime/main.py").read_text()
-    if re.search(rf"\b{metric}\b", text):
-        return True
     prefixes = re.findall(r"\b(tailrace_\w*_)\{name\}", text)
-    return any(metric.startswith(each) and f'"{metric.removeprefix(each)}"' in text for each in prefixes)
+    for name in (metric, metric.removesuffix("_total")):  # CounterMetricFamily adds the suffix
+        if re.search(rf"\b{name}\b", text):
+            return True
+        if any(name.startswith(each) and f'"{name.removeprefix(each)}"' in text for each in prefixes):
+            return True
+    return False
 
 
 @pytest.mark.parametrize("path", sorted((CHART / "dashboards").glob("*.json")), ids=lambda path: path.stem)
@@ -142,6 +149,37 @@ def test_dashboards_show_metrics_that_there_are(path: Path) -> None:
     }
     assert len(metrics) >= 5
     assert [metric for metric in sorted(metrics) if not exposed(metric)] == []
+
+
+def alerts() -> dict[str, dict[str, Any]]:
+    """The alerts of the chart by name."""
+    groups = yaml.safe_load((CHART / "rules/tailrace.yaml").read_text())["groups"]
+    return {rule["alert"]: rule for group in groups for rule in group["rules"]}
+
+
+def test_alerts_use_metrics_that_there_are() -> None:
+    for name, rule in alerts().items():
+        metrics = re.findall(r"tailrace_\w+", rule["expr"])
+        assert metrics, name
+        assert [metric for metric in metrics if not exposed(metric)] == [], name
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        for counter in re.findall(r"(?:rate|increase)\((\w+)", rule["expr"]):
+            assert counter.endswith("_total"), f"{name}: {counter} is not a counter"
+
+
+def test_every_alert_says_what_to_do() -> None:
+    page = (REPOSITORY / "docs/operations/alerts.md").read_text()
+    rows = re.findall(r"^\| (Tailrace\w+) \| .+ \| .+ \|$", page, re.MULTILINE)
+    assert rows == list(alerts())
+    assert all(rule["annotations"]["runbook"].endswith(name) for name, rule in alerts().items())
+
+
+def test_dashboards_take_rates_of_counters_only() -> None:
+    for path in (CHART / "dashboards").glob("*.json"):
+        for counter in re.findall(r"(?:rate|increase)\((\w+)", path.read_text()):
+            assert counter.endswith(("_total", "_count", "_sum", "_bucket")) or "sequence" in counter, (
+                f"{path}: {counter}"
+            )
 
 
 def test_a_metric_that_is_not_there_is_noticed() -> None:

@@ -148,6 +148,25 @@ def chunks(segment: SegmentArgument, admin: AdminOption = DEFAULT_ADMIN, json: J
 
 
 @app.command()
+def streams(
+    admin: AdminOption = DEFAULT_ADMIN,
+    prefix: Annotated[str, typer.Option(help="Only streams with this prefix, for example demo/.")] = "",
+    limit: LimitOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List what streams retain, and what the objects that they need really hold in Tier 2."""
+    found = list(_pages(admin, "/v1/streams", {"prefix": prefix}, "stream", limit))
+    if json:
+        print_json(found)
+        return
+    rows = [
+        (item["stream"], item["segments"], size_text(item["retained_bytes"]), size_text(item["held_bytes"]))
+        for item in found
+    ]
+    print_table(f"{len(found):,} streams", ("stream", "segments", "retained", "held in Tier 2"), rows)
+
+
+@app.command()
 def cache(admin: AdminOption = DEFAULT_ADMIN, json: JsonOption = False) -> None:
     """Show the cache and the memory budgets of the server."""
     found = _get(admin, "/v1/cache")

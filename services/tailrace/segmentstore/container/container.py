@@ -19,9 +19,11 @@ from tailrace.segmentstore.api import (
     ReadResult,
     SegmentKind,
     SegmentProperties,
+    StreamBytes,
 )
 from tailrace.segmentstore.attributes.attribute_store import AttributeStore
 from tailrace.segmentstore.background.flush_queue import FlushQueue
+from tailrace.segmentstore.background.held_bytes import held_bytes
 from tailrace.segmentstore.cache.segment_reader import SegmentReader
 from tailrace.segmentstore.container.appends import AppendPath
 from tailrace.segmentstore.container.background_tasks import BackgroundTasks
@@ -185,6 +187,10 @@ class Container:
     async def read_exact(self, segment: str, offset: int, length: int) -> bytes:
         """See `SegmentContainer.read_exact`."""
         return await self._reads.read_exact(segment, offset, length)
+
+    def stream_bytes(self) -> dict[str, StreamBytes]:
+        """See `SegmentContainer.stream_bytes`."""
+        return held_bytes(self.state, self.storage.tier2.shared_bytes)
 
     async def list_chunks(self, segment: str) -> list[ChunkListing]:
         """See `SegmentContainer.list_chunks`."""

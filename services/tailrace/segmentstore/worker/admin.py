@@ -5,23 +5,38 @@ See docs/design.md#processes.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from fastapi import FastAPI, HTTPException, Query
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from tailrace.common import limits
 from tailrace.common.errors import TailraceError
+from tailrace.segmentstore.api import StreamBytes
 
 if TYPE_CHECKING:
     from tailrace.common.budgets import Budgets
     from tailrace.segmentstore.api import ContainerStatus, SegmentProperties
     from tailrace.segmentstore.cache.cache_manager import CacheManager
     from tailrace.segmentstore.container.container import Container
+
+
+_COUNTERS: Final = {
+    "tier2_bytes_written",
+    "tier2_objects_written",
+    "flushes",
+    "tier2_bytes_compacted",
+    "tier2_bytes_moved",
+    "orphans_deleted",
+    "cache_hits",
+    "tier2_fetches",
+}
+"""Details of a container that only grow while it is open; their metrics end in ``_total``."""
 
 
 class Inspectable(Protocol):
@@ -67,7 +82,7 @@ class _Metrics(Collector):
         snapshot = self._worker.cache.cache.snapshot()
         for name in ("max_bytes", "used_bytes", "stored_bytes", "reserved_blocks", "pinned_blocks", "entries"):
             yield GaugeMetricFamily(f"tailrace_cache_{name}", f"Cache: {name}", value=getattr(snapshot, name))
-        families = {
+        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {
             name: GaugeMetricFamily(f"tailrace_container_{name}", f"Container: {name}", labels=["container"])
             for name in ("running", "segments", "log_bytes", "untiered_bytes", "pending_deletes", "last_sequence")
         }
@@ -77,8 +92,9 @@ class _Metrics(Collector):
             for name in ("segments", "log_bytes", "untiered_bytes", "pending_deletes", "last_sequence"):
                 families[name].add_metric(label, getattr(status, name))
             for name, value in status.details.items():
+                kind = CounterMetricFamily if name in _COUNTERS else GaugeMetricFamily
                 family = families.setdefault(
-                    name, GaugeMetricFamily(f"tailrace_container_{name}", f"Container: {name}", labels=["container"])
+                    name, kind(f"tailrace_container_{name}", f"Container: {name}", labels=["container"])
                 )
                 family.add_metric(label, value)
         yield from families.values()
@@ -137,6 +153,21 @@ def create_app(worker: Inspectable) -> FastAPI:
             (name, item) for item in chosen for name in item.segment_names() if name.startswith(prefix) and name > after
         )[:limit]
         return [_segment(await item.info(name)) | {"container": item.container_id} for name, item in names]
+
+    @app.get("/v1/streams")
+    async def streams(
+        prefix: str = "", after: str = "", limit: int = Query(default=100, ge=1, le=limits.INSPECT_PAGE_MAX)
+    ) -> list[dict[str, Any]]:
+        found: dict[str, StreamBytes] = {}
+        for container in worker.containers():
+            for stream, part in container.stream_bytes().items():
+                if stream.startswith(prefix) and stream > after:
+                    own = found.setdefault(stream, StreamBytes())
+                    own.segments += part.segments
+                    own.retained_bytes += part.retained_bytes
+                    own.held_bytes += part.held_bytes
+            await asyncio.sleep(0)  # a container may have many references
+        return [{"stream": stream, **dataclasses.asdict(found[stream])} for stream in sorted(found)[:limit]]
 
     @app.get("/v1/segments/{segment:path}/chunks")
     async def chunks(segment: str) -> list[dict[str, Any]]:

@@ -279,3 +279,19 @@ async def test_the_bytes_of_an_outage_are_moved_after_it(world: World, monkeypat
     world.objects.outage = False
     await eventually(lambda: shared not in container.state.object_uses)
     await eventually(lambda: not container.background.reclamation.last_error)
+
+
+async def test_what_streams_hold_adds_up_to_the_objects_in_the_store(world: World) -> None:
+    container = await world.open()
+    contents = await filled(container, 20, 40 * KIB)
+    for name in list(contents)[:15]:
+        await container.truncate(name, len(contents[name]))
+    found = container.stream_bytes()
+    assert list(found) == ["scope/stream"]
+    assert found["scope/stream"].segments == 20
+    assert found["scope/stream"].retained_bytes == 5 * 40 * KIB
+    chunks = sum([info.length_bytes async for info in world.objects.list("c7/")])
+    assert abs(found["scope/stream"].held_bytes - chunks) < 20
+    await container.create_segment("scope/other/0.#epoch.0")
+    await container.append("scope/other/0.#epoch.0", [bytes(100)])
+    assert (container.stream_bytes()["scope/other"].retained_bytes, chunks) == (100, chunks)
