@@ -16,6 +16,8 @@ from tailrace.cluster.placer import Placer
 from tailrace.common import limits
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tailrace.cluster.failure import FailureDetector
     from tailrace.cluster.kubernetes import KubernetesApi
     from tailrace.cluster.placer import Prober, Unconfirmed
@@ -43,7 +45,7 @@ class Placements:
     """The running placers. ``api_of`` returns the API of a namespace; ``release_api`` is called after its last placer.
 
     ``known``: failure detectors for the first placer of each namespace and cluster. ``changed`` is called with the
-    namespace and cluster whose `unconfirmed` changed.
+    namespace and cluster whose `unconfirmed` or `not_open` changed.
     """
 
     def __init__(
@@ -100,6 +102,11 @@ class Placements:
         """Return the containers whose worker is not confirmed alive; None: not known yet."""
         running = self._running.get((namespace, cluster))
         return running.placer.unconfirmed if running is not None and running.placer is not None else None
+
+    def not_open(self, namespace: str, cluster: str) -> Mapping[str, str] | None:
+        """Return which containers workers cannot open, and why, by worker; None: not known yet."""
+        running = self._running.get((namespace, cluster))
+        return running.placer.not_open if running is not None and running.placer is not None else None
 
     def failure(self, namespace: str, cluster: str) -> str | None:
         """Return why the last placer failed; None: it did not, or its successor has taken a step."""

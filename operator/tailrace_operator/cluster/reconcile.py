@@ -32,6 +32,7 @@ from tailrace_operator.cluster.state import (
     CONTROLLER_READY,
     STORE_READY,
     TIER2_READY,
+    open_condition,
     placed_condition,
     pods_condition,
     ready_pods,
@@ -315,6 +316,7 @@ class StreamClusterReconciler:
                 self._placements.failure(namespace, name),
                 self._placements.unconfirmed(namespace, name),
             ),
+            open_condition(manifest, self._placements.not_open(namespace, name)),
         ]
         status: dict[str, Any] = {
             "readyStores": ready_pods(workloads.store),

@@ -18,6 +18,7 @@ ACCEPTED = "Accepted"
 STORE_READY = "SegmentStoreReady"
 CONTROLLER_READY = "ControllerReady"
 CONTAINERS_PLACED = "ContainersPlaced"
+CONTAINERS_OPEN = "ContainersOpen"
 
 
 def ready_pods(workload: Manifest | None) -> int:
@@ -84,10 +85,36 @@ def placed_condition(
     return Condition(CONTAINERS_PLACED, Status.TRUE, "AllPlaced", message)
 
 
+def open_condition(manifest: Manifest, not_open: Mapping[str, str] | None) -> Condition:
+    """Return whether workers can open the containers that they have been given.
+
+    `not_open`: which ones they cannot open, and why, by worker. None: not known yet, just after an operator starts to
+    lead; the condition then stays as it was.
+    """
+    if not_open is None:
+        before = _written(manifest, CONTAINERS_OPEN)
+        try:
+            kept = Status(before.get("status"))
+            return Condition(CONTAINERS_OPEN, kept, str(before.get("reason")), str(before.get("message")))
+        except ValueError:
+            message = "The workers have not reported yet which containers they cannot open."
+            return Condition(CONTAINERS_OPEN, Status.UNKNOWN, "WorkersNotHeard", message, warn_on=None)
+    if not_open:
+        message = ". ".join(f"Worker {worker}: {text}" for worker, text in sorted(not_open.items()))
+        return Condition(CONTAINERS_OPEN, Status.FALSE, "ContainersNotOpen", f"{message}.")
+    message = "No worker reports a container that it cannot open."
+    return Condition(CONTAINERS_OPEN, Status.TRUE, "AllOpen", message)
+
+
 def _placed_before(manifest: Manifest) -> object:
     """Return the condition's status as last written, for any generation."""
+    return _written(manifest, CONTAINERS_PLACED).get("status")
+
+
+def _written(manifest: Manifest, condition_type: str) -> Mapping[str, Any]:
+    """Return a condition as last written, for any generation; empty when there is none."""
     conditions = [one for one in _status(manifest).get("conditions") or [] if isinstance(one, dict)]
-    return next((one.get("status") for one in conditions if one.get("type") == CONTAINERS_PLACED), None)
+    return next((one for one in conditions if one.get("type") == condition_type), {})
 
 
 def watched_fields(manifest: Manifest) -> Any:

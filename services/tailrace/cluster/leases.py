@@ -31,6 +31,7 @@ _RENEWAL: Final = "tailrace.io/renewal"
 _INTERNAL: Final = "tailrace.io/internal-endpoint"
 _EXTERNAL: Final = "tailrace.io/external-endpoint"
 _LEAVING: Final = "tailrace.io/leaving"
+_NOT_OPEN: Final = "tailrace.io/not-open"
 _NUMBER_MAX: Final = 2**62
 _TRANSITIONS_MAX: Final = 2**31 - 1
 
@@ -52,7 +53,8 @@ class ContainerLease:
 class WorkerLease:
     """``incarnation`` names the process; ``renewal`` counts its renewals; ``leaving``: it wants no containers.
 
-    ``cluster_id``: the cluster whose data it serves; empty when unknown.
+    ``cluster_id``: the cluster whose data it serves; empty when unknown. ``not_open``: which containers it cannot open,
+    and why; empty when there are none.
     """
 
     worker: str
@@ -61,6 +63,7 @@ class WorkerLease:
     leaving: bool = False
     endpoints: ContainerEndpoints | None = None
     cluster_id: str = ""
+    not_open: str = ""
 
 
 def container_lease_name(cluster: str, container_id: int) -> str:
@@ -115,7 +118,9 @@ def read_worker_lease(manifest: Manifest) -> WorkerLease | None:
     endpoints = ContainerEndpoints(internal, read_endpoint(annotations.get(_EXTERNAL))) if internal else None
     renewal = _number(annotations.get(_RENEWAL)) or 0
     leaving = annotations.get(_LEAVING) == "true"
-    return WorkerLease(worker, incarnation, renewal, leaving, endpoints, _cluster_id(annotations))
+    text = annotations.get(_NOT_OPEN)
+    not_open = text[: limits.WORKER_REASON_MAX_CHARACTERS] if isinstance(text, str) else ""
+    return WorkerLease(worker, incarnation, renewal, leaving, endpoints, _cluster_id(annotations), not_open)
 
 
 def write_worker_lease(cluster: str, lease: WorkerLease, found: Manifest | None, now_ms: int) -> Manifest:
@@ -127,6 +132,9 @@ def write_worker_lease(cluster: str, lease: WorkerLease, found: Manifest | None,
     annotations[_RENEWAL] = str(lease.renewal)
     annotations[_LEAVING] = "true" if lease.leaving else "false"
     _set_cluster_id(annotations, lease.cluster_id)
+    annotations.pop(_NOT_OPEN, None)
+    if lease.not_open:
+        annotations[_NOT_OPEN] = lease.not_open
     for name, endpoint in zip((_INTERNAL, _EXTERNAL), _both(lease.endpoints), strict=True):
         annotations.pop(name, None)
         if endpoint is not None:

@@ -87,7 +87,8 @@ class Placer:
     ) -> None:
         """``balance_delay_s``: how long the map stays uneven after a failure, by default PLACER_BALANCE_DELAY_S.
 
-        ``detector``: what is known of the workers already. `run` calls ``changed`` when `unconfirmed` changes.
+        ``detector``: what is known of the workers already. `run` calls ``changed`` when `unconfirmed` or `not_open`
+        changes.
         """
         self._api = api
         self._cluster = cluster
@@ -102,15 +103,17 @@ class Placer:
         """What the last step of `run` did."""
         self.unconfirmed: Unconfirmed | None = None
         """As of the last step that could list and write; None before the first."""
+        self.not_open: Mapping[str, str] | None = None
+        """Which containers workers that are alive cannot open, and why, as of the last list; None before the first."""
 
     async def run(self) -> NoReturn:
         """Take steps until cancelled."""
         loop = asyncio.get_running_loop()
         last = ""
         while True:
-            began_s, unconfirmed = loop.time(), self.unconfirmed
+            began_s, before = loop.time(), (self.unconfirmed, self.not_open)
             self.decision = decision = await self.step()
-            if self.unconfirmed != unconfirmed:
+            if (self.unconfirmed, self.not_open) != before:
                 self._changed()
             if decision.reason != last:
                 _logger.info("placement", cluster=self._cluster, reason=decision.reason)
@@ -125,6 +128,8 @@ class Placer:
             self._detector.lost_contact()
             return Decision(f"the workers' Leases could not be listed, nothing moves: {error}")
         verdict = await self._judge(asyncio.get_running_loop().time())
+        alive = sorted(set(verdict.alive) & leases.keys())
+        self.not_open = {worker: leases[worker].not_open for worker in alive if leases[worker].not_open}
         try:
             return await self._place(leases, verdict)
         except (UnavailableError, WriteConflictError) as error:

@@ -26,6 +26,8 @@ from tailrace.common.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tailrace.cluster.endpoints import ContainerEndpoints
     from tailrace.common.ports import Clock
 
@@ -70,13 +72,16 @@ class Renewer:
         heart: Heart,
         *,
         cluster_id: str = "",
+        not_open: Callable[[], str] = lambda: "",
     ) -> None:
+        """``not_open`` returns which containers the worker cannot open, and why; called before each renewal."""
         self._api = api
         self._cluster = cluster
         self._lease = WorkerLease(worker, incarnation, 0, endpoints=endpoints, cluster_id=cluster_id)
         self._name = worker_lease_name(cluster, worker)
         self._clock = clock
         self._heart = heart
+        self._not_open = not_open
         self._stored: Manifest | None = None
         self._leaving = False
         self._due = asyncio.Event()
@@ -156,6 +161,7 @@ class Renewer:
     async def _try_write(self) -> bool:
         """Write the next renewal over what was read or stored last; False: the Lease has changed since."""
         lease = dataclasses.replace(self._lease, renewal=self._lease.renewal + 1, leaving=self._leaving)
+        lease = dataclasses.replace(lease, not_open=self._not_open())
         self._lease = lease  # also when the outcome is unknown: no two renewals have the same number
         manifest = write_worker_lease(self._cluster, lease, self._stored, self._clock.now_ms())
         found, self._stored = self._stored, None

@@ -40,7 +40,13 @@ container_leases = st.builds(
     ContainerLease, st.integers(0, 1023), st.just("") | names, st.integers(0, 2**62), st.just("") | names
 )
 worker_leases = st.builds(
-    WorkerLease, names, st.text("0123456789abcdef", min_size=1), st.integers(0, 2**40), st.booleans(), st.none() | both
+    WorkerLease,
+    names,
+    st.text("0123456789abcdef", min_size=1),
+    st.integers(0, 2**40),
+    st.booleans(),
+    st.none() | both,
+    not_open=st.text(max_size=20),
 )
 
 

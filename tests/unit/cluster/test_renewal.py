@@ -92,6 +92,19 @@ async def test_each_renewal_has_a_number_of_its_own(api: LocalKubernetes) -> Non
     assert [verb for verb, _ in api.requests] == ["get", "create", "replace", "replace", "replace"]
 
 
+async def test_the_lease_names_what_the_worker_cannot_open(api: LocalKubernetes) -> None:
+    texts = ["", "container 1 is not open: damaged", ""]
+    one = Renewer(api, "c", "w", "1", ENDPOINTS, SystemClock(), Heart(), not_open=lambda: texts[0])
+    await one.register()
+    assert stored(api.core).not_open == ""
+    del texts[0]
+    await one.renew()
+    assert stored(api.core).not_open == "container 1 is not open: damaged"
+    del texts[0]
+    await one.renew()
+    assert stored(api.core).not_open == ""
+
+
 async def test_who_leaves_says_so(api: LocalKubernetes) -> None:
     one = renewer(api)
     await one.register()

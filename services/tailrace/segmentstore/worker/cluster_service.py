@@ -31,7 +31,7 @@ from tailrace.log.object_scan import scan_slots
 from tailrace.log.probe import probe_conditions
 from tailrace.segmentstore.server.budgets import InFlightBudget
 from tailrace.segmentstore.server.listener import SegmentStoreServer
-from tailrace.segmentstore.worker.container_supervisor import summarise_not_open
+from tailrace.segmentstore.worker.container_supervisor import name_not_open, summarise_not_open
 from tailrace.segmentstore.worker.folder_logs import epoch_of_objects
 from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
 from tailrace.storage.obstores import open_object_store
@@ -110,6 +110,7 @@ class ClusterStoreService:
         self._opened: dict[int, int] = {}
         self._scan_slots = scan_slots()
         self._heart = Heart()
+        self._not_open = ""
         self._renewals = self._make_renewals()
         self._registering: asyncio.Task[None] | None = None
         self.worker: Worker
@@ -278,7 +279,11 @@ class ClusterStoreService:
                 self._report(WAITING + reported)
             await asyncio.sleep(limits.WORKER_PROGRESS_POLL_S)
         self._report(FOLLOWING)
-        await report_not_open(self.worker, self._report)
+        await report_not_open(self.worker, self._report, self._name_not_open)
+
+    def _name_not_open(self, text: str) -> None:
+        """Remember what the Lease is to say; its thread reads it before each renewal."""
+        self._not_open = text
 
     @contextlib.asynccontextmanager
     async def _renewer(self) -> AsyncIterator[Renewer]:
@@ -297,6 +302,7 @@ class ClusterStoreService:
                 clock=self._clock,
                 heart=self._heart,
                 cluster_id=spec.cluster_id,
+                not_open=lambda: self._not_open,
             )
         finally:
             await _cancel([beating])
@@ -313,11 +319,15 @@ class ClusterStoreService:
         await self._stack.aclose()
 
 
-async def report_not_open(worker: Worker, report: Callable[[str], None]) -> NoReturn:
-    """Report for how long containers have not been open, and why. Runs until cancelled."""
+async def report_not_open(
+    worker: Worker, report: Callable[[str], None], name: Callable[[str], None] = lambda _: None
+) -> NoReturn:
+    """Report for how long containers have not been open, and why; `name` them without times. Runs until cancelled."""
     was = ""
     while True:
-        now = summarise_not_open(worker.not_open())
+        found = worker.not_open()
+        name(name_not_open(found))
+        now = summarise_not_open(found)
         if now != was:
             report(WAITING + now if now else FOLLOWING)
             was = now

@@ -105,6 +105,17 @@ def summarise_not_open(containers: Sequence[NotOpen]) -> str:
     return "; ".join(sentences)
 
 
+def name_not_open(containers: Sequence[NotOpen]) -> str:
+    """Name the containers that are not open and why, without times: it changes only when one of them does."""
+    ordered = sorted(containers, key=lambda each: each.container_id)
+    named = ordered[: limits.CONTAINERS_NOT_OPEN_REPORT_MAX]
+    room = limits.WORKER_REASON_MAX_CHARACTERS // (limits.CONTAINERS_NOT_OPEN_REPORT_MAX + 1)
+    sentences = [f"container {each.container_id} is not open: {each.reason}"[:room] for each in named]
+    if more := len(ordered) - len(named):
+        sentences.append(f"{more} more containers are not open")
+    return "; ".join(sentences)
+
+
 class ContainerSupervisor:
     """Keeps one container running until it is released.
 

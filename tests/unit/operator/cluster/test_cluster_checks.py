@@ -13,10 +13,10 @@ from tailrace.common import limits
 from tailrace_operator.cluster import checks
 from tailrace_operator.cluster.plan import Plan
 from tailrace_operator.cluster.render import children
-from tailrace_operator.cluster.state import placed_condition, pods_condition, watched_fields
+from tailrace_operator.cluster.state import open_condition, placed_condition, pods_condition, watched_fields
 from tailrace_operator.cluster.tier2 import Credentials, Tier2Error
 from tailrace_operator.kube.objects import STATEFUL_SETS
-from tailrace_operator.reconcile.outcome import Status
+from tailrace_operator.reconcile.outcome import Status, ready
 from tailrace_operator.schema.specs import SegmentStoreSpec, StreamClusterSpec, Tier2Spec
 
 TIER2 = Tier2Spec("data", "http://minio:9000", "minio", "streams")
@@ -187,6 +187,32 @@ def test_containers_placed() -> None:
     assert (placed.status, placed.reason) == (Status.TRUE, "AllPlaced")
     assert placed.message == "2 of 2 containers have a worker; workers with containers: 1."
     assert placed_condition(manifest, "x", "it ended", Unconfirmed()).reason == "PlacerFailed"
+
+
+def test_containers_that_workers_cannot_open_are_named() -> None:
+    """Placed is not open: the log of a container may be damaged."""
+    manifest = placed_on_a("True")
+    fine = open_condition(manifest, {})
+    assert (fine.status, fine.reason) == (Status.TRUE, "AllOpen")
+    damaged = open_condition(
+        manifest, {"b": "container 1 is not open: corruption in log", "a": "container 0 is not open: x"}
+    )
+    assert (damaged.status, damaged.reason, damaged.is_warning) == (Status.FALSE, "ContainersNotOpen", True)
+    assert damaged.message == (
+        "Worker a: container 0 is not open: x. Worker b: container 1 is not open: corruption in log."
+    )
+    assert ready([fine, damaged], "Serving", "Fine.").message == damaged.message
+
+
+def test_an_operator_that_has_just_begun_leaves_it_as_it_was() -> None:
+    manifest = placed_on_a("True")
+    assert open_condition(manifest, None).reason == "WorkersNotHeard"
+    written = {"type": "ContainersOpen", "status": "False", "reason": "ContainersNotOpen", "message": "Worker a: x."}
+    manifest["status"]["conditions"].append(written)
+    kept = open_condition(manifest, None)
+    assert (kept.status, kept.reason, kept.message) == (Status.FALSE, "ContainersNotOpen", "Worker a: x.")
+    written["reason"] = "not one"
+    assert open_condition(manifest, None).status is Status.UNKNOWN
 
 
 def test_containers_of_workers_that_are_gone_wait_for_one() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from harness.localkubernetes import LocalKubernetes
 from sim import SimWorld
@@ -42,10 +43,11 @@ def play(scenario: Callable[[LocalKubernetes, Placements], Awaitable[None]]) -> 
         world.run(main())
 
 
-def make_worker(api: LocalKubernetes, renewal: int = 1) -> None:
+def make_worker(api: LocalKubernetes, renewal: int = 1, not_open: str = "") -> None:
     endpoints = ContainerEndpoints(Endpoint("host", 1))
     found = api.core.objects.get(("leases", "c.worker.a"))
-    lease = write_worker_lease("c", WorkerLease("a", "one", renewal, endpoints=endpoints), found, 0)
+    worker = WorkerLease("a", "one", renewal, endpoints=endpoints, not_open=not_open)
+    lease = write_worker_lease("c", worker, found, 0)
     (api.core.replace if found else api.core.create)(LEASES, lease)
 
 
@@ -120,6 +122,25 @@ def test_changes_of_workers_are_reported_at_once() -> None:
         make_worker(api, 8)
         await asyncio.sleep(2)
         assert reported[3:] == [Unconfirmed()]
+        await placements.close()
+
+    play(scenario)
+
+
+def test_what_workers_cannot_open_is_reported_at_once() -> None:
+    async def scenario(api: LocalKubernetes, _: Placements) -> None:
+        reported: list[Any] = []
+        placements = Placements(
+            lambda namespace: api,
+            NoWorkerAnswers(),
+            changed=lambda *place: reported.append(placements.not_open(*place)),
+        )
+        assert placements.not_open("here", "c") is None
+        placements.ensure("here", "c")
+        for renewal in range(1, 10):
+            make_worker(api, renewal, not_open="container 3 is not open: damaged" if renewal in (5, 6) else "")
+            await asyncio.sleep(1)
+        assert reported == [{}, {"a": "container 3 is not open: damaged"}, {}]
         await placements.close()
 
     play(scenario)

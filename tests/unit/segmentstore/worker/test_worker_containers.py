@@ -259,11 +259,11 @@ async def test_a_container_that_stays_unopened_is_reported_with_its_reason_until
     monkeypatch.setattr(limits, "CONTAINER_REOPEN_MIN_S", 0.01)
     monkeypatch.setattr(limits, "CONTAINER_REOPEN_MAX_S", 0.02)
     monkeypatch.setattr(limits, "CONTAINERS_NOT_OPEN_POLL_S", 0.01)
-    worker, said = cluster.worker("one", (1,)), list[str]()
+    worker, said, named = cluster.worker("one", (1,)), list[str](), list[str]()
     with structlog.testing.capture_logs() as logs:
         async with running(worker):
             cluster.unavailable = 10**6
-            telling = asyncio.ensure_future(report_not_open(worker, said.append))
+            telling = asyncio.ensure_future(report_not_open(worker, said.append, named.append))
             await worker.open_container(0)
             assert worker.owned() == (0, 1)
             assert worker.not_open() == []
@@ -271,9 +271,11 @@ async def test_a_container_that_stays_unopened_is_reported_with_its_reason_until
             (trouble,) = worker.not_open()
             assert (trouble.container_id, trouble.reason) == (0, "no answer")
             await eventually(lambda: said == [f"{WAITING}container 0 has not been open for 0 s: no answer"])
+            await eventually(lambda: named[-1] == "container 0 is not open: no answer")
             assert [entry["container"] for entry in logs if entry["event"] == "container_opened"] == [1]
             cluster.unavailable = 0
             await eventually(lambda: said[1:] == [FOLLOWING])
+            assert named[-1] == ""
             assert [entry["container"] for entry in logs if entry["event"] == "container_opened"] == [1, 0]
             telling.cancel()
             await asyncio.wait([telling])
