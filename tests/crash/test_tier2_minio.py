@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import time
 from collections.abc import AsyncIterator
@@ -30,6 +31,9 @@ EVENTS = 250
 FULL = os.environ.get("TAILRACE_TEST_PROFILE") == "full"
 OUTAGE_S = 5.0
 SETTLE_DEADLINE_S = 90.0
+RECLAIMED_DEADLINE_S = 300.0
+RECLAIMED_SLACK_BYTES = 2_500_000
+"""Of one container: `RECLAIM_SLACK_BYTES`, and its snapshots."""
 DELETED_DEADLINE_S = 200.0
 """Objects go 2 minutes after nothing refers to them."""
 
@@ -159,6 +163,46 @@ async def test_truncated_objects_go(minio: MinioProcess, server: Server) -> None
                     stored = await asyncio.to_thread(minio.objects, bucket_of(server))
             assert await total(server, "pending_deletes") == 0
             await check(client, after)
+
+
+@pytest.mark.timeout(900)
+async def test_survivors_of_a_truncation_keep_little_besides(minio: MinioProcess, server: Server) -> None:
+    """100 segments share objects, and each tenth keeps half of its bytes: without moves nearly nothing would go."""
+    await server.start()
+    async with Client(server.controller) as client:
+        await create_stream(client, STREAM, 100)
+        for _ in range(3):
+            async with client.writer(STREAM) as writer:
+                for number in range(1000):
+                    await writer.ready()
+                    writer.write_event(bytes(10_000), f"key {number}")
+            await server.flush_until_tiered()
+        before = sum((await asyncio.to_thread(minio.objects, bucket_of(server))).values())
+        tail = await client.streams.tail(STREAM)
+        stored_bytes = 8 + len(bytes(10_000))
+        halves = {
+            each: end // stored_bytes // 2 * stored_bytes if each % 10 == 0 else end
+            for each, end in tail.positions.items()
+        }
+        await client.streams.truncate_stream(STREAM, dataclasses.replace(tail, positions=halves))
+        truncated_s = time.monotonic()
+        retained = await retained_bytes(server)
+        assert before > 10 * retained
+        async with asyncio.timeout(RECLAIMED_DEADLINE_S):
+            while not await total(server, "tier2_bytes_moved"):
+                await asyncio.sleep(1)
+            if FULL:
+                bound = 1.2 * retained + 2 * RECLAIMED_SLACK_BYTES
+                while (held := sum((await asyncio.to_thread(minio.objects, bucket_of(server))).values())) > bound:
+                    await asyncio.sleep(1)
+                print(f"{before:,} bytes, {retained:,} retained; {held:,} after {time.monotonic() - truncated_s:.0f} s")
+        left = [event for events in await read_from_head(client, STREAM) for event in events]
+        assert len(left) == sum(tail.positions[each] - halves[each] for each in halves) // stored_bytes
+
+
+async def retained_bytes(server: Server) -> int:
+    """What all streams retain."""
+    return sum(item["retained_bytes"] for item in await server.ask("/v1/streams?limit=1000"))
 
 
 async def test_an_outage_is_not_noticed_by_writers(minio: MinioProcess, server: Server, test_seed: int) -> None:

@@ -94,7 +94,7 @@ def open_condition(manifest: Manifest, not_open: Mapping[str, str] | None) -> Co
     if not_open is None:
         before = _written(manifest, CONTAINERS_OPEN)
         try:
-            kept = Status(before.get("status"))
+            kept = Status(str(before.get("status")))
             return Condition(CONTAINERS_OPEN, kept, str(before.get("reason")), str(before.get("message")))
         except ValueError:
             message = "The workers have not reported yet which containers they cannot open."

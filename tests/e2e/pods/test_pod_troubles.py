@@ -16,7 +16,7 @@ from harness.pods import CLUSTER, Pods, StorePod, until
 from harness.steadywriters import SteadyWriters
 from tailrace.client import Client
 from tailrace.cluster.kubernetes import LEASES
-from tailrace.cluster.leases import container_lease_name, read_container_lease
+from tailrace.cluster.leases import container_lease_name, read_container_lease, read_worker_lease, worker_lease_name
 
 LAPSE_S = 5.0
 STREAMS = 12
@@ -149,6 +149,10 @@ async def test_a_container_that_cannot_be_opened_is_reported_by_a_pod_that_is_re
 
     await until("the pod is ready and reports the container", says_so, 60.0)
     assert any(worker["reason"].startswith(f"container {number} ") for worker in await pod.workers())
+    lease = pods.kubernetes.core.get(LEASES, worker_lease_name(CLUSTER, f"{pod.name}-0"))
+    stored = read_worker_lease(lease)
+    assert stored is not None
+    assert stored.not_open.startswith(f"container {number} is not open: corruption in ")
     opened = Counter(event["container"] for event in pod.log_events("container_opened")) - before
     assert number not in opened
     assert opened.keys() >= set(others)
