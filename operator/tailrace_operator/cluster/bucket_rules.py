@@ -31,7 +31,7 @@ _ABSENT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class BucketRules:
-    """What a bucket does with deletions, as far as it is known.
+    """What a bucket does with deletions, where the credentials may read it.
 
     ``keeps_versions``: versioning is enabled, and no lifecycle rule removes old versions below the prefix.
     ``locks``: deletions are held up by object lock. ``expires``: ids of lifecycle rules that delete current objects

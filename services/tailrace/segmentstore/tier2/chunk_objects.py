@@ -78,7 +78,7 @@ class ChunkObjects:
         self._reads = asyncio.Semaphore(limits.STORAGE_READS_MAX)
         self._uncertain: dict[str, None] = {}
         self.shared_bytes: dict[str, int] = {}
-        """Length of each object with several sections, as far as it is known; of others references say it."""
+        """Lengths of known objects with several sections; of others references say it."""
         self.bytes_written = 0
         self.objects_written = 0
 

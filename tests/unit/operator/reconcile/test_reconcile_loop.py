@@ -504,7 +504,7 @@ class WithFinalizer(Counting):
 
 
 def test_a_finalizer_step_does_not_repeat_while_its_watch_event_is_late() -> None:
-    """No event ever comes here: what was written is known all the same."""
+    """No event ever comes here: what was written is remembered."""
 
     async def scenario() -> None:
         objects, reconciler = LocalObjects(), WithFinalizer()
