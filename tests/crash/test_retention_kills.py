@@ -230,7 +230,11 @@ async def test_a_subscriber_that_stopped_holds_no_more_than_the_maximum(tmp_path
             assert found.truncated.reason == "MaxLimit"
             assert found.head_bytes == head
             subscriber = f"{STREAM.scope}/subscriber"
-            assert found.holders == (Holder(subscriber, found.tail_bytes - head, lost_bytes=head - held),)
+            (holder,) = found.holders
+            published_ms = holder.published_ms
+            assert holder == Holder(subscriber, found.tail_bytes - head, head - held, published_ms)
+            assert 0 < published_ms < found.applied_ms
+            assert 0 < found.oldest_ms <= found.applied_ms
             shown = await asyncio.to_thread(shown_by_command, server.controller)
             assert "by MaxLimit" in shown
             held_text = f"{subscriber} has {size_text(found.tail_bytes - head)} unread, {size_text(head - held)} lost"
