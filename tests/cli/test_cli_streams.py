@@ -63,6 +63,8 @@ def test_creating_listing_and_looking_at_streams(cli, scope: str) -> None:
         "retained_bytes": 0,
         "subscribers": [],
         "last_truncation": None,
+        "oldest_ms": None,
+        "applied_ms": None,
     }
     large = cli.value("stream", "info", f"{scope}/large")
     assert large["scaling"]["type"] == "by_rate_in_kbytes"
@@ -131,6 +133,9 @@ def test_updating(cli, scope: str) -> None:
         cli.ok("stream", "update", stream, "--retention-time", "1d:7d", "--add-tag", "new", "--remove-tag", "old") == ""
     )
     changed = info()
+    assert changed["retention"].pop("oldest_ms") > 0
+    assert "applied_ms" in changed["retention"]
+    del changed["retention"]["applied_ms"]  # the policy is applied soon after the update, or was by now
     assert changed["retention"] == {
         "type": "time",
         "min": 86_400_000,
