@@ -20,8 +20,8 @@ _TIME: Final = "_time"
 class Windows:
     """What to count and to add up.
 
-    ``length`` and ``late`` are durations as Spark writes them (``10 minutes``): the length of a window, and for how long
-    after the newest time an older event still counts. ``keys`` are the columns to group by, ``sums`` those to add up.
+    ``length`` and ``late`` are durations as Spark writes them (``10 minutes``): the length of a window, and how much
+    older than the newest event one may be and still count. ``keys`` are columns to group by, ``sums`` those to add up.
     """
 
     length: str
@@ -35,8 +35,8 @@ def aggregate(
 ) -> Progress:
     """Write a row for each window and key: ``start``, ``end``, keys, ``count``, ``sum_<column>`` (see `write_batches`).
 
-    A window is written once, when events with a time beyond its end and `late` have come. Later ones for it are dropped.
-    Events without a time are left out.
+    A window is written once, when an event has come whose time is later than its end by `late`. What comes for it after
+    that is dropped. Events without a time are left out.
 
     Raises:
         BadRequestError: the events lack a column. StreamingQueryException: the query failed.
