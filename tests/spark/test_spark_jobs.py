@@ -50,7 +50,7 @@ def write(client: BlockingClient, stream: str, events: list[dict[str, Any]]) -> 
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
-    """All rows of the Parquet files of a job, as any reader finds them: hidden files and the checkpoint are left out."""
+    """All rows of the Parquet files of a job, as any reader finds them: without hidden files and the checkpoint."""
     found = pyarrow.dataset.dataset(folder, format="parquet", partitioning="hive").to_table()
     return list(found.to_pylist())
 
