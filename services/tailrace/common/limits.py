@@ -500,3 +500,7 @@ VERIFY_ATTEMPTS: Final = 3  # of a container whose object log changes meanwhile,
 VERIFY_PAUSE_S: Final = 0.5  # between them
 VERIFY_FAILED_READS_MAX: Final = 3  # in a row, before the store counts as unavailable
 VERIFY_TABLE_BATCH: Final = 100_000  # entries of a table that are read in the order of their offsets
+
+# -- Spark -----------------------------------------------------------------------------------------------------------
+SPARK_BATCH_BYTES: Final = 4 * MIB  # of events in one record batch; one large event more
+SPARK_BATCH_EVENTS: Final = 50_000  # in one record batch
