@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-LOCAL_SETTINGS: Final = {"spark.ui.enabled": "false", "spark.log.level": "ERROR"}
+LOCAL_SETTINGS: Final = {"spark.ui.enabled": "false", "spark.log.level": "OFF"}
+"""The log would repeat, with a traceback of the JVM, what the exception of a failed query says."""
 SETTINGS: Final = {"spark.sql.session.timeZone": "UTC"}
 _OUR_ERRORS: Final = "tailrace.common.errors."
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from tailrace.client.group.reader_group import ReaderGroup, ReaderGroupManager
 from tailrace.client.reader.batch import SegmentReader
+from tailrace.client.stream_manager import StreamManager
 from tailrace.client.writer.append_blocks import EVENT_HEADER_BYTES
 from tailrace.common.errors import (
     BadRequestError,
     DataLossError,
     IllegalStateError,
-    NoSuchReaderGroupError,
     NoSuchSegmentError,
     NoSuchStreamError,
 )
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tailrace.client.context import ClientContext
-    from tailrace.client.model import ReaderGroupConfig, StreamName
+    from tailrace.client.model import StreamName
     from tailrace.client.types import SegmentInfo
     from tailrace.common.stream_cut import StreamCut
     from tailrace.pipelines.source.offsets import Positions
@@ -77,25 +78,7 @@ class Navigator:
 
     async def tail(self, stream: StreamName) -> dict[int, int]:
         """Return the position behind all data."""
-        active = await self.context.controller.current_segments(stream)
-        if not active:  # the stream is sealed: its last segments are those that nothing follows
-            return await self._end_of_sealed(stream)
-        infos = await gather_bounded(
-            (stream.segment(each.identifier) for each in active), self.context.segments.segment_info
-        )
-        return {each.identifier: info.length for each, info in zip(active, infos, strict=True)}
-
-    async def _end_of_sealed(self, stream: StreamName) -> dict[int, int]:
-        cut = await self.context.controller.head_segments(stream)
-        while True:
-            ends = {each: await self._length(stream, each) for each in cut}
-            following = await self._leave(stream, ends, set(ends))
-            if following.keys() == ends.keys():
-                return ends
-            cut = following
-
-    async def _length(self, stream: StreamName, identifier: int) -> int:
-        return (await self.context.segments.segment_info(stream.segment(identifier))).length
+        return dict((await StreamManager(self.context).tail(stream)).positions)
 
     async def advance(self, positions: Positions, bounds: ReadLimits, ends: Positions | None) -> Positions:
         """Return the position after the next batch from `positions` on, and not beyond `ends`.
@@ -203,7 +186,7 @@ class Navigator:
     ) -> int:
         """Return where the last event ends that a bounded batch reads of a segment: at least one event.
 
-        Only reading tells where events end.
+        Where events end can only be found by reading.
         """
         offset, events = begin, 0
         async with SegmentReader(self.context, stream.segment(identifier), begin, end) as reader:
@@ -218,8 +201,8 @@ class Navigator:
                         return offset
         return offset
 
-    async def group(self, name: str, streams: tuple[StreamName, ...]) -> ReaderGroupConfig:
-        """Return the configuration of the group that publishes the position.
+    async def group(self, name: str, streams: tuple[StreamName, ...]) -> ReaderGroup:
+        """Return the group that publishes the position.
 
         Raises:
             NoSuchReaderGroupError. BadRequestError: it does not read the streams, or publishes positions by itself.
@@ -231,17 +214,6 @@ class Navigator:
             raise BadRequestError(f"reader group {name} does not read {missing[0]}")
         if config.retention != StreamDataRetention.MANUAL:
             raise BadRequestError(
-                f"reader group {name} must publish positions of a program: create it with "
-                "retention=StreamDataRetention.MANUAL"
+                f"reader group {name} must publish positions of a program: create it with StreamDataRetention.MANUAL"
             )
-        return config
-
-    async def publish(self, name: str, config: ReaderGroupConfig, positions: Positions) -> None:
-        """Publish positions for retention. Raises BadRequestError when another program published a later one."""
-        for stream, cut in positions.items():
-            try:
-                await self.context.controller.update_subscriber_cut(
-                    stream, name, config.group_id, config.generation, cut
-                )
-            except NoSuchReaderGroupError as error:
-                raise NoSuchReaderGroupError(f"{error}: create it again, or leave out the option group") from error
+        return await ReaderGroupManager(self.context, scope).open(group)

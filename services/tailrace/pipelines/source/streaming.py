@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import (
 
 from tailrace.client import BlockingClient
 from tailrace.pipelines.source.offsets import from_offset, to_offset
-from tailrace.pipelines.source.plan import slices
+from tailrace.pipelines.source.plan import cut_of, slices
 from tailrace.pipelines.source.positions import Navigator, ReadLimits
 from tailrace.pipelines.source.rows import SlicePartition, record_batches
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
     from pyspark.sql.types import StructType
 
-    from tailrace.client.model import ReaderGroupConfig
+    from tailrace.client.group.reader_group import ReaderGroup
     from tailrace.pipelines.source.offsets import Positions
     from tailrace.pipelines.source.options import SourceOptions
 
@@ -39,7 +39,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._client: BlockingClient | None = None
         self._navigator: Navigator | None = None
-        self._group: ReaderGroupConfig | None = None
+        self._group: ReaderGroup | None = None
         self._ends: Positions | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -114,10 +114,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             WriteConflictError: the group was reset or created again. BadRequestError: it published a later position.
         """
-        client, navigator = self._connected()
+        client, _ = self._connected()
         if self._group is not None:
             positions = from_offset(end, self._options.streams)
-            client.run(navigator.publish(self._options.group, self._group, positions))
+            client.run(self._group.publish_cuts({each: cut_of(each, positions) for each in positions}))
 
     def stop(self) -> None:
         """Close the driver's client."""
