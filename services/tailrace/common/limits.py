@@ -288,6 +288,7 @@ WATERMARK_POSITIONS_KEPT_MAX: Final = 200_000  # segments of all newest watermar
 MARKED_WITHOUT_WRITERS_MS: Final = 600_000  # then a stream leaves the list; longer than a call that adds a writer lasts
 SUBSCRIBERS_PER_STREAM_MAX: Final = 1000
 SUBSCRIBERS_DESCRIBED_MAX: Final = 100  # of a stream, in its description
+SUBSCRIBERS_PER_READ_MAX: Final = 16  # records of at most 1 MiB each that one read returns
 STREAMS_PER_READER_GROUP_MAX: Final = 1000
 GROUP_CREATIONS_MAX: Final = 5  # tries of one call while the group is deleted again and again
 STREAM_OWNER_MAX_LENGTH: Final = 1024  # of the name of a stream's owner

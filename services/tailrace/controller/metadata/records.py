@@ -190,10 +190,22 @@ class Subscriber(msgspec.Struct, frozen=True):
     cut: dict[int, int] | None = None
 
 
-class SubscribersRecord(msgspec.Struct, frozen=True):
-    """All subscribers of a stream by ``scope/group``."""
+class IndexedSubscriber(msgspec.Struct, frozen=True, array_like=True):
+    """A subscriber in the index: the id of its group, and whether it has published a cut."""
 
-    subscribers: dict[str, Subscriber]
+    group_id: str
+    published: bool
+
+
+class SubscribersRecord(msgspec.Struct, frozen=True):
+    """The subscribers of a stream by ``scope/group``.
+
+    ``index`` names them; each is in a `Subscriber` of its own. Programs before version 3 stored all of them in
+    ``subscribers``; ``index`` is None then.
+    """
+
+    subscribers: dict[str, Subscriber] = {}
+    index: dict[str, IndexedSubscriber] | None = None
 
 
 class RetentionTruncation(msgspec.Struct, frozen=True):
@@ -348,6 +360,7 @@ Record = (
     | CompletedTransaction
     | CompletedChunk
     | SubscribersRecord
+    | Subscriber
     | WriterMark
     | ScopeRecord
     | ScopeStreamEntry
@@ -383,10 +396,11 @@ _KINDS: Final[dict[type[msgspec.Struct], int]] = {
     RetentionCut: 17,
     RetainedStream: 18,
     MarkedStream: 19,
+    Subscriber: 20,
 }
 _BY_NUMBER: Final = {number: kind for kind, number in _KINDS.items()}
-VERSION: Final = 2
-"""The newest version; the only record that needs it is a root with ``rolling``, which older programs would drop."""
+VERSION: Final = 3
+"""The newest version. A record has the version of the first programs that would not damage it (`_version_of`)."""
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODERS: Final[dict[type[msgspec.Struct], msgspec.msgpack.Decoder[Any]]] = {
     kind: msgspec.msgpack.Decoder(kind) for kind in _KINDS
@@ -396,9 +410,20 @@ _DECODERS: Final[dict[type[msgspec.Struct], msgspec.msgpack.Decoder[Any]]] = {
 def encode(record: Record) -> bytes:
     """Return the stored form of a record."""
     kind = _KINDS[type(record)]
-    version = 2 if isinstance(record, StreamRecord) and record.rolling is not None else 1
+    version = _version_of(record)
     payload = _ENCODER.encode(record)
     return HEADER.pack(MAGIC, kind, version, len(payload), _checksum(kind, version, payload)) + payload
+
+
+def _version_of(record: Record) -> int:
+    """Return the version of a record: earlier programs refuse it, where they would drop what it holds."""
+    match record:
+        case StreamRecord() if record.rolling is not None:
+            return 2
+        case SubscribersRecord() if record.index is not None:
+            return 3
+        case _:
+            return 1
 
 
 def decode(kind: type[R], data: bytes, place: str) -> R:

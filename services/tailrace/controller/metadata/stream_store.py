@@ -64,6 +64,10 @@ class StreamKey(NamedTuple):
         """Key of the `SubscribersRecord`."""
         return f"{self}/s".encode()
 
+    def subscriber(self, incarnation: int, name: str) -> bytes:
+        """Key of the `Subscriber` of the group ``scope/group``."""
+        return f"{self}/s/{incarnation}/{name}".encode()
+
     def epoch(self, incarnation: int, epoch: int) -> bytes:
         """Key of an `Epoch`."""
         return f"{self}/e/{incarnation}/{epoch}".encode()

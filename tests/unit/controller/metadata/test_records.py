@@ -18,6 +18,7 @@ from tailrace.controller.metadata.metadata_store import bucket_of
 from tailrace.controller.metadata.model import Epoch, RecordedCut, StreamSegment, StreamState, TruncationReason
 from tailrace.controller.metadata.records import (
     BucketsRecord,
+    IndexedSubscriber,
     InstanceRecord,
     MarkedStream,
     PendingRecord,
@@ -29,6 +30,8 @@ from tailrace.controller.metadata.records import (
     ScaleIntent,
     ScopeRecord,
     StreamRecord,
+    Subscriber,
+    SubscribersRecord,
     TransactionRecord,
     decode,
     encode,
@@ -39,6 +42,7 @@ VECTORS = {
     name: bytes.fromhex(text.replace("\n", ""))
     for name, text in re.findall(r"Vector (\w+):.*?```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
 }
+GROUP_ID = "11111111-2222-3333-4444-555555555555"
 RECORDS: dict[str, records.Record] = {
     "root": StreamRecord(
         incarnation=1,
@@ -91,6 +95,8 @@ RECORDS: dict[str, records.Record] = {
     "retention_cut": RetentionCut({4294967297: 250}),
     "retained": RetainedStream("s", "x"),
     "marked": MarkedStream("s", "x", 1700000000000),
+    "subscribers": SubscribersRecord(index={"s/g": IndexedSubscriber(GROUP_ID, True)}),
+    "subscriber": Subscriber(GROUP_ID, 2, {4294967297: 250}),
 }
 
 
@@ -112,6 +118,11 @@ def test_a_transaction_of_earlier_versions_has_no_length_of_its_lease() -> None:
 
 def test_a_mark_of_earlier_versions_names_no_controller() -> None:
     assert decode(PendingRecord, VECTORS["pending_earlier"], "place") == PendingRecord("stream", "s", "x")
+
+
+def test_subscribers_of_earlier_versions_are_in_one_record() -> None:
+    expected = SubscribersRecord({"s/g": Subscriber(GROUP_ID, 2, {4294967297: 250}), "s/h": Subscriber(GROUP_ID, 0)})
+    assert decode(SubscribersRecord, VECTORS["subscribers_earlier"], "place") == expected
 
 
 @given(st.sampled_from(sorted(RECORDS)), st.data())
@@ -137,13 +148,13 @@ def test_a_newer_version_is_refused() -> None:
     payload = VECTORS["scope"][records.HEADER.size :]
     checksum = records._checksum(9, records.VERSION + 1, payload)
     newer = records.HEADER.pack(records.MAGIC, 9, records.VERSION + 1, len(payload), checksum) + payload
-    with pytest.raises(FormatVersionError, match="version 3"):
+    with pytest.raises(FormatVersionError, match="version 4"):
         decode(ScopeRecord, newer, "place")
 
 
 def test_only_a_root_that_earlier_programs_would_damage_has_a_new_version() -> None:
     versions = {name: vector[5] for name, vector in VECTORS.items()}
-    assert {name for name, version in versions.items() if version != 1} == {"rolling"}
+    assert {name for name, version in versions.items() if version != 1} == {"rolling", "subscribers"}
 
 
 def test_missing_fields_have_defaults_and_unknown_ones_are_skipped() -> None:
