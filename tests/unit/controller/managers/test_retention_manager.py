@@ -506,4 +506,4 @@ async def test_a_first_position_that_is_published_at_the_last_moment_is_kept(ben
     bench.world.metadata.put = put
     assert await bench.apply() is None
     assert truncations == 1
-    assert await bench.head() == {0: 0}
+    assert await bench.head() == {0: 10}
