@@ -273,6 +273,8 @@ METADATA_TABLE_PAGE_ENTRIES: Final = 1000
 METADATA_CONFLICTS_MAX: Final = 100  # optimistic updates lost in a row before giving up
 METADATA_CONFLICT_BACKOFF_MAX_S: Final = 0.5
 IMMUTABLE_RECORDS_CACHED_MAX_BYTES: Final = 64 * MIB  # epochs and sealed sizes, in a controller's memory
+RECENT_RECORDS_MAX_BYTES: Final = 16 * MIB  # roots and transactions that a controller read or wrote last
+METADATA_READS_ADDED_MAX: Final = 100  # times that one change finds that it needs more records
 EPOCHS_PER_READ_MAX: Final = 100
 LIST_PAGE_ENTRIES_MAX: Final = 1000
 STREAM_SEGMENTS_MAX: Final = 10_000  # active at once
@@ -296,7 +298,11 @@ TABLE_PARTITIONS_MAX: Final = 1000
 TRANSACTIONS_OPEN_MAX: Final = 10_000  # per stream, until they complete
 TRANSACTION_LEASE_MIN_MS: Final = 10_000
 TRANSACTION_LEASE_MAX_MS: Final = 600_000
-TRANSACTION_PINGS_COMBINED_MAX: Final = 100  # that one change of a stream's records extends
+TRANSACTION_SHARDS: Final = 64  # records that list a stream's open transactions; never changes in a cluster
+TRANSACTION_DECISIONS_COMBINED_MAX: Final = 100  # begins, pings, commits and aborts that one change of a stream takes
+TRANSACTION_LEASES_PER_READ_MAX: Final = 1000  # records that one read returns
+TRANSACTION_LEASES_DIFFER_S: Final = 1.0  # from those of the root, before a controller reads all open transactions
+TRANSACTION_STATE_READS_MAX: Final = 3  # of a transaction that changes its state between the reads of two records
 TRANSACTION_LEASES_MAX: Final = 1000  # a transaction may live this many leases
 TRANSACTION_LIFE_MAX_MS: Final = 24 * 3_600_000
 TRANSACTION_REMEMBERED_MS: Final = 24 * 3_600_000  # after completion
@@ -341,6 +347,8 @@ RPC_CLOSE_GRACE_S: Final = 1.0
 HISTORY_SEGMENTS_PER_REPLY_MAX: Final = 20_000  # after which a reply with a stream's history takes no more epochs
 HISTORY_EPOCHS_PER_READ: Final = 20
 REST_PAGE_ENTRIES_MAX: Final = 100_000  # items of one REST list
+
+SEGMENT_DIGESTS_CACHED_MAX: Final = 10_000  # hashes of segments' names that a process keeps
 
 # -- workers and standalone ---------------------------------------------------------------------------------------
 CONTAINERS_DEFAULT: Final = 4

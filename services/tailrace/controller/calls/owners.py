@@ -11,8 +11,8 @@ from tailrace.common.errors import BadRequestError, NoSuchStreamError, NotTheOwn
 from tailrace.controller.calls.convert import config_message, key_of, positions
 from tailrace.controller.managers.sizes import SizeReader, StreamSizes
 from tailrace.controller.managers.subscribers import subscriber, subscribers
+from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.epochs import without_future
-from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
 from tailrace.controller.metadata.transitions import require
 from tailrace.rpc import controller_pb2
 from tailrace.rpc import operator_pb2 as pb
@@ -20,6 +20,7 @@ from tailrace.rpc import operator_pb2 as pb
 if TYPE_CHECKING:
     from tailrace.controller.calls.call import Call, Core
     from tailrace.controller.metadata.records import StreamRecord
+    from tailrace.controller.metadata.stream_store import StreamKey
 
 _Status = pb.OwnedStreamStatus
 _Request = pb.DescribeStreamRequest | pb.ClaimStreamRequest | pb.DeleteOwnedStreamRequest | pb.SubscriberCutRequest

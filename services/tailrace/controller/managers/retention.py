@@ -21,6 +21,7 @@ from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NoSuchSegmentError
 from tailrace.controller.managers.sizes import SizeReader
 from tailrace.controller.managers.subscribers import published_in, subscribers
+from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.epochs import epoch_span
 from tailrace.controller.metadata.model import RecordedCut, StreamState
 from tailrace.controller.metadata.records import (
@@ -30,7 +31,6 @@ from tailrace.controller.metadata.records import (
     StreamRecord,
     SubscribersRecord,
 )
-from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
 from tailrace.controller.metadata.transitions import require, truncating
 from tailrace.controller.retention.decision import Bound, Truncation, beyond_head, count_before, decide
 from tailrace.controller.retention.forward import forward
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tailrace.common.stream_policies import RetentionPolicy
     from tailrace.controller.managers.stream_cuts import CutReader
     from tailrace.controller.managers.streams import StreamManager
+    from tailrace.controller.metadata.stream_store import StreamKey
     from tailrace.controller.retention.decision import Cut, Reading
     from tailrace.controller.workflows.context import WorkflowContext
     from tailrace.controller.workflows.driver import StreamDriver

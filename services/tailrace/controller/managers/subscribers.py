@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tailrace.common import limits
 from tailrace.common.errors import NoSuchStreamError, OverloadedError, WriteConflictError
+from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.records import (
     IndexedSubscriber,
@@ -24,12 +25,12 @@ from tailrace.controller.metadata.records import (
     Subscriber,
     SubscribersRecord,
 )
-from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
 from tailrace.controller.metadata.transitions import require
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Sequence
 
+    from tailrace.controller.metadata.stream_store import StreamKey
     from tailrace.controller.workflows.context import WorkflowContext
 
 T = TypeVar("T")

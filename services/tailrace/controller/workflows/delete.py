@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.common import limits
 from tailrace.common.errors import WriteConflictError
+from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.epochs import segments_of
 from tailrace.controller.metadata.model import Epoch, StreamState
 from tailrace.controller.metadata.records import (
@@ -18,13 +19,14 @@ from tailrace.controller.metadata.records import (
     StreamRecord,
     SubscribersRecord,
 )
-from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
+from tailrace.controller.metadata.transaction_ledger import shard_keys
 from tailrace.controller.metadata.transitions import deleting, tombstone
 from tailrace.controller.workflows import listing
 from tailrace.controller.workflows.context import segment_names
 from tailrace.controller.workflows.create import mark_of
 
 if TYPE_CHECKING:
+    from tailrace.controller.metadata.stream_store import StreamKey
     from tailrace.controller.workflows.context import WorkflowContext
 
 
@@ -95,7 +97,7 @@ async def _remove_records(context: WorkflowContext, key: StreamKey, root: Stream
 
 async def _remove_shared(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
     """Remove records whose keys a later stream of the same name uses too, under the versions read before."""
-    shared = [key.subscribers, *(key.writer(writer) for writer in root.writers)]
+    shared = [key.subscribers, *shard_keys(key), *(key.writer(writer) for writer in root.writers)]
     for start in range(0, len(shared), limits.EPOCHS_PER_READ_MAX):
         part = shared[start : start + limits.EPOCHS_PER_READ_MAX]
         snapshot = await context.store.read(key, [key.root, *part])

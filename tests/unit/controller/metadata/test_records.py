@@ -21,6 +21,7 @@ from tailrace.controller.metadata.records import (
     IndexedSubscriber,
     InstanceRecord,
     MarkedStream,
+    OpenShard,
     PendingRecord,
     RetainedStream,
     RetentionCut,
@@ -36,6 +37,7 @@ from tailrace.controller.metadata.records import (
     decode,
     encode,
 )
+from tailrace.controller.metadata.transaction_ledger import digest
 
 PAGE = Path(__file__).resolve().parents[4] / "docs/formats/controller.md"
 VECTORS = {
@@ -43,6 +45,7 @@ VECTORS = {
     for name, text in re.findall(r"Vector (\w+):.*?```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
 }
 GROUP_ID = "11111111-2222-3333-4444-555555555555"
+TRANSACTION = bytes(15) + b"\1"
 RECORDS: dict[str, records.Record] = {
     "root": StreamRecord(
         incarnation=1,
@@ -66,7 +69,8 @@ RECORDS: dict[str, records.Record] = {
             (4294967298,),
             (StreamSegment(12884901891, 0.0, 0.5), StreamSegment(12884901892, 0.5, 1.0)),
         ),
-        open_transactions=(bytes(15) + b"\1",),
+        open_count=1,
+        open_digest=digest([TRANSACTION]),
     ),
     "rolling": StreamRecord(
         incarnation=0,
@@ -95,6 +99,7 @@ RECORDS: dict[str, records.Record] = {
     "retention_cut": RetentionCut({4294967297: 250}),
     "retained": RetainedStream("s", "x"),
     "marked": MarkedStream("s", "x", 1700000000000),
+    "open_shard": OpenShard((TRANSACTION,)),
     "subscribers": SubscribersRecord(index={"s/g": IndexedSubscriber(GROUP_ID, True)}),
     "subscriber": Subscriber(GROUP_ID, 2, {4294967297: 250}),
 }
@@ -108,7 +113,9 @@ def test_vectors(name: str) -> None:
 
 def test_a_root_of_earlier_versions_is_read() -> None:
     assert VECTORS["root_earlier"] != VECTORS["root"]
-    assert decode(StreamRecord, VECTORS["root_earlier"], "place") == RECORDS["root"]
+    listing = msgspec.structs.replace(RECORDS["root"], open_count=0, open_digest=0, open_transactions=(TRANSACTION,))
+    for name in ("root_listing", "root_earlier"):
+        assert decode(StreamRecord, VECTORS[name], "place") == listing
 
 
 def test_a_transaction_of_earlier_versions_has_no_length_of_its_lease() -> None:
@@ -154,7 +161,8 @@ def test_a_newer_version_is_refused() -> None:
 
 def test_only_a_root_that_earlier_programs_would_damage_has_a_new_version() -> None:
     versions = {name: vector[5] for name, vector in VECTORS.items()}
-    assert {name for name, version in versions.items() if version != 1} == {"rolling", "subscribers"}
+    assert (versions["root"], versions["rolling"], versions["subscribers"]) == (3, 2, 3)
+    assert {name for name, version in versions.items() if version != 1} == {"root", "rolling", "subscribers"}
 
 
 def test_missing_fields_have_defaults_and_unknown_ones_are_skipped() -> None:

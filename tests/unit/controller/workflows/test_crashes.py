@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from tailrace.common.errors import NotFoundError, TailraceError
@@ -14,8 +15,9 @@ from tailrace.common.names import segment_id
 from tailrace.controller.metadata import records
 from tailrace.controller.metadata.metadata_store import CONTROLLERS_TABLE, PENDING_TABLE
 from tailrace.controller.metadata.ports import UNCONDITIONAL, Put
-from tailrace.controller.metadata.records import PendingRecord, Subscriber, decode
+from tailrace.controller.metadata.records import OpenShard, PendingRecord, StreamRecord, Subscriber, decode, encode
 from tailrace.controller.metadata.stream_store import StreamKey
+from tailrace.controller.metadata.transaction_ledger import shard_keys
 from tailrace.rpc import controller_pb2 as pb
 from tailrace.rpc.operator_pb2 import SubscriberCutRequest
 
@@ -69,6 +71,19 @@ async def make_transactions(api: Any, world: Any) -> None:
         for name in world.segments.names(S):
             if name.endswith(f"{begun.txnId.highBits:016x}{begun.txnId.lowBits:016x}"):
                 world.segments.append(name, b"<%d>" % number)
+
+
+async def make_transactions_of_earlier_versions(api: Any, world: Any) -> None:
+    """Open transactions are listed in the root, as programs before version 3 wrote it."""
+    await make_transactions(api, world)
+    found = dict(zip(shard_keys(KEY), await world.metadata.get(KEY.table, shard_keys(KEY)), strict=True))
+    shards = {item: decode(OpenShard, each.value, "") for item, each in found.items() if each is not None}
+    opened = tuple(sorted(item for shard in shards.values() for item in shard.transactions))
+    root = decode(StreamRecord, world.metadata.dump()[KEY.table][KEY.root], "")
+    assert (len(opened), root.open_count) == (3, 3)
+    earlier = msgspec.structs.replace(root, open_count=0, open_digest=0, open_transactions=opened)
+    await world.metadata.put(KEY.table, [Put(KEY.root, encode(earlier), UNCONDITIONAL)])
+    await world.metadata.remove(KEY.table, [(item, UNCONDITIONAL) for item in shards])
 
 
 async def make_transaction_before_a_scale(api: Any, world: Any) -> None:
@@ -238,6 +253,9 @@ SCENARIOS = {
     "seal with open transactions": Scenario(make_transactions, seal),
     "delete": Scenario(make_sealed, delete),
     "commit": Scenario(make_transactions, commit),
+    "commit with transactions of earlier versions": Scenario(make_transactions_of_earlier_versions, commit),
+    "abort with transactions of earlier versions": Scenario(make_transactions_of_earlier_versions, abort),
+    "seal with transactions of earlier versions": Scenario(make_transactions_of_earlier_versions, seal),
     "commit over a scale": Scenario(make_transaction_before_a_scale, commit_one),
     "scale with open transactions": Scenario(make_transactions, scale),
     "seal with commits over a scale": Scenario(make_transaction_before_a_scale, commit_and_seal),
@@ -323,7 +341,11 @@ async def run(
     async def is_idle() -> bool:
         return has_open or not world.metadata.dump()[PENDING_TABLE]
 
-    has_open = scenario.prepare in (make_transactions, make_transaction_before_a_scale)
+    has_open = scenario.prepare in (
+        make_transactions,
+        make_transactions_of_earlier_versions,
+        make_transaction_before_a_scale,
+    )
     await wait_until(is_idle)
     return await end_state(api, world), used
 
