@@ -11,12 +11,12 @@ import pytest
 from sim.bugs.registry import bug
 from sim.workloads.cluster import ClusterWorkload
 from tailrace.client.group.state.state import GroupState
-from tailrace.common.errors import NoSuchStreamError, UnavailableError
+from tailrace.common.errors import NoSuchStreamError, TailraceError, UnavailableError
 from tailrace.common.stream_policies import StreamConfig
 from tailrace.controller.instances.membership import Membership
 from tailrace.controller.managers import stream_cuts
 from tailrace.controller.managers.transactions import TransactionManager
-from tailrace.controller.metadata import epochs, scope_store, stream_store, transitions
+from tailrace.controller.metadata import changes, epochs, scope_store, stream_store, transitions
 from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.model import Epoch, StreamSegment, TransactionState
 from tailrace.controller.metadata.ports import Put, Stored
@@ -349,3 +349,37 @@ def _work_of_a_dead_controller_left(patch: pytest.MonkeyPatch) -> None:
     Breaks: what a controller accepted is carried out.
     """
     patch.setattr(Membership, "is_to_adopt", lambda self, record: record.instance == self.instance)
+
+
+def _two_controllers(seed: int) -> ClusterWorkload:
+    """The workload with little else than transactions, and a controller that lives beside those that die."""
+    workload = _many_commits(seed)
+    workload.controllers.has_companion = True
+    return workload
+
+
+@bug(
+    "refusal-by-memory",
+    _two_controllers,
+    checker="workloads/clusterclients.py",
+    words="a late ping of .* was answered|the opposite was accepted",
+)
+def _refusal_by_memory(patch: pytest.MonkeyPatch) -> None:
+    """A controller answers by the records that it remembers, also where it writes nothing that would fail.
+
+    Breaks: a transaction that one controller opened is known to all of them.
+    """
+
+    async def by_memory(self: changes.RecordReader, decide: Callable[[Snapshot], Change[Any]]) -> Change[Any] | None:
+        """Does not ask whether what it looked at is written."""
+        keys = list(self._keys)
+        known = self._recent.get(self._table, keys) if self._recent is not None else None
+        if known is None:
+            return None
+        self.snapshot = Snapshot(self._table, known)
+        try:
+            return decide(self.snapshot)
+        except (changes.NotReadError, changes.UnsteadyReadError, TailraceError):
+            return None
+
+    patch.setattr(changes.RecordReader, "decide_by_memory", by_memory)
