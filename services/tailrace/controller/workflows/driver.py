@@ -239,7 +239,10 @@ class StreamDriver:
         if worker.leases_differ_s is not None:
             ends.append(worker.leases_differ_s + limits.TRANSACTION_LEASES_DIFFER_S)
         known = [each for each in ends if each is not None]
-        return max(0.001, min(known) - now_s) if known else None
+        if not known:
+            return None
+        # Another controller may have opened a transaction and died: look at the root again from time to time.
+        return max(0.001, min(min(known) - now_s, self._context.config.idle_s))
 
     async def _arm_leases(self, worker: _Worker, root: StreamRecord) -> None:
         """Watch the lease of each open transaction, new ones whole from now on; drop the leases of others.

@@ -108,8 +108,10 @@ async def forget_completed(context: WorkflowContext, key: StreamKey, root: Strea
     if len(chunks) < 2:
         return False
     item = key.completed(root.incarnation, chunks[0])
-    known = context.store.remembered(key, [item])  # a full chunk never changes
-    found = (known or await context.store.read(key, [item], remember=True)).get(CompletedChunk, item)
+    known = context.store.remembered(key, [item])
+    found = known.get(CompletedChunk, item) if known is not None else None
+    if found is None or len(found.transactions) < limits.COMPLETED_TRANSACTIONS_PER_CHUNK:
+        found = (await context.store.read(key, [item], remember=True)).get(CompletedChunk, item)
     too_old_ms = context.clock.now_ms() - limits.TRANSACTION_REMEMBERED_MS
     if found is not None and any(done.completed_ms > too_old_ms for done in found.transactions):
         return False
