@@ -79,7 +79,7 @@ class Decision(Protocol):
 
 @dataclass(slots=True)
 class Begin:
-    """Open a transaction. ``nonce`` is random: it tells this one from one that another controller opened."""
+    """Open a transaction. ``nonce`` is random: no other transaction has it."""
 
     nonce: bytes
     lease_ms: int

@@ -142,8 +142,7 @@ async def test_what_was_looked_at_and_is_not_written_is_read(
 async def test_a_record_that_the_decision_asks_for_is_read(store: StreamStore, metadata: Metadata) -> None:
     def ask(found: StreamRecord | None, snapshot: Snapshot) -> Change[OpenShard | None]:
         shard = snapshot.get(OpenShard, SHARD)
-        puts = {KEY.root: found or ROOT, SHARD: OpenShard((b"2",))}
-        return Change(shard, puts)
+        return Change(shard, {KEY.root: found or ROOT, SHARD: OpenShard((b"2",))})
 
     assert await store.change(KEY, (), ask) is None
     assert metadata.reads == [[KEY.root], [SHARD]]
