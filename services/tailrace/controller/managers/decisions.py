@@ -189,11 +189,16 @@ def state_by(key: StreamKey, snapshot: Snapshot, transaction_id: bytes) -> tuple
     return state, completed_ms
 
 
-def keys_of(key: StreamKey, decisions: Sequence[Decision]) -> list[bytes]:
-    """Return the keys of the records that the decisions will need, beside the root."""
+def keys_of(key: StreamKey, decisions: Sequence[Decision], root: StreamRecord | None) -> list[bytes]:
+    """Return the keys of the records that the decisions will need beside the root, most likely: by a root of before."""
     known = [each.transaction_id for each in decisions if each.transaction_id is not None]
-    items = [key.transaction(item) for item in known]
-    return list(dict.fromkeys([*items, *(key.open_shard(shard_of(item)) for item in known)]))
+    shards = [shard_of(item) for item in known]
+    if root is not None:
+        next_ids = [
+            make_transaction_id(0, root.transaction_counter + each) for each in range(len(decisions) - len(known))
+        ]
+        shards += map(shard_of, next_ids)
+    return list(dict.fromkeys([*map(key.transaction, known), *map(key.open_shard, shards)]))
 
 
 def deciding(

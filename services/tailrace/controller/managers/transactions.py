@@ -76,9 +76,9 @@ class TransactionManager:
                 raise IllegalStateError(f"the decision to begin a transaction of {key} came to {opened}")
             transaction_id = opened.record.transaction_id
             self._driver.lease(key, transaction_id, lease_of(opened.record, config))
-            epoch, config_ = await self._opened_in(key, opened)
+            epoch, stream_config = await self._opened_in(key, opened)
             names = [own for _, own in transaction_segment_names(key, epoch, transaction_id)]
-            await self._context.segments.create(names, config_)
+            await self._context.segments.create(names, stream_config)
             if not await self._is_open(key, transaction_id):
                 await self._context.segments.delete(names)  # aborted while its segments were created
                 raise WriteConflictError("the transaction was aborted while it began; retry")
@@ -136,7 +136,8 @@ class TransactionManager:
 
     async def _decide_all(self, key: StreamKey, decisions: Sequence[Decision]) -> list[Outcome]:
         decide = deciding(key, decisions, self._context.clock.now_ms)
-        return await self._store.change(key, keys_of(key, decisions), decide, by_memory=True)
+        keys = keys_of(key, decisions, await self._store.latest(key))
+        return await self._store.change(key, keys, decide, by_memory=True)
 
     async def state(self, key: StreamKey, transaction_id: bytes) -> TransactionState | None:
         """Return the transaction's state; None when it is unknown or forgotten. Raises NoSuchStreamError."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tailrace.common import limits
+from tailrace.controller.metadata.changes import UnsteadyReadError
 from tailrace.controller.metadata.model import TransactionState
 from tailrace.controller.metadata.records import (
     CompletedTransaction,
@@ -50,9 +51,15 @@ def digest(transactions: Iterable[bytes]) -> int:
 
 
 def aborting_all(key: StreamKey, root: StreamRecord, snapshot: Snapshot) -> tuple[StreamRecord, dict[bytes, Record]]:
-    """Return the root with every open transaction to be aborted, and the records to write with it."""
+    """Return the root with every open transaction to be aborted, and the records to write with it.
+
+    Raises:
+        UnsteadyReadError: the snapshot's shards are not those of its root.
+    """
     ledger = TransactionLedger(key, root, snapshot)
     ledger.close_all(msgspec.structs.replace(root, abort_queue=root.abort_queue + ledger.all_open()))
+    if ledger.root.open_count or ledger.root.open_digest:
+        raise UnsteadyReadError  # the shards were read before the root, and another controller wrote between
     return ledger.root, ledger.puts()
 
 

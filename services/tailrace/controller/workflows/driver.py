@@ -162,8 +162,8 @@ class StreamDriver:
         worker = self._worker(key)
         before = worker.leases.get(transaction_id)
         worker.leases.renew(transaction_id, lease)
-        if before is None or lease.lease_ms < before.lease.lease_ms:
-            worker.wake.set()  # else its task looks in time, where the lease before would have ended
+        if not worker.holds and (before is None or lease.lease_ms < before.lease.lease_ms):
+            worker.wake.set()  # else its task looks in time: at the end of the call, or when the lease would have ended
 
     def forget_lease(self, key: StreamKey, transaction_id: bytes) -> None:
         """Watch the lease of a transaction no more that is decided."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.common.stream_policies import ScalingPolicy, StreamConfig
-from tailrace.controller.metadata.changes import NotReadError, Snapshot
+from tailrace.controller.metadata.changes import NotReadError, Snapshot, UnsteadyReadError
 from tailrace.controller.metadata.model import StreamState, TransactionState
 from tailrace.controller.metadata.ports import Stored
 from tailrace.controller.metadata.records import (
@@ -100,3 +100,9 @@ def test_what_was_not_read_is_asked_for_and_nothing_is_edited() -> None:
         ledger.open(root, record(3))
     assert missing.value.key == KEY.open_shard(3)
     assert ledger.puts() == {}
+
+
+def test_a_seal_with_shards_of_another_time_reads_again() -> None:
+    root = msgspec.structs.replace(EMPTY, open_count=2, open_digest=digest([name(5), name(6)]))
+    with pytest.raises(UnsteadyReadError):
+        aborting_all(KEY, root, snapshot({KEY.open_shard(5): OpenShard((name(5),))}))
