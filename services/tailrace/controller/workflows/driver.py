@@ -51,6 +51,8 @@ class _Worker:
     """Whether all open transactions were read since the stream was adopted."""
     leases_differ_s: float | None = None
     """Since when the watched leases are not those of the root's open transactions; None when they are."""
+    next_pass_s: float = 0.0
+    """When the next commit pass may begin, on the loop's clock."""
     reads_root: bool = True
     """Whether the next step reads the root, in place of what this controller read or wrote last."""
     waiters: list[tuple[bytes, asyncio.Future[None]]] = field(default_factory=list)
@@ -232,6 +234,9 @@ class StreamDriver:
         await self._arm_leases(worker, root)
         if await self._expire_leases(worker):
             return 0
+        wait_s = self._until_next_pass(worker, root)
+        if wait_s is not None:
+            return wait_s
         if await steps.advance(self._context, worker.key, root):
             return 0
         now_s = asyncio.get_running_loop().time()
@@ -243,6 +248,19 @@ class StreamDriver:
             return None
         # Another controller may have opened a transaction and died: look at the root again from time to time.
         return max(0.001, min(min(known) - now_s, self._context.config.idle_s))
+
+    def _until_next_pass(self, worker: _Worker, root: StreamRecord) -> float | None:
+        """Return how long commits wait for others that the same pass merges; None when the next step is due.
+
+        The first commit after a quiet time waits for none, and nothing else waits for commits that do.
+        """
+        if not root.commit_queue or root.commit_batch or root.abort_queue or root.intent is not None:
+            return None
+        now_s = asyncio.get_running_loop().time()
+        if now_s < worker.next_pass_s and len(root.commit_queue) < limits.TRANSACTION_COMMIT_BATCH_MAX:
+            return max(0.001, worker.next_pass_s - now_s)
+        worker.next_pass_s = now_s + limits.TRANSACTION_COMMIT_PASS_INTERVAL_S
+        return None
 
     async def _arm_leases(self, worker: _Worker, root: StreamRecord) -> None:
         """Watch the lease of each open transaction, new ones whole from now on; drop the leases of others.
