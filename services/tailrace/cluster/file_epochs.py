@@ -33,9 +33,7 @@ class FileEpochs:
         ends_at_s = loop.time() + limits.EPOCH_LOCK_TIMEOUT_S
         while True:
             try:
-                return await self._files.in_background(
-                    lambda: take_epoch(self._data, container_id, floor, self._files)
-                )
+                return await self._files.in_background(lambda: take_epoch(self._data, container_id, floor, self._files))
             except OverloadedError as error:
                 if loop.time() >= ends_at_s:
                     raise UnavailableError(str(error)) from error

@@ -238,9 +238,7 @@ class Standalone:
         rates = RateClient(pool, count, local.__getitem__)
         metadata = TableMetadataStore(segments)
         marks = mark_segments(pool, segments, entropy)
-        controller = Controller(
-            metadata, segments, published, clock, entropy, config, rates=rates, mark_segments=marks
-        )
+        controller = Controller(metadata, segments, published, clock, entropy, config, rates=rates, mark_segments=marks)
         self._stack.push_async_callback(controller.close)
         if stopped:
             _logger.error("serving_in_part", stopped_containers=stopped)

@@ -91,9 +91,7 @@ class EventReader:
         await synchronizer.fetch()
         if not synchronizer.has_state:
             raise NoSuchReaderGroupError(f"reader group {self._scope}/{self._group} is not initialised")
-        member = GroupMember(
-            self._context, synchronizer, self._scope, self._group, self.reader, self._dead_after_s
-        )
+        member = GroupMember(self._context, synchronizer, self._scope, self._group, self.reader, self._dead_after_s)
         try:
             await member.join(first_acquire_s)
         except (asyncio.CancelledError, UnavailableError):
