@@ -273,6 +273,7 @@ DIRECT_READ_AHEAD_BYTES: Final = 8 * MIB  # requested and not yet returned, of o
 DIRECT_READS_MAX: Final = 16  # requests in flight, of one segment
 DIRECT_SNAPSHOT_ATTEMPTS: Final = 5  # to list and get a container's newest snapshot while newer ones replace it
 DIRECT_REREADS_MAX: Final = 5  # of a container's snapshot, without a byte read in between
+DIRECT_CLOCK_SKEW_MAX_MS: Final = 60_000  # between the segment stores that create segments and take snapshots
 
 # -- controller ---------------------------------------------------------------------------------------------------
 METADATA_BUCKETS: Final = 64  # tables that hold streams; never changes in a cluster

@@ -140,12 +140,13 @@ async def newest_snapshot(store: ObjectStore, cluster_id: uuid.UUID, container: 
     )
 
 
-async def load_references(
+async def load_snapshots(
     store: ObjectStore, cluster_id: uuid.UUID, containers: int, segments: Collection[str]
-) -> dict[str, SegmentReferences]:
-    """Return the references of those segments (full names) that the newest snapshots have, by name.
+) -> tuple[dict[str, SegmentReferences], dict[str, int]]:
+    """Return the references of those segments (full names) that the newest snapshots have, and the snapshots' times.
 
-    One snapshot is in memory at a time; a segment that is not in the result is newer than the snapshot, or gone.
+    The second result is the time, in ms since 1970, of the snapshot that would have a segment, also where it lacks it;
+    a container without a snapshot gives none. One snapshot is in memory at a time.
 
     Raises:
         CorruptionError, DataLossError, FormatVersionError, UnavailableError: see `newest_snapshot`.
@@ -153,15 +154,25 @@ async def load_references(
     by_container: dict[int, dict[str, None]] = {}
     for name in segments:
         by_container.setdefault(container_of(name, containers), {})[name] = None
-    result: dict[str, SegmentReferences] = {}
+    found: dict[str, SegmentReferences] = {}
+    times: dict[str, int] = {}
     for container, wanted in sorted(by_container.items()):
         newest = await newest_snapshot(store, cluster_id, container)
-        if newest is not None:
-            key, snapshot = newest
-            for segment in snapshot.segments(key):
-                if segment.name in wanted:
-                    result[segment.name] = _references(segment, key, snapshot)
-    return result
+        if newest is None:
+            continue
+        key, snapshot = newest
+        times |= dict.fromkeys(wanted, snapshot.time_ms)
+        for segment in snapshot.segments(key):
+            if segment.name in wanted:
+                found[segment.name] = _references(segment, key, snapshot)
+    return found, times
+
+
+async def load_references(
+    store: ObjectStore, cluster_id: uuid.UUID, containers: int, segments: Collection[str]
+) -> dict[str, SegmentReferences]:
+    """Return the first result of `load_snapshots`: a segment that is not in it is newer than the snapshot, or gone."""
+    return (await load_snapshots(store, cluster_id, containers, segments))[0]
 
 
 def _references(segment: Segment, key: str, snapshot: Snapshot) -> SegmentReferences:

@@ -1,60 +1,38 @@
-"""Compares what an object store holds with what the server says (docs/spark-direct.md#the-right-store)."""
+"""Compares what Tier 2 holds with what the servers say (docs/spark-direct.md#the-right-store)."""
 
 from __future__ import annotations
 
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from tailrace.common.errors import NotFoundError, PermissionDeniedError, StartError, UnauthenticatedError
+from tailrace.common import limits
+from tailrace.common.errors import NotFoundError, StartError
 from tailrace.common.task_groups import gather_bounded
-from tailrace.controller.metadata.metadata_store import SCOPES_TABLE
-from tailrace.pipelines.direct.references import load_references
+from tailrace.pipelines.direct.references import load_snapshots
 from tailrace.segmentstore.api import CREATION_TIME
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
     from tailrace.client.connections.segments import SegmentClient
-    from tailrace.cluster.cluster_identity import ClusterIdentity
     from tailrace.pipelines.direct.references import SegmentReferences
-    from tailrace.pipelines.direct.store_location import StoreLocation
-    from tailrace.storage.port import ObjectStore
+    from tailrace.pipelines.direct.segment_range import TierTwo
 
 _CREATION: Final = uuid.UUID(bytes=CREATION_TIME)
 
 
-async def check_same_cluster(
-    segments: SegmentClient, store: ObjectStore, location: StoreLocation, identity: ClusterIdentity
-) -> bool:
-    """Compare when the table of scopes was created, which each cluster makes once, in its first second.
+async def checked_references(
+    segments: SegmentClient, tier2: TierTwo, place: str, names: Sequence[str]
+) -> dict[str, SegmentReferences]:
+    """Return the references of segments (full names), by name, where the servers' segment is that of the snapshot.
 
-    Returns False when they could not be compared: no snapshot has the table yet, or the client may not see it.
+    A stream that was deleted and made again has segments of the same names. Those, segments that are newer than the
+    snapshot and segments that are gone are not in the result: they are read from the segment stores. ``place`` is what
+    errors call Tier 2.
 
     Raises:
-        StartError: the store belongs to another cluster than the server. UnavailableError. DataError.
-    """
-    cluster_id = uuid.UUID(identity.cluster_id)
-    found = (await load_references(store, cluster_id, identity.containers, [SCOPES_TABLE])).get(SCOPES_TABLE)
-    if found is None:
-        return False
-    try:
-        created_ms = await segments.get_attribute(SCOPES_TABLE, _CREATION)
-    except (NotFoundError, PermissionDeniedError, UnauthenticatedError):
-        return False
-    if created_ms != found.created_ms:
-        raise StartError(
-            f"Tier 2 {location.url} holds cluster {identity.cluster_id}, which is not the server's. Check option tier2"
-        )
-    return True
-
-
-async def same_segments(
-    segments: SegmentClient, found: Mapping[str, SegmentReferences]
-) -> dict[str, SegmentReferences]:
-    """Return the references of segments that the server has now, created at the same time.
-
-    A stream that was deleted and made again has segments of the same names. A snapshot that is older than that has the
-    old ones, whose bytes must not be read for those of the new.
+        StartError: Tier 2 is that of another cluster: a snapshot lacks a segment that is older than the snapshot.
+        DataError, UnavailableError: see `load_snapshots`. Errors of `SegmentClient`.
     """
 
     async def created_ms(name: str) -> int | None:
@@ -63,5 +41,17 @@ async def same_segments(
         except NotFoundError:
             return None
 
-    times = await gather_bounded(list(found), created_ms)
-    return {name: found[name] for name, time_ms in zip(found, times, strict=True) if time_ms == found[name].created_ms}
+    found, times = await load_snapshots(tier2.store, tier2.cluster_id, tier2.containers, names)
+    result: dict[str, SegmentReferences] = {}
+    for name, created in zip(names, await gather_bounded(names, created_ms), strict=True):
+        references = found.get(name)
+        if created is None:
+            continue
+        if references is not None and references.created_ms == created:
+            result[name] = references
+        elif name in times and created + limits.DIRECT_CLOCK_SKEW_MAX_MS < times[name]:
+            raise StartError(
+                f"{place} holds cluster {tier2.cluster_id}, which is not the server's: a later snapshot has no"
+                f" segment {name}. Check option tier2"
+            )
+    return result
