@@ -6,6 +6,7 @@ import array
 import itertools
 import pickle
 from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -127,7 +128,7 @@ def test_a_long_event_is_joined_once() -> None:
     frames = EventFrames(SEGMENT, 0, len(packed))
     calls = 0
 
-    def counted(*arguments: object) -> object:
+    def counted(*arguments: Any) -> tuple[bytes, bytes, bytes, int]:
         nonlocal calls
         calls += 1
         return _frames.gather_events(*arguments)

@@ -41,7 +41,7 @@ class SegmentReferences:
     """Where a segment's bytes are in Tier 2, as of a snapshot. It can be pickled, and is made small by `within`.
 
     Every byte from ``start_offset`` to ``length`` was covered by ``chunks`` in the snapshot. ``created_ms`` is the
-    segment's attribute CREATION_TIME, which tells it from a deleted one of the same name. ``snapshot`` is the object's
+    segment's attribute CREATION_TIME, which a deleted one of the same name does not share. ``snapshot`` is the object's
     key and ``time_ms`` when it was written.
     """
 
