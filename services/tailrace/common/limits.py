@@ -267,6 +267,14 @@ READER_HEARTBEATS_PER_DEAD_AFTER: Final = 6
 READER_EVENTS_PER_READ_MAX: Final = 100_000  # of one call
 READER_GROUP_RECORD_MAX_BYTES: Final = EVENT_MAX_BYTES
 
+# -- direct reads of Tier 2 (docs/spark-direct.md) ----------------------------------------------------------------
+DIRECT_READ_BYTES: Final = 1 * MIB  # of one request: whole blocks of one chunk
+DIRECT_READ_AHEAD_BYTES: Final = 8 * MIB  # requested and not yet returned, of one segment
+DIRECT_READS_MAX: Final = 16  # requests in flight, of one segment
+DIRECT_SNAPSHOT_ATTEMPTS: Final = 5  # to list and get a container's newest snapshot while newer ones replace it
+DIRECT_REREADS_MAX: Final = 5  # of a container's snapshot, without a byte read in between
+DIRECT_CLOCK_SKEW_MAX_MS: Final = 60_000  # between the segment stores that create segments and take snapshots
+
 # -- controller ---------------------------------------------------------------------------------------------------
 METADATA_BUCKETS: Final = 64  # tables that hold streams; never changes in a cluster
 METADATA_TABLE_PAGE_ENTRIES: Final = 1000
