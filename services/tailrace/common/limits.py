@@ -40,6 +40,7 @@ TCP_KEEPALIVE_INTERVAL_S: Final = 15
 CLOSE_FLUSH_DEADLINE_S: Final = 5.0  # a closing connection that does not take its last bytes is cut off
 TABLE_ITERATE_ITEMS_MAX: Final = 10_000
 RATES_PER_REPLY_MAX: Final = 500  # segments of one reply with rates
+SEGMENTS_PER_REPLY_MAX: Final = 1000  # names of one reply with a container's segments
 RATE_WINDOWS_MAX: Final = 8  # over which one request averages
 RATE_WINDOW_MIN_MS: Final = 10
 RECEIVE_BUFFER_BYTES: Final = 64 * KIB  # of a connection with pending bytes; idle ones have none
@@ -340,6 +341,13 @@ SCALING_STREAMS_CONCURRENT_MAX: Final = 8  # whose scales an instance begins at 
 SCALING_SEGMENTS_MAX: Final = 1000  # active segments of a stream, to which it scales by itself
 SCALING_RATES_DEADLINE_S: Final = 10.0  # for the rates of one container
 SCALING_CONTAINERS_CONCURRENT_MAX: Final = 8  # asked for rates at a time
+SEGMENT_SWEEP_PERIOD_S: Final = 1800.0  # between looks for segments that no record names
+SEGMENT_SWEEP_AGE_S: Final = (
+    3600.0  # for which a controller has seen that no record names a segment, before its deletion
+)
+SEGMENT_SWEEP_REMEMBERED_MAX: Final = 10_000  # segments that no record names; more wait for a later look
+SEGMENT_SWEEP_STREAMS_CONCURRENT_MAX: Final = 4  # whose records are read at a time
+SEGMENT_LIST_DEADLINE_S: Final = 10.0  # for one page of a container's segments
 CONTROLLERS_MAX: Final = 256  # records of instances that one look reads
 RPC_BLOCKING_DEADLINE_S: Final = 290.0  # below the Java client's timeout of 5 minutes
 RPC_MESSAGE_MAX_BYTES: Final = 4 * MIB

@@ -10,6 +10,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any
 
+from tailrace.client.connections.listing import SegmentLister
 from tailrace.client.connections.pool import ConnectionPool
 from tailrace.client.connections.rates import RateClient
 from tailrace.client.connections.segments import SegmentClient
@@ -98,6 +99,7 @@ class ControllerPod:
             entropy,
             config,
             rates=rates,
+            listing=SegmentLister(pool, options.containers, locate_container),
             mark_segments=mark_segments(pool, segments, entropy),
         )
         self._stack.push_async_callback(self._controller.close)

@@ -45,6 +45,10 @@ class ControllerConfig:
     """Between looks at the times that a stream's writers noted."""
     scaling_time_factor: float = 1.0
     """Of all times of automatic scaling; below 1 to try it out."""
+    sweep_period_s: float = limits.SEGMENT_SWEEP_PERIOD_S
+    """Between looks for segments that no record names."""
+    sweep_age_s: float = limits.SEGMENT_SWEEP_AGE_S
+    """For how long this controller must have seen that no record names a segment, before it deletes it."""
     rescan_s: float = limits.CONTROLLER_RESCAN_S
     """Between looks through the pending work of its buckets."""
 
