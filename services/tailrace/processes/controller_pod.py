@@ -86,7 +86,7 @@ class ControllerPod:
             found = endpoints.internal_endpoint(container_id)
             return Endpoint(found.host, found.port)
 
-        segments = SegmentClient(pool, locate, entropy=entropy)
+        segments = SegmentClient(pool, locate, entropy=entropy, deadline_s=limits.RPC_REQUESTS_DEADLINE_S)
         config = ControllerConfig(
             retention_period_s=options.retention_period_s, scaling_time_factor=options.scaling_time_factor
         )

@@ -228,7 +228,7 @@ class Standalone:
         async def locate(segment: str) -> StoreEndpoint:
             return local[container_of(segment, count)]
 
-        segments = SegmentClient(pool, locate, entropy=entropy)
+        segments = SegmentClient(pool, locate, entropy=entropy, deadline_s=limits.RPC_REQUESTS_DEADLINE_S)
         # The lock on the folder lets no second server run.
         config = ControllerConfig(
             sole=True,

@@ -29,6 +29,8 @@ class ControllerConfig:
     """Longest lease that a transaction may ask for."""
     blocking_deadline_s: float = limits.RPC_BLOCKING_DEADLINE_S
     """How long a call waits for its workflow, which continues afterwards."""
+    requests_deadline_s: float = limits.RPC_REQUESTS_DEADLINE_S
+    """How long the requests of a call may take together, before and after it waits for its workflow."""
     idle_s: float = limits.WORKFLOW_IDLE_S
     """How long a stream's task stays after its last work."""
     sole: bool = False
