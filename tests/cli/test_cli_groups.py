@@ -64,8 +64,28 @@ def test_events_that_were_truncated_before_they_were_read_are_named(cli, scope: 
     assert (ended.returncode, ended.stdout) == (0, "ten\n")
     missed = f"{2 * EVENT_BYTES} bytes from offset {EVENT_BYTES} to {3 * EVENT_BYTES}"
     assert ended.stderr == (
-        f"tailrace: events are missed: segment {stream}/0.#epoch.0: {missed} were truncated before they were read\n"
+        f"tailrace: events are missed: segment {stream}/0.#epoch.0: {missed} were truncated before they were read; "
+        f"of stream {stream} {2 * EVENT_BYTES} bytes in all: the group was at {{0.#epoch.0: {EVENT_BYTES}}}, "
+        f"the stream begins at {{0.#epoch.0: {3 * EVENT_BYTES}}}\n"
     )
+
+
+def test_a_truncation_of_many_segments_is_one_line(cli, scope: str) -> None:
+    stream = f"{scope}/many"
+    cli.ok("stream", "create", stream, "--segments", "4")
+    lines = "".join(f'{{"k": "{number}"}}\n' for number in range(40))
+    cli.ok("write", stream, "--key", "k", text=lines)
+    assert cli.ok("read", stream, "--group", "mine", "--limit", "1")
+    cli.ok("stream", "truncate", stream, "tail")
+    cli.ok("write", stream, "--key", "k", text='{"k": "last"}\n')
+    ended = cli.run("read", stream, "--group", "mine", "--idle", "60s", "--limit", "1")
+    assert (ended.returncode, ended.stdout) == (0, '{"k": "last"}\n')
+    (line,) = ended.stderr.splitlines()
+    written = sum(len(text) + 8 for text in lines.splitlines())
+    first = len('{"k": "0"}') + 8
+    (missed,) = re.findall(rf"of stream {stream} (\d+) bytes in all", line)
+    assert int(missed) in (written - first, written - first - 1), "one event was read, of a key of one or two digits"
+    assert line.partition("the group was at")[2].count("#epoch.0: ") == 8, "both cuts name all four segments"
 
 
 def test_bad_input(cli, scope: str) -> None:

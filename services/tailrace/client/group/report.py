@@ -127,7 +127,7 @@ async def reader_reports(context: ClientContext, state: GroupState) -> list[Read
     offsets = positions_of(state)
     segments = [segment for owned in state.assigned.values() for segment in owned]
     unread = dict.fromkeys(segments, 0)
-    for segment, info in zip(segments, await gather_bounded(segments, _info_of(context)), strict=True):
+    for segment, info in zip(segments, await gather_bounded(segments, info_of(context)), strict=True):
         if info is not None and offsets[segment] >= 0:
             end = min(info.length, state.end_segments.get(segment, info.length))
             unread[segment] = max(0, end - max(offsets[segment], info.start_offset))
@@ -147,7 +147,7 @@ async def _unread_after(
     segments = [stream.segment(identifier) for identifier in identifiers]
     total = 0
     for identifier, segment, info in zip(
-        identifiers, segments, await gather_bounded(segments, _info_of(context)), strict=True
+        identifiers, segments, await gather_bounded(segments, info_of(context)), strict=True
     ):
         if info is not None:
             end = min(info.length, ends.get(segment, info.length))
@@ -155,7 +155,9 @@ async def _unread_after(
     return total
 
 
-def _info_of(context: ClientContext) -> Callable[[str], Awaitable[SegmentInfo | None]]:
+def info_of(context: ClientContext) -> Callable[[str], Awaitable[SegmentInfo | None]]:
+    """Return what asks for a segment's properties."""
+
     async def info(segment: str) -> SegmentInfo | None:
         """Return the properties; None for a segment that was deleted."""
         with contextlib.suppress(NoSuchSegmentError):
