@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+
+import httpx
 
 from tailrace.cli.groups import LOOK_EVERY_S, STILL_AFTER_S, Holders
 from tailrace.client import Client, ScalingPolicy, StreamConfig, StreamName, group_config
 from tailrace.common.stream_cut import parse_stream_cut
+from tailrace.common.stream_policies import StreamDataRetention
 
 LINE_DEADLINE_S = 60.0
 EVENT_BYTES = 8 + 3
@@ -156,3 +160,42 @@ async def test_while_following_a_reader_without_progress_is_reported_once_a_minu
             ]
             await holders.look(261.0 + STILL_AFTER_S + LOOK_EVERY_S)
             assert len(reports) == 2, "again after a minute"
+
+
+async def test_a_group_is_described_over_rest(cli, scope: str) -> None:
+    """Readers, segments, positions, unread bytes, the last checkpoint and what was published."""
+    stream = StreamName(scope, "rest")
+    async with Client(cli.endpoints.controller) as client, httpx.AsyncClient(base_url=cli.endpoints.rest) as rest:
+        path = f"/v1/scopes/{scope}/readergroups/mine"
+        assert (await rest.get(path)).status_code == 404
+        await client.streams.create_stream(stream)
+        automatic = StreamDataRetention.AUTOMATIC_AT_LAST_CHECKPOINT
+        config = group_config({stream: None}, group_refresh_ms=100, retention=automatic)
+        await client.reader_groups(scope).create("mine", config)
+        await write(client, stream, "one", "two", "six")
+        group = await client.reader_groups(scope).open("mine")
+        async with client.reader(scope, "mine", "a", dead_after_s=20.0) as reader:
+            batch = await reader.read_batch(1, 60_000)
+            assert batch is not None
+            checkpoint = asyncio.create_task(group.checkpoint("cp", deadline_s=LINE_DEADLINE_S))
+            while not checkpoint.done():
+                await reader.read_batch(1000, 50)
+            segment, read = f"{stream}/0.#epoch.0", 3 * EVENT_BYTES
+            async with asyncio.timeout(LINE_DEADLINE_S):
+                while (found := (await rest.get(path)).json())["lagBytes"] or not found["streams"][0]["published"]:
+                    await reader.read_batch(1000, 50)
+            assert (found["scopeName"], found["readerGroupName"]) == (scope, "mine")
+            assert (found["streamList"], found["onlineReaderIds"]) == ([str(stream)], ["a"])
+            assert (found["retentionType"], found["generation"]) == ("AUTOMATIC_AT_LAST_CHECKPOINT", 0)
+            (one,) = found["readers"]
+            assert (one["readerId"], one["segments"], one["deadAfterSeconds"]) == ("a", {segment: read}, 20.0)
+            (of_stream,) = found["streams"]
+            assert of_stream["position"] == {"0": read}
+            assert of_stream["lastCheckpoint"] == of_stream["published"]
+            assert of_stream["lastCheckpoint"]["0"] in (EVENT_BYTES, 2 * EVENT_BYTES, read)
+            await write(client, stream, "ten")
+        left = (await rest.get(path)).json()
+        assert (left["onlineReaderIds"], left["readers"], left["lagBytes"]) == ([], [], EVENT_BYTES)
+        assert left["unassignedSegments"] == {segment: read}
+        await client.reader_groups(scope).delete("mine")
+        assert (await rest.get(path)).status_code == 404

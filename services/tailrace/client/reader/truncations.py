@@ -1,4 +1,4 @@
-"""Report once what of a stream was truncated before a group read it (docs/client.md#reader-groups).
+"""Report once what of a stream was truncated before a group read it (docs/client.md#read).
 
 A truncation takes away parts of many segments at once. Their reader would meet each of them alone.
 """
