@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 
+import cbor2
 import httpx
 
 from tailrace.cli.groups import LOOK_EVERY_S, STILL_AFTER_S, Holders
 from tailrace.client import Client, ScalingPolicy, StreamConfig, StreamName, group_config
+from tailrace.client.group.rust import state_table
+from tailrace.client.types import TableEntry
 from tailrace.common.stream_cut import parse_stream_cut
 from tailrace.common.stream_policies import StreamDataRetention
 
@@ -199,3 +202,46 @@ async def test_a_group_is_described_over_rest(cli, scope: str) -> None:
         assert left["unassignedSegments"] == {segment: read}
         await client.reader_groups(scope).delete("mine")
         assert (await rest.get(path)).status_code == 404
+
+
+class Key(dict[str, object]):
+    """A map that is the key of a map."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return id(self)
+
+
+def rust_entry(outer: str, inner: str, type_id: str, data: object) -> TableEntry:
+    """A key as the Rust client writes it (docs/protocol/reader-group-state.md#rust-groups)."""
+    key = f"{len(outer):02}{outer}" + (f"/{inner}" if inner else "")
+    return TableEntry(cbor2.dumps(key), cbor2.dumps({"type_id": type_id, "data": list(cbor2.dumps(data))}))
+
+
+async def test_a_group_of_the_rust_client_is_described(cli, scope: str) -> None:
+    """By the command line and over REST, from the table that such clients keep its state in."""
+    stream = StreamName(scope, "rust")
+    parts = {"scope": {"name": scope}, "stream": {"name": "rust"}}
+    read, free = (f"{stream}/{number}.#epoch.0" for number in (0, 1))
+    async with Client(cli.endpoints.controller) as client:
+        await client.streams.create_stream(stream, StreamConfig(scaling=ScalingPolicy.fixed(2)))
+        await write(client, stream, "one", "two")
+        table = state_table(scope, "theirs")
+        await client.context.segments.create_table(table)
+        entries = [
+            rust_entry("config", "default", "X", {"V1": {"starting_stream_cuts": {Key(parts): "Unbounded"}}}),
+            rust_entry("assigned_segments", "r1", "X", {Key({**parts, "segment": {"number": 0}}): {"read": 0}}),
+            rust_entry("assigned_segments", "gone", "tombstone", {}),
+            rust_entry("unassigned_segments", free, "Offset", {"read": 0}),
+        ]
+        await client.context.segments.table_update(table, entries)
+        found = cli.value("group", "info", scope, "theirs")
+        assert (found["id"], found["retention"], found["unread_bytes"]) == (None, "none", 2 * EVENT_BYTES)
+        assert [(each["reader"], each["segments"]) for each in found["readers"]] == [("r1", {read: 0})]
+        assert found["free"] == {free: 0}
+        assert "no heartbeats" in cli.ok("group", "info", scope, "theirs")
+        async with httpx.AsyncClient(base_url=cli.endpoints.rest) as rest:
+            shown = (await rest.get(f"/v1/scopes/{scope}/readergroups/theirs")).json()
+        assert (shown["onlineReaderIds"], shown["readerGroupId"]) == (["r1"], None)
+        assert shown["lagBytes"] == 2 * EVENT_BYTES
+        await client.context.segments.table_update(table, [TableEntry(b"?", b"?")])
+        assert "cannot be read" in cli.fails("group", "info", scope, "theirs")

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from tailrace.client.group.membership import GroupMember, Taken
-from tailrace.client.group.report import positions_of
 from tailrace.client.group.state.records import ENDED_OFFSET, Position, is_silent
 from tailrace.client.group.synchronizer import GroupSynchronizer
+from tailrace.client.group.view import positions_of
 from tailrace.client.model import name_of
 from tailrace.client.reader.segment_input import SegmentInput
 from tailrace.client.reader.time_windows import TimeWindows

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, TypeVar
 from fastapi import APIRouter, HTTPException, Request
 
 from tailrace.client.context import ClientContext
-from tailrace.client.group.reader_group import ReaderGroupManager
-from tailrace.client.group.report import report
+from tailrace.client.group.report import find_view, report
 from tailrace.common import limits
 from tailrace.common.errors import InvalidNameError, NoSuchReaderGroupError
 from tailrace.common.names import check_entity_name, check_scope_name
-from tailrace.common.stream_policies import StreamDataRetention
 from tailrace.controller.rest import models
 
 if TYPE_CHECKING:
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from tailrace.client.group.report import GroupReport
-    from tailrace.client.group.state.state import GroupState
+    from tailrace.client.group.view import GroupView
     from tailrace.common.stream_cut import StreamCut
     from tailrace.controller.rest.caller import Caller
 
@@ -71,21 +69,21 @@ def group_routes(caller_of: Callable[[Request], Caller]) -> APIRouter:
 async def _describe(call: Caller, scope: str, group: str) -> models.ReaderGroupProperty:
     context = ClientContext(_InProcess(call))
     try:
-        state = await (await ReaderGroupManager(context, scope).open(group)).state()
-        return _property(scope, group, state, await report(context, f"{scope}/{group}", state))
+        view = await find_view(context, scope, group)
+        return _property(scope, group, view, await report(context, f"{scope}/{group}", view))
     finally:
         await context.close()
 
 
-def _property(scope: str, group: str, state: GroupState, found: GroupReport) -> models.ReaderGroupProperty:
+def _property(scope: str, group: str, view: GroupView, found: GroupReport) -> models.ReaderGroupProperty:
     return models.ReaderGroupProperty(
         scopeName=scope,
         readerGroupName=group,
         streamList=[str(stream.stream) for stream in found.streams],
         onlineReaderIds=[reader.reader for reader in found.readers],
-        readerGroupId=str(state.config.group_id),
-        generation=state.config.generation,
-        retentionType=StreamDataRetention(state.config.retention).name,
+        readerGroupId=str(view.group_id) if view.group_id else None,
+        generation=view.generation,
+        retentionType=view.retention.name,
         lagBytes=found.unread_bytes,
         streams=[
             models.GroupStream(

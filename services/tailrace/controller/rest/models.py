@@ -163,7 +163,7 @@ class ReaderGroupProperty(BaseModel):
     readerGroupName: str
     streamList: list[str]
     onlineReaderIds: list[str]
-    readerGroupId: str
+    readerGroupId: str | None
     generation: int
     retentionType: str
     lagBytes: int
