@@ -1,6 +1,6 @@
 """Delete segments that no record names, in the buckets of this controller.
 
-See docs/controller.md#segments-that-no-record-names, ADR 0029. A controller that was paused can create segments of a
+See docs/controller.md#segments-that-no-record-names, ADR 0030. A controller that was paused can create segments of a
 stream, or of a transaction, that has ended since.
 """
 
