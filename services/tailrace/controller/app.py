@@ -90,7 +90,8 @@ class Controller:
         account: Account = account_nothing,
     ) -> None:
         metadata = RetryableMetadata(metadata)
-        store = StreamStore(metadata, entropy)
+        config = config or ControllerConfig()
+        store = StreamStore(metadata, entropy, config.records_cached_max_bytes)
         scopes = ScopeStore(metadata, clock, entropy)
         operations = SegmentOperations(segments)
         context = WorkflowContext(
@@ -99,7 +100,7 @@ class Controller:
             segments=operations,
             clock=clock,
             entropy=entropy,
-            config=config or ControllerConfig(),
+            config=config,
             instance=entropy.token(INTENT_ID_BYTES).hex(),
         )
         endpoints: list[tuple[str, int]] = []

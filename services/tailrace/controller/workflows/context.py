@@ -31,6 +31,12 @@ class ControllerConfig:
     """How long a call waits for its workflow, which continues afterwards."""
     requests_deadline_s: float = limits.RPC_REQUESTS_DEADLINE_S
     """How long the requests of a call may take together, before and after it waits for its workflow."""
+    records_cached_max_bytes: int = limits.IMMUTABLE_RECORDS_CACHED_MAX_BYTES
+    """For records that never change."""
+    streams_max: int = limits.WORKFLOW_STREAMS_MAX
+    """Streams with a task at a time."""
+    entities_max: int = limits.WORKFLOW_STREAMS_MAX
+    """Groups, tables and scopes with a workflow at a time."""
     idle_s: float = limits.WORKFLOW_IDLE_S
     """How long a stream's task stays after its last work."""
     sole: bool = False

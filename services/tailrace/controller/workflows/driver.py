@@ -182,9 +182,9 @@ class StreamDriver:
     def _worker(self, key: StreamKey) -> _Worker:
         worker = self._workers.get(key)
         if worker is None:
-            if len(self._workers) >= limits.WORKFLOW_STREAMS_MAX:
+            if len(self._workers) >= self._context.config.streams_max:
                 raise OverloadedError(
-                    f"{limits.WORKFLOW_STREAMS_MAX} streams have running workflows, which is the maximum; retry"
+                    f"{self._context.config.streams_max} streams have running workflows, which is the maximum; retry"
                 )
             worker = self._workers[key] = _Worker(key)
             worker.task = asyncio.get_running_loop().create_task(self._run(worker), name=f"stream {key}")

@@ -76,8 +76,8 @@ class EntityDriver:
         entity = Entity(record.what, record.scope, record.name)
         if record.what not in self._steps or entity in self._running:
             return
-        if len(self._running) >= limits.WORKFLOW_STREAMS_MAX:
-            raise OverloadedError(f"{limits.WORKFLOW_STREAMS_MAX} workflows are running, which is the maximum")
+        if len(self._running) >= self._context.config.entities_max:
+            raise OverloadedError(f"{self._context.config.entities_max} workflows are running, which is the maximum")
         self._resume(entity)
 
     async def close(self) -> None:
@@ -128,8 +128,9 @@ class EntityDriver:
     def _launch(self, entity: Entity, persist: Callable[[], Awaitable[T]]) -> asyncio.Task[T]:
         if self._closed:
             raise OverloadedError("the controller stops; call another one")
-        if len(self._running) >= limits.WORKFLOW_STREAMS_MAX:
-            raise OverloadedError(f"{limits.WORKFLOW_STREAMS_MAX} workflows are running, which is the maximum; retry")
+        most = self._context.config.entities_max
+        if len(self._running) >= most:
+            raise OverloadedError(f"{most} workflows are running, which is the maximum; retry")
         return self._track(entity, self._perform(entity, persist))
 
     def _track(self, entity: Entity, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -167,7 +168,7 @@ class EntityDriver:
 
     def _resume(self, entity: Entity) -> None:
         """Run the workflow that the entity's record demands, if any, in the background."""
-        if self._closed or len(self._running) >= limits.WORKFLOW_STREAMS_MAX:
+        if self._closed or len(self._running) >= self._context.config.entities_max:
             return  # it stays pending, and is adopted later
 
         async def resume() -> None:
