@@ -12,6 +12,7 @@ from tailrace.common.errors import StartError
 
 # Large frames that are being received, and buffers kept for reuse.
 _RECEIVE_BYTES = limits.RECEIVE_BUFFERS_MAX_BYTES + limits.RECEIVE_POOL_IDLE_MAX_BYTES
+_FIXED_CONTROLLER_BYTES = limits.CONTROLLER_PROCESS_BYTES + limits.RECENT_RECORDS_MAX_BYTES
 _PROCESS_BYTES = 96 * limits.MIB  # interpreter, libraries, metadata of idle segments
 
 
@@ -179,6 +180,7 @@ class ControllerBudgets:
         return [
             ("memory of the pod", self.memory_bytes),
             ("process", limits.CONTROLLER_PROCESS_BYTES),
+            ("recent records", limits.RECENT_RECORDS_MAX_BYTES),
             ("records", self.records_bytes),
             ("calls", self.calls_max * limits.CONTROLLER_CALL_BYTES),
             ("streams with work", self.streams_max * limits.CONTROLLER_STREAM_BYTES),
@@ -197,7 +199,7 @@ def controller_budgets(memory_bytes: int) -> ControllerBudgets:
     Raises:
         StartError: it does not fit; the text names the limit and the smallest sufficient one.
     """
-    left = memory_bytes - memory_bytes // limits.POD_SPARE_SHARE - limits.CONTROLLER_PROCESS_BYTES
+    left = memory_bytes - memory_bytes // limits.POD_SPARE_SHARE - _FIXED_CONTROLLER_BYTES
     records = min(limits.IMMUTABLE_RECORDS_CACHED_MAX_BYTES, max(limits.CONTROLLER_RECORDS_MIN_BYTES, left // 4))
     half = (left - records) // 2
     calls, streams = half // limits.CONTROLLER_CALL_BYTES, half // limits.CONTROLLER_STREAM_BYTES
@@ -217,7 +219,7 @@ def smallest_controller_bytes() -> int:
         limits.CONTROLLER_CALLS_MIN * limits.CONTROLLER_CALL_BYTES,
         limits.CONTROLLER_STREAMS_MIN * limits.CONTROLLER_STREAM_BYTES,
     )
-    used = limits.CONTROLLER_PROCESS_BYTES + limits.CONTROLLER_RECORDS_MIN_BYTES + 2 * (half + 1)
+    used = _FIXED_CONTROLLER_BYTES + limits.CONTROLLER_RECORDS_MIN_BYTES + 2 * (half + 1)
     share = limits.POD_SPARE_SHARE
     return -(-used * share // ((share - 1) * limits.MIB)) * limits.MIB
 

@@ -197,7 +197,7 @@ def test_the_budgets_of_a_controller_fit_its_memory(memory_bytes: int) -> None:
         return
     budgets = controller_budgets(memory_bytes)
     lines = dict(budgets.lines())
-    parts = ("process", "records", "calls", "streams with work", "spare")
+    parts = ("process", "recent records", "records", "calls", "streams with work", "spare")
     assert sum(lines[part] for part in parts) <= lines["memory of the pod"] == memory_bytes
     assert limits.CONTROLLER_CALLS_MIN <= budgets.calls_max <= limits.RPC_CONCURRENT_MAX
     assert limits.CONTROLLER_STREAMS_MIN <= budgets.streams_max <= limits.WORKFLOW_STREAMS_MAX

@@ -47,6 +47,8 @@ class History:
     rng: random.Random
     root: StreamRecord | None = None
     epochs: dict[int, Epoch] = field(default_factory=dict)
+    opened: list[bytes] = field(default_factory=list)
+    """Open transactions, which are in records of their own."""
     ended: dict[bytes, TransactionState] = field(default_factory=dict)
     created: set[str] = field(default_factory=set)
 
@@ -61,7 +63,7 @@ class History:
         for epoch in self._duplicates():
             ids |= {each.identifier for each in epoch.segments}
         found = {qualified_segment_name(*KEY, each) for each in ids}
-        for item in (*root.open_transactions, *root.commit_queue, *root.commit_batch, *root.abort_queue):
+        for item in (*self.opened, *root.commit_queue, *root.commit_batch, *root.abort_queue):
             found |= self._segments_of(item)
         return found
 
@@ -73,7 +75,7 @@ class History:
             puts = new_stream(KEY, root, config, 0, b"intent")
             (created,) = (each for each in puts.values() if isinstance(each, StreamRecord))
             (epoch,) = (each for each in puts.values() if isinstance(each, Epoch))
-            self.root, self.epochs, self.ended = created, {0: epoch}, {}
+            self.root, self.epochs, self.opened, self.ended = created, {0: epoch}, [], {}
         elif root.state is StreamState.CREATING:
             self.root = finished(root, self.rng.choice([StreamState.ACTIVE, StreamState.ACTIVE, StreamState.DELETED]))
             if self.root.state is StreamState.DELETED:
@@ -100,11 +102,12 @@ class History:
             self.root = scaling(root, epoch, [chosen.identifier], [chosen.key_range], b"scale")
 
     def _open(self, root: StreamRecord) -> None:
-        self.root = transaction_opened(root, make_transaction_id(root.active_epoch, root.transaction_counter))
+        self.opened.append(make_transaction_id(root.active_epoch, root.transaction_counter))
+        self.root = transaction_opened(root)
 
     def _end(self, root: StreamRecord) -> None:
-        if root.open_transactions:
-            chosen = self.rng.choice(root.open_transactions)
+        if self.opened:
+            chosen = self.opened.pop(self.rng.randrange(len(self.opened)))
             self.root = self.rng.choice([transaction_committing, transaction_aborting])(root, chosen)
 
     def _pass(self, root: StreamRecord) -> None:
@@ -159,7 +162,7 @@ class History:
         state = self.ended.get(item)
         if exists and item in (*root.commit_queue, *root.commit_batch):
             state = TransactionState.COMMITTING
-        elif exists and item in root.open_transactions:
+        elif exists and item in self.opened:
             state = TransactionState.OPEN
         elif exists and item in root.abort_queue:
             state = TransactionState.ABORTING
