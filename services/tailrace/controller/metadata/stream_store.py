@@ -90,11 +90,16 @@ class StreamKey(NamedTuple):
 class StreamStore:
     """Read and change the records of all streams in a metadata store."""
 
-    def __init__(self, metadata: MetadataStore, entropy: Entropy) -> None:
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        entropy: Entropy,
+        cached_max_bytes: int = limits.IMMUTABLE_RECORDS_CACHED_MAX_BYTES,
+    ) -> None:
         self.metadata = metadata
         self._entropy = entropy
         self._locks = KeyedLocks()
-        self._immutable = RecordCache(limits.IMMUTABLE_RECORDS_CACHED_MAX_BYTES)
+        self._immutable = RecordCache(cached_max_bytes)
         self._recent = RecentRecords(limits.RECENT_RECORDS_MAX_BYTES)
 
     async def read(self, key: StreamKey, keys: Sequence[bytes], *, remember: bool = False) -> Snapshot:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tailrace.common import limits
+from tailrace.common.call_deadline import restart_deadline, without_deadline
 from tailrace.common.errors import DeadlineError, OverloadedError, TailraceError, UnavailableError, WriteConflictError
 from tailrace.controller.metadata.metadata_store import PENDING_TABLE
 from tailrace.controller.metadata.ports import UNCONDITIONAL, Put
@@ -57,6 +58,8 @@ class _Worker:
     """Whether the next step reads the root, in place of what this controller read or wrote last."""
     waiters: list[tuple[bytes, asyncio.Future[None]]] = field(default_factory=list)
     failures: int = 0
+    began_s: float = 0.0
+    """When the present step began; while steps fail, the first of those that did."""
     unfinished_s: float | None = None
     """Since when the stream has had work that waits for no client; None without such work."""
     task: asyncio.Task[None] | None = None
@@ -143,7 +146,7 @@ class StreamDriver:
         """Wait until the workflow of an intent has ended.
 
         Raises:
-            DeadlineError: the deadline passed; the workflow continues.
+            DeadlineError: the deadline passed; the workflow continues. UnavailableError: its steps fail, and continue.
         """
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         worker = self._worker(key)
@@ -157,6 +160,7 @@ class StreamDriver:
                 f"stream {key} is busy after {self._context.config.blocking_deadline_s:g} s; its workflow continues"
             ) from error
         finally:
+            restart_deadline()
             worker.waiters = [item for item in worker.waiters if item[1] is not waiter]
 
     def lease(self, key: StreamKey, transaction_id: bytes, lease: Lease) -> None:
@@ -178,9 +182,9 @@ class StreamDriver:
     def _worker(self, key: StreamKey) -> _Worker:
         worker = self._workers.get(key)
         if worker is None:
-            if len(self._workers) >= limits.WORKFLOW_STREAMS_MAX:
+            if len(self._workers) >= self._context.config.streams_max:
                 raise OverloadedError(
-                    f"{limits.WORKFLOW_STREAMS_MAX} streams have running workflows, which is the maximum; retry"
+                    f"{self._context.config.streams_max} streams have running workflows, which is the maximum; retry"
                 )
             worker = self._workers[key] = _Worker(key)
             worker.task = asyncio.get_running_loop().create_task(self._run(worker), name=f"stream {key}")
@@ -198,6 +202,7 @@ class StreamDriver:
         return asyncio.get_running_loop().time() > worker.pending_s + self._context.config.idle_s / 2
 
     async def _run(self, worker: _Worker) -> None:
+        without_deadline()  # of the call that brought the work
         while True:
             worker.wake.clear()
             try:
@@ -218,6 +223,8 @@ class StreamDriver:
     async def _attempt(self, worker: _Worker) -> float | None:
         """Run one step; return the seconds until the next one (0: at once), None when only a call can bring work."""
         async with self._slots.slot(), asyncio.timeout(limits.WORKFLOW_STEP_DEADLINE_S):
+            if not worker.failures:
+                worker.began_s = asyncio.get_running_loop().time()
             waiters = list(worker.waiters)  # a waiter that is added later changed the root after this read
             store, reads_root = self._context.store, worker.reads_root
             root = await (store.load(worker.key) if reads_root else store.latest(worker.key))
@@ -302,6 +309,8 @@ class StreamDriver:
         worker.failures += 1
         worker.reads_root = True
         self.failed_steps += 1
+        if asyncio.get_running_loop().time() >= worker.began_s + self._context.config.requests_deadline_s:
+            _report(worker, error)
         if worker.unfinished_s is None:
             worker.unfinished_s = asyncio.get_running_loop().time()
         longest_s: float = min(
@@ -352,6 +361,14 @@ def _tell(waiters: list[tuple[bytes, asyncio.Future[None]]], root: StreamRecord 
     for intent_id, waiter in waiters:
         if intent_id not in current and not waiter.done():
             waiter.set_result(None)
+
+
+def _report(worker: _Worker, error: Exception) -> None:
+    """End the calls that wait for the workflow, with the reason why it does not end."""
+    for _, waiter in worker.waiters:
+        if not waiter.done():
+            reason = f"{type(error).__name__}: {error}"
+            waiter.set_exception(UnavailableError(f"stream {worker.key} waits: {reason}; its workflow continues"))
 
 
 def _note_work(worker: _Worker, root: StreamRecord | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,18 +13,22 @@ from sim.bugs.registry import bug
 from sim.workloads.cluster import ClusterWorkload
 from tailrace.client.group.state.state import GroupState
 from tailrace.common.errors import NoSuchStreamError, TailraceError, UnavailableError
+from tailrace.common.names import SegmentName
 from tailrace.common.stream_policies import StreamConfig
 from tailrace.controller.instances.membership import Membership
+from tailrace.controller.jobs import sweep
 from tailrace.controller.managers import stream_cuts
 from tailrace.controller.managers.transactions import TransactionManager
 from tailrace.controller.metadata import changes, epochs, scope_store, stream_store, transitions
 from tailrace.controller.metadata.changes import Change, Snapshot
-from tailrace.controller.metadata.model import Epoch, StreamSegment, TransactionState
+from tailrace.controller.metadata.model import Epoch, StreamSegment, StreamState, TransactionState
 from tailrace.controller.metadata.ports import Put, Stored
 from tailrace.controller.metadata.records import StreamRecord, TransactionRecord
 from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.controller.metadata.transaction_ledger import TransactionLedger
 from tailrace.controller.metadata.transitions import require, transaction_committing
+from tailrace.controller.sweep.decision import Fate, fate_of_segment
+from tailrace.controller.sweep.sightings import Sightings
 from tailrace.controller.workflows import commit_batches, commits, steps, transactions
 from tailrace.controller.workflows.context import WorkflowContext
 from tailrace.segmentstore.api import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
@@ -383,3 +388,36 @@ def _refusal_by_memory(patch: pytest.MonkeyPatch) -> None:
             return None
 
     patch.setattr(changes.RecordReader, "decide_by_memory", by_memory)
+
+
+def _eager_sweep(seed: int) -> ClusterWorkload:
+    """The workload with little but short-lived streams, and controllers that look for segments all the time."""
+    workload = ClusterWorkload(seed)
+    config = workload.controllers.config
+    workload.controllers.config = dataclasses.replace(config, sweep_period_s=0.01, sweep_age_s=0.0)
+    workload.crashes = workload.tables.lives = 0
+    workload.main.turns = workload.main.rounds = 1
+    workload.main.scales = workload.main.truncations = workload.main.transactors = 0
+    return workload
+
+
+@bug(
+    "sweep-of-a-running-creation",
+    _eager_sweep,
+    checker="workloads/cluster.py",
+    words="a client got an unexpected answer: NoSuchSegmentError",
+)
+def _sweep_of_a_running_creation(patch: pytest.MonkeyPatch) -> None:
+    """The sweep takes a stream that is being created for one that is gone, and deletes its segments.
+
+    Breaks: a segment is deleted only when no record can name it any more.
+    """
+
+    def of_active_ones(name: SegmentName, root: StreamRecord | None, first: Epoch | None, own: Epoch | None) -> Fate:
+        """Does not know of creations."""
+        if root is not None and root.state is StreamState.CREATING:
+            return Fate.DELETE
+        return fate_of_segment(name, root, first, own)
+
+    patch.setattr(sweep, "fate_of_segment", of_active_ones)
+    patch.setattr(Sightings, "see", lambda self, segment, now_s: 0.0)

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any, cast
 
 import pytest
+import structlog
 
 from harness.localtransport import LocalTransport
 from tailrace.client.byte_stream import ByteStreamWriter
@@ -89,6 +90,22 @@ async def test_a_server_that_stays_away_ends_the_writer(
     async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(TailraceError):
             await writer.write_event(b"one", "k")
+
+
+async def test_the_reason_of_a_long_wait_is_logged_once(
+    store: Any, writer: EventWriter, split: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "CLIENT_WAIT_NOTICE_S", 0.05)
+    for _ in range(2):
+        store.drop_all()
+        store.cut(c.SetupAppend, times=8)
+        with structlog.testing.capture_logs() as logs:
+            async with asyncio.timeout(DEADLINE_S):
+                await writer.write_event(b"one", "k")
+        (notice,) = [each for each in logs if each["event"] == "write_waits"]
+        assert "ConnectionLostError" in notice["reason"]
+        assert notice["segment"].startswith("s/t/")
+    assert stored(store, split) == [b"one", b"one"]
 
 
 # -- arguments ------------------------------------------------------------------------------------------------------
