@@ -118,6 +118,7 @@ SUITES = (
     Suite("compat/python", (PYTHON_CLIENT,), cores=WAITS),
     Suite("cli", (MINIO,), cores=0.7, share="loadfile"),
     Suite("compat/java", (JAVA_CLIENT,), cores=0.5),
+    Suite("spark", (MINIO,)),
     Suite("e2e/local", (JAVA_CLIENT,), cores=0.5),
     Suite("images", (IMAGES,), cores=0.5, takes=MOUNTS),
     Suite("compat/wire", cores=WAITS),

@@ -122,6 +122,30 @@ def test_table_against_a_running_server(cli, tmp_path: Path) -> None:
     assert "bench" not in cli.value("scope", "list"), "nothing is left behind"
 
 
+def test_transactions_against_a_running_server_and_a_peer(cli) -> None:
+    server = cli.endpoints.controller
+    arguments = ("bench", "transactions", "--controller", server, *SHORT, "--open", "5", "--peer", server)
+    rows = checked("transactions", cli.ok(*arguments, "--json"))
+    rates = [
+        (row["system"], row["case"], row["unit"])
+        for row in rows
+        if row["metric"] == "transactions" and row["value"] > 0
+    ]
+    assert rates == [
+        (system, case, "transactions/s")
+        for case in ("sequential", "concurrent-16")
+        for system in ("tailrace", "pravega")
+    ]
+    assert "bench" not in cli.value("scope", "list"), "nothing is left behind"
+
+
+def test_transactions_with_a_server_of_its_own(cli, tmp_path: Path) -> None:
+    rows = checked("transactions", cli.ok("bench", "transactions", *SHORT, "--folder", str(tmp_path), "--json"))
+    used = [(row["case"], row["unit"]) for row in rows if row["metric"] == "server CPU per transaction"]
+    assert used == [("sequential", "ms"), ("concurrent-16", "ms")]
+    assert {row["system"] for row in rows} == {"tailrace"}
+
+
 def test_cache_and_attributes(cli) -> None:
     rows = checked("cache", cli.ok("bench", "cache", "--entries", "200", "--repeats", "1", "--json"))
     assert {row["system"] for row in rows} == {"tailrace native", "tailrace pure Python", "dict"}

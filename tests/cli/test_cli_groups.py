@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+
+import cbor2
+import httpx
 
 from tailrace.cli.groups import LOOK_EVERY_S, STILL_AFTER_S, Holders
 from tailrace.client import Client, ScalingPolicy, StreamConfig, StreamName, group_config
+from tailrace.client.group.rust import state_table
+from tailrace.client.types import TableEntry
 from tailrace.common.stream_cut import parse_stream_cut
+from tailrace.common.stream_policies import StreamDataRetention
 
 LINE_DEADLINE_S = 60.0
 EVENT_BYTES = 8 + 3
@@ -64,8 +71,28 @@ def test_events_that_were_truncated_before_they_were_read_are_named(cli, scope: 
     assert (ended.returncode, ended.stdout) == (0, "ten\n")
     missed = f"{2 * EVENT_BYTES} bytes from offset {EVENT_BYTES} to {3 * EVENT_BYTES}"
     assert ended.stderr == (
-        f"tailrace: events are missed: segment {stream}/0.#epoch.0: {missed} were truncated before they were read\n"
+        f"tailrace: events are missed: segment {stream}/0.#epoch.0: {missed} were truncated before they were read; "
+        f"of stream {stream} {2 * EVENT_BYTES} bytes in all: the group was at {{0.#epoch.0: {EVENT_BYTES}}}, "
+        f"the stream begins at {{0.#epoch.0: {3 * EVENT_BYTES}}}\n"
     )
+
+
+def test_a_truncation_of_many_segments_is_one_line(cli, scope: str) -> None:
+    stream = f"{scope}/many"
+    cli.ok("stream", "create", stream, "--segments", "4")
+    lines = "".join(f'{{"k": "{number}"}}\n' for number in range(40))
+    cli.ok("write", stream, "--key", "k", text=lines)
+    assert cli.ok("read", stream, "--group", "mine", "--limit", "1")
+    cli.ok("stream", "truncate", stream, "tail")
+    cli.ok("write", stream, "--key", "k", text='{"k": "last"}\n')
+    ended = cli.run("read", stream, "--group", "mine", "--idle", "60s", "--limit", "1")
+    assert (ended.returncode, ended.stdout) == (0, '{"k": "last"}\n')
+    (line,) = ended.stderr.splitlines()
+    written = sum(len(text) + 8 for text in lines.splitlines())
+    first = len('{"k": "0"}') + 8
+    (missed,) = re.findall(rf"of stream {stream} (\d+) bytes in all", line)
+    assert int(missed) in (written - first, written - first - 1), "one event was read, of a key of one or two digits"
+    assert line.partition("the group was at")[2].count("#epoch.0: ") == 8, "both cuts name all four segments"
 
 
 def test_bad_input(cli, scope: str) -> None:
@@ -135,3 +162,85 @@ async def test_while_following_a_reader_without_progress_is_reported_once_a_minu
             ]
             await holders.look(261.0 + STILL_AFTER_S + LOOK_EVERY_S)
             assert len(reports) == 2, "again after a minute"
+
+
+async def test_a_group_is_described_over_rest(cli, scope: str) -> None:
+    """Readers, segments, positions, unread bytes, the last checkpoint and what was published."""
+    stream = StreamName(scope, "rest")
+    async with Client(cli.endpoints.controller) as client, httpx.AsyncClient(base_url=cli.endpoints.rest) as rest:
+        path = f"/v1/scopes/{scope}/readergroups/mine"
+        assert (await rest.get(path)).status_code == 404
+        await client.streams.create_stream(stream)
+        automatic = StreamDataRetention.AUTOMATIC_AT_LAST_CHECKPOINT
+        config = group_config({stream: None}, group_refresh_ms=100, retention=automatic)
+        await client.reader_groups(scope).create("mine", config)
+        await write(client, stream, "one", "two", "six")
+        group = await client.reader_groups(scope).open("mine")
+        async with client.reader(scope, "mine", "a", dead_after_s=20.0) as reader:
+            batch = await reader.read_batch(1, 60_000)
+            assert batch is not None
+            checkpoint = asyncio.create_task(group.checkpoint("cp", deadline_s=LINE_DEADLINE_S))
+            while not checkpoint.done():
+                await reader.read_batch(1000, 50)
+            segment, read = f"{stream}/0.#epoch.0", 3 * EVENT_BYTES
+            async with asyncio.timeout(LINE_DEADLINE_S):
+                while (found := (await rest.get(path)).json())["lagBytes"] or not found["streams"][0]["published"]:
+                    await reader.read_batch(1000, 50)
+            assert (found["scopeName"], found["readerGroupName"]) == (scope, "mine")
+            assert (found["streamList"], found["onlineReaderIds"]) == ([str(stream)], ["a"])
+            assert (found["retentionType"], found["generation"]) == ("AUTOMATIC_AT_LAST_CHECKPOINT", 0)
+            (one,) = found["readers"]
+            assert (one["readerId"], one["segments"], one["deadAfterSeconds"]) == ("a", {segment: read}, 20.0)
+            (of_stream,) = found["streams"]
+            assert of_stream["position"] == {"0": read}
+            assert of_stream["lastCheckpoint"] == of_stream["published"]
+            assert of_stream["lastCheckpoint"]["0"] in (EVENT_BYTES, 2 * EVENT_BYTES, read)
+            await write(client, stream, "ten")
+        left = (await rest.get(path)).json()
+        assert (left["onlineReaderIds"], left["readers"], left["lagBytes"]) == ([], [], EVENT_BYTES)
+        assert left["unassignedSegments"] == {segment: read}
+        await client.reader_groups(scope).delete("mine")
+        assert (await rest.get(path)).status_code == 404
+
+
+class Key(dict[str, object]):
+    """A map that is the key of a map."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return id(self)
+
+
+def rust_entry(outer: str, inner: str, type_id: str, data: object) -> TableEntry:
+    """A key as the Rust client writes it (docs/protocol/reader-group-state.md#rust-groups)."""
+    key = f"{len(outer):02}{outer}" + (f"/{inner}" if inner else "")
+    return TableEntry(cbor2.dumps(key), cbor2.dumps({"type_id": type_id, "data": list(cbor2.dumps(data))}))
+
+
+async def test_a_group_of_the_rust_client_is_described(cli, scope: str) -> None:
+    """By the command line and over REST, from the table that such clients keep its state in."""
+    stream = StreamName(scope, "rust")
+    parts = {"scope": {"name": scope}, "stream": {"name": "rust"}}
+    read, free = (f"{stream}/{number}.#epoch.0" for number in (0, 1))
+    async with Client(cli.endpoints.controller) as client:
+        await client.streams.create_stream(stream, StreamConfig(scaling=ScalingPolicy.fixed(2)))
+        await write(client, stream, "one", "two")
+        table = state_table(scope, "theirs")
+        await client.context.segments.create_table(table)
+        entries = [
+            rust_entry("config", "default", "X", {"V1": {"starting_stream_cuts": {Key(parts): "Unbounded"}}}),
+            rust_entry("assigned_segments", "r1", "X", {Key({**parts, "segment": {"number": 0}}): {"read": 0}}),
+            rust_entry("assigned_segments", "gone", "tombstone", {}),
+            rust_entry("unassigned_segments", free, "Offset", {"read": 0}),
+        ]
+        await client.context.segments.table_update(table, entries)
+        found = cli.value("group", "info", scope, "theirs")
+        assert (found["id"], found["retention"], found["unread_bytes"]) == (None, "none", 2 * EVENT_BYTES)
+        assert [(each["reader"], each["segments"]) for each in found["readers"]] == [("r1", {read: 0})]
+        assert found["free"] == {free: 0}
+        assert "no heartbeats" in cli.ok("group", "info", scope, "theirs")
+        async with httpx.AsyncClient(base_url=cli.endpoints.rest) as rest:
+            shown = (await rest.get(f"/v1/scopes/{scope}/readergroups/theirs")).json()
+        assert (shown["onlineReaderIds"], shown["readerGroupId"]) == (["r1"], None)
+        assert shown["lagBytes"] == 2 * EVENT_BYTES
+        await client.context.segments.table_update(table, [TableEntry(b"?", b"?")])
+        assert "cannot be read" in cli.fails("group", "info", scope, "theirs")

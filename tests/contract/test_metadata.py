@@ -15,7 +15,7 @@ from tailrace.client.connections.pool import ConnectionPool
 from tailrace.client.connections.segments import SegmentClient
 from tailrace.client.types import Endpoint
 from tailrace.common import limits
-from tailrace.common.errors import NoSuchSegmentError, WriteConflictError
+from tailrace.common.errors import BadRequestError, NoSuchSegmentError, WriteConflictError
 from tailrace.common.http import listen
 from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.controller.metadata.metadata_store import MemoryMetadataStore, TableMetadataStore
@@ -164,3 +164,13 @@ async def test_large_and_empty_values(store: MetadataStore) -> None:
     large = bytes(range(256)) * 2000
     await store.put(TABLE, [Put(b"large", large, NOT_EXISTS), Put(b"empty", b"", NOT_EXISTS)])
     assert await values(store, b"large", b"empty") == [large, b""]
+
+
+async def test_the_largest_batch_and_what_is_too_large(store: MetadataStore) -> None:
+    most = [Put(b"key %d" % number, b"x", NOT_EXISTS) for number in range(limits.TABLE_BATCH_KEYS_MAX)]
+    assert len(await store.put(TABLE, most)) == limits.TABLE_BATCH_KEYS_MAX
+    with pytest.raises(BadRequestError):
+        await store.put(TABLE, [*most, Put(b"another", b"x", NOT_EXISTS)])
+    with pytest.raises(BadRequestError):
+        await store.put(TABLE, [Put(b"a", bytes(limits.TABLE_VALUE_MAX_BYTES + 1), UNCONDITIONAL)])
+    assert await values(store, b"a", b"another") == [None, None]

@@ -7,6 +7,7 @@ import json
 import random
 import subprocess
 import sys
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,8 @@ import pytest
 from harness.history import Event, History, encode
 from harness.server import Server
 from harness.workload import create_stream
-from tailrace.client import Client, StreamName
+from tailrace.client import Client, StreamName, group_config
+from tailrace.client.control.transport import GrpcTransport
 from tailrace.client.hashing import key_position
 from tailrace.client.reader.batch import SegmentSlice
 from tailrace.cluster.segment_mapping import container_of
@@ -26,6 +28,7 @@ from tailrace.log.disk import RealDisk
 from tailrace.log.frames import SECTOR_BYTES, FrameIdentity, FrameKind, decode_header, encode_frame
 from tailrace.log.recovery import FileScan
 from tailrace.log.scan import scan_directory
+from tailrace.rpc import controller_pb2 as pb
 
 STREAM = StreamName("damage", "events")
 SEGMENTS = 8
@@ -33,6 +36,8 @@ CONTAINERS = 4
 EVENTS = 400
 EVENT_BYTES = 5000
 DAMAGED_READ_TIMEOUT_S = 5.0
+ONE_CALL_S = 110.0
+"""Less than what two requests one after the other took that were each repeated for a minute."""
 
 
 class Written(NamedTuple):
@@ -252,6 +257,76 @@ async def write_one(client: Client, history: History, key: str) -> None:
         numbers = history.write(key)
         await writer.write_event(encode(Event(key, numbers[0], ""), EVENT_BYTES), key)
         history.acknowledge(key, numbers)
+
+
+async def test_calls_and_writes_that_need_a_damaged_container_end_with_the_reason(written: Written) -> None:
+    """Groups on a healthy stream: made, or refused in the time that a call has; the command line says what waits."""
+    server, damaged = written.server, written.container_without_metadata()
+    scan = next(scan for scan in await scans(server, damaged) if len(scan.sectors) > 4)
+    place = scan.sectors[2] * SECTOR_BYTES + 1000
+    flip(Path(scan.name), place)
+    await server.start()
+    transport = GrpcTransport(server.controller)
+    names = [f"group{number}" for number in range(2 * CONTAINERS)]
+    answers = await asyncio.gather(*(attempt(transport, name) for name in names))
+    await transport.close()
+    refused = [answer for answer in answers if answer]
+    assert refused
+    reasons = ("its workflow continues", "is not served by this segment store")  # which one: the scope's table decides
+    assert all("is not available" in each and any(reason in each for reason in reasons) for each in refused), refused
+    key = next(key for key in written.history.keys if key_container(key) == damaged)
+    line = await waiting_write(server, key)
+    assert f"tailrace: write waits: segment={STREAM.scope}/{STREAM.stream}/" in line
+    await server.kill()
+
+    flip(Path(scan.name), place)
+    await server.start()
+    async with Client(server.controller) as client:  # what was refused was going on, and is done now
+        groups = client.reader_groups(STREAM.scope)
+        for name in names:
+            await groups.create(name, group_config({STREAM: None}))
+    await check_all(written)
+
+
+def key_container(key: str) -> int:
+    """The container of the segment that takes a key."""
+    return container_of(STREAM.segment(int(key_position(key) * SEGMENTS)), CONTAINERS)
+
+
+async def attempt(transport: GrpcTransport, group: str) -> str:
+    """Create a group with one call; the reason why not."""
+    cut = pb.StreamCut(streamInfo=pb.StreamInfo(scope=STREAM.scope, stream=STREAM.stream))
+    request = pb.ReaderGroupConfiguration(
+        scope=STREAM.scope,
+        readerGroupName=group,
+        readerGroupId=str(uuid.uuid4()),
+        startingStreamCuts=[cut],
+        endingStreamCuts=[cut],
+    )
+    try:
+        await transport.call("createReaderGroup", request, pb.CreateReaderGroupResponse, ONE_CALL_S)
+    except TailraceError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+async def waiting_write(server: Server, key: str) -> str:
+    """The first line of standard error of a command that writes to the damaged container; the command ends then."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tailrace.cli", "write", str(STREAM), "--key", "k", "--controller", server.controller),
+        stdin=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stderr is not None
+    process.stdin.write(json.dumps({"k": key}).encode() + b"\n")
+    process.stdin.close()
+    try:
+        async with asyncio.timeout(ONE_CALL_S):
+            return (await process.stderr.readline()).decode()
+    finally:
+        process.kill()
+        await process.wait()
 
 
 # -- a flipped bit in a chunk ------------------------------------------------------------------------------------------

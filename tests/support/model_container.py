@@ -410,6 +410,10 @@ class ModelContainer:
         left = [each for each in self.measured if each.segment_id > after]
         return left[: limits.RATES_PER_REPLY_MAX], len(left) > limits.RATES_PER_REPLY_MAX
 
+    def list_segments(self, after: int) -> tuple[list[tuple[int, str]], bool]:
+        ids = sorted((each.segment_id, name) for name, each in self.segments.items() if each.segment_id > after)
+        return ids[: limits.SEGMENTS_PER_REPLY_MAX], len(ids) > limits.SEGMENTS_PER_REPLY_MAX
+
     def segment_names(self) -> list[str]:
         return sorted(self.segments)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tailrace.common.budgets import pod_budgets
+from tailrace.common.budgets import controller_budgets, pod_budgets
 from tailrace.common.errors import InvalidSpecError, StartError
 from tailrace_operator.cluster.pods import ACCESS_KEY, SECRET_KEY
 from tailrace_operator.cluster.tier2 import Credentials, Tier2Error
@@ -36,12 +36,16 @@ class Problem:
 
 
 def memory_problem(spec: StreamClusterSpec) -> Problem | None:
-    """Check that the budgets fit into the memory of a segment store pod."""
+    """Check that the budgets fit into the memory of a segment store pod, and of a controller pod."""
     store = spec.segment_store
     try:
         pod_budgets(store.memory_bytes, store.workers, spec.containers)
     except StartError as error:
         return Problem("MemoryTooSmall", f"spec.segmentStore.memory: {error}: raise it, or use fewer workers")
+    try:
+        controller_budgets(spec.controller.memory_bytes)
+    except StartError as error:
+        return Problem("MemoryTooSmall", f"spec.controller.memory: {error}: raise it")
     return None
 
 

@@ -11,11 +11,11 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tailrace.client.group import rust
+from tailrace.client.group.view import GroupView, view_of
 from tailrace.common import limits
 from tailrace.common.errors import NotFoundError, OverloadedError, TailraceError
-from tailrace_operator.readergroup import rust
 from tailrace_operator.readergroup.measure import Histories, Sample, Seen, SegmentLook, measure
-from tailrace_operator.readergroup.positions import GroupPositions, positions_of
 
 if TYPE_CHECKING:
     from tailrace.client.async_client import Client
@@ -138,15 +138,15 @@ class LagTracker:
         except TailraceError as error:
             group.found, group.handle = error, None
 
-    async def _positions(self, client: Client, group: _Group) -> GroupPositions:
+    async def _positions(self, client: Client, group: _Group) -> GroupView:
         scope, name = group.group.scope, group.group.name
         if group.group.is_rust:
-            return await rust.read_positions(client, scope, name)
+            return await rust.read_view(client.context, scope, name)
         if group.handle is not None:
             with contextlib.suppress(NotFoundError):  # the group was created again: its state is in another segment
-                return positions_of(await group.handle.state())
+                return view_of(await group.handle.state())
         group.handle = await client.reader_groups(scope).open(name)
-        return positions_of(await group.handle.state())
+        return view_of(await group.handle.state())
 
 
 def _identity(group: TrackedGroup) -> tuple[str, str, bool]:

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     import uuid
 
     from tailrace.client.async_client import Client
+    from tailrace.client.group.view import GroupView
     from tailrace.client.types import SegmentInfo
     from tailrace.common.stream_cut import StreamCut
-    from tailrace_operator.readergroup.positions import GroupPositions
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Seen(NamedTuple):
 
 
 async def measure(
-    client: Client, group: str, positions: GroupPositions, look: SegmentLook, seen: dict[str, Seen], *, publishes: bool
+    client: Client, group: str, positions: GroupView, look: SegmentLook, seen: dict[str, Seen], *, publishes: bool
 ) -> Sample:
     """Measure one group, named ``scope/group``. `seen` holds the state of the last measurement and is updated.
 

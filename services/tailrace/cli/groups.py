@@ -91,8 +91,9 @@ class Holders:
 
     async def _others(self) -> dict[str, ReaderReport]:
         from tailrace.client.group.report import reader_reports
+        from tailrace.client.group.view import view_of
 
-        found = await reader_reports(self._client, await self._group.state())
+        found = await reader_reports(self._client, view_of(await self._group.state()))
         return {held.reader: held for held in found if held.reader != self._own}
 
     def _since(self, held: ReaderReport, now_s: float) -> float:

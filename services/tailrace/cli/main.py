@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from tailrace.cli.commands import bench, group, inspect, pods, read, restore, scope, server, stream, write
+from tailrace.cli.commands import bench, group, inspect, pipeline, pods, read, restore, scope, server, stream, write
 from tailrace.cli.settings import DEFAULT_CONTROLLER, SETTINGS
 from tailrace.common.errors import TailraceError
 from tailrace.common.process_exit import end_process
@@ -34,6 +34,7 @@ app.command("write")(write.write)
 app.command("read")(read.read)
 app.add_typer(inspect.app, name="inspect")
 app.add_typer(bench.app, name="bench")
+app.add_typer(pipeline.app, name="pipeline")
 
 
 def _print_version(asked: bool) -> None:

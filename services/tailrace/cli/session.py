@@ -77,7 +77,9 @@ async def connected(controller: str) -> AsyncIterator[ClientContext]:
     """
     from tailrace.client.context import ClientContext
     from tailrace.client.control.transport import GrpcTransport
+    from tailrace.common.logs import configure_notes
 
+    configure_notes()
     await check_reachable(controller)
     transport = GrpcTransport(controller)
     context = ClientContext(transport)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from tailrace.common import limits
+from tailrace.common import call_deadline, limits
 from tailrace.common.errors import DeadlineError, TailraceError, UnavailableError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Attempts:
     def __init__(self, entropy: Entropy, deadline_s: float) -> None:
         self.uncertain = False
         self._backoff = Backoff(entropy)
-        self._ends_at = asyncio.get_running_loop().time() + deadline_s
+        self._ends_at = min(asyncio.get_running_loop().time() + deadline_s, call_deadline.deadline_s())
 
     @property
     def left_s(self) -> float:
@@ -78,11 +78,12 @@ async def with_retries(operation: Callable[[Attempts], Awaitable[T]], entropy: E
         DeadlineError: no reply in time. Otherwise the operation's own error, the last one at the deadline.
     """
     attempts = Attempts(entropy, deadline_s)
+    allowed_s = attempts.left_s
     while True:
         try:
             async with asyncio.timeout(max(0.0, attempts.left_s)):
                 return await operation(attempts)
         except TimeoutError as error:
-            raise DeadlineError(f"no reply within {deadline_s:g} s") from error
+            raise DeadlineError(f"no reply within {max(0.0, allowed_s):.3g} s") from error
         except UnavailableError as error:
             await attempts.pause(error)

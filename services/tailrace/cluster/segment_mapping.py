@@ -6,8 +6,10 @@ Segments that differ only in epoch, transaction or transient part share a contai
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
+from tailrace.common import limits
 from tailrace.common.errors import BadRequestError
 from tailrace.common.murmur import murmur3_128
 from tailrace.common.names import container_key
@@ -26,8 +28,13 @@ def container_of(segment_name: str, container_count: int) -> int:
     """
     if container_count < 1:
         raise BadRequestError(f"container count is {container_count}, at least 1 is needed")
-    digest, _ = murmur3_128(container_key(segment_name).encode("utf-16-le", "surrogatepass"), CONTAINER_SEED)
-    return jump_hash(digest, container_count)
+    return jump_hash(_digest(container_key(segment_name)), container_count)
+
+
+@functools.lru_cache(maxsize=limits.SEGMENT_DIGESTS_CACHED_MAX)
+def _digest(key: str) -> int:
+    digest, _ = murmur3_128(key.encode("utf-16-le", "surrogatepass"), CONTAINER_SEED)
+    return digest
 
 
 def jump_hash(key: int, buckets: int) -> int:

@@ -12,6 +12,7 @@ from tailrace.common.errors import StartError
 
 # Large frames that are being received, and buffers kept for reuse.
 _RECEIVE_BYTES = limits.RECEIVE_BUFFERS_MAX_BYTES + limits.RECEIVE_POOL_IDLE_MAX_BYTES
+_FIXED_CONTROLLER_BYTES = limits.CONTROLLER_PROCESS_BYTES + limits.RECENT_RECORDS_MAX_BYTES
 _PROCESS_BYTES = 96 * limits.MIB  # interpreter, libraries, metadata of idle segments
 
 
@@ -160,6 +161,67 @@ def _fixed_worker_bytes() -> int:
     """Return what a worker needs besides cache and index pages."""
     smallest = worker_budgets(limits.CACHE_MIN_BYTES, 0)
     return smallest.total_bytes - limits.CACHE_MIN_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerBudgets:
+    """Upper bounds of a controller's memory by use, and the numbers that follow from them."""
+
+    memory_bytes: int
+    records_bytes: int
+    """Records that never change."""
+    calls_max: int
+    """Calls that run at a time."""
+    streams_max: int
+    """Streams, groups, tables and scopes that have work at a time."""
+
+    def lines(self) -> list[tuple[str, int]]:
+        """Return name and bytes of each budget, and the numbers, for the start message."""
+        return [
+            ("memory of the pod", self.memory_bytes),
+            ("process", limits.CONTROLLER_PROCESS_BYTES),
+            ("recent records", limits.RECENT_RECORDS_MAX_BYTES),
+            ("records", self.records_bytes),
+            ("calls", self.calls_max * limits.CONTROLLER_CALL_BYTES),
+            ("streams with work", self.streams_max * limits.CONTROLLER_STREAM_BYTES),
+            ("spare", self.memory_bytes // limits.POD_SPARE_SHARE),
+            ("calls at a time", self.calls_max),
+            ("streams with work at a time", self.streams_max),
+        ]
+
+
+def controller_budgets(memory_bytes: int) -> ControllerBudgets:
+    """Return the budgets of a controller pod under a memory limit; pure (docs/design.md#memory-budgets).
+
+    What is left beside the process and the spare part goes to records, a quarter of it at most, then in halves to calls
+    and to streams with work.
+
+    Raises:
+        StartError: it does not fit; the text names the limit and the smallest sufficient one.
+    """
+    left = memory_bytes - memory_bytes // limits.POD_SPARE_SHARE - _FIXED_CONTROLLER_BYTES
+    records = min(limits.IMMUTABLE_RECORDS_CACHED_MAX_BYTES, max(limits.CONTROLLER_RECORDS_MIN_BYTES, left // 4))
+    half = (left - records) // 2
+    calls, streams = half // limits.CONTROLLER_CALL_BYTES, half // limits.CONTROLLER_STREAM_BYTES
+    if calls < limits.CONTROLLER_CALLS_MIN or streams < limits.CONTROLLER_STREAMS_MIN:
+        raise StartError(
+            f"memory of {memory_bytes // limits.MIB} MiB is too small for a controller: "
+            f"at least {smallest_controller_bytes() // limits.MIB} MiB are needed"
+        )
+    return ControllerBudgets(
+        memory_bytes, records, min(limits.RPC_CONCURRENT_MAX, calls), min(limits.WORKFLOW_STREAMS_MAX, streams)
+    )
+
+
+def smallest_controller_bytes() -> int:
+    """Return the smallest memory limit of a controller pod, in whole MiB."""
+    half = max(
+        limits.CONTROLLER_CALLS_MIN * limits.CONTROLLER_CALL_BYTES,
+        limits.CONTROLLER_STREAMS_MIN * limits.CONTROLLER_STREAM_BYTES,
+    )
+    used = _FIXED_CONTROLLER_BYTES + limits.CONTROLLER_RECORDS_MIN_BYTES + 2 * (half + 1)
+    share = limits.POD_SPARE_SHARE
+    return -(-used * share // ((share - 1) * limits.MIB)) * limits.MIB
 
 
 def memory_limit(root: Path = Path("/")) -> int | None:

@@ -40,6 +40,7 @@ TCP_KEEPALIVE_INTERVAL_S: Final = 15
 CLOSE_FLUSH_DEADLINE_S: Final = 5.0  # a closing connection that does not take its last bytes is cut off
 TABLE_ITERATE_ITEMS_MAX: Final = 10_000
 RATES_PER_REPLY_MAX: Final = 500  # segments of one reply with rates
+SEGMENTS_PER_REPLY_MAX: Final = 1000  # names of one reply with a container's segments
 RATE_WINDOWS_MAX: Final = 8  # over which one request averages
 RATE_WINDOW_MIN_MS: Final = 10
 RECEIVE_BUFFER_BYTES: Final = 64 * KIB  # of a connection with pending bytes; idle ones have none
@@ -230,6 +231,7 @@ CLIENT_RESOLVE_TIMEOUT_S: Final = 0.5  # for the address of a name, before a sec
 CLIENT_RESOLVE_QUESTIONS_MAX: Final = 3  # parallel lookups of one connect
 CLIENT_REQUEST_DEADLINE_S: Final = 60.0  # one request with all its retries
 CLIENT_REPLY_DEADLINE_S: Final = 30.0  # one attempt of a request
+CLIENT_WAIT_NOTICE_S: Final = 5.0  # without success, after which a client logs why a call or a write waits
 CLIENT_BACKOFF_INITIAL_S: Final = 0.02
 CLIENT_BACKOFF_MAX_S: Final = 1.0
 CLIENT_KEEP_ALIVE_S: Final = 10.0  # idle time after which a KeepAlive is sent
@@ -279,12 +281,22 @@ READER_HEARTBEATS_PER_DEAD_AFTER: Final = 6
 READER_EVENTS_PER_READ_MAX: Final = 100_000  # of one call
 READER_GROUP_RECORD_MAX_BYTES: Final = EVENT_MAX_BYTES
 
+# -- direct reads of Tier 2 (docs/spark-direct.md) ----------------------------------------------------------------
+DIRECT_READ_BYTES: Final = 1 * MIB  # of one request: whole blocks of one chunk
+DIRECT_READ_AHEAD_BYTES: Final = 8 * MIB  # requested and not yet returned, of one segment
+DIRECT_READS_MAX: Final = 16  # requests in flight, of one segment
+DIRECT_SNAPSHOT_ATTEMPTS: Final = 5  # to list and get a container's newest snapshot while newer ones replace it
+DIRECT_REREADS_MAX: Final = 5  # of a container's snapshot, without a byte read in between
+DIRECT_CLOCK_SKEW_MAX_MS: Final = 60_000  # between the segment stores that create segments and take snapshots
+
 # -- controller ---------------------------------------------------------------------------------------------------
 METADATA_BUCKETS: Final = 64  # tables that hold streams; never changes in a cluster
 METADATA_TABLE_PAGE_ENTRIES: Final = 1000
 METADATA_CONFLICTS_MAX: Final = 100  # optimistic updates lost in a row before giving up
 METADATA_CONFLICT_BACKOFF_MAX_S: Final = 0.5
 IMMUTABLE_RECORDS_CACHED_MAX_BYTES: Final = 64 * MIB  # epochs and sealed sizes, in a controller's memory
+RECENT_RECORDS_MAX_BYTES: Final = 16 * MIB  # roots and transactions that a controller read or wrote last
+METADATA_READS_ADDED_MAX: Final = 100  # times that one change finds that it needs more records
 EPOCHS_PER_READ_MAX: Final = 100
 LIST_PAGE_ENTRIES_MAX: Final = 1000
 STREAM_SEGMENTS_MAX: Final = 10_000  # active at once
@@ -303,6 +315,7 @@ SUBSCRIBERS_DESCRIBED_MAX: Final = 100  # of a stream, in its description
 STREAM_REPORTS_MAX: Final = 500  # streams that one call describes
 STREAM_REPORTS_KNOWN_MAX: Final = 10_000  # whose last description a client remembers
 STREAM_REPORTS_GATHER_S: Final = 0.01  # that a client waits for other callers
+SUBSCRIBERS_PER_READ_MAX: Final = 16  # records of at most 1 MiB each that one read returns
 STREAMS_PER_READER_GROUP_MAX: Final = 1000
 GROUP_CREATIONS_MAX: Final = 5  # tries of one call while the group is deleted again and again
 STREAM_OWNER_MAX_LENGTH: Final = 1024  # of the name of a stream's owner
@@ -310,11 +323,16 @@ TABLE_PARTITIONS_MAX: Final = 1000
 TRANSACTIONS_OPEN_MAX: Final = 10_000  # per stream, until they complete
 TRANSACTION_LEASE_MIN_MS: Final = 10_000
 TRANSACTION_LEASE_MAX_MS: Final = 600_000
-TRANSACTION_PINGS_COMBINED_MAX: Final = 100  # that one change of a stream's records extends
+TRANSACTION_SHARDS: Final = 64  # records that list a stream's open transactions; never changes in a cluster
+TRANSACTION_DECISIONS_COMBINED_MAX: Final = 100  # begins, pings, commits and aborts that one change of a stream takes
+TRANSACTION_LEASES_PER_READ_MAX: Final = 1000  # records that one read returns
+TRANSACTION_LEASES_DIFFER_S: Final = 1.0  # from those of the root, before a controller reads all open transactions
+TRANSACTION_STATE_READS_MAX: Final = 3  # of a transaction that changes its state between the reads of two records
 TRANSACTION_LEASES_MAX: Final = 1000  # a transaction may live this many leases
 TRANSACTION_LIFE_MAX_MS: Final = 24 * 3_600_000
 TRANSACTION_REMEMBERED_MS: Final = 24 * 3_600_000  # after completion
 TRANSACTION_COMMIT_BATCH_MAX: Final = 100
+TRANSACTION_COMMIT_PASS_INTERVAL_S: Final = 0.02  # at least, from the begin of a commit pass to that of the next
 TRANSACTION_ABORT_BATCH_MAX: Final = 100
 COMPLETED_TRANSACTIONS_PER_CHUNK: Final = 128
 COMPLETED_TRANSACTIONS_LISTED_MAX: Final = 500
@@ -347,14 +365,33 @@ SCALING_STREAMS_CONCURRENT_MAX: Final = 8  # whose scales an instance begins at 
 SCALING_SEGMENTS_MAX: Final = 1000  # active segments of a stream, to which it scales by itself
 SCALING_RATES_DEADLINE_S: Final = 10.0  # for the rates of one container
 SCALING_CONTAINERS_CONCURRENT_MAX: Final = 8  # asked for rates at a time
+SEGMENT_SWEEP_PERIOD_S: Final = 1800.0  # between looks for segments that no record names
+SEGMENT_SWEEP_AGE_S: Final = (
+    3600.0  # for which a controller has seen that no record names a segment, before its deletion
+)
+SEGMENT_SWEEP_REMEMBERED_MAX: Final = 10_000  # segments that no record names; more wait for a later look
+SEGMENT_SWEEP_STREAMS_CONCURRENT_MAX: Final = 4  # whose records are read at a time
+SEGMENT_LIST_DEADLINE_S: Final = 10.0  # for one page of a container's segments
+CONTROLLER_PROCESS_BYTES: Final = 112 * MIB  # interpreter, libraries, listeners; 88 MiB were measured
+CONTROLLER_CALL_BYTES: Final = 32 * KIB  # of a call that runs; 23 KiB were measured
+CONTROLLER_STREAM_BYTES: Final = 9 * KIB  # of a stream with work, and of an eighth of a group; 8 KiB each were measured
+CONTROLLER_STREAMS_PER_ENTITY: Final = 8  # streams for each group, table or scope that may have work in a pod
+CONTROLLER_RECORDS_MIN_BYTES: Final = 8 * MIB
+CONTROLLER_CALLS_MIN: Final = 256
+CONTROLLER_STREAMS_MIN: Final = 1000
 CONTROLLERS_MAX: Final = 256  # records of instances that one look reads
 RPC_BLOCKING_DEADLINE_S: Final = 290.0  # below the Java client's timeout of 5 minutes
+REST_GROUP_REPORTS_MAX: Final = 4  # reader groups whose state is read at a time
+REST_GROUP_REPORT_DEADLINE_S: Final = 60.0
+RPC_REQUESTS_DEADLINE_S: Final = 20.0  # for the requests of a call to segment stores, beside its wait for a workflow
 RPC_MESSAGE_MAX_BYTES: Final = 4 * MIB
 RPC_CONCURRENT_MAX: Final = 10_000  # calls at a time; more are refused as unavailable, so that clients repeat them
 RPC_CLOSE_GRACE_S: Final = 1.0
 HISTORY_SEGMENTS_PER_REPLY_MAX: Final = 20_000  # after which a reply with a stream's history takes no more epochs
 HISTORY_EPOCHS_PER_READ: Final = 20
 REST_PAGE_ENTRIES_MAX: Final = 100_000  # items of one REST list
+
+SEGMENT_DIGESTS_CACHED_MAX: Final = 10_000  # hashes of segments' names that a process keeps
 
 # -- workers and standalone ---------------------------------------------------------------------------------------
 CONTAINERS_DEFAULT: Final = 4
@@ -482,7 +519,7 @@ OPERATOR_LAG_CONCURRENT_MAX: Final = 8  # streams and groups of a cluster measur
 OPERATOR_LAG_GROUPS_MAX: Final = 5000  # measured in one process
 OPERATOR_LAG_SEGMENTS_MAX: Final = 100_000  # whose lengths are remembered
 OPERATOR_LAG_SAMPLES_MAX: Final = 64  # remembered lengths of one segment; older ones become sparse
-OPERATOR_RUST_ENTRIES_MAX: Final = 100_000  # keys of the state of one group of the Rust flavour
+RUST_GROUP_ENTRIES_MAX: Final = 100_000  # keys of the state of one group of the Rust flavour
 OPERATOR_CUTS_STATUS_MAX_BYTES: Final = 64 * KIB  # published cuts in the status of a group, together
 OPERATOR_PERIOD_MIN_S: Final = 0.5
 OPERATOR_KINDS_RETRY_S: Final = 5.0  # between checks for definitions that are not installed yet
@@ -516,3 +553,7 @@ VERIFY_ATTEMPTS: Final = 3  # of a container whose object log changes meanwhile,
 VERIFY_PAUSE_S: Final = 0.5  # between them
 VERIFY_FAILED_READS_MAX: Final = 3  # in a row, before the store counts as unavailable
 VERIFY_TABLE_BATCH: Final = 100_000  # entries of a table that are read in the order of their offsets
+
+# -- Spark -----------------------------------------------------------------------------------------------------------
+SPARK_BATCH_BYTES: Final = 4 * MIB  # of events in one record batch; one large event more
+SPARK_BATCH_EVENTS: Final = 50_000  # in one record batch

@@ -26,3 +26,21 @@ def configure_logs(level: int = logging.INFO) -> None:
         # One write per line, even unbuffered: the workers of a server share its standard error.
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
     )
+
+
+def configure_notes() -> None:
+    """Send warnings of a command's client to standard error, one line each; unless the program has its own logs."""
+    if structlog.is_configured():
+        return
+    structlog.configure(
+        processors=[_as_note],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+    )
+
+
+def _as_note(_: object, __: str, event: structlog.typing.EventDict) -> str:
+    """Return ``tailrace: what happened: key=value, …``, without a traceback."""
+    words = str(event.pop("event")).replace("_", " ")
+    event.pop("exc_info", None)
+    return f"tailrace: {words}: " + ", ".join(f"{key}={value}" for key, value in event.items())

@@ -16,6 +16,7 @@ from tailrace.controller.calls.services import ControllerServices
 from tailrace.controller.instances.membership import Membership
 from tailrace.controller.jobs.retention import RetentionJob
 from tailrace.controller.jobs.scaling import ScalingJob
+from tailrace.controller.jobs.sweep import SweepJob
 from tailrace.controller.jobs.watermarks import WatermarkJob
 from tailrace.controller.managers.groups import ReaderGroupManager
 from tailrace.controller.managers.retention import RetentionManager
@@ -23,6 +24,7 @@ from tailrace.controller.managers.scopes import ScopeManager
 from tailrace.controller.managers.stream_cuts import CutReader
 from tailrace.controller.managers.streams import StreamManager
 from tailrace.controller.managers.tables import TableManager
+from tailrace.controller.managers.transactions import TransactionManager
 from tailrace.controller.managers.watermarks import WatermarkManager
 from tailrace.controller.metadata.metadata_store import (
     CONTROLLERS_TABLE,
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
     from tailrace.common.ports import Clock, Entropy
     from tailrace.controller.jobs.scaling import RateSource
+    from tailrace.controller.jobs.sweep import SegmentSource
     from tailrace.controller.managers.watermarks import MarkSegmentPort
     from tailrace.controller.metadata.ports import ContainerMap, MetadataStore, SegmentStorePort
 
@@ -65,10 +68,10 @@ class Controller:
     """A controller without listeners.
 
     ``metadata`` stores all its records, ``segments`` carries segment requests, and ``container_map`` locates containers
-    for clients. Without `rates` no stream scales by itself; without `mark_segments`, which opens the segment of a mark
-    stream by its name, no watermark is written. After `start`, `services` answers calls; listeners
-    (`ControllerServer`, the REST application) call `services`. `close` stops the tasks; another controller, or the next
-    `start`, resumes their work.
+    for clients. Without `rates` no stream scales by itself; without `listing` no segment without a record is deleted;
+    without `mark_segments`, which opens the segment of a mark stream by its name, no watermark is written.
+    After `start`, `services` answers calls; listeners (`ControllerServer`, the REST application) call `services`.
+    `close` stops the tasks; another controller, or the next `start`, resumes their work.
     """
 
     def __init__(
@@ -81,12 +84,14 @@ class Controller:
         config: ControllerConfig | None = None,
         *,
         rates: RateSource | None = None,
+        listing: SegmentSource | None = None,
         mark_segments: Callable[[str], MarkSegmentPort] | None = None,
         authorize: Authorize = allow_all,
         account: Account = account_nothing,
     ) -> None:
         metadata = RetryableMetadata(metadata)
-        store = StreamStore(metadata, entropy)
+        config = config or ControllerConfig()
+        store = StreamStore(metadata, entropy, config.records_cached_max_bytes)
         scopes = ScopeStore(metadata, clock, entropy)
         operations = SegmentOperations(segments)
         context = WorkflowContext(
@@ -95,7 +100,7 @@ class Controller:
             segments=operations,
             clock=clock,
             entropy=entropy,
-            config=config or ControllerConfig(),
+            config=config,
             instance=entropy.token(INTENT_ID_BYTES).hex(),
         )
         endpoints: list[tuple[str, int]] = []
@@ -130,6 +135,7 @@ class Controller:
         self.scaling = ScalingJob(context, membership, streams, rates)
         watermarks = None if mark_segments is None else WatermarkManager(context, mark_segments)
         self.watermarks = WatermarkJob(context, membership, watermarks)
+        self.sweep = SweepJob(context, membership, TransactionManager(context, driver), listing)
         self._pending = PendingWork(context, driver, entities)
         self._living: asyncio.Task[None] | None = None
         self._started = False
@@ -250,6 +256,7 @@ class Controller:
         self.retention.start()
         self.scaling.start()
         self.watermarks.start()
+        self.sweep.start()
         self._started = True
 
     async def _live(self) -> None:
@@ -285,6 +292,7 @@ class Controller:
         await self.retention.close()
         await self.scaling.close()
         await self.watermarks.close()
+        await self.sweep.close()
         await self._entities.close()
         await self._driver.close()
         if self._living is not None and not self._config.sole:

@@ -24,13 +24,13 @@ if TYPE_CHECKING or PURE:
     from tailrace.kernel._btree_py import find_exact, lookup_many, merge, search
     from tailrace.kernel._cache_py import BlockCache, CacheView
     from tailrace.kernel._crc_py import crc32c, crc32c_combine, is_zero, zero_sectors
-    from tailrace.kernel._frames_py import pack_events, scan_frames, split_events, split_events_bytes
+    from tailrace.kernel._frames_py import gather_events, pack_events, scan_frames, split_events, split_events_bytes
 else:
     try:
         from tailrace.kernel._btree import find_exact, lookup_many, merge, search
         from tailrace.kernel._cache import BlockCache, CacheView
         from tailrace.kernel._crc import crc32c, crc32c_combine, is_zero, zero_sectors
-        from tailrace.kernel._frames import pack_events, scan_frames, split_events, split_events_bytes
+        from tailrace.kernel._frames import gather_events, pack_events, scan_frames, split_events, split_events_bytes
     except ModuleNotFoundError as error:
         raise ImportError(
             f"the native kernel is not built ({error.name} is missing): run `make setup`, or set TAILRACE_PURE=1"
@@ -48,6 +48,7 @@ __all__ = [
     "crc32c",
     "crc32c_combine",
     "find_exact",
+    "gather_events",
     "is_zero",
     "lookup_many",
     "merge",

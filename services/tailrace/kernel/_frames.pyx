@@ -2,7 +2,7 @@
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int32_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.string cimport memcpy
 
 cdef enum:
@@ -157,3 +157,54 @@ def split_events_bytes(buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_
     finally:
         PyBuffer_Release(&view)
     return events, position
+
+
+def gather_events(
+    buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t stop, int64_t shift, Py_ssize_t max_event_length=LENGTH_MAX
+):
+    cdef Py_buffer view
+    cdef Py_ssize_t position = start, length, count = 0, total = 0, at = 0, index
+    cdef int32_t end_of_event
+    cdef int64_t event_position
+    cdef const unsigned char *data
+    cdef char *payload_bytes
+    cdef char *end_bytes
+    cdef char *position_bytes
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        check_range(start, end, view.len)
+        data = <const unsigned char *>view.buf
+        while position < stop and end - position >= HEADER_BYTES:
+            length = event_length(data, position, max_event_length)
+            if end - position - HEADER_BYTES < length:
+                break
+            position += HEADER_BYTES + length
+            total += length
+            if total > LENGTH_MAX:
+                raise ValueError(f"the events before {position} have {total} bytes, at most {EVENT_LENGTH_MAX}")
+            count += 1
+        payloads = PyBytes_FromStringAndSize(NULL, total)
+        ends = PyBytes_FromStringAndSize(NULL, (count + 1) * sizeof(int32_t))
+        positions = PyBytes_FromStringAndSize(NULL, count * sizeof(int64_t))
+        payload_bytes, end_bytes = PyBytes_AS_STRING(payloads), PyBytes_AS_STRING(ends)
+        position_bytes = PyBytes_AS_STRING(positions)
+        end_of_event = 0
+        memcpy(end_bytes, &end_of_event, sizeof(int32_t))
+        position = start
+        for index in range(count):
+            # Not checked again, but bounded: the buffer's owner could have changed the lengths since the first pass.
+            length = load32(data + position + 4)
+            if length < 0 or length > total - at or length > end - position - HEADER_BYTES:
+                raise ValueError("an event changed its length while it was gathered")
+            memcpy(payload_bytes + at, data + position + HEADER_BYTES, length)
+            at += length
+            end_of_event = <int32_t>at
+            event_position = position + shift
+            memcpy(end_bytes + (index + 1) * sizeof(int32_t), &end_of_event, sizeof(int32_t))
+            memcpy(position_bytes + index * sizeof(int64_t), &event_position, sizeof(int64_t))
+            position += HEADER_BYTES + length
+        if at != total:
+            raise ValueError("an event changed its length while it was gathered")
+    finally:
+        PyBuffer_Release(&view)
+    return payloads, ends, positions, position

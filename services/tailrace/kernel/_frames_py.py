@@ -6,6 +6,7 @@ Inside a segment each event stands under the same header, with type 0 (wire, "Ev
 
 from __future__ import annotations
 
+import array
 import struct
 from typing import TYPE_CHECKING
 
@@ -64,6 +65,17 @@ def pack_events(events: Iterable[Buffer]) -> bytes:
     return b"".join(parts)
 
 
+def _event_length(view: memoryview, position: int, max_event_length: int) -> int:
+    kind, length = _HEADER.unpack_from(view, position)
+    if kind != 0:
+        raise ValueError(f"no event begins at {position}: type {kind}")
+    if length < 0:
+        raise ValueError(f"event at {position} has a negative length: {length}")
+    if length > max_event_length:
+        raise ValueError(f"event at {position} is too long: {length} bytes, at most {max_event_length}")
+    return int(length)
+
+
 def split_events(
     buffer: Buffer, start: int, end: int, max_event_length: int = EVENT_LENGTH_MAX
 ) -> tuple[list[tuple[int, int]], int]:
@@ -77,13 +89,7 @@ def split_events(
     events: list[tuple[int, int]] = []
     position = start
     while end - position >= _HEADER_BYTES:
-        kind, length = _HEADER.unpack_from(view, position)
-        if kind != 0:
-            raise ValueError(f"no event begins at {position}: type {kind}")
-        if length < 0:
-            raise ValueError(f"event at {position} has a negative length: {length}")
-        if length > max_event_length:
-            raise ValueError(f"event at {position} is too long: {length} bytes, at most {max_event_length}")
+        length = _event_length(view, position, max_event_length)
         if end - position - _HEADER_BYTES < length:
             break
         events.append((position + _HEADER_BYTES, length))
@@ -98,3 +104,32 @@ def split_events_bytes(
     view = byte_view(buffer)
     spans, position = split_events(view, start, end, max_event_length)
     return [bytes(view[first : first + length]) for first, length in spans], position
+
+
+def gather_events(
+    buffer: Buffer, start: int, end: int, stop: int, shift: int, max_event_length: int = EVENT_LENGTH_MAX
+) -> tuple[bytes, bytes, bytes, int]:
+    """The payloads of the complete events in ``buffer[start:end]`` that begin before ``stop``, without their headers.
+
+    Returns (payloads one after the other, ends, positions, where the next event begins). ``ends`` are native int32: 0,
+    then where each payload ends. ``positions`` are native int64: where each event's header begins in the buffer, plus
+    ``shift``. Raises ValueError as ``split_events``, and for payloads of 2**31 bytes or more together.
+    """
+    view = byte_view(buffer)
+    check_range(start, end, len(view))
+    parts: list[memoryview] = []
+    ends, positions = array.array("i", [0]), array.array("q")
+    position, total = start, 0
+    while position < stop and end - position >= _HEADER_BYTES:
+        length = _event_length(view, position, max_event_length)
+        following = position + _HEADER_BYTES + length
+        if following > end:
+            break
+        total += length
+        if total > EVENT_LENGTH_MAX:
+            raise ValueError(f"the events before {following} have {total} bytes, at most {EVENT_LENGTH_MAX}")
+        parts.append(view[position + _HEADER_BYTES : following])
+        ends.append(total)
+        positions.append(position + shift)
+        position = following
+    return b"".join(parts), ends.tobytes(), positions.tobytes(), position

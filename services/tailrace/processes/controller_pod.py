@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
+
+from tailrace.client.connections.listing import SegmentLister
 from tailrace.client.connections.pool import ConnectionPool
 from tailrace.client.connections.rates import RateClient
 from tailrace.client.connections.segments import SegmentClient
@@ -18,6 +22,7 @@ from tailrace.client.types import Endpoint
 from tailrace.cluster.endpoint_follower import EndpointFollower
 from tailrace.cluster.endpoints import EndpointMap
 from tailrace.common import limits
+from tailrace.common.budgets import ControllerBudgets, controller_budgets, memory_limit
 from tailrace.common.errors import StartError
 from tailrace.common.http import listen, serve_app
 from tailrace.common.open_files import connection_limits, raise_open_files
@@ -28,6 +33,8 @@ from tailrace.controller.metadata.metadata_store import TableMetadataStore
 from tailrace.controller.rest.app import create_app
 from tailrace.controller.workflows.context import ControllerConfig
 from tailrace.processes.pod import Readiness, add_health, run_pod, start_or_close
+
+_logger = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,9 @@ class ControllerPod:
         self.options = options
         if not 1 <= options.containers <= limits.CONTAINERS_MAX:
             raise StartError(f"--containers {options.containers} is not between 1 and {limits.CONTAINERS_MAX}")
+        memory_bytes = memory_limit()
+        self.budgets = None if memory_bytes is None else controller_budgets(memory_bytes)
+        """None where no limit is known."""
         self._stack = contextlib.AsyncExitStack()
         self._leaving = False
         self._controller: Controller
@@ -66,7 +76,7 @@ class ControllerPod:
         # Imported here: other commands do not need the Kubernetes client.
         from tailrace.cluster.kubernetes_api import from_kubeconfig, in_cluster
 
-        options = self.options
+        options, budgets = self.options, self.budgets
         allowed = connection_limits(raise_open_files())
         in_pod = options.kubeconfig is None
         api = in_cluster(options.namespace) if in_pod else from_kubeconfig(options.namespace, options.kubeconfig)
@@ -85,9 +95,11 @@ class ControllerPod:
             found = endpoints.internal_endpoint(container_id)
             return Endpoint(found.host, found.port)
 
-        segments = SegmentClient(pool, locate, entropy=entropy)
-        config = ControllerConfig(
-            retention_period_s=options.retention_period_s, scaling_time_factor=options.scaling_time_factor
+        segments = SegmentClient(pool, locate, entropy=entropy, deadline_s=limits.RPC_REQUESTS_DEADLINE_S)
+        config = dataclasses.replace(
+            _bounds(budgets),
+            retention_period_s=options.retention_period_s,
+            scaling_time_factor=options.scaling_time_factor,
         )
         rates = RateClient(pool, options.containers, locate_container)
         self._controller = Controller(
@@ -98,6 +110,7 @@ class ControllerPod:
             entropy,
             config,
             rates=rates,
+            listing=SegmentLister(pool, options.containers, locate_container),
             mark_segments=mark_segments(pool, segments, entropy),
         )
         self._stack.push_async_callback(self._controller.close)
@@ -107,6 +120,7 @@ class ControllerPod:
             options.controller_port,
             advertise=options.advertise,
             connections_max=allowed.controller,
+            calls_max=limits.RPC_CONCURRENT_MAX if budgets is None else budgets.calls_max,
         )
         self._stack.push_async_callback(server.close)
         await server.start()
@@ -148,7 +162,19 @@ async def _cancel(task: asyncio.Task[Any]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
+def _bounds(budgets: ControllerBudgets | None) -> ControllerConfig:
+    if budgets is None:
+        return ControllerConfig()
+    entities = budgets.streams_max // limits.CONTROLLER_STREAMS_PER_ENTITY
+    return ControllerConfig(
+        records_cached_max_bytes=budgets.records_bytes, streams_max=budgets.streams_max, entities_max=entities
+    )
+
+
 async def run(options: ControllerPodOptions) -> None:
     """Serve until SIGINT or SIGTERM. Raises StartError."""
     name = f"controller {options.advertise}"
-    await run_pod(ControllerPod(options), name, {"cluster": options.cluster, "advertise": options.advertise})
+    pod = ControllerPod(options)
+    if pod.budgets is not None:
+        _logger.info("budgets", **{name.replace(" ", "_"): size for name, size in pod.budgets.lines()})
+    await run_pod(pod, name, {"cluster": options.cluster, "advertise": options.advertise})

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from tailrace.client.connections.listing import SegmentLister
 from tailrace.client.connections.pool import ConnectionPool
 from tailrace.client.connections.rates import RateClient
 from tailrace.client.connections.segments import SegmentClient
@@ -227,7 +228,7 @@ class Standalone:
         async def locate(segment: str) -> StoreEndpoint:
             return local[container_of(segment, count)]
 
-        segments = SegmentClient(pool, locate, entropy=entropy)
+        segments = SegmentClient(pool, locate, entropy=entropy, deadline_s=limits.RPC_REQUESTS_DEADLINE_S)
         # The lock on the folder lets no second server run.
         config = ControllerConfig(
             sole=True,
@@ -238,7 +239,10 @@ class Standalone:
         rates = RateClient(pool, count, local.__getitem__)
         metadata = TableMetadataStore(segments)
         marks = mark_segments(pool, segments, entropy)
-        controller = Controller(metadata, segments, published, clock, entropy, config, rates=rates, mark_segments=marks)
+        listing = SegmentLister(pool, count, local.__getitem__)
+        controller = Controller(
+            metadata, segments, published, clock, entropy, config, rates=rates, listing=listing, mark_segments=marks
+        )
         self._stack.push_async_callback(controller.close)
         if stopped:
             _logger.error("serving_in_part", stopped_containers=stopped)

@@ -729,7 +729,9 @@ Global___HistorySegment: _TypeAlias = HistorySegment  # noqa: Y015
 
 @_typing.final
 class HistorySubscriber(_message.Message):
-    """The position that a reader group, scope/group, published; an empty cut: none yet."""
+    """The position that a reader group, scope/group, published; an empty cut: none yet. A history has as many as fit into
+    its message, in order of name.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

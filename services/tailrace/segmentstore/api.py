@@ -350,6 +350,13 @@ class SegmentContainer(Protocol):
         """
         ...
 
+    def list_segments(self, after: int) -> tuple[list[tuple[int, str]], bool]:
+        """Return ids and names of segments with an id above `after`, in order, and whether there are more.
+
+        At most ``limits.SEGMENTS_PER_REPLY_MAX``.
+        """
+        ...
+
     def segment_names(self) -> list[str]:
         """Return the names of all segments, sorted; for the tools."""
         ...

@@ -8,6 +8,7 @@ import fcntl
 import itertools
 import os
 import re
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
@@ -211,13 +212,27 @@ def _first_line(error: BaseException) -> str:
     return ": ".join([line[:300], *details])
 
 
+@dataclass(frozen=True, slots=True)
+class S3Credentials:
+    """An access key of an S3 store; its text shows no secret. ``session_token`` is empty for a lasting key."""
+
+    access_key_id: str
+    secret_access_key: str = field(repr=False)
+    session_token: str = field(default="", repr=False)
+
+
 def open_object_store(
-    url: str, *, s3_endpoint: str | None = None, s3_region: str | None = None, create: bool = True
+    url: str,
+    *,
+    s3_endpoint: str | None = None,
+    s3_region: str | None = None,
+    s3_credentials: S3Credentials | None = None,
+    create: bool = True,
 ) -> ObjectStore:
     """Open an object store from ``file:///folder``, ``s3://bucket/prefix`` or ``memory://``.
 
     Creates a missing folder, unless `create` is false. Credentials and region come from the environment
-    (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION); `s3_region` overrides the region.
+    (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION); `s3_region` and `s3_credentials` override them.
 
     Raises:
         StartError: the URL has another form, or the folder cannot be used.
@@ -243,6 +258,11 @@ def open_object_store(
             options.setdefault("region", "us-east-1")
         if s3_region:
             options["region"] = s3_region
+        if s3_credentials:
+            options["access_key_id"] = s3_credentials.access_key_id
+            options["secret_access_key"] = s3_credentials.secret_access_key
+        if s3_credentials and s3_credentials.session_token:
+            options["session_token"] = s3_credentials.session_token
         store = S3Store(
             parts.netloc,
             client_options={"allow_http": True, "timeout": timedelta(seconds=limits.STORAGE_CALL_DEADLINE_S)},

@@ -334,6 +334,28 @@ class SegmentRates(Command):
     measured: MeasuredRates
 
 
+@dataclass(slots=True)
+class ListSegments(Command):
+    """List the segments of a container; of Tailrace, not of Pravega."""
+
+    CODE: ClassVar[int] = -1003
+    container_id: I32
+    token: Text
+    request_id: I64
+    after: I64
+
+
+@dataclass(slots=True)
+class SegmentsListed(Command):
+    """Names of segments in order of their ids; ``last`` is the id of the last one, ``has_more`` when others follow."""
+
+    CODE: ClassVar[int] = -1004
+    request_id: I64
+    has_more: Flag
+    last: I64
+    segments: TextList
+
+
 COMMANDS: tuple[type[Command], ...] = (
     ReadSegment,
     SegmentRead,
@@ -364,4 +386,6 @@ COMMANDS: tuple[type[Command], ...] = (
     StorageChunksListed,
     GetSegmentRates,
     SegmentRates,
+    ListSegments,
+    SegmentsListed,
 )

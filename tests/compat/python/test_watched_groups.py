@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tailrace.client.async_client import Client
+from tailrace.client.group.rust import read_view
 from tailrace_operator.readergroup.measure import Histories, Sample, SegmentLook, measure
-from tailrace_operator.readergroup.rust import read_positions
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 EVENTS = 5
@@ -20,7 +20,7 @@ STEP_DEADLINE_S = 60.0
 
 async def look(client: Client, scope: str) -> Sample:
     """Measure the group."""
-    positions = await read_positions(client, scope, "group")
+    positions = await read_view(client.context, scope, "group")
     assert positions.streams == (f"{scope}/stream",)
     return await measure(client, f"{scope}/group", positions, SegmentLook(Histories()), {}, publishes=False)
 

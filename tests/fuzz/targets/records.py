@@ -44,6 +44,9 @@ def seeds() -> Iterator[bytes]:
         Epoch(1, 1000, (segment,), 0, 1),
         records.TransactionRecord(bytes(16), 0, bytes(8), 1000, 2000, 3000),
         records.ScopeRecord(bytes(8), 1000),
+        records.SubscribersRecord(index={"s/g": records.IndexedSubscriber("id", True)}),
+        records.Subscriber("id", 1, {4294967297: 7}),
+        records.OpenShard((bytes(16),)),
     ):
         stored = records.encode(record)
         yield bytes([KINDS.index(type(record)), records.VERSION]) + stored[records.HEADER.size :]

@@ -11,8 +11,10 @@ from tailrace.common.budgets import (
     budgets_for,
     check_fits,
     check_pod_fits,
+    controller_budgets,
     memory_limit,
     pod_budgets,
+    smallest_controller_bytes,
     smallest_pod_bytes,
 )
 from tailrace.common.errors import StartError
@@ -183,3 +185,25 @@ def test_a_busy_container_gives_way_to_the_others_within_the_room_of_all() -> No
     assert busy.get((1, 19)) is not None
     busy.clear()
     assert room.used_bytes == other.used_bytes
+
+
+@given(st.integers(0, 8 * GIB))
+def test_the_budgets_of_a_controller_fit_its_memory(memory_bytes: int) -> None:
+    smallest = smallest_controller_bytes()
+    if memory_bytes < smallest - limits.MIB:
+        with pytest.raises(StartError, match=rf"{memory_bytes // limits.MIB} MiB .* at least {smallest // limits.MIB}"):
+            controller_budgets(memory_bytes)
+    if memory_bytes < smallest:
+        return
+    budgets = controller_budgets(memory_bytes)
+    lines = dict(budgets.lines())
+    parts = ("process", "recent records", "records", "calls", "streams with work", "spare")
+    assert sum(lines[part] for part in parts) <= lines["memory of the pod"] == memory_bytes
+    assert limits.CONTROLLER_CALLS_MIN <= budgets.calls_max <= limits.RPC_CONCURRENT_MAX
+    assert limits.CONTROLLER_STREAMS_MIN <= budgets.streams_max <= limits.WORKFLOW_STREAMS_MAX
+
+
+def test_a_controller_of_the_default_size_has_room_for_many_streams() -> None:
+    budgets = controller_budgets(512 * limits.MIB)
+    assert budgets.streams_max > 10_000
+    assert budgets.records_bytes == limits.IMMUTABLE_RECORDS_CACHED_MAX_BYTES

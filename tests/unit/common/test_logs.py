@@ -9,7 +9,7 @@ import sys
 import pytest
 import structlog
 
-from tailrace.common.logs import configure_logs
+from tailrace.common.logs import configure_logs, configure_notes
 
 
 class Unbuffered(io.StringIO):
@@ -33,3 +33,17 @@ def test_a_line_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
     (line,) = stderr.writes
     assert line.endswith("\n")
     assert json.loads(line)["event"] == "said"
+
+
+def test_a_commands_warnings_are_one_line_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
+    stderr = Unbuffered()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    structlog.reset_defaults()
+    configure_notes()
+    structlog.get_logger().info("not_said")
+    structlog.get_logger().warning("write_waits", segment="s", reason="gone", exc_info=True)
+    assert stderr.writes == ["tailrace: write waits: segment=s, reason=gone\n"]
+    configure_logs()
+    configure_notes()  # a server's logs stay what they are
+    structlog.get_logger().info("said")
+    assert json.loads(stderr.writes[1])["event"] == "said"

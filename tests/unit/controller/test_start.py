@@ -125,13 +125,12 @@ async def test_any_error_is_reported_and_repeated(world: Any, failure: Exception
     assert world.metadata.dump().keys() >= set(OWN_TABLES)
 
 
-async def test_work_without_room_is_adopted_when_there_is_room(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_work_without_room_is_adopted_when_there_is_room(world: Any) -> None:
     first = await world.start(idle_s=60.0)  # idle streams stay pending
     await first.services.call("createScope", SCOPE)
     for number in range(4):
         await first.services.call("createStream", stream(f"s{number}"))
     await first.close()
     assert len(world.metadata.dump()[PENDING_TABLE]) == 4
-    monkeypatch.setattr(limits, "WORKFLOW_STREAMS_MAX", 2)
-    await world.start(seed=2, sole=True, look_s=0.01, rescan_s=0.02)
+    await world.start(seed=2, sole=True, look_s=0.01, rescan_s=0.02, streams_max=2)
     await eventually(lambda: not world.metadata.dump()[PENDING_TABLE])

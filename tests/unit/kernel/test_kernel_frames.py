@@ -1,5 +1,6 @@
 """Frame scan, event packing and splitting: both implementations, against each other and against plain struct code."""
 
+import array
 import struct
 from types import ModuleType
 
@@ -126,3 +127,50 @@ def test_both_agree_on_arbitrary_bytes(data: bytes, start: int, end: int, limit:
             except ValueError as error:
                 outcomes.append(str(error))
         assert outcomes[0] == outcomes[1]
+
+
+@MODULES
+@given(events=PAYLOADS, before=st.integers(0, 5), cut=st.integers(0, 60), stop=st.integers(0, 600))
+def test_gather_takes_the_payloads_of_whole_events_before_a_stop(
+    frames: ModuleType, events: list[bytes], before: int, cut: int, stop: int
+) -> None:
+    data = bytes(before) + frames.pack_events(events)
+    end = max(before, len(data) - cut)
+    spans, _ = frames.split_events(data, before, end)
+    kept = [(first, length) for first, length in spans if first - 8 < stop]
+    payloads, ends, offsets, position = frames.gather_events(bytearray(data), before, end, stop, 10**15)
+    assert payloads == b"".join(data[first : first + length] for first, length in kept)
+    assert list(array.array("i", ends)) == [sum(length for _, length in kept[:count]) for count in range(len(kept) + 1)]
+    assert list(array.array("q", offsets)) == [first - 8 + 10**15 for first, _ in kept]
+    assert position == (sum(kept[-1]) if kept else before)
+
+
+@MODULES
+def test_gather_names_what_is_no_event_only_before_the_stop(frames: ModuleType) -> None:
+    data = frame(0, b"abc") + frame(1, b"")
+    with pytest.raises(ValueError, match="no event begins at 11: type 1"):
+        frames.gather_events(data, 0, len(data), 12, 0)
+    assert frames.gather_events(data, 0, len(data), 11, 0)[3] == 11
+    with pytest.raises(ValueError, match="too long"):
+        frames.gather_events(data, 0, len(data), 11, 0, 2)
+    for start, end in ((-1, 4), (0, len(data) + 1), (3, 2)):
+        with pytest.raises(ValueError, match="outside of a buffer"):
+            frames.gather_events(data, start, end, 100, 0)
+
+
+@given(
+    data=st.binary(max_size=80),
+    start=st.integers(-1, 10),
+    end=st.integers(-1, 81),
+    stop=st.integers(-5, 90),
+    shift=st.integers(0, 2**62),
+    limit=st.integers(0, 2**31 - 1),
+)
+def test_both_gather_the_same(data: bytes, start: int, end: int, stop: int, shift: int, limit: int) -> None:
+    outcomes = []
+    for module in (_frames, _frames_py):
+        try:
+            outcomes.append(module.gather_events(data, start, end, stop, shift, limit))
+        except ValueError as error:
+            outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]

@@ -65,7 +65,7 @@ def test_every_decision_is_in_the_index() -> None:
     assert numbers == list(range(1, len(numbers) + 1))
 
 
-REAL_FOLDERS = ("crash/", "cli/", "compat/", "contract/", "e2e/")
+REAL_FOLDERS = ("crash/", "cli/", "compat/", "contract/", "e2e/", "spark/")
 # Unit tests that listen on real sockets, run processes or use a folder on disk.
 REAL_UNITS = "unit/segmentstore/server/"
 REAL_WORDS = re.compile(r"\btmp_path\b|\bsubprocess\b|\bopen_connection\(")

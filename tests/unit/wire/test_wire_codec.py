@@ -101,6 +101,8 @@ VECTORS: list[tuple[c.Command, str]] = [
         c.SegmentRates(5, True, [c.MeasuredRate("s", 7, 2, 100, 8, [9])]),
         "0000000000000005 01 00000001 000173 0000000000000007 02 00000064 0000000000000008 00000001 0000000000000009",
     ),
+    (c.ListSegments(2, "", 5, -1), "00000002 0000 0000000000000005 ffffffffffffffff"),
+    (c.SegmentsListed(5, True, 7, ["s"]), "0000000000000005 01 0000000000000007 00000001 000173"),
     (c.GetTableSegmentInfo(5, "s", ""), "0000000000000005 000173 0000"),
     (
         c.TableSegmentInfo(5, "s", 1, 2, 3, 16),
@@ -178,7 +180,7 @@ CODES = {
     "ReadTableEntries": 85, "TableEntriesRead": 86, "TableEntriesDeltaRead": 87, "ReadTableEntriesDelta": 88,
     "ConditionalBlockEnd": 89, "MergeSegmentsBatch": 90, "SegmentsBatchMerged": 91, "KeepAlive": 100,
     "FlushToStorage": -3, "StorageFlushed": -4, "ListStorageChunks": -5, "StorageChunksListed": -6,
-    "GetSegmentRates": -1001, "SegmentRates": -1002,
+    "GetSegmentRates": -1001, "SegmentRates": -1002, "ListSegments": -1003, "SegmentsListed": -1004,
 }  # fmt: skip
 
 

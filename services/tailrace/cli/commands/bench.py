@@ -150,6 +150,42 @@ def table(
 
 
 @app.command()
+def transactions(
+    controller: ServerOption = None,
+    folder: FolderOption = None,
+    seconds: SecondsOption = 10.0,
+    warm_up: WarmUpOption = 2.0,
+    open_count: Annotated[
+        int,
+        typer.Option("--open", min=0, max=9_900, metavar="N", help="Further transactions that stay open meanwhile."),
+    ] = 0,
+    peer: Annotated[
+        str | None,
+        typer.Option(metavar="URI", help="Controller of a Pravega to measure in the same run.", show_default=False),
+    ] = None,
+    json: JsonOption = False,
+    plot: PlotOption = None,
+) -> None:
+    """Measure transactions of ten events of 100 B on four segments: one after the other, and 16 at a time."""
+
+    async def work() -> list[Row]:
+        from tailrace.cli.bench.target import bench_target
+        from tailrace.cli.bench.transactions import measure_transactions
+
+        async with bench_target(await _server(controller), folder) as target:
+            return await measure_transactions(
+                target,
+                seconds=seconds,
+                warm_up_s=warm_up,
+                open_count=open_count,
+                peer=await _server(peer) if peer is not None else None,
+                report=_note_case,
+            )
+
+    _report("transactions", run(work()), json, plot)
+
+
+@app.command()
 def cache(
     entries: Annotated[int, typer.Option(min=1, help="Entries or operations of each test.")] = 50_000,
     repeats: Annotated[int, typer.Option(min=1, help="Number of runs; the best one counts.")] = 3,

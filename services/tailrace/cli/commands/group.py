@@ -50,7 +50,8 @@ def info(
         print_json(found)
         return
     shown = ("id", "generation", "retention", "unread_bytes")
-    print_fields(f"{scope}/{group}", {name.replace("_", " "): found[name] for name in shown})
+    fields = {name.replace("_", " "): found[name] for name in shown}
+    print_fields(f"{scope}/{group}", {name: "–" if value is None else value for name, value in fields.items()})
     columns = ("stream", "unread bytes", "position", "last checkpoint", "published for retention")
     names = ("stream", "unread_bytes", "position", "last_checkpoint", "published")
     rows = [["–" if stream[name] is None else stream[name] for name in names] for stream in found["streams"]]
@@ -69,18 +70,19 @@ def info(
 
 async def _describe(controller: str, scope: str, group: str) -> dict[str, Any]:
     """Return a group as JSON values."""
-    from tailrace.client.group.report import report
-    from tailrace.common.stream_policies import StreamDataRetention
+    from tailrace.client.group.report import find_view, report
+    from tailrace.common.names import check_entity_name
 
+    check_entity_name("reader group", group)
     async with connected(controller) as client:
-        state = await (await _open(client, scope, group)).state()
-        found = await report(client, f"{scope}/{group}", state)
+        view = await find_view(client, check_scope_name(scope, internal=True), group)
+        found = await report(client, f"{scope}/{group}", view)
     return {
         "scope": scope,
         "group": group,
-        "id": str(state.config.group_id),
-        "generation": state.config.generation,
-        "retention": StreamDataRetention(state.config.retention).name.lower(),
+        "id": str(view.group_id) if view.group_id else None,
+        "generation": view.generation,
+        "retention": view.retention.name.lower(),
         "unread_bytes": found.unread_bytes,
         "streams": [
             {

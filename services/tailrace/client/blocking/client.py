@@ -6,7 +6,7 @@ thread at a time may use a writer or a reader.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tailrace.client.async_client import Client
 from tailrace.client.blocking.manage import BlockingReaderGroupManager, BlockingStreamManager
@@ -16,13 +16,16 @@ from tailrace.client.blocking.write import BlockingByteStreamWriter, BlockingEve
 from tailrace.common import limits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Coroutine, Iterator
 
     from tailrace.client.config import Authorization, ClientConfig, TlsOptions
+    from tailrace.client.context import ClientContext
     from tailrace.client.control.transport import ControllerTransport
     from tailrace.client.model import StreamName
     from tailrace.client.reader.batch import SegmentSlice
     from tailrace.common.stream_cut import StreamCut
+
+T = TypeVar("T")
 
 
 class BlockingClient:
@@ -51,6 +54,15 @@ class BlockingClient:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def context(self) -> ClientContext:
+        """Return what the parts of the client share, for coroutines given to `run`."""
+        return self._client.context
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the client's event loop and return its result. Raises what it raises."""
+        return self._portal.run(work)
 
     def close(self) -> None:
         """Close all connections and stop the thread; calls in other threads fail. A second call does nothing."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import structlog
+
 from tailrace.client.control.transport import UnknownStatusError
 from tailrace.client.model import Cut, SegmentRange, StreamName
 from tailrace.client.retry import Backoff
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from tailrace.common.ports import Entropy
 
 M = TypeVar("M", bound="Message")
+_LOG = structlog.get_logger(__name__)
 
 
 class Caller:
@@ -62,10 +65,11 @@ class Caller:
         server marks it as one.
         """
         loop = asyncio.get_running_loop()
-        ends_at_s = loop.time() + self._deadline_s
+        began_s = loop.time()
+        ends_at_s = began_s + self._deadline_s
         backoff = Backoff(self._entropy)
         attempts = 0
-        unsure = False
+        unsure = noticed = False
         while True:
             left_s = max(0.0, ends_at_s - loop.time())
             try:
@@ -84,6 +88,9 @@ class Caller:
             delay_s = backoff.next_delay_s()
             if loop.time() + delay_s >= ends_at_s:
                 raise failure
+            if not noticed and loop.time() >= began_s + limits.CLIENT_WAIT_NOTICE_S:
+                noticed = True
+                _LOG.warning("controller_call_waits", call=method, deadline_s=self._deadline_s, reason=str(failure))
             await asyncio.sleep(delay_s)
 
     async def close(self) -> None:

@@ -9,10 +9,13 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tailrace.client.group import rust
+from tailrace.client.group.reader_group import ReaderGroupManager
 from tailrace.client.group.stream_cuts import complete_cuts
+from tailrace.client.group.view import GroupView, view_of
 from tailrace.client.model import StreamName
 from tailrace.common import names
-from tailrace.common.errors import BadRequestError, NoSuchSegmentError, NotFoundError
+from tailrace.common.errors import BadRequestError, NoSuchReaderGroupError, NoSuchSegmentError, NotFoundError
 from tailrace.common.stream_cut import StreamCut
 from tailrace.common.task_groups import gather_bounded
 
@@ -20,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from tailrace.client.context import ClientContext
-    from tailrace.client.group.state.state import GroupState
     from tailrace.client.types import SegmentInfo
 
 
@@ -64,15 +66,6 @@ class GroupReport:
         return sum(stream.unread_bytes for stream in self.streams)
 
 
-def positions_of(state: GroupState) -> dict[str, int]:
-    """Return the last known offset of each segment that a group reads or is to read; −1 is the end of a sealed one."""
-    offsets = state.coarse_positions()
-    for segment, offset in state.last_read.items():
-        if offsets.get(segment, 0) >= 0:
-            offsets[segment] = max(offset, offsets.get(segment, 0)) if offset >= 0 else offset
-    return offsets
-
-
 async def segments_after(
     context: ClientContext, stream: StreamName, cut: Mapping[int, int], ends: Mapping[str, int]
 ) -> list[int]:
@@ -99,44 +92,56 @@ async def published_cut(context: ClientContext, stream: StreamName, group: str) 
     return StreamCut(stream.scope, stream.stream, cut) if cut else None
 
 
-async def report(context: ClientContext, group: str, state: GroupState) -> GroupReport:
+async def find_view(context: ClientContext, scope: str, group: str) -> GroupView:
+    """Return the view of a group of any flavour: ours and Java's, or, where there is none of that name, Rust's.
+
+    Raises NoSuchReaderGroupError. CorruptionError: the state cannot be read. UnavailableError.
+    """
+    try:
+        return view_of(await (await ReaderGroupManager(context, scope).open(group)).state())
+    except NoSuchReaderGroupError as error:
+        try:
+            return await rust.read_view(context, scope, group)
+        except NoSuchReaderGroupError:
+            raise error from None
+
+
+async def report(context: ClientContext, group: str, view: GroupView) -> GroupReport:
     """Return the report of a group, named ``scope/group``.
 
     Raises UnavailableError when a segment store or the controller does not answer.
     """
-    offsets = positions_of(state)
-    cuts = await complete_cuts(context, offsets)
-    checkpoints = await complete_cuts(context, state.last_checkpoint or {})
+    cuts = await complete_cuts(context, view.offsets)
+    checkpoints = await complete_cuts(context, view.last_checkpoint)
     streams = []
-    for scoped in state.config.starting:
+    for scoped in view.streams:
         stream = StreamName.parse(scoped)
         cut = cuts.get(scoped)
-        unread = 0 if cut is None else await _unread_after(context, stream, cut.positions, state.end_segments)
+        unread = 0 if cut is None else await _unread_after(context, stream, cut.positions, view.ends)
         published = await published_cut(context, stream, group)
         streams.append(StreamReport(stream, cut, unread, checkpoints.get(scoped), published))
     return GroupReport(
-        readers=await reader_reports(context, state),
-        free={segment: offsets[segment] for segment in state.unassigned},
-        waiting=sorted(state.future),
+        readers=await reader_reports(context, view),
+        free={segment: view.offsets[segment] for segment in view.free},
+        waiting=list(view.waiting),
         streams=streams,
     )
 
 
-async def reader_reports(context: ClientContext, state: GroupState) -> list[ReaderReport]:
+async def reader_reports(context: ClientContext, view: GroupView) -> list[ReaderReport]:
     """Return the readers that are online, in the order in which they joined."""
-    offsets = positions_of(state)
-    segments = [segment for owned in state.assigned.values() for segment in owned]
+    offsets = view.offsets
+    segments = [segment for owned in view.assigned.values() for segment in owned]
     unread = dict.fromkeys(segments, 0)
-    for segment, info in zip(segments, await gather_bounded(segments, _info_of(context)), strict=True):
+    for segment, info in zip(segments, await gather_bounded(segments, info_of(context)), strict=True):
         if info is not None and offsets[segment] >= 0:
-            end = min(info.length, state.end_segments.get(segment, info.length))
+            end = min(info.length, view.ends.get(segment, info.length))
             unread[segment] = max(0, end - max(offsets[segment], info.start_offset))
     reports = []
-    for reader, owned in state.assigned.items():
-        heartbeat = state.heartbeats.get(reader)
-        dead_after_s = None if heartbeat is None else heartbeat.dead_after_ms / 1000
+    for reader, owned in view.assigned.items():
         positions = {segment: offsets[segment] for segment in sorted(owned)}
-        reports.append(ReaderReport(reader, positions, sum(unread[segment] for segment in owned), dead_after_s))
+        missing = sum(unread[segment] for segment in owned)
+        reports.append(ReaderReport(reader, positions, missing, view.dead_after_s.get(reader)))
     return reports
 
 
@@ -147,7 +152,7 @@ async def _unread_after(
     segments = [stream.segment(identifier) for identifier in identifiers]
     total = 0
     for identifier, segment, info in zip(
-        identifiers, segments, await gather_bounded(segments, _info_of(context)), strict=True
+        identifiers, segments, await gather_bounded(segments, info_of(context)), strict=True
     ):
         if info is not None:
             end = min(info.length, ends.get(segment, info.length))
@@ -155,7 +160,9 @@ async def _unread_after(
     return total
 
 
-def _info_of(context: ClientContext) -> Callable[[str], Awaitable[SegmentInfo | None]]:
+def info_of(context: ClientContext) -> Callable[[str], Awaitable[SegmentInfo | None]]:
+    """Return what asks for a segment's properties."""
+
     async def info(segment: str) -> SegmentInfo | None:
         """Return the properties; None for a segment that was deleted."""
         with contextlib.suppress(NoSuchSegmentError):

@@ -10,15 +10,22 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from tailrace.client.group.membership import GroupMember, Taken
-from tailrace.client.group.report import positions_of
 from tailrace.client.group.state.records import ENDED_OFFSET, Position, is_silent
 from tailrace.client.group.synchronizer import GroupSynchronizer
+from tailrace.client.group.view import positions_of
 from tailrace.client.model import name_of
 from tailrace.client.reader.segment_input import SegmentInput
 from tailrace.client.reader.time_windows import TimeWindows
+from tailrace.client.reader.truncations import Truncations
 from tailrace.client.writer.append_blocks import EVENT_HEADER_BYTES
 from tailrace.common import limits, names
-from tailrace.common.errors import BadRequestError, IllegalStateError, NoSuchReaderGroupError, UnavailableError
+from tailrace.common.errors import (
+    BadRequestError,
+    IllegalStateError,
+    NoSuchReaderGroupError,
+    SegmentTruncatedError,
+    UnavailableError,
+)
 
 if TYPE_CHECKING:
     from tailrace.client.context import ClientContext
@@ -76,6 +83,8 @@ class EventReader:
         self._dead_after_s = dead_after_s
         self._member: GroupMember | None = None
         self._windows = TimeWindows(context)
+        self._truncations = Truncations(context)
+        self._truncated: SegmentTruncatedError | None = None
         self._inputs: dict[str, SegmentInput] = {}
         self._ended: dict[str, int] = {}
         self._changed = asyncio.Event()
@@ -115,7 +124,7 @@ class EventReader:
 
         Raises:
             ReinitializationRequiredError: the group was reset, or the reader was declared offline.
-            SegmentTruncatedError: events were truncated before they were read; the next call reads after the gap.
+            StreamTruncatedError: events were truncated before they were read; the next calls read after the gap.
         """
         if not 1 <= max_events <= limits.READER_EVENTS_PER_READ_MAX:
             raise BadRequestError(f"max_events is {max_events}, allowed are 1 to {limits.READER_EVENTS_PER_READ_MAX}")
@@ -127,7 +136,7 @@ class EventReader:
             if checkpoint is not None:
                 self._answering = checkpoint
                 return EventBatch("", 0, [], checkpoint)
-            batch = self._take(max_events)
+            batch = await self._next_batch(max_events)
             if batch is not None:
                 return batch
             if loop.time() >= ends_at_s:
@@ -166,6 +175,21 @@ class EventReader:
                     idle_at_s = loop.time() + idle_ms / 1000
             if loop.time() >= idle_at_s:
                 return
+
+    async def _next_batch(self, max_events: int) -> EventBatch | None:
+        """Return what `_take` does. Of a truncated stream only the first error is raised, with all that is missed."""
+        if self._truncated is None:
+            try:
+                return self._take(max_events)
+            except SegmentTruncatedError as error:
+                self._truncated = error  # until it is reported, also by a later call
+        positions = {**positions_of(self._joined().state), **self._positions()}
+        whole = await self._truncations.report(self._truncated, positions)
+        self._truncated = None
+        if whole is not None:
+            raise whole
+        self._changed.set()  # look at the other segments at once
+        return None
 
     def _take(self, max_events: int) -> EventBatch | None:
         """Return events of the next segment that has some, round robin."""

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from tailrace.client.retry import Backoff
 from tailrace.client.writer.append_blocks import Block, Run
 from tailrace.client.writer.large_events import append_large_event
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from tailrace.client.context import ClientContext
     from tailrace.client.types import Endpoint
 
+_LOG = structlog.get_logger(__name__)
 LANE: Final = "append"
 _UNKNOWN_WRITER: Final = -(2**63)
 
@@ -76,6 +79,7 @@ class SegmentWriter:
         self._progressed_here = False
         self._wanted = asyncio.Event()
         self._stuck_since_s = 0.0
+        self._noticed = False
 
     # -- buffered events ------------------------------------------------------------------------------------------
 
@@ -246,6 +250,7 @@ class SegmentWriter:
                 return
             if isinstance(error, WrongHostError | ConnectionLostError):
                 self._context.segments.forget(self.segment)
+            self._notice(error)
             if not self._in_flight and not self._pending:
                 self._wanted.clear()
             await asyncio.sleep(backoff.next_delay_s())
@@ -255,6 +260,16 @@ class SegmentWriter:
         if not self._in_flight and not self._pending:
             return False
         return asyncio.get_running_loop().time() - self._stuck_since_s > limits.WRITER_GIVE_UP_S
+
+    def _notice(self, error: TailraceError) -> None:
+        """Log once why events have waited for long; again after progress."""
+        if self._progressed_here:
+            self._noticed = False
+        waited_s = asyncio.get_running_loop().time() - self._stuck_since_s
+        if (self._in_flight or self._pending) and not self._noticed and waited_s >= limits.CLIENT_WAIT_NOTICE_S:
+            self._noticed = True
+            reason = f"{type(error).__name__}: {error}"
+            _LOG.warning("write_waits", segment=self.segment, gives_up_after_s=limits.WRITER_GIVE_UP_S, reason=reason)
 
     async def _connect_and_serve(self) -> TailraceError:
         """Connect, send, and return the error that ended the connection."""

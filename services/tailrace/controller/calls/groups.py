@@ -5,8 +5,6 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from tailrace.common import limits
 from tailrace.common.errors import (
     BadRequestError,
@@ -14,14 +12,13 @@ from tailrace.common.errors import (
     NoSuchReaderGroupError,
     NoSuchScopeError,
     NoSuchStreamError,
-    WriteConflictError,
 )
 from tailrace.common.names import check_entity_name, check_not_internal
 from tailrace.common.ports import new_uuid
 from tailrace.common.stream_policies import StreamDataRetention
 from tailrace.controller.calls.convert import key_of, positions
 from tailrace.controller.managers.groups import GroupMismatchError
-from tailrace.controller.managers.subscribers import edit_subscribers, subscribers
+from tailrace.controller.managers.subscribers import PublishResult, publish, subscriber, subscriber_names
 from tailrace.controller.metadata.epochs import is_behind
 from tailrace.controller.metadata.records import ReaderGroupRecord, Subscriber
 from tailrace.rpc import controller_pb2 as pb
@@ -35,12 +32,13 @@ if TYPE_CHECKING:
 _Cut = tuple[str, str, dict[int, int]]
 
 
-class _CutRefusedError(BadRequestError):
-    """A subscriber's stream cut is refused; ``status`` is the reason."""
-
-    def __init__(self, status: pb.UpdateSubscriberStatus.Status.ValueType) -> None:
-        super().__init__("the subscriber's stream cut is refused")
-        self.status = status
+_Published = pb.UpdateSubscriberStatus
+_PUBLISHED = {
+    PublishResult.PUBLISHED: _Published.SUCCESS,
+    PublishResult.NOT_SUBSCRIBED: _Published.SUBSCRIBER_NOT_FOUND,
+    PublishResult.OTHER_GENERATION: _Published.GENERATION_MISMATCH,
+    PublishResult.REFUSED: _Published.STREAM_CUT_NOT_VALID,
+}
 
 
 class ReaderGroupService:
@@ -108,10 +106,10 @@ class ReaderGroupService:
         """List the groups whose positions hold back the stream's retention."""
         answer = pb.SubscribersResponse
         try:
-            found = await subscribers(self._core.context, key_of(request))
+            found = await subscriber_names(self._core.context, key_of(request))
         except NoSuchStreamError:
             return answer(status=answer.STREAM_NOT_FOUND)
-        return answer(status=answer.SUCCESS, subscribers=list(found))
+        return answer(status=answer.SUCCESS, subscribers=found)
 
     async def update_subscriber_stream_cut(
         self, request: pb.SubscriberStreamCut, call: Call
@@ -120,43 +118,31 @@ class ReaderGroupService:
         answer = pb.UpdateSubscriberStatus
         key = key_of(request.streamCut.streamInfo)
         try:
-            await self._publish(key, request)
+            result = await self._publish(key, request)
         except NoSuchStreamError:
             return answer(status=answer.STREAM_NOT_FOUND)
-        except _CutRefusedError as error:
-            return answer(status=error.status)
-        return answer(status=answer.SUCCESS)
+        return answer(status=_PUBLISHED[result])
 
-    async def _publish(self, key: StreamKey, request: pb.SubscriberStreamCut) -> None:
-        status = pb.UpdateSubscriberStatus
+    async def _publish(self, key: StreamKey, request: pb.SubscriberStreamCut) -> PublishResult:
         root = await self._core.streams.load(key)
         cut = positions(request.streamCut.cut)
-        before = (await subscribers(self._core.context, key)).get(request.subscriber)
+        before = await subscriber(self._core.context, key, request.subscriber)
         try:
             await self._core.cuts.check(key, root, cut)
             behind = False
             if before is not None and before.cut:
                 known = await self._core.cuts.segments(key, root, cut, before.cut)
                 behind = is_behind(cut, before.cut, known)
-        except BadRequestError as error:
-            raise _CutRefusedError(status.STREAM_CUT_NOT_VALID) from error
-
-        def edit(found: dict[str, Subscriber]) -> dict[str, Subscriber]:
-            stored = found.get(request.subscriber)
-            if stored is None or stored.group_id != request.readerGroupId:
-                raise _CutRefusedError(status.SUBSCRIBER_NOT_FOUND)
-            if stored.generation != request.generation:
-                raise _CutRefusedError(status.GENERATION_MISMATCH)
-            if stored.cut == cut:
-                return found  # stored by an earlier attempt of this call whose reply was lost
-            if behind:
-                raise _CutRefusedError(status.STREAM_CUT_NOT_VALID)
-            if stored != before:
-                raise WriteConflictError(f"{request.subscriber} published another stream cut at the same time; retry")
-            published = msgspec.structs.replace(stored, cut=cut, published_ms=self._core.context.clock.now_ms())
-            return {**found, request.subscriber: published}
-
-        await edit_subscribers(self._core.context, key, edit)
+        except BadRequestError:
+            return PublishResult.REFUSED
+        return await publish(
+            self._core.context,
+            key,
+            request.subscriber,
+            before,
+            Subscriber(request.readerGroupId, request.generation, cut, self._core.context.clock.now_ms()),
+            behind=behind,
+        )
 
 
 def _record_from(message: pb.ReaderGroupConfiguration, group_id: str, generation: int) -> ReaderGroupRecord:

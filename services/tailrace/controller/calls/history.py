@@ -31,7 +31,7 @@ class HistoryService:
         try:
             key = key_of(controller_pb2.StreamInfo(scope=request.scope, stream=request.stream))
             root = await self._core.streams.load(key)
-            found = await subscribers(self._core.context, key)
+            found = await self._subscribers(key)
         except NoSuchStreamError:
             return answer(status=answer.STREAM_NOT_FOUND)
         if not 0 <= request.firstEpoch <= root.active_epoch:
@@ -48,13 +48,21 @@ class HistoryService:
             epochs=[_epoch(epoch, sealed.get(epoch.epoch)) for epoch in epochs],
             nextEpoch=following if following <= root.active_epoch else 0,
             head=positions(root.truncation or {}),
-            subscribers=[
-                pb.HistorySubscriber(subscriber=name, cut=positions(one.cut or {}))
-                for name, one in sorted(found.items())
-            ],
+            subscribers=found,
             sealedMs=0 if end is None else end.sealed_ms,
             sealedSizes={} if end is None else end.sizes,
         )
+
+    async def _subscribers(self, key: StreamKey) -> list[pb.HistorySubscriber]:
+        """Return the subscribers with their cuts: all of them, or as many as one message has room for."""
+        found: list[pb.HistorySubscriber] = []
+        segments = 0
+        async for name, one in subscribers(self._core.context, key):
+            segments += len(one.cut or {})
+            if found and segments > limits.HISTORY_SEGMENTS_PER_REPLY_MAX:
+                break
+            found.append(pb.HistorySubscriber(subscriber=name, cut=positions(one.cut or {})))
+        return found
 
     async def _page(self, key: StreamKey, root: StreamRecord, first: int) -> list[Epoch]:
         """Return at least one epoch, and few enough for one message."""

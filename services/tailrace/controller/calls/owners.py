@@ -12,9 +12,9 @@ from tailrace.common.errors import BadRequestError, NoSuchStreamError, NotTheOwn
 from tailrace.common.task_groups import gather_bounded
 from tailrace.controller.calls.convert import config_message, key_of, positions
 from tailrace.controller.managers.sizes import SizeReader, StreamSizes
-from tailrace.controller.managers.subscribers import subscribers
+from tailrace.controller.managers.subscribers import subscriber, subscribers
+from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.epochs import without_future
-from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
 from tailrace.controller.metadata.transitions import require
 from tailrace.controller.retention.retention_set import oldest_ms
 from tailrace.rpc import controller_pb2
@@ -23,6 +23,7 @@ from tailrace.rpc import operator_pb2 as pb
 if TYPE_CHECKING:
     from tailrace.controller.calls.call import Call, Core
     from tailrace.controller.metadata.records import StreamRecord
+    from tailrace.controller.metadata.stream_store import StreamKey
 
 _Status = pb.OwnedStreamStatus
 _Request = pb.DescribeStreamRequest | pb.ClaimStreamRequest | pb.DeleteOwnedStreamRequest | pb.SubscriberCutRequest
@@ -79,19 +80,19 @@ class OwnerService:
                 last.freed_bytes,
             )
         holders = []
-        for name, subscriber in (await subscribers(self._core.context, key)).items():
+        async for name, one in subscribers(self._core.context, key):
             unread_bytes = lost_bytes = 0
-            if subscriber.cut:
-                before_bytes = await self._sizes.before(key, root, without_future(subscriber.cut))
+            if one.cut:
+                before_bytes = await self._sizes.before(key, root, without_future(one.cut))
                 unread_bytes = max(0, sizes.tail_bytes - max(before_bytes, sizes.head_bytes))
                 lost_bytes = max(0, sizes.head_bytes - before_bytes)
             holders.append(
                 pb.Holder(
                     subscriber=name,
-                    hasPosition=bool(subscriber.cut),
+                    hasPosition=bool(one.cut),
                     unreadBytes=unread_bytes,
                     lostBytes=lost_bytes,
-                    publishedMs=subscriber.published_ms,
+                    publishedMs=one.published_ms,
                 )
             )
         holders.sort(key=lambda each: each.unreadBytes, reverse=True)
@@ -163,13 +164,12 @@ class OwnerService:
         """Return the position that a reader group published for a stream."""
         answer = pb.SubscriberCut
         try:
-            found = await subscribers(self._core.context, _key(request))
+            found = await subscriber(self._core.context, _key(request), request.subscriber)
         except NoSuchStreamError:
             return answer(status=answer.STREAM_NOT_FOUND)
-        subscriber = found.get(request.subscriber)
-        if subscriber is None:
+        if found is None:
             return answer(status=answer.SUBSCRIBER_NOT_FOUND)
-        return answer(status=answer.SUCCESS, cut=positions(subscriber.cut or {}))
+        return answer(status=answer.SUCCESS, cut=positions(found.cut or {}))
 
 
 def _version(described: pb.StreamDescription) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from google.protobuf.message import Message
 
 from tailrace.common.auth import Account, Authorize, account_nothing, allow_all
+from tailrace.common.call_deadline import call_deadline
 from tailrace.common.errors import GRPC_INTERNAL, TailraceError
 from tailrace.controller.calls.access import access_of
 from tailrace.controller.calls.call import LOCAL_CALL, Call, Core
@@ -86,7 +87,8 @@ class ControllerServices:
         if access is not None:
             self._authorize(call.principal, call.token, access.resource, access.level)
             self._account(access.scope, 0, 1)
-        return await self._methods[rpc](request, call)
+        with call_deadline(self.core.context.config.requests_deadline_s):
+            return await self._methods[rpc](request, call)
 
 
 def _find(areas: tuple[object, ...], descriptor: MethodDescriptor) -> Method:

@@ -13,8 +13,9 @@ from tailrace.controller.calls.convert import (
     transaction_id_from,
     transaction_id_message,
 )
+from tailrace.controller.managers.decisions import PingResult
 from tailrace.controller.managers.marks import MarkManager, NoteResult
-from tailrace.controller.managers.transactions import PingResult, TransactionManager
+from tailrace.controller.managers.transactions import TransactionManager
 from tailrace.controller.metadata.epochs import transaction_segments
 from tailrace.controller.metadata.model import TransactionState
 from tailrace.controller.workflows.transactions import transaction_epoch

@@ -6,6 +6,8 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
+from tailrace.common.call_deadline import restart_deadline
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Sequence
 
@@ -60,6 +62,7 @@ class CombinedCalls(Generic[K, A, R]):
                 one.result.cancel()  # only after a cancellation of this task: all others have their results
 
     async def _run_batch(self, key: K, batch: Sequence[_Waiting[A, R]]) -> None:
+        restart_deadline()  # else that of the first call would bound the requests of all later ones
         try:
             results = await self._work(key, [one.argument for one in batch])
         except Exception as error:  # any error is that of the calls, which raise it

@@ -21,9 +21,10 @@ from tailrace.common.errors import (
 )
 from tailrace.common.stream_policies import StreamConfig, StreamDataRetention
 from tailrace.controller.managers.subscribers import TooManySubscribersError, require_room, subscribe, unsubscribe
+from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.records import ReaderGroupRecord
 from tailrace.controller.metadata.scope_store import READER_GROUPS
-from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
+from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.controller.workflows.entities import READER_GROUP, Entity, EntityDriver
 
 if TYPE_CHECKING:

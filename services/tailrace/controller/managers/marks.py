@@ -13,15 +13,16 @@ import msgspec
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, OverloadedError
 from tailrace.common.names import check_entity_name
+from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.epochs import is_behind
 from tailrace.controller.metadata.records import Record, StreamRecord, WriterMark
-from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
 from tailrace.controller.metadata.transitions import require
 from tailrace.controller.workflows import marked
 from tailrace.controller.workflows.writer_marks import has_room, make_room, with_writer
 
 if TYPE_CHECKING:
     from tailrace.controller.managers.stream_cuts import CutReader
+    from tailrace.controller.metadata.stream_store import StreamKey
     from tailrace.controller.workflows.context import WorkflowContext
 
 

@@ -20,6 +20,8 @@ import structlog
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NoSuchSegmentError
 from tailrace.controller.managers.sizes import SizeReader
+from tailrace.controller.managers.subscribers import published_in, subscribers
+from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.epochs import epoch_span
 from tailrace.controller.metadata.model import RecordedCut, StreamState
 from tailrace.controller.metadata.records import (
@@ -29,7 +31,6 @@ from tailrace.controller.metadata.records import (
     StreamRecord,
     SubscribersRecord,
 )
-from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
 from tailrace.controller.metadata.transitions import require, truncating
 from tailrace.controller.retention.decision import Bound, Truncation, beyond_head, count_before, decide
 from tailrace.controller.retention.forward import forward
@@ -38,12 +39,13 @@ from tailrace.controller.retention.retention_set import is_due, thinned
 from tailrace.controller.workflows.context import segment_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection
 
     from tailrace.common.ranges import KeyRange
     from tailrace.common.stream_policies import RetentionPolicy
     from tailrace.controller.managers.stream_cuts import CutReader
     from tailrace.controller.managers.streams import StreamManager
+    from tailrace.controller.metadata.stream_store import StreamKey
     from tailrace.controller.retention.decision import Cut, Reading
     from tailrace.controller.workflows.context import WorkflowContext
     from tailrace.controller.workflows.driver import StreamDriver
@@ -67,11 +69,11 @@ class _Stream:
     key: StreamKey
     root: StreamRecord
     policy: RetentionPolicy
-    published: Mapping[str, Cut]
-    """The cut of each subscriber that has published one, by its id."""
     recorded: tuple[RecordedCut, ...]
     applied_ms: int
     ranges: dict[int, KeyRange] = field(default_factory=dict)
+    considered: dict[str, str] = field(default_factory=dict)
+    """Those whose cuts the decision knows."""
 
     @property
     def record_key(self) -> bytes:
@@ -131,12 +133,12 @@ class RetentionManager:
     async def _begin(self, key: StreamKey) -> _Stream | None:
         found = require(await self._store.load(key), key)
         item = key.retention(found.incarnation)
-        snapshot = await self._store.read(key, [key.root, key.subscribers, item])
+        snapshot = await self._store.read(key, [key.root, item])
         root = require(snapshot.get(StreamRecord, key.root), key)
         if root.incarnation != found.incarnation or root.config.retention is None or not _is_at_rest(root):
             return None
         record = snapshot.get(RetentionRecord, item) or RetentionRecord()
-        return _Stream(key, root, root.config.retention, _published(snapshot, key), record.recorded, record.applied_ms)
+        return _Stream(key, root, root.config.retention, record.recorded, record.applied_ms)
 
     async def _positions(self, stream: _Stream, cut: Cut) -> dict[int, int]:
         """Return the last cut with the same data before it, and note the key ranges of its segments.
@@ -179,7 +181,12 @@ class RetentionManager:
         """Return where to truncate, beyond the head; None for nowhere."""
         bound: Bound | None = None
         lowest: Cut | None = None
-        for cut in stream.published.values():
+        stream.considered.clear()
+        async for name, subscriber in subscribers(self._context, stream.key):
+            cut = subscriber.cut
+            if not cut:
+                continue
+            stream.considered[name] = subscriber.group_id
             await self._note_ranges(stream, cut)
             lowest = cut if lowest is None else earliest([lowest, cut], stream.ranges)
             await asyncio.sleep(0)  # a thousand subscribers of a thousand segments each take a second
@@ -248,12 +255,15 @@ class RetentionManager:
                 return Change(False)
             if now.config.retention != stream.policy or now.truncation != root.truncation:
                 return Change(False)
-            if not _published(snapshot, key).keys() <= stream.published.keys():
+            if not published_in(snapshot, key).items() <= stream.considered.items():
                 return Change(False)
             record = snapshot.get(RetentionRecord, stream.record_key) or RetentionRecord()
+            # A group that publishes its first cut writes the index, and not the root.
+            index = snapshot.get(SubscribersRecord, key.subscribers)
             return Change(
                 True,
                 {
+                    **({} if index is None else {key.subscribers: index}),
                     key.root: truncating(now, truncation.cut, intent_id, truncation.reason),
                     stream.record_key: msgspec.structs.replace(record, last=made),
                 },
@@ -310,13 +320,6 @@ class RetentionManager:
 def _is_at_rest(root: StreamRecord) -> bool:
     """Return whether the stream runs no workflow, so that the sizes of all sealed segments are recorded."""
     return root.state is StreamState.ACTIVE and root.intent is None and root.rolling is None
-
-
-def _published(snapshot: Snapshot, key: StreamKey) -> dict[str, Cut]:
-    record = snapshot.get(SubscribersRecord, key.subscribers)
-    if record is None:
-        return {}
-    return {f"{name} {each.group_id}": each.cut for name, each in record.subscribers.items() if each.cut}
 
 
 def _without(record: RetentionRecord, gone: Collection[RecordedCut]) -> RetentionRecord:

@@ -17,6 +17,7 @@ from tailrace.common.errors import (
     StreamSealedError,
     WorkflowBusyError,
 )
+from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.epochs import is_behind, scale_keeps_ranges, without_future
 from tailrace.controller.metadata.model import Epoch, StreamState
 from tailrace.controller.metadata.records import (
@@ -28,7 +29,7 @@ from tailrace.controller.metadata.records import (
     TruncateIntent,
     UpdateIntent,
 )
-from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
+from tailrace.controller.metadata.transaction_ledger import aborting_all, shard_keys
 from tailrace.controller.metadata.transitions import (
     deleting,
     new_stream,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from tailrace.common.ranges import KeyRange
     from tailrace.common.stream_policies import StreamConfig
     from tailrace.controller.managers.stream_cuts import CutReader
+    from tailrace.controller.metadata.stream_store import StreamKey
     from tailrace.controller.workflows.context import WorkflowContext
     from tailrace.controller.workflows.driver import StreamDriver
 
@@ -177,7 +179,7 @@ class StreamManager:
 
         async with self._driver.enlisted(key):
             while True:
-                root, waits_for = await self._decide(key, decide, is_done)
+                root, waits_for = await self._decide(key, decide, is_done, shard_keys(key))
                 if waits_for is None:
                     break
                 await self._driver.wait(key, waits_for)
@@ -255,13 +257,15 @@ class StreamManager:
         key: StreamKey,
         decide: Decision,
         is_done: Callable[[StreamRecord], bool] = lambda root: False,
+        keys: Sequence[bytes] = (),
     ) -> tuple[StreamRecord, bytes | None]:
         """Persist a decision; return the new root and None, or the present root and the intent to wait for.
 
-        `decide` is called in both cases, so that it refuses a request without a wait.
+        `decide` is called in both cases, so that it refuses a request without a wait. `keys` names records that the
+        change needs beside the root.
         """
 
-        def change(found: StreamRecord | None, _: Snapshot) -> Change[tuple[StreamRecord, bytes | None]]:
+        def change(found: StreamRecord | None, snapshot: Snapshot) -> Change[tuple[StreamRecord, bytes | None]]:
             root = require(found, key)
             if is_done(root):
                 return Change((root, None))
@@ -270,9 +274,12 @@ class StreamManager:
                 return Change((root, root.intent.intent_id))
             if root.rolling is not None and isinstance(decided.intent, ScaleIntent):
                 return Change((root, root.rolling.intent_id))  # both would number the next epoch
+            if isinstance(decided.intent, SealIntent):
+                decided, shards = aborting_all(key, decided, snapshot)
+                return Change((decided, None), {**shards, key.root: decided})
             return Change((decided, None), {key.root: decided})
 
-        return await self._context.store.change(key, (), change)
+        return await self._context.store.change(key, keys, change)
 
 
 def _refuse_sealed(root: StreamRecord, key: StreamKey) -> None:

@@ -12,10 +12,10 @@ import msgspec
 from tailrace.common import limits, names
 from tailrace.common.errors import BadRequestError, NoSuchScopeError, NotFoundError
 from tailrace.common.ranges import equal_ranges
+from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.model import StreamSegment
 from tailrace.controller.metadata.records import TableRecord
 from tailrace.controller.metadata.scope_store import TABLES
-from tailrace.controller.metadata.stream_store import Change, Snapshot
 from tailrace.controller.workflows.entities import TABLE, Entity, EntityDriver
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.common import limits
 from tailrace.common.errors import (
+    BadRequestError,
     NoSuchSegmentError,
     SegmentExistsError,
     TableKeyBadVersionError,
@@ -160,6 +161,15 @@ def _stored(entry: TableEntry) -> Stored:
     return Stored(entry.key, entry.value, entry.version)
 
 
+def _check_sizes(entries: Sequence[Put]) -> None:
+    """Refuse what a table segment refuses, so that tests with tables in memory find it."""
+    longest = max((len(entry.value) for entry in entries), default=0)
+    if longest > limits.TABLE_VALUE_MAX_BYTES:
+        raise BadRequestError(f"table value of {longest} bytes, more than {limits.TABLE_VALUE_MAX_BYTES}")
+    if len(entries) > limits.TABLE_BATCH_KEYS_MAX:
+        raise BadRequestError(f"table batch of {len(entries)} keys, more than {limits.TABLE_BATCH_KEYS_MAX}")
+
+
 class MemoryMetadataStore:
     """Tables in memory: for tests and the simulator."""
 
@@ -183,6 +193,7 @@ class MemoryMetadataStore:
     async def put(self, table: str, entries: Sequence[Put]) -> list[int]:
         """Write all or nothing."""
         rows = self._rows(table)
+        _check_sizes(entries)
         for entry in entries:
             self._check(table, rows, entry.key, entry.version)
         versions = []

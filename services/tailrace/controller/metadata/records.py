@@ -99,7 +99,9 @@ class Rolling(msgspec.Struct, frozen=True):
 class StreamRecord(msgspec.Struct, frozen=True):
     """The root of a stream: all its decisions, in one record with one version.
 
-    Transactions are named by their 16 bytes. ``commit_queue`` is in the order of the commit calls; ``commit_batch`` is
+    Transactions are named by their 16 bytes. ``open_count`` of them are open, which `OpenShard` records list;
+    ``open_digest`` changes with each of them. ``open_transactions`` holds those that a program before version 3 opened,
+    until the next change of one. ``commit_queue`` is in the order of the commit calls; ``commit_batch`` is
     its part that is being merged; ``rolling`` is there when that part rolls over a scale. ``completed_next`` counts all
     completed transactions; ``completed_first`` is the first one that is still remembered. A deleted stream keeps its
     root, so that a stream of the same name continues `incarnation`, `next_segment_number` and `transaction_counter`
@@ -126,16 +128,29 @@ class StreamRecord(msgspec.Struct, frozen=True):
     writers: tuple[str, ...] = ()
     owner: str = ""
     rolling: Rolling | None = None
+    open_count: int = 0
+    open_digest: int = 0
+
+    @property
+    def has_open(self) -> bool:
+        """Return whether a transaction is open."""
+        return bool(self.open_count or self.open_transactions)
 
     @property
     def has_transactions(self) -> bool:
         """Return whether a transaction has not completed."""
-        return bool(self.open_transactions or self.commit_queue or self.commit_batch or self.abort_queue)
+        return bool(self.has_open or self.commit_queue or self.commit_batch or self.abort_queue)
 
     @property
     def is_idle(self) -> bool:
         """Return whether the stream has no work."""
         return self.intent is None and not self.has_transactions
+
+
+class OpenShard(msgspec.Struct, frozen=True):
+    """Some of a stream's open transactions, by their numbers (docs/controller.md#open-transactions)."""
+
+    transactions: tuple[bytes, ...] = ()
 
 
 class SealedRecord(msgspec.Struct, frozen=True):
@@ -194,10 +209,22 @@ class Subscriber(msgspec.Struct, frozen=True):
     published_ms: int = 0
 
 
-class SubscribersRecord(msgspec.Struct, frozen=True):
-    """All subscribers of a stream by ``scope/group``."""
+class IndexedSubscriber(msgspec.Struct, frozen=True, array_like=True):
+    """A subscriber in the index: the id of its group, and whether it has published a cut."""
 
-    subscribers: dict[str, Subscriber]
+    group_id: str
+    published: bool
+
+
+class SubscribersRecord(msgspec.Struct, frozen=True):
+    """The subscribers of a stream by ``scope/group``.
+
+    ``index`` names them; each is in a `Subscriber` of its own. Programs before version 3 stored all of them in
+    ``subscribers``; ``index`` is None then.
+    """
+
+    subscribers: dict[str, Subscriber] = {}
+    index: dict[str, IndexedSubscriber] | None = None
 
 
 class RetentionTruncation(msgspec.Struct, frozen=True):
@@ -353,6 +380,8 @@ Record = (
     | CompletedTransaction
     | CompletedChunk
     | SubscribersRecord
+    | Subscriber
+    | OpenShard
     | WriterMark
     | ScopeRecord
     | ScopeStreamEntry
@@ -388,10 +417,12 @@ _KINDS: Final[dict[type[msgspec.Struct], int]] = {
     RetentionCut: 17,
     RetainedStream: 18,
     MarkedStream: 19,
+    Subscriber: 20,
+    OpenShard: 21,
 }
 _BY_NUMBER: Final = {number: kind for kind, number in _KINDS.items()}
-VERSION: Final = 2
-"""The newest version; the only record that needs it is a root with ``rolling``, which older programs would drop."""
+VERSION: Final = 3
+"""The newest version. A record has the version of the first programs that would not damage it (`_version_of`)."""
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODERS: Final[dict[type[msgspec.Struct], msgspec.msgpack.Decoder[Any]]] = {
     kind: msgspec.msgpack.Decoder(kind) for kind in _KINDS
@@ -401,9 +432,22 @@ _DECODERS: Final[dict[type[msgspec.Struct], msgspec.msgpack.Decoder[Any]]] = {
 def encode(record: Record) -> bytes:
     """Return the stored form of a record."""
     kind = _KINDS[type(record)]
-    version = 2 if isinstance(record, StreamRecord) and record.rolling is not None else 1
+    version = _version_of(record)
     payload = _ENCODER.encode(record)
     return HEADER.pack(MAGIC, kind, version, len(payload), _checksum(kind, version, payload)) + payload
+
+
+def _version_of(record: Record) -> int:
+    """Return the version of a record: earlier programs refuse it, where they would drop what it holds."""
+    match record:
+        case StreamRecord() if record.open_count:
+            return 3
+        case StreamRecord() if record.rolling is not None:
+            return 2
+        case SubscribersRecord() if record.index is not None:
+            return 3
+        case _:
+            return 1
 
 
 def decode(kind: type[R], data: bytes, place: str) -> R:

@@ -21,10 +21,10 @@ from tailrace.common.errors import (
     NotEmptyError,
     WriteConflictError,
 )
+from tailrace.controller.metadata.changes import Change, R, Snapshot, change_records
 from tailrace.controller.metadata.metadata_store import SCOPES_TABLE, scope_table
 from tailrace.controller.metadata.ports import NOT_EXISTS, UNCONDITIONAL, MetadataStore, Put, Stored
 from tailrace.controller.metadata.records import Record, ScopeRecord, ScopeStreamEntry, decode, encode
-from tailrace.controller.metadata.stream_store import Change, R, Snapshot, change_records
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -1,38 +1,24 @@
-"""Read and change a stream's records (docs/design.md#controller-metadata, docs/design.md#controller).
-
-Every change reads, decides and writes under the versions read; on a conflict it starts again. The decision is a pure
-function of the records, so a repeated change finds the result of an attempt with unknown outcome, or makes it.
-"""
+"""Read and change a stream's records (docs/design.md#controller-metadata, docs/design.md#controller)."""
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
 from tailrace.common import limits
-from tailrace.common.errors import CorruptionError, NotFoundError, WriteConflictError
+from tailrace.common.errors import CorruptionError, NotFoundError
+from tailrace.controller.metadata.changes import Change, RecordReader, Snapshot, change_records
 from tailrace.controller.metadata.keyed_locks import KeyedLocks
 from tailrace.controller.metadata.metadata_store import bucket_of, bucket_table
 from tailrace.controller.metadata.model import Epoch
-from tailrace.controller.metadata.ports import NOT_EXISTS, UNCONDITIONAL, MetadataStore, Put, Stored
+from tailrace.controller.metadata.ports import UNCONDITIONAL, MetadataStore
+from tailrace.controller.metadata.recent_records import RecentRecords
 from tailrace.controller.metadata.record_cache import Cacheable, RecordCache
-from tailrace.controller.metadata.records import (
-    CompletedTransaction,
-    Record,
-    RetentionCut,
-    SealedRecord,
-    StreamRecord,
-    TransactionRecord,
-    decode,
-    encode,
-    kind_of,
-)
+from tailrace.controller.metadata.records import RetentionCut, SealedRecord, StreamRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from tailrace.common.ports import Entropy
 
@@ -64,6 +50,14 @@ class StreamKey(NamedTuple):
         """Key of the `SubscribersRecord`."""
         return f"{self}/s".encode()
 
+    def subscriber(self, incarnation: int, name: str) -> bytes:
+        """Key of the `Subscriber` of the group ``scope/group``."""
+        return f"{self}/s/{incarnation}/{name}".encode()
+
+    def open_shard(self, number: int) -> bytes:
+        """Key of an `OpenShard`."""
+        return f"{self}/o/{number}".encode()
+
     def epoch(self, incarnation: int, epoch: int) -> bytes:
         """Key of an `Epoch`."""
         return f"{self}/e/{incarnation}/{epoch}".encode()
@@ -93,65 +87,61 @@ class StreamKey(NamedTuple):
         return f"{self}/w/{writer}".encode()
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Records that were read together."""
-
-    table: str
-    stored: Mapping[bytes, Stored | None]
-
-    def get(self, kind: type[R], key: bytes) -> R | None:
-        """Return the record under a key that was read; None when it is missing."""
-        found = self.stored[key]
-        return None if found is None else decode(kind, found.value, f"{self.table}[{key!r}]")
-
-    def transaction(self, key: bytes) -> TransactionRecord | CompletedTransaction | None:
-        """Return the open or completed transaction under a key that was read."""
-        found = self.stored[key]
-        if found is None:
-            return None
-        if kind_of(found.value) is CompletedTransaction:
-            return self.get(CompletedTransaction, key)
-        return self.get(TransactionRecord, key)
-
-    def version(self, key: bytes) -> int:
-        """Return the version to write under; UNCONDITIONAL for a key that was not read."""
-        if key not in self.stored:
-            return UNCONDITIONAL
-        found = self.stored[key]
-        return NOT_EXISTS if found is None else found.version
-
-
-@dataclass(frozen=True, slots=True)
-class Change(Generic[T]):
-    """The result of a decision, and the records to write, if any."""
-
-    result: T
-    puts: Mapping[bytes, Record] = field(default_factory=dict)
-
-
 class StreamStore:
     """Read and change the records of all streams in a metadata store."""
 
-    def __init__(self, metadata: MetadataStore, entropy: Entropy) -> None:
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        entropy: Entropy,
+        cached_max_bytes: int = limits.IMMUTABLE_RECORDS_CACHED_MAX_BYTES,
+    ) -> None:
         self.metadata = metadata
         self._entropy = entropy
         self._locks = KeyedLocks()
-        self._immutable = RecordCache(limits.IMMUTABLE_RECORDS_CACHED_MAX_BYTES)
+        self._immutable = RecordCache(cached_max_bytes)
+        self._recent = RecentRecords(limits.RECENT_RECORDS_MAX_BYTES)
 
-    async def read(self, key: StreamKey, keys: Sequence[bytes]) -> Snapshot:
-        """Read records of one stream."""
-        stored = await self.metadata.get(key.table, keys)
-        return Snapshot(key.table, dict(zip(keys, stored, strict=True)))
+    async def read(self, key: StreamKey, keys: Sequence[bytes], *, remember: bool = False) -> Snapshot:
+        """Read records of one stream; with `remember` the next change may be decided by them."""
+        stored = dict(zip(keys, await self.metadata.get(key.table, keys), strict=True))
+        if remember:
+            for item, found in stored.items():
+                self._recent.note(key.table, item, found)
+        return Snapshot(key.table, stored)
 
     async def load(self, key: StreamKey) -> StreamRecord | None:
         """Return the stream's present root; None when no stream of the name ever existed."""
-        return (await self.read(key, [key.root])).get(StreamRecord, key.root)
+        return (await self.read(key, [key.root], remember=True)).get(StreamRecord, key.root)
+
+    async def latest(self, key: StreamKey) -> StreamRecord | None:
+        """Return the root that this controller read or wrote last; the present one when it remembers none.
+
+        What is decided by it must be written by `change`, which finds out when it is an old one.
+        """
+        known = self._recent.get(key.table, [key.root])
+        return await self.load(key) if known is None else Snapshot(key.table, known).get(StreamRecord, key.root)
+
+    def remembered(self, key: StreamKey, keys: Sequence[bytes]) -> Snapshot | None:
+        """Return records as this controller read or wrote them last; None unless it remembers all of them."""
+        known = self._recent.get(key.table, keys)
+        return None if known is None else Snapshot(key.table, known)
+
+    async def look(self, key: StreamKey, keys: Sequence[bytes], decide: Callable[[Snapshot], T]) -> T:
+        """Return what `decide` makes of records that are read for it, and of those that it asks for."""
+        return await RecordReader(self.metadata, key.table, keys).decide(decide)
 
     async def change(
-        self, key: StreamKey, extra_keys: Sequence[bytes], decide: Callable[[StreamRecord | None, Snapshot], Change[T]]
+        self,
+        key: StreamKey,
+        extra_keys: Sequence[bytes],
+        decide: Callable[[StreamRecord | None, Snapshot], Change[T]],
+        *,
+        by_memory: bool = False,
     ) -> T:
         """Change the stream's records with `decide`, which gets the root and the records under `extra_keys`.
+
+        With `by_memory` it first gets them as this controller read or wrote them last (`change_records`).
 
         Raises:
             WriteConflictError: too many conflicts in a row. Errors of `decide`, with nothing written.
@@ -163,6 +153,8 @@ class StreamStore:
                 key.table,
                 (key.root, *extra_keys),
                 lambda snapshot: decide(snapshot.get(StreamRecord, key.root), snapshot),
+                self._recent,
+                by_memory=by_memory,
             )
 
     async def remove(self, key: StreamKey, keys: Sequence[bytes]) -> None:
@@ -219,50 +211,3 @@ class StreamStore:
                 if isinstance(record, Cacheable):
                     self._immutable.put((key.table, item), record)
         return [found.get(item) for item in wanted]
-
-
-async def change_records(
-    metadata: MetadataStore,
-    entropy: Entropy,
-    table: str,
-    keys: Sequence[bytes],
-    decide: Callable[[Snapshot], Change[T]],
-) -> T:
-    """Read, decide and write under the versions read; start again on a conflict.
-
-    Raises:
-        WriteConflictError: too many conflicts in a row. Errors of `decide`, with nothing written.
-    """
-    intended: dict[bytes, bytes] = {}
-    change: Change[T] | None = None
-    for attempt in range(limits.METADATA_CONFLICTS_MAX):
-        stored = await metadata.get(table, keys)
-        snapshot = Snapshot(table, dict(zip(keys, stored, strict=True)))
-        if change is not None and _is_written(snapshot, intended):
-            return change.result  # the conflict was with our own write, whose reply was lost
-        change = decide(snapshot)
-        if not change.puts:
-            return change.result
-        intended = {key: encode(record) for key, record in change.puts.items()}
-        try:
-            await metadata.put(table, [Put(key, value, snapshot.version(key)) for key, value in intended.items()])
-        except WriteConflictError:
-            await asyncio.sleep(_pause_s(attempt, entropy))
-            continue
-        return change.result
-    raise WriteConflictError(f"table {table}: {limits.METADATA_CONFLICTS_MAX} conflicting changes in a row; retry")
-
-
-def _is_written(snapshot: Snapshot, intended: Mapping[bytes, bytes]) -> bool:
-    """Return whether our own write is stored. Random ids in records tell it from another writer's equal change."""
-    for key, value in intended.items():
-        if key in snapshot.stored:
-            found = snapshot.stored[key]
-            if found is None or found.value != value:
-                return False
-    return True
-
-
-def _pause_s(attempt: int, entropy: Entropy) -> float:
-    longest: float = min(0.001 * 2.0**attempt, limits.METADATA_CONFLICT_BACKOFF_MAX_S)
-    return entropy.uniform() * longest

@@ -97,14 +97,8 @@ def truncating(
 
 
 def sealing(root: StreamRecord, intent_id: bytes) -> StreamRecord:
-    """Abort every open transaction and refuse new ones."""
-    return msgspec.structs.replace(
-        root,
-        state=StreamState.SEALING,
-        intent=SealIntent(intent_id),
-        abort_queue=root.abort_queue + root.open_transactions,
-        open_transactions=(),
-    )
+    """Refuse new transactions. The same change aborts those that are open (`transaction_ledger.aborting_all`)."""
+    return msgspec.structs.replace(root, state=StreamState.SEALING, intent=SealIntent(intent_id))
 
 
 def deleting(root: StreamRecord, intent_id: bytes) -> StreamRecord:
@@ -132,8 +126,8 @@ def tombstone(root: StreamRecord) -> StreamRecord:
 # ---- transactions
 
 
-def transaction_opened(root: StreamRecord, transaction_id: bytes) -> StreamRecord:
-    """Count and list a new transaction of the active epoch.
+def transaction_opened(root: StreamRecord) -> StreamRecord:
+    """Count a new transaction of the active epoch.
 
     Raises:
         WriteConflictError: the stream is being sealed or deleted.
@@ -141,32 +135,23 @@ def transaction_opened(root: StreamRecord, transaction_id: bytes) -> StreamRecor
     """
     if isinstance(root.intent, SealIntent | DeleteIntent):
         raise WriteConflictError(f"stream is {root.state}: no transaction can begin now; retry")
-    pending = root.open_transactions + root.commit_queue + root.commit_batch + root.abort_queue
-    if len(pending) >= limits.TRANSACTIONS_OPEN_MAX:
+    queued = len(root.commit_queue) + len(root.commit_batch) + len(root.abort_queue)
+    if root.open_count + len(root.open_transactions) + queued >= limits.TRANSACTIONS_OPEN_MAX:
         raise OverloadedError(f"stream has {limits.TRANSACTIONS_OPEN_MAX} transactions that have not completed")
     return msgspec.structs.replace(
         root,
         transaction_counter=root.transaction_counter + 1,
-        open_transactions=(*root.open_transactions, transaction_id),
     )
 
 
 def transaction_committing(root: StreamRecord, transaction_id: bytes) -> StreamRecord:
     """Decide to commit an open transaction: append it to the commit order."""
-    return msgspec.structs.replace(
-        root,
-        open_transactions=_without(root.open_transactions, transaction_id),
-        commit_queue=(*root.commit_queue, transaction_id),
-    )
+    return msgspec.structs.replace(root, commit_queue=(*root.commit_queue, transaction_id))
 
 
 def transaction_aborting(root: StreamRecord, transaction_id: bytes) -> StreamRecord:
     """Decide to abort an open transaction."""
-    return msgspec.structs.replace(
-        root,
-        open_transactions=_without(root.open_transactions, transaction_id),
-        abort_queue=(*root.abort_queue, transaction_id),
-    )
+    return msgspec.structs.replace(root, abort_queue=(*root.abort_queue, transaction_id))
 
 
 def may_take_commits(root: StreamRecord, *, rolls: bool) -> bool:
@@ -217,7 +202,3 @@ def aborts_done(root: StreamRecord, transactions: Sequence[bytes]) -> StreamReco
     return msgspec.structs.replace(
         root, abort_queue=left, completed_next=root.completed_next + len(root.abort_queue) - len(left)
     )
-
-
-def _without(items: tuple[bytes, ...], gone: bytes) -> tuple[bytes, ...]:
-    return tuple(item for item in items if item != gone)

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from tailrace.common.errors import TailraceError
 from tailrace.controller.rest.caller import Caller
+from tailrace.controller.rest.groups import group_routes
 from tailrace.controller.rest.health import ControllerCollector, health_routes
 from tailrace.controller.rest.scopes import scope_routes
 from tailrace.controller.rest.streams import stream_routes
@@ -49,5 +50,6 @@ def create_app(controller: Controller, registry: CollectorRegistry | None = None
     app.add_exception_handler(RequestValidationError, on_invalid)
     app.include_router(health_routes(controller, metrics))
     app.include_router(scope_routes(caller_of))
+    app.include_router(group_routes(caller_of))
     app.include_router(stream_routes(caller_of, controller.services))
     return app

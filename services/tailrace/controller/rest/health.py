@@ -85,6 +85,7 @@ class ControllerCollector:
         yield from self._retention()
         yield from self._scaling()
         yield from self._watermarks()
+        yield from self._sweep()
         yield from self._calls()
 
     def _retention(self) -> Iterator[Metric]:
@@ -113,6 +114,19 @@ class ControllerCollector:
             ("watermark_rounds", "Looks at the times that writers noted", job.rounds),
             ("watermarks", "Watermarks that were written", job.written),
             ("watermark_failures", "Streams whose watermark could not be written, in each round", job.failures),
+        ):
+            yield CounterMetricFamily(f"tailrace_controller_{name}", text, value)
+
+    def _sweep(self) -> Iterator[Metric]:
+        job = self._controller.sweep
+        yield GaugeMetricFamily(
+            "tailrace_controller_segments_without_record", "Segments that no record names", value=float(job.nameless)
+        )
+        for name, text, value in (
+            ("sweep_rounds", "Looks at the segments of all containers", job.rounds),
+            ("sweep_deleted", "Segments without a record that were deleted", job.deleted),
+            ("sweep_kept", "Segments without a record that have bytes and were kept, in each round", job.kept),
+            ("sweep_failures", "Containers and streams that could not be looked at, in each round", job.failures),
         ):
             yield CounterMetricFamily(f"tailrace_controller_{name}", text, value)
 

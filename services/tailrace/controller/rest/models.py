@@ -137,6 +137,42 @@ class ReaderGroupsList(BaseModel):
     readerGroups: list[ReaderGroupName]
 
 
+class GroupStream(BaseModel):
+    """A stream of a reader group: cuts as offsets by segment id; None where there is none."""
+
+    streamName: str
+    lagBytes: int
+    position: dict[str, int] | None
+    lastCheckpoint: dict[str, int] | None
+    published: dict[str, int] | None
+
+
+class GroupReader(BaseModel):
+    """An online reader with the offsets of its segments; ``deadAfterSeconds`` is None without heartbeats."""
+
+    readerId: str
+    segments: dict[str, int]
+    lagBytes: int
+    deadAfterSeconds: float | None
+
+
+class ReaderGroupProperty(BaseModel):
+    """A reader group; the fields after ``onlineReaderIds`` are Tailrace's."""
+
+    scopeName: str
+    readerGroupName: str
+    streamList: list[str]
+    onlineReaderIds: list[str]
+    readerGroupId: str | None
+    generation: int
+    retentionType: str
+    lagBytes: int
+    streams: list[GroupStream]
+    readers: list[GroupReader]
+    unassignedSegments: dict[str, int]
+    waitingSegments: list[str]
+
+
 class HealthResult(BaseModel):
     """Health of a part and of the parts below it."""
 

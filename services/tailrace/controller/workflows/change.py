@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from tailrace.common import limits
 from tailrace.common.errors import WriteConflictError
+from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.epochs import epoch_span, segments_of, wholly_before, without_future
 from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.policies import ranges_for_policy
-from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
 from tailrace.controller.metadata.transitions import finished, scaling
 from tailrace.controller.workflows import listing, retained
 from tailrace.controller.workflows.context import segment_name, segment_names
@@ -17,6 +17,7 @@ from tailrace.controller.workflows.scale import record_sealed, seal_segments
 
 if TYPE_CHECKING:
     from tailrace.controller.metadata.records import Intent, StreamRecord, TruncateIntent
+    from tailrace.controller.metadata.stream_store import StreamKey
     from tailrace.controller.workflows.context import WorkflowContext
 
 

@@ -17,6 +17,7 @@ import structlog
 
 from tailrace.common import limits
 from tailrace.common.errors import IllegalStateError
+from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.records import (
     CompletedTransaction,
     Rolling,
@@ -24,11 +25,9 @@ from tailrace.controller.metadata.records import (
     TransactionRecord,
     WriterMark,
 )
-from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
 from tailrace.controller.metadata.transitions import commit_batch_done, commit_batch_taken, may_take_commits
 from tailrace.controller.workflows.marked import note
 from tailrace.controller.workflows.transactions import (
-    chunk_keys,
     completed_puts,
     transaction_epoch,
     transaction_segment_names,
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
 
     from tailrace.controller.metadata.model import Epoch
     from tailrace.controller.metadata.records import Record
+    from tailrace.controller.metadata.stream_store import StreamKey
     from tailrace.controller.workflows.context import WorkflowContext
     from tailrace.controller.workflows.segments import Merged
 
@@ -130,7 +130,7 @@ async def _take(
             return Change((False, more))
         return Change((True, ()), {key.root: commit_batch_taken(now, checked, refused, plan.rolling)})
 
-    taken, more = await context.store.change(key, (), decide)
+    taken, more = await context.store.change(key, (), decide, by_memory=True)
     if taken:
         for transaction_id, reason in refused.items():
             _report("transaction can never be committed whole, it is aborted", key, transaction_id, reason)
@@ -224,8 +224,6 @@ async def finish_batch(
         if not marked.keys() <= frozenset(taken.writers):
             await note(context, key)
     now_ms = context.clock.now_ms()
-    root = await context.store.load(key)
-    chunks = chunk_keys(key, root, len(committed))
     marks = [key.writer(writer) for writer in marked]
 
     def decide(now: StreamRecord | None, snapshot: Snapshot) -> Change[None]:
@@ -241,12 +239,19 @@ async def finish_batch(
                 ended = with_writer(ended, writer)
         return Change(None, {**puts, key.root: ended, **more(ended)})
 
-    await context.store.change(key, (*items, *chunks, *marks), decide)
+    await context.store.change(key, (*items, *marks), decide, by_memory=True)
+
+
+def _is_of_commit(record: TransactionRecord | CompletedTransaction | None) -> bool:
+    """Return whether a remembered record is the last one of an open transaction: the commit call adds the writer."""
+    return isinstance(record, TransactionRecord) and bool(record.writer)
 
 
 async def _marking_writers(context: WorkflowContext, key: StreamKey, items: Sequence[bytes]) -> dict[str, int]:
     """Return the last time of each writer whose commits carried a time (docs/protocol/server.md#watermarks)."""
-    snapshot = await context.store.read(key, items)
+    snapshot = context.store.remembered(key, items)
+    if snapshot is None or not all(_is_of_commit(snapshot.transaction(item)) for item in items):
+        snapshot = await context.store.read(key, items, remember=True)
     marked: dict[str, int] = {}
     for item in items:
         record = snapshot.transaction(item)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.epochs import duplicate
 from tailrace.controller.metadata.records import Record, Rolling, SealedRecord, StreamRecord
-from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
 from tailrace.controller.workflows.commit_batches import after_refusals, finish_batch, names_of, take_batch
 from tailrace.controller.workflows.context import segment_names
 from tailrace.controller.workflows.scale import seal_segments
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tailrace.controller.metadata.model import Epoch
+    from tailrace.controller.metadata.stream_store import StreamKey
     from tailrace.controller.workflows.context import WorkflowContext
 
 

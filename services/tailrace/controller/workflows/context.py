@@ -29,6 +29,14 @@ class ControllerConfig:
     """Longest lease that a transaction may ask for."""
     blocking_deadline_s: float = limits.RPC_BLOCKING_DEADLINE_S
     """How long a call waits for its workflow, which continues afterwards."""
+    requests_deadline_s: float = limits.RPC_REQUESTS_DEADLINE_S
+    """How long the requests of a call may take together, before and after it waits for its workflow."""
+    records_cached_max_bytes: int = limits.IMMUTABLE_RECORDS_CACHED_MAX_BYTES
+    """For records that never change."""
+    streams_max: int = limits.WORKFLOW_STREAMS_MAX
+    """Streams with a task at a time."""
+    entities_max: int = limits.WORKFLOW_STREAMS_MAX
+    """Groups, tables and scopes with a workflow at a time."""
     idle_s: float = limits.WORKFLOW_IDLE_S
     """How long a stream's task stays after its last work."""
     sole: bool = False
@@ -45,6 +53,10 @@ class ControllerConfig:
     """Between looks at the times that a stream's writers noted."""
     scaling_time_factor: float = 1.0
     """Of all times of automatic scaling; below 1 to try it out."""
+    sweep_period_s: float = limits.SEGMENT_SWEEP_PERIOD_S
+    """Between looks for segments that no record names."""
+    sweep_age_s: float = limits.SEGMENT_SWEEP_AGE_S
+    """For how long this controller must have seen that no record names a segment, before it deletes it."""
     rescan_s: float = limits.CONTROLLER_RESCAN_S
     """Between looks through the pending work of its buckets."""
 

@@ -12,9 +12,10 @@ import structlog
 from tailrace.common import names
 from tailrace.common.errors import BadRequestError, NoSuchScopeError, WriteConflictError
 from tailrace.common.stream_policies import StreamConfig
+from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.records import CreateIntent, StreamRecord
-from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
+from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.controller.metadata.transitions import finished, new_stream, tombstone
 from tailrace.controller.workflows import listing, retained
 from tailrace.controller.workflows.context import segment_names

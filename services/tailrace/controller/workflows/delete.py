@@ -9,16 +9,24 @@ from typing import TYPE_CHECKING
 
 from tailrace.common import limits
 from tailrace.common.errors import WriteConflictError
+from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.epochs import segments_of
 from tailrace.controller.metadata.model import Epoch, StreamState
-from tailrace.controller.metadata.records import CompletedChunk, DeleteIntent, RetentionRecord, StreamRecord
-from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
+from tailrace.controller.metadata.records import (
+    CompletedChunk,
+    DeleteIntent,
+    RetentionRecord,
+    StreamRecord,
+    SubscribersRecord,
+)
+from tailrace.controller.metadata.transaction_ledger import shard_keys
 from tailrace.controller.metadata.transitions import deleting, tombstone
 from tailrace.controller.workflows import listing
 from tailrace.controller.workflows.context import segment_names
 from tailrace.controller.workflows.create import mark_of
 
 if TYPE_CHECKING:
+    from tailrace.controller.metadata.stream_store import StreamKey
     from tailrace.controller.workflows.context import WorkflowContext
 
 
@@ -73,6 +81,7 @@ async def delete_mark(context: WorkflowContext, mark: StreamKey, before: StreamR
 async def _remove_records(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
     """Remove all records but the root. The root names them all, so an interrupted run is repeated in full."""
     epochs = range(root.active_epoch + 2)
+    await _remove_subscribers(context, key, root)
     await _remove_shared(context, key, root)
     await _remove_retention_set(context, key, root)
     gone = [key.sealed(root.incarnation, epoch) for epoch in epochs]
@@ -88,7 +97,7 @@ async def _remove_records(context: WorkflowContext, key: StreamKey, root: Stream
 
 async def _remove_shared(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
     """Remove records whose keys a later stream of the same name uses too, under the versions read before."""
-    shared = [key.subscribers, *(key.writer(writer) for writer in root.writers)]
+    shared = [key.subscribers, *shard_keys(key), *(key.writer(writer) for writer in root.writers)]
     for start in range(0, len(shared), limits.EPOCHS_PER_READ_MAX):
         part = shared[start : start + limits.EPOCHS_PER_READ_MAX]
         snapshot = await context.store.read(key, [key.root, *part])
@@ -98,6 +107,13 @@ async def _remove_shared(context: WorkflowContext, key: StreamKey, root: StreamR
         found = [(item, stored.version) for item in part if (stored := snapshot.stored[item]) is not None]
         if found:
             await context.store.metadata.remove(key.table, found)
+
+
+async def _remove_subscribers(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
+    """Remove the records of the subscribers that the index names, before the index. A deleting stream gets no more."""
+    found = (await context.store.read(key, [key.subscribers])).get(SubscribersRecord, key.subscribers)
+    if found is not None and found.index:
+        await context.store.remove(key, [key.subscriber(root.incarnation, name) for name in found.index])
 
 
 async def _remove_retention_set(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:

@@ -10,17 +10,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from tailrace.common import limits
+from tailrace.common.call_deadline import restart_deadline, without_deadline
 from tailrace.common.errors import DeadlineError, OverloadedError, TailraceError, UnavailableError, WriteConflictError
 from tailrace.controller.metadata.metadata_store import PENDING_TABLE
 from tailrace.controller.metadata.ports import UNCONDITIONAL, Put
 from tailrace.controller.metadata.records import PendingRecord, StreamRecord, encode
 from tailrace.controller.metadata.stream_store import StreamKey
+from tailrace.controller.metadata.transaction_ledger import digest
 from tailrace.controller.workflows import steps
+from tailrace.controller.workflows.leases import WatchedLeases
 from tailrace.controller.workflows.slots import StepSlots
 from tailrace.controller.workflows.transactions import Lease, expire
 
@@ -34,13 +37,6 @@ STREAM: Final = "stream"
 """The kind of streams in the table of pending work."""
 
 
-class _WatchedLease(NamedTuple):
-    """A lease, and when it ends on this controller's own clock unless it is renewed."""
-
-    lease: Lease
-    ends_s: float
-
-
 @dataclass(slots=True)
 class _Worker:
     """One stream's task and its state beyond the stored records."""
@@ -51,9 +47,19 @@ class _Worker:
     pending_version: int | None = None
     pending_s: float = 0.0
     enlisting: asyncio.Lock = field(default_factory=asyncio.Lock)
-    leases: dict[bytes, _WatchedLease] = field(default_factory=dict)
+    leases: WatchedLeases = field(default_factory=WatchedLeases)
+    has_all_leases: bool = False
+    """Whether all open transactions were read since the stream was adopted."""
+    leases_differ_s: float | None = None
+    """Since when the watched leases are not those of the root's open transactions; None when they are."""
+    next_pass_s: float = 0.0
+    """When the next commit pass may begin, on the loop's clock."""
+    reads_root: bool = True
+    """Whether the next step reads the root, in place of what this controller read or wrote last."""
     waiters: list[tuple[bytes, asyncio.Future[None]]] = field(default_factory=list)
     failures: int = 0
+    began_s: float = 0.0
+    """When the present step began; while steps fail, the first of those that did."""
     unfinished_s: float | None = None
     """Since when the stream has had work that waits for no client; None without such work."""
     task: asyncio.Task[None] | None = None
@@ -104,6 +110,7 @@ class StreamDriver:
         worker = self._worker(key)
         async with worker.enlisting:
             await self._enlist(worker)
+        worker.has_all_leases, worker.reads_root = False, True
         worker.wake.set()
 
     async def close(self) -> None:
@@ -139,7 +146,7 @@ class StreamDriver:
         """Wait until the workflow of an intent has ended.
 
         Raises:
-            DeadlineError: the deadline passed; the workflow continues.
+            DeadlineError: the deadline passed; the workflow continues. UnavailableError: its steps fail, and continue.
         """
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         worker = self._worker(key)
@@ -153,22 +160,31 @@ class StreamDriver:
                 f"stream {key} is busy after {self._context.config.blocking_deadline_s:g} s; its workflow continues"
             ) from error
         finally:
+            restart_deadline()
             worker.waiters = [item for item in worker.waiters if item[1] is not waiter]
 
     def lease(self, key: StreamKey, transaction_id: bytes, lease: Lease) -> None:
         """Watch a transaction's lease, which was renewed just now."""
         worker = self._worker(key)
-        worker.leases[transaction_id] = _from_now(lease)
-        worker.wake.set()
+        before = worker.leases.get(transaction_id)
+        worker.leases.renew(transaction_id, lease)
+        if not worker.holds and (before is None or lease.lease_ms < before.lease.lease_ms):
+            worker.wake.set()  # else its task looks in time: at the end of the call, or when the lease would have ended
+
+    def forget_lease(self, key: StreamKey, transaction_id: bytes) -> None:
+        """Watch the lease of a transaction no more that is decided."""
+        worker = self._workers.get(key)
+        if worker is not None:
+            worker.leases.drop(transaction_id)
 
     # -- tasks
 
     def _worker(self, key: StreamKey) -> _Worker:
         worker = self._workers.get(key)
         if worker is None:
-            if len(self._workers) >= limits.WORKFLOW_STREAMS_MAX:
+            if len(self._workers) >= self._context.config.streams_max:
                 raise OverloadedError(
-                    f"{limits.WORKFLOW_STREAMS_MAX} streams have running workflows, which is the maximum; retry"
+                    f"{self._context.config.streams_max} streams have running workflows, which is the maximum; retry"
                 )
             worker = self._workers[key] = _Worker(key)
             worker.task = asyncio.get_running_loop().create_task(self._run(worker), name=f"stream {key}")
@@ -186,6 +202,7 @@ class StreamDriver:
         return asyncio.get_running_loop().time() > worker.pending_s + self._context.config.idle_s / 2
 
     async def _run(self, worker: _Worker) -> None:
+        without_deadline()  # of the call that brought the work
         while True:
             worker.wake.clear()
             try:
@@ -199,14 +216,19 @@ class StreamDriver:
                 async with asyncio.timeout(self._context.config.idle_s if pause_s is None else pause_s):
                     await worker.wake.wait()
             except TimeoutError:
+                worker.reads_root = True
                 if idle and await self._is_still_idle(worker) and await self._retire(worker):
                     return
 
     async def _attempt(self, worker: _Worker) -> float | None:
         """Run one step; return the seconds until the next one (0: at once), None when only a call can bring work."""
         async with self._slots.slot(), asyncio.timeout(limits.WORKFLOW_STEP_DEADLINE_S):
+            if not worker.failures:
+                worker.began_s = asyncio.get_running_loop().time()
             waiters = list(worker.waiters)  # a waiter that is added later changed the root after this read
-            root = await self._context.store.load(worker.key)
+            store, reads_root = self._context.store, worker.reads_root
+            root = await (store.load(worker.key) if reads_root else store.latest(worker.key))
+            worker.reads_root = False
             _tell(waiters, root)
             _note_work(worker, root)
             pause_s: float | None = None
@@ -219,35 +241,76 @@ class StreamDriver:
         await self._arm_leases(worker, root)
         if await self._expire_leases(worker):
             return 0
+        wait_s = self._until_next_pass(worker, root)
+        if wait_s is not None:
+            return wait_s
         if await steps.advance(self._context, worker.key, root):
             return 0
-        if not worker.leases:
+        now_s = asyncio.get_running_loop().time()
+        ends = [worker.leases.next_end_s()]
+        if worker.leases_differ_s is not None:
+            ends.append(worker.leases_differ_s + limits.TRANSACTION_LEASES_DIFFER_S)
+        known = [each for each in ends if each is not None]
+        if not known:
             return None
-        return max(0.001, min(item.ends_s for item in worker.leases.values()) - asyncio.get_running_loop().time())
+        # Another controller may have opened a transaction and died: look at the root again from time to time.
+        return max(0.001, min(min(known) - now_s, self._context.config.idle_s))
+
+    def _until_next_pass(self, worker: _Worker, root: StreamRecord) -> float | None:
+        """Return how long commits wait for others that the same pass merges; None when the next step is due.
+
+        The first commit after a quiet time waits for none, and nothing else waits for commits that do.
+        """
+        if not root.commit_queue or root.commit_batch or root.abort_queue or root.intent is not None:
+            return None
+        now_s = asyncio.get_running_loop().time()
+        if now_s < worker.next_pass_s and len(root.commit_queue) < limits.TRANSACTION_COMMIT_BATCH_MAX:
+            return max(0.001, worker.next_pass_s - now_s)
+        worker.next_pass_s = now_s + limits.TRANSACTION_COMMIT_PASS_INTERVAL_S
+        return None
 
     async def _arm_leases(self, worker: _Worker, root: StreamRecord) -> None:
-        """Watch the lease of each open transaction, whole from now on; drop the leases of others."""
-        known = worker.leases
-        worker.leases = {item: known[item] for item in root.open_transactions if item in known}
-        missing = [item for item in root.open_transactions if item not in known]
-        if missing:
-            for item, lease in (await steps.leases(self._context, worker.key, missing)).items():
-                worker.leases.setdefault(item, _from_now(lease))
+        """Watch the lease of each open transaction, new ones whole from now on; drop the leases of others.
+
+        A call changes first the root and then the leases, so they may differ for a moment.
+        """
+        now_s = asyncio.get_running_loop().time()
+        earlier = frozenset(root.open_transactions)
+        if (len(worker.leases), worker.leases.digest) == (
+            root.open_count + len(earlier),
+            root.open_digest ^ digest(earlier),
+        ):
+            worker.leases_differ_s, worker.has_all_leases = None, True
+            return
+        if worker.leases_differ_s is None:
+            worker.leases_differ_s = now_s
+        if worker.has_all_leases and now_s < worker.leases_differ_s + limits.TRANSACTION_LEASES_DIFFER_S:
+            return
+        open_now = await steps.open_transactions(self._context, worker.key)
+        for item in [item for item in worker.leases if item not in open_now]:
+            worker.leases.drop(item)
+        missing = [item for item in open_now if item not in worker.leases]
+        for item, lease in (await steps.leases(self._context, worker.key, missing)).items():
+            if item not in worker.leases:
+                worker.leases.renew(item, lease)
+        worker.leases_differ_s, worker.has_all_leases, worker.reads_root = None, True, True
 
     async def _expire_leases(self, worker: _Worker) -> bool:
-        now_s = asyncio.get_running_loop().time()
-        due = [(item, watched) for item, watched in worker.leases.items() if watched.ends_s <= now_s]
+        due = worker.leases.due()
         for item, watched in due:
             lease = await expire(self._context, worker.key, item, watched.lease)
             if lease is None:
-                worker.leases.pop(item, None)
+                worker.leases.drop(item)
             elif worker.leases.get(item) == watched:  # a call may have renewed it meanwhile
-                worker.leases[item] = _from_now(lease)
+                worker.leases.renew(item, lease)
         return bool(due)
 
     def _after_failure(self, worker: _Worker, error: Exception) -> float:
         worker.failures += 1
+        worker.reads_root = True
         self.failed_steps += 1
+        if asyncio.get_running_loop().time() >= worker.began_s + self._context.config.requests_deadline_s:
+            _report(worker, error)
         if worker.unfinished_s is None:
             worker.unfinished_s = asyncio.get_running_loop().time()
         longest_s: float = min(
@@ -292,16 +355,20 @@ class StreamDriver:
         return True
 
 
-def _from_now(lease: Lease) -> _WatchedLease:
-    return _WatchedLease(lease, asyncio.get_running_loop().time() + lease.lease_ms / 1000)
-
-
 def _tell(waiters: list[tuple[bytes, asyncio.Future[None]]], root: StreamRecord | None) -> None:
     running = (root.intent, root.rolling) if root is not None else ()
     current = {work.intent_id for work in running if work is not None}
     for intent_id, waiter in waiters:
         if intent_id not in current and not waiter.done():
             waiter.set_result(None)
+
+
+def _report(worker: _Worker, error: Exception) -> None:
+    """End the calls that wait for the workflow, with the reason why it does not end."""
+    for _, waiter in worker.waiters:
+        if not waiter.done():
+            reason = f"{type(error).__name__}: {error}"
+            waiter.set_exception(UnavailableError(f"stream {worker.key} waits: {reason}; its workflow continues"))
 
 
 def _note_work(worker: _Worker, root: StreamRecord | None) -> None:

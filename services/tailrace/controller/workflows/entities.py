@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import structlog
 
 from tailrace.common import limits
+from tailrace.common.call_deadline import restart_deadline, without_deadline
 from tailrace.common.errors import DeadlineError, OverloadedError, TailraceError, UnavailableError, WriteConflictError
 from tailrace.controller.metadata.metadata_store import PENDING_TABLE
 from tailrace.controller.metadata.ports import UNCONDITIONAL, Put
@@ -51,6 +52,8 @@ class EntityDriver:
         self._context = context
         self._steps: dict[str, Step] = {}
         self._running: dict[Entity, asyncio.Task[object]] = {}
+        self._callers: dict[Entity, set[asyncio.Future[str]]] = {}
+        """Calls that wait for a workflow; each learns the reason when its steps fail for long."""
         self._closed = False
         self.failed_steps = 0
         """How many steps have failed since the start; each is repeated."""
@@ -73,8 +76,8 @@ class EntityDriver:
         entity = Entity(record.what, record.scope, record.name)
         if record.what not in self._steps or entity in self._running:
             return
-        if len(self._running) >= limits.WORKFLOW_STREAMS_MAX:
-            raise OverloadedError(f"{limits.WORKFLOW_STREAMS_MAX} workflows are running, which is the maximum")
+        if len(self._running) >= self._context.config.entities_max:
+            raise OverloadedError(f"{self._context.config.entities_max} workflows are running, which is the maximum")
         self._resume(entity)
 
     async def close(self) -> None:
@@ -89,27 +92,45 @@ class EntityDriver:
         """Wait for the entity's other workflows, `persist` the intent, run its workflow; return `persist`'s result.
 
         Raises:
-            DeadlineError: the deadline passed; the workflow continues. Errors of `persist`, with nothing done.
+            DeadlineError: the deadline passed; the workflow continues. UnavailableError: its steps fail, and continue.
+            Errors of `persist`, with nothing done.
         """
         try:
             async with asyncio.timeout(self._context.config.blocking_deadline_s):
                 while (running := self._running.get(entity)) is not None:
-                    await asyncio.wait([running])
+                    await self._until_ended(entity, running)
                 task = self._launch(entity, persist)
-                await asyncio.wait([task])
+                await self._until_ended(entity, task)
         except TimeoutError as error:
             raise DeadlineError(
                 f"{entity.kind} {entity.scope}/{entity.name} is still busy; its workflow continues"
             ) from error
+        finally:
+            restart_deadline()
         if task.cancelled():
             raise DeadlineError("the controller stops; another controller resumes the workflow")
         return task.result()
 
+    async def _until_ended(self, entity: Entity, task: asyncio.Task[Any]) -> None:
+        """Wait for the task. Raises UnavailableError when its steps fail for too long."""
+        trouble: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        callers = self._callers.setdefault(entity, set())
+        callers.add(trouble)
+        try:
+            await asyncio.wait([task, trouble], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            callers.discard(trouble)
+            if not callers and self._callers.get(entity) is callers:
+                del self._callers[entity]
+        if not task.done():
+            raise UnavailableError(f"{entity.kind} {entity.scope}/{entity.name} waits: {trouble.result()}")
+
     def _launch(self, entity: Entity, persist: Callable[[], Awaitable[T]]) -> asyncio.Task[T]:
         if self._closed:
             raise OverloadedError("the controller stops; call another one")
-        if len(self._running) >= limits.WORKFLOW_STREAMS_MAX:
-            raise OverloadedError(f"{limits.WORKFLOW_STREAMS_MAX} workflows are running, which is the maximum; retry")
+        most = self._context.config.entities_max
+        if len(self._running) >= most:
+            raise OverloadedError(f"{most} workflows are running, which is the maximum; retry")
         return self._track(entity, self._perform(entity, persist))
 
     def _track(self, entity: Entity, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -140,16 +161,18 @@ class EntityDriver:
             else:  # the mark is of a workflow that another controller runs or left
                 self._resume(entity)
             raise
+        without_deadline()  # of the call: from here on the work continues without it
         await self._repeat(entity, lambda: self._steps[entity.kind](entity.scope, entity.name))
         await self._settle(entity, version)
         return result
 
     def _resume(self, entity: Entity) -> None:
         """Run the workflow that the entity's record demands, if any, in the background."""
-        if self._closed or len(self._running) >= limits.WORKFLOW_STREAMS_MAX:
+        if self._closed or len(self._running) >= self._context.config.entities_max:
             return  # it stays pending, and is adopted later
 
         async def resume() -> None:
+            without_deadline()
             version = await self._repeat(entity, lambda: self._enlist(entity))
             await self._repeat(entity, lambda: self._steps[entity.kind](entity.scope, entity.name))
             await self._settle(entity, version)
@@ -164,6 +187,7 @@ class EntityDriver:
 
     async def _repeat(self, entity: Entity, step: Callable[[], Awaitable[T]]) -> T:
         failures = 0
+        late_s = asyncio.get_running_loop().time() + self._context.config.requests_deadline_s
         while True:
             try:
                 async with asyncio.timeout(limits.WORKFLOW_STEP_DEADLINE_S):
@@ -183,6 +207,10 @@ class EntityDriver:
                     pause_s=round(pause_s, 3),
                     exc_info=not isinstance(error, TailraceError | TimeoutError),
                 )
+                if asyncio.get_running_loop().time() >= late_s:
+                    for caller in self._callers.get(entity, ()):
+                        if not caller.done():
+                            caller.set_result(f"{type(error).__name__}: {error}; its workflow continues")
                 await asyncio.sleep(pause_s)
 
     async def _settle(self, entity: Entity, version: int) -> None:

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.epochs import next_epoch
 from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.records import Record, ScaleIntent, SealedRecord, StreamRecord
-from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
 from tailrace.controller.metadata.transitions import finished
 from tailrace.controller.workflows.context import segment_name, segment_names
 
 if TYPE_CHECKING:
+    from tailrace.controller.metadata.stream_store import StreamKey
     from tailrace.controller.workflows.context import WorkflowContext
 
 

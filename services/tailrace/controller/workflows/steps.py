@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
+from tailrace.common import limits
 from tailrace.controller.metadata.records import (
     CreateIntent,
     DeleteIntent,
@@ -14,6 +15,7 @@ from tailrace.controller.metadata.records import (
     TruncateIntent,
     UpdateIntent,
 )
+from tailrace.controller.metadata.transaction_ledger import TransactionLedger, shard_keys
 from tailrace.controller.workflows.change import seal, truncate, update
 from tailrace.controller.workflows.commits import commit_pass
 from tailrace.controller.workflows.create import create
@@ -65,12 +67,23 @@ async def _advance_intent(context: WorkflowContext, key: StreamKey, root: Stream
     return progressed
 
 
+async def open_transactions(context: WorkflowContext, key: StreamKey) -> dict[bytes, None]:
+    """Return all open transactions of a stream, as they are now."""
+    snapshot = await context.store.read(key, [key.root, *shard_keys(key)])
+    root = snapshot.get(StreamRecord, key.root)
+    return {} if root is None else dict.fromkeys(TransactionLedger(key, root, snapshot).all_open())
+
+
 async def leases(context: WorkflowContext, key: StreamKey, transactions: Sequence[bytes]) -> dict[bytes, Lease]:
     """Return the lease of each open transaction, as its record has it now."""
-    items = [key.transaction(transaction_id) for transaction_id in transactions]
-    snapshot = await context.store.read(key, items)
-    return {
-        transaction_id: lease_of(record, context.config)
-        for transaction_id, item in zip(transactions, items, strict=True)
-        if isinstance(record := snapshot.transaction(item), TransactionRecord)
-    }
+    found: dict[bytes, Lease] = {}
+    for start in range(0, len(transactions), limits.TRANSACTION_LEASES_PER_READ_MAX):
+        items = {
+            item: key.transaction(item) for item in transactions[start : start + limits.TRANSACTION_LEASES_PER_READ_MAX]
+        }
+        snapshot = await context.store.read(key, list(items.values()))
+        for transaction_id, item in items.items():
+            record = snapshot.transaction(item)
+            if isinstance(record, TransactionRecord):
+                found[transaction_id] = lease_of(record, context.config)
+    return found

@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from tailrace.common import limits, names
-from tailrace.common.errors import WriteConflictError
+from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.epochs import transaction_segments
 from tailrace.controller.metadata.records import (
     CompletedChunk,
@@ -18,7 +18,7 @@ from tailrace.controller.metadata.records import (
     StreamRecord,
     TransactionRecord,
 )
-from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
+from tailrace.controller.metadata.transaction_ledger import TransactionLedger, shard_of
 from tailrace.controller.metadata.transitions import (
     aborts_done,
     transaction_aborting,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tailrace.controller.metadata.model import Epoch
+    from tailrace.controller.metadata.stream_store import StreamKey
     from tailrace.controller.workflows.context import ControllerConfig, WorkflowContext
 
 _LOG = structlog.get_logger(__name__)
@@ -72,7 +73,6 @@ async def abort_pass(context: WorkflowContext, key: StreamKey, root: StreamRecor
         await context.segments.delete(own)
     now_ms = context.clock.now_ms()
     items = [key.transaction(transaction_id) for transaction_id in batch]
-    chunks = chunk_keys(key, root, len(batch))
 
     def decide(now: StreamRecord | None, snapshot: Snapshot) -> Change[None]:
         if now is None or now.abort_queue[: len(batch)] != batch:
@@ -80,17 +80,7 @@ async def abort_pass(context: WorkflowContext, key: StreamKey, root: StreamRecor
         done = [CompletedTransaction(transaction_id, False, now_ms) for transaction_id in batch]
         return Change(None, {**completed_puts(key, now, snapshot, done), key.root: aborts_done(now, batch)})
 
-    await context.store.change(key, (*items, *chunks), decide)
-
-
-def chunk_keys(key: StreamKey, root: StreamRecord | None, count: int) -> list[bytes]:
-    """Return the keys of the chunks for the next `count` completed transactions."""
-    if root is None:
-        return []
-    size = limits.COMPLETED_TRANSACTIONS_PER_CHUNK
-    first = root.completed_next // size
-    last = (root.completed_next + count - 1) // size
-    return [key.completed(root.incarnation, chunk) for chunk in range(first, last + 1)]
+    await context.store.change(key, items, decide, by_memory=True)
 
 
 def completed_puts(
@@ -104,8 +94,6 @@ def completed_puts(
     while rest:
         item = key.completed(root.incarnation, following // size)
         room = size - following % size
-        if item not in snapshot.stored:
-            raise WriteConflictError("another controller completed transactions at the same time")
         before = snapshot.get(CompletedChunk, item)
         kept = before.transactions[: following % size] if before is not None else ()
         puts[item] = CompletedChunk((*kept, *rest[:room]))
@@ -120,7 +108,10 @@ async def forget_completed(context: WorkflowContext, key: StreamKey, root: Strea
     if len(chunks) < 2:
         return False
     item = key.completed(root.incarnation, chunks[0])
-    found = (await context.store.read(key, [item])).get(CompletedChunk, item)
+    known = context.store.remembered(key, [item])
+    found = known.get(CompletedChunk, item) if known is not None else None
+    if found is None or len(found.transactions) < limits.COMPLETED_TRANSACTIONS_PER_CHUNK:
+        found = (await context.store.read(key, [item], remember=True)).get(CompletedChunk, item)
     too_old_ms = context.clock.now_ms() - limits.TRANSACTION_REMEMBERED_MS
     if found is not None and any(done.completed_ms > too_old_ms for done in found.transactions):
         return False
@@ -161,11 +152,16 @@ async def expire(context: WorkflowContext, key: StreamKey, transaction_id: bytes
 
     def decide(root: StreamRecord | None, snapshot: Snapshot) -> Change[Lease | None]:
         record = snapshot.transaction(item)
-        if root is None or transaction_id not in root.open_transactions or not isinstance(record, TransactionRecord):
+        if root is None or not isinstance(record, TransactionRecord):
+            return Change(None)
+        ledger = TransactionLedger(key, root, snapshot)
+        if not ledger.is_open(transaction_id):
             return Change(None)
         lease = lease_of(record, context.config)
         if lease != seen:
             return Change(lease)
-        return Change(None, {key.root: transaction_aborting(root, transaction_id), item: record})
+        ledger.close(transaction_aborting(root, transaction_id), transaction_id)
+        ledger.write(record)
+        return Change(None, ledger.puts())
 
-    return await context.store.change(key, [item], decide)
+    return await context.store.change(key, [item, key.open_shard(shard_of(transaction_id))], decide)

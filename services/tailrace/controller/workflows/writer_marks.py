@@ -13,12 +13,13 @@ import msgspec
 from tailrace.common import limits
 from tailrace.common.errors import WriteConflictError
 from tailrace.common.task_groups import gather_bounded
+from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.records import StreamRecord, WriterMark
-from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from tailrace.controller.metadata.stream_store import StreamKey
     from tailrace.controller.workflows.context import WorkflowContext
 
 

@@ -1,4 +1,4 @@
-"""Reclamation: frees objects of which only a part is still retained (docs/design.md#reclamation, docs/adr/0029).
+"""Reclamation: frees objects of which only a part is still retained (docs/design.md#reclamation, docs/adr/0032).
 
 Segments share objects, and a truncation may end within a chunk. Reclamation finds the objects that hold too many dead
 bytes (`reclaim_policy`), reads and verifies what is live in them, writes it as new objects, and commits MOVE_CHUNKS: it

@@ -6,8 +6,10 @@ See docs/design.md#write-path.
 from __future__ import annotations
 
 import asyncio
+import heapq
 from typing import TYPE_CHECKING
 
+from tailrace.common import limits
 from tailrace.segmentstore.api import (
     AppendRequest,
     AttributeUpdate,
@@ -202,6 +204,13 @@ class Container:
         """See `SegmentContainer.measure_rates`."""
         self.core.check_running()
         return self._rates.measure(windows_ms, after)
+
+    def list_segments(self, after: int) -> tuple[list[tuple[int, str]], bool]:
+        """See `SegmentContainer.list_segments`."""
+        self.core.check_running()
+        segments, most = self.state.segments, limits.SEGMENTS_PER_REPLY_MAX
+        found = heapq.nsmallest(most + 1, (each for each in segments if each > after))
+        return [(each, segments[each].name) for each in found[:most]], len(found) > most
 
     # -- for the tools -------------------------------------------------------------------------------------------
 

@@ -6,6 +6,8 @@ applies the later operations to it.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tailrace.common.errors import CorruptionError
 from tailrace.segmentstore.api import is_core_attribute
 from tailrace.segmentstore.metadata import fields
@@ -13,6 +15,9 @@ from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.metadata.coverage import Coverage
 from tailrace.segmentstore.metadata.segment import Segment
 from tailrace.segmentstore.metadata.state import ContainerState, MergedSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _MAGIC = b"TRCP"
 _VERSION = 1
@@ -68,15 +73,8 @@ def load(state: ContainerState, as_of_sequence: int, body: fields.Buffer, place:
 
 def _load(state: ContainerState, as_of_sequence: int, reader: fields.Reader, place: str) -> None:
     """Fill the state. Raises as `load`, and ValueError when parts contradict each other."""
-    if bytes(reader.take(4)) != _MAGIC:
-        raise CorruptionError(place, "not a checkpoint")
-    reader.version(_VERSION)
-    container_id, epoch, sequence = reader.i64(), reader.i64(), reader.i64()
-    if container_id != state.container_id or sequence != as_of_sequence:
-        raise CorruptionError(place, f"checkpoint of container {container_id} as of {sequence}")
-    state.epoch = epoch
-    for _ in range(reader.u32()):
-        segment = _load_segment(reader, sequence)
+    state.epoch = _load_header(reader, state.container_id, as_of_sequence, place)
+    for segment in _load_segments(reader, as_of_sequence):
         state.add_segment(segment)
         state.use_objects_of(segment)
     for _ in range(reader.u32()):
@@ -89,8 +87,38 @@ def _load(state: ContainerState, as_of_sequence: int, reader: fields.Reader, pla
     reader.finish()
     for source_id in state.moves:
         state.resolve(source_id)
-    state.committed_sequence = sequence
-    state.next_sequence = sequence + 1
+    state.committed_sequence = as_of_sequence
+    state.next_sequence = as_of_sequence + 1
+
+
+def _load_header(reader: fields.Reader, container_id: int, as_of_sequence: int, place: str) -> int:
+    """Read what stands before the segments; return the epoch of the owner."""
+    if bytes(reader.take(4)) != _MAGIC:
+        raise CorruptionError(place, "not a checkpoint")
+    reader.version(_VERSION)
+    found, epoch, sequence = reader.i64(), reader.i64(), reader.i64()
+    if found != container_id or sequence != as_of_sequence:
+        raise CorruptionError(place, f"checkpoint of container {found} as of {sequence}")
+    return epoch
+
+
+def _load_segments(reader: fields.Reader, sequence: int) -> Iterator[Segment]:
+    for _ in range(reader.u32()):
+        yield _load_segment(reader, sequence)
+
+
+def segments(container_id: int, as_of_sequence: int, body: fields.Buffer, place: str) -> Iterator[Segment]:
+    """Yield the segments of a checkpoint, one at a time: a container has thousands, and a caller needs a few.
+
+    Raises:
+        CorruptionError: the body is damaged. FormatVersionError: it is of a newer format.
+    """
+    reader = fields.Reader(body, place)
+    try:
+        _load_header(reader, container_id, as_of_sequence, place)
+        yield from _load_segments(reader, as_of_sequence)
+    except ValueError as error:
+        raise CorruptionError(place, str(error)) from error
 
 
 def _load_segment(reader: fields.Reader, sequence: int) -> Segment:

@@ -299,6 +299,13 @@ async def measure_rates(call: Call, command: c.GetSegmentRates) -> Command:
     return c.SegmentRates(command.request_id, has_more, rates)
 
 
+async def list_segments(call: Call, command: c.ListSegments) -> Command:
+    """Return names of the container's segments (docs/controller.md#segments-that-no-record-names)."""
+    found, has_more = call.container.list_segments(command.after)
+    last = found[-1][0] if found else command.after
+    return c.SegmentsListed(command.request_id, has_more, last, [name for _, name in found])
+
+
 HANDLERS: Final[dict[type[Command], Handler]] = {
     c.ReadSegment: Handler(read_segment, waits=True),
     c.GetStreamSegmentInfo: Handler(get_info),
@@ -317,4 +324,5 @@ HANDLERS: Final[dict[type[Command], Handler]] = {
     ),
     c.ListStorageChunks: Handler(list_chunks),
     c.GetSegmentRates: Handler(measure_rates, segment_field=""),
+    c.ListSegments: Handler(list_segments, segment_field=""),
 }

@@ -19,9 +19,10 @@ from tailrace.segmentstore.metadata.missing_bytes import missing_bytes
 from tailrace.segmentstore.metadata.state import ContainerState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from tailrace.segmentstore.metadata.fields import Buffer, ChunkRef
+    from tailrace.segmentstore.metadata.segment import Segment
 
 MAGIC: Final = b"TRSN"
 VERSION: Final = 1
@@ -107,6 +108,29 @@ class Snapshot:
         chunks = ops.decode(ops.OperationType.ADD_CHUNKS, view[middle:end], place)
         assert isinstance(chunks, ops.AddChunks)
         return cls(cluster, container, epoch, sequence, time_ms, view[_HEADER.size : middle], chunks.refs)
+
+    def segments(self, key: str) -> Iterator[Segment]:
+        """Yield the segments, one at a time, each with a reference to every byte from its start to its end.
+
+        The segments share nothing, and are no state: attributes that the attribute index holds are not among theirs.
+
+        Raises:
+            CorruptionError: the body is damaged; the error names the object. DataLossError: a byte has no reference.
+            FormatVersionError: the snapshot is of a newer format.
+        """
+        place = f"object {key}"
+        tail: dict[int, list[ChunkRef]] = {}
+        for segment_id, ref in self.tail:
+            tail.setdefault(segment_id, []).append(ref)
+        for segment in checkpoint.segments(self.container, self.sequence, self.body, place):
+            try:
+                for ref in tail.get(segment.segment_id, ()):
+                    segment.chunks.add(ref)
+            except ValueError as error:
+                raise CorruptionError(place, f"segment {segment.name}: {error}") from error
+            for start, end in segment.chunks.gaps(segment.start_offset, segment.length):
+                raise DataLossError(f"{place}: bytes {start} to {end} of segment {segment.name} are not in Tier 2")
+            yield segment
 
     def load(self, key: str, *, next_sequence: int = 0, into: ContainerState | None = None) -> ContainerState:
         """Return the container's state, in which every byte has a reference.

@@ -13,6 +13,7 @@ import pytest
 from harness.localobjects import NAMESPACE, Hand
 from tailrace.client.async_client import Client
 from tailrace.client.group.reader_group import group_config
+from tailrace.client.group.rust import state_table
 from tailrace.client.model import ReaderGroupConfig, StreamName
 from tailrace.common import limits
 from tailrace.common.errors import NoSuchReaderGroupError
@@ -21,7 +22,6 @@ from tailrace.common.stream_policies import RetentionPolicy, ScalingPolicy, Stre
 from tailrace.wire.tables import TableEntry
 from tailrace_operator.connections.controllers import ClusterName
 from tailrace_operator.kube.objects import READER_GROUPS, STREAM_CLUSTERS, STREAMS
-from tailrace_operator.readergroup.rust import state_table
 
 EVENT_BYTES = 18
 """An event of 10 bytes in a segment."""

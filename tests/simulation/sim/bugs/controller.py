@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,17 +12,23 @@ import pytest
 from sim.bugs.registry import bug
 from sim.workloads.cluster import ClusterWorkload
 from tailrace.client.group.state.state import GroupState
-from tailrace.common.errors import NoSuchStreamError, UnavailableError
+from tailrace.common.errors import NoSuchStreamError, TailraceError, UnavailableError
+from tailrace.common.names import SegmentName
 from tailrace.common.stream_policies import StreamConfig
 from tailrace.controller.instances.membership import Membership
+from tailrace.controller.jobs import sweep
 from tailrace.controller.managers import stream_cuts
-from tailrace.controller.managers.transactions import TransactionManager, state_of
-from tailrace.controller.metadata import epochs, scope_store, stream_store, transitions
-from tailrace.controller.metadata.model import Epoch, StreamSegment, TransactionState
+from tailrace.controller.managers.transactions import TransactionManager
+from tailrace.controller.metadata import changes, epochs, scope_store, stream_store, transitions
+from tailrace.controller.metadata.changes import Change, Snapshot
+from tailrace.controller.metadata.model import Epoch, StreamSegment, StreamState, TransactionState
 from tailrace.controller.metadata.ports import Put, Stored
 from tailrace.controller.metadata.records import StreamRecord, TransactionRecord
-from tailrace.controller.metadata.stream_store import Change, Snapshot, StreamKey
+from tailrace.controller.metadata.stream_store import StreamKey
+from tailrace.controller.metadata.transaction_ledger import TransactionLedger
 from tailrace.controller.metadata.transitions import require, transaction_committing
+from tailrace.controller.sweep.decision import Fate, fate_of_segment
+from tailrace.controller.sweep.sightings import Sightings
 from tailrace.controller.workflows import commit_batches, commits, steps, transactions
 from tailrace.controller.workflows.context import WorkflowContext
 from tailrace.segmentstore.api import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
@@ -126,11 +133,16 @@ def _missing_source_taken_as_merged(patch: pytest.MonkeyPatch) -> None:
         def decide(found: StreamRecord | None, snapshot: Snapshot) -> Change[bool]:
             root = require(found, key)
             record = snapshot.transaction(item)
-            state = state_of(root, record, transaction_id)
+            ledger = TransactionLedger(key, root, snapshot)
+            state = ledger.state(transaction_id)
             if not isinstance(record, TransactionRecord) or state is TransactionState.COMMITTING:
                 return Change(state in (TransactionState.COMMITTING, TransactionState.COMMITTED))
             left = tuple(other for other in root.abort_queue if other != transaction_id)
             decided = transaction_committing(msgspec.structs.replace(root, abort_queue=left), transaction_id)
+            if state is TransactionState.OPEN:
+                ledger.close(decided, transaction_id)
+                ledger.write(record)
+                return Change(True, ledger.puts())
             return Change(True, {key.root: decided, item: record})
 
         async with self._driver.enlisted(key):
@@ -253,12 +265,13 @@ class _TrustingMetadata:
         found: list[Stored | None] = await self._metadata.get(table, keys)
         return found
 
-    async def put(self, table: str, entries: Sequence[Put]) -> None:
+    async def put(self, table: str, entries: Sequence[Put]) -> list[int]:
         """It will have arrived."""
         try:
-            await self._metadata.put(table, entries)
+            versions: list[int] = await self._metadata.put(table, entries)
         except UnavailableError:
-            return
+            return [0] * len(entries)
+        return versions
 
 
 def _lost_answers(seed: int) -> ClusterWorkload:
@@ -285,10 +298,17 @@ def _unknown_outcome_taken_for_success(patch: pytest.MonkeyPatch) -> None:
     change_records = stream_store.change_records
 
     async def trusting(
-        metadata: Any, entropy: Any, table: str, keys: Sequence[bytes], decide: Callable[[Snapshot], Change[Any]]
+        metadata: Any,
+        entropy: Any,
+        table: str,
+        keys: Sequence[bytes],
+        decide: Callable[[Snapshot], Change[Any]],
+        *recent: Any,
+        **more: Any,
     ) -> Any:
         """Does not look again."""
-        return await change_records(_TrustingMetadata(metadata), entropy, table, keys, decide)  # type: ignore[arg-type]
+        trusting = _TrustingMetadata(metadata)
+        return await change_records(trusting, entropy, table, keys, decide, *recent, **more)  # type: ignore[arg-type]
 
     patch.setattr(stream_store, "change_records", trusting)
     patch.setattr(scope_store, "change_records", trusting)
@@ -334,3 +354,70 @@ def _work_of_a_dead_controller_left(patch: pytest.MonkeyPatch) -> None:
     Breaks: what a controller accepted is carried out.
     """
     patch.setattr(Membership, "is_to_adopt", lambda self, record: record.instance == self.instance)
+
+
+def _two_controllers(seed: int) -> ClusterWorkload:
+    """The workload with little else than transactions, and a controller that lives beside those that die."""
+    workload = _many_commits(seed)
+    workload.controllers.has_companion = True
+    return workload
+
+
+@bug(
+    "refusal-by-memory",
+    _two_controllers,
+    checker="workloads/clusterclients.py",
+    words="a late ping of .* was answered|the opposite was accepted",
+)
+def _refusal_by_memory(patch: pytest.MonkeyPatch) -> None:
+    """A controller answers by the records that it remembers, also where it writes nothing that would fail.
+
+    Breaks: a transaction that one controller opened is known to all of them.
+    """
+
+    async def by_memory(self: changes.RecordReader, decide: Callable[[Snapshot], Change[Any]]) -> Change[Any] | None:
+        """Does not ask whether what it looked at is written."""
+        keys = list(self._keys)
+        known = self._recent.get(self._table, keys) if self._recent is not None else None
+        if known is None:
+            return None
+        self.snapshot = Snapshot(self._table, known)
+        try:
+            return decide(self.snapshot)
+        except (changes.NotReadError, changes.UnsteadyReadError, TailraceError):
+            return None
+
+    patch.setattr(changes.RecordReader, "decide_by_memory", by_memory)
+
+
+def _eager_sweep(seed: int) -> ClusterWorkload:
+    """The workload with little but short-lived streams, and controllers that look for segments all the time."""
+    workload = ClusterWorkload(seed)
+    config = workload.controllers.config
+    workload.controllers.config = dataclasses.replace(config, sweep_period_s=0.01, sweep_age_s=0.0)
+    workload.crashes = workload.tables.lives = 0
+    workload.main.turns = workload.main.rounds = 1
+    workload.main.scales = workload.main.truncations = workload.main.transactors = 0
+    return workload
+
+
+@bug(
+    "sweep-of-a-running-creation",
+    _eager_sweep,
+    checker="workloads/cluster.py",
+    words="a client got an unexpected answer: NoSuchSegmentError",
+)
+def _sweep_of_a_running_creation(patch: pytest.MonkeyPatch) -> None:
+    """The sweep takes a stream that is being created for one that is gone, and deletes its segments.
+
+    Breaks: a segment is deleted only when no record can name it any more.
+    """
+
+    def of_active_ones(name: SegmentName, root: StreamRecord | None, first: Epoch | None, own: Epoch | None) -> Fate:
+        """Does not know of creations."""
+        if root is not None and root.state is StreamState.CREATING:
+            return Fate.DELETE
+        return fate_of_segment(name, root, first, own)
+
+    patch.setattr(sweep, "fate_of_segment", of_active_ones)
+    patch.setattr(Sightings, "see", lambda self, segment, now_s: 0.0)

@@ -24,6 +24,7 @@ STREAM = StreamName(SCOPE, "stream")
 AGAIN = StreamName(SCOPE, "again")
 CALM_DEADLINE_S = 3600.0
 PENDING_DEADLINE_S = 90
+SWEEP_DEADLINE_S = 60
 
 
 class ClusterWorkload:
@@ -106,6 +107,7 @@ class ClusterWorkload:
         async with asyncio.timeout(CALM_DEADLINE_S):
             await work
         await self._check_nothing_pends()
+        await self._check_no_segment_stays()
 
     async def _check_nothing_pends(self) -> None:
         """Without any call, live controllers finish what dead ones left; all was deleted, so nothing stays pending."""
@@ -116,6 +118,16 @@ class ClusterWorkload:
                 return
             await asyncio.sleep(1)
         raise Violation(f"work is not finished {PENDING_DEADLINE_S} s after the last call: {left}")
+
+    async def _check_no_segment_stays(self) -> None:
+        """All streams were deleted; what paused controllers created since is deleted too."""
+        left: list[str] = []
+        for _ in range(SWEEP_DEADLINE_S):
+            left = await self.controllers.segments()
+            if not left:
+                return
+            await asyncio.sleep(1)
+        raise Violation(f"segments of deleted streams stay {SWEEP_DEADLINE_S} s after the last call: {left}")
 
     async def _start_store(self) -> None:
         self.store = StoreNode(self.world, self.epochs)

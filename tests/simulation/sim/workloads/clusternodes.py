@@ -9,6 +9,7 @@ from typing import Any
 
 from sim.process import SimProcess
 from sim.world import SimWorld
+from tailrace.client.connections.listing import SegmentLister
 from tailrace.client.connections.pool import ConnectionPool
 from tailrace.client.connections.segments import SegmentClient
 from tailrace.client.control.transport import error_of_status
@@ -17,9 +18,11 @@ from tailrace.cluster.endpoints import ContainerEndpoints, EndpointMap
 from tailrace.common import limits
 from tailrace.common.budgets import Budgets
 from tailrace.common.errors import ConnectionLostError, TailraceError, UnavailableError
+from tailrace.common.names import TABLE_SUFFIX
 from tailrace.controller.app import Controller
 from tailrace.controller.metadata.metadata_store import PENDING_TABLE, TableMetadataStore
 from tailrace.controller.metadata.records import PendingRecord, decode
+from tailrace.controller.sweep.decision import name_by_controller
 from tailrace.controller.workflows.context import ControllerConfig
 from tailrace.log.file import FileLog
 from tailrace.segmentstore.server.budgets import InFlightBudget
@@ -178,10 +181,14 @@ class ControllerNode:
         async def locate(_: str) -> Endpoint:
             return STORE
 
-        segments = SegmentClient(ConnectionPool(), locate, entropy=entropy)
+        pool = ConnectionPool()
+        segments = SegmentClient(pool, locate, entropy=entropy)
         endpoints = EndpointMap(CONTAINERS, {i: ContainerEndpoints(STORE) for i in range(CONTAINERS)})
         metadata = self.gate.wrap(TableMetadataStore(segments))
-        self.controller = Controller(metadata, self.gate.wrap(segments), endpoints, clock, entropy, self._config)
+        listing = SegmentLister(pool, CONTAINERS, lambda _: STORE)
+        self.controller = Controller(
+            metadata, self.gate.wrap(segments), endpoints, clock, entropy, self._config, listing=listing
+        )
         self.controller.start_when_possible()
 
     def give_up(self) -> None:
@@ -207,7 +214,10 @@ class Controllers:
         self.quiet_s = 3.0
         self.lost_call_chance = rng.choice([0.0, 0.01, 0.03])
         self.config = ControllerConfig(
-            idle_s=rng.choice([0.5, 10.0]), blocking_deadline_s=rng.choice([20.0, limits.RPC_BLOCKING_DEADLINE_S])
+            idle_s=rng.choice([0.5, 10.0]),
+            blocking_deadline_s=rng.choice([20.0, limits.RPC_BLOCKING_DEADLINE_S]),
+            sweep_period_s=rng.choice([0.2, 5.0]),
+            sweep_age_s=rng.choice([0.0, 10.0]),
         )
         self.has_companion = rng.random() < 0.5
 
@@ -239,6 +249,12 @@ class Controllers:
         entries, _ = await node.process.spawn(metadata.entries(PENDING_TABLE, 1000, b""))
         marks = [decode(PendingRecord, entry.value, "") for entry in entries]
         return [f"{mark.what} {mark.scope}/{mark.name} of {mark.instance}" for mark in marks]
+
+    async def segments(self) -> list[str]:
+        """The names of all segments but those of the controller's own tables and of key-value tables."""
+        node = self.current or self.companion
+        assert node is not None
+        return await node.process.spawn(_listed())
 
     def kill(self, node: ControllerNode) -> None:
         """End a controller at once."""
@@ -323,6 +339,19 @@ class Controllers:
             if left is not None:
                 left.gate.disarm()
                 left.gate.lost_chance = 0.0
+
+
+async def _listed() -> list[str]:
+    pool = ConnectionPool()
+    lister = SegmentLister(pool, CONTAINERS, lambda _: STORE)
+    found: list[str] = []
+    for container_id in range(CONTAINERS):
+        after: int | None = -1
+        while after is not None:
+            names, after = await lister.page(container_id, after)
+            found += names
+    await pool.close()
+    return [name for name in found if name_by_controller(name) is not None and TABLE_SUFFIX not in name]
 
 
 async def _cancel(task: asyncio.Task[Any]) -> None:

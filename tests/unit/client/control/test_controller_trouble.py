@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+import structlog
 
 from harness.localtransport import LocalTransport
 from tailrace.client.context import ClientContext
@@ -310,3 +311,14 @@ async def test_writers_that_noted_a_time_are_removed_at_their_end(controller: An
     context.controller._deadline_s = 0.1
     async with EventWriter(context, STREAM, writer_id="w") as writer:
         await writer.note_time(6)
+
+
+async def test_the_reason_of_a_long_wait_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CLIENT_WAIT_NOTICE_S", 0.05)
+    script = Script(*[UnavailableError("container 3 stopped")] * 6, segments((0, 0.0, 1.0)))
+    with structlog.testing.capture_logs() as logs:
+        async with asyncio.timeout(DEADLINE_S):
+            await ControllerClient(LocalTransport(script)).current_segments(STREAM)
+    (notice,) = [each for each in logs if each["event"] == "controller_call_waits"]
+    assert (notice["call"], notice["reason"]) == ("getCurrentSegments", "container 3 stopped")
+    assert not script.answers

@@ -16,6 +16,7 @@ from tailrace.client.group.state import policy
 from tailrace.client.group.state import records as r
 from tailrace.client.model import StreamName
 from tailrace.client.reader.event_reader import EventReader
+from tailrace.client.reader.truncations import StreamTruncatedError
 from tailrace.common.errors import (
     AlreadyExistsError,
     BadRequestError,
@@ -26,6 +27,7 @@ from tailrace.common.errors import (
     NoSuchStreamError,
     ReinitializationRequiredError,
     SegmentTruncatedError,
+    UnavailableError,
 )
 from tailrace.common.stream_cut import StreamCut
 from tailrace.common.stream_policies import StreamDataRetention
@@ -425,6 +427,50 @@ async def test_truncated_events_are_reported(store: Any, group: ReaderGroup, rea
     store.segments[STREAM.segment(0)].start = 18
     reader = await readers("r")
     with pytest.raises(SegmentTruncatedError, match="18 bytes from offset 0 to 18 were truncated"):
+        await fails(reader)
+    assert await drain(reader, 1) == [b"c"]
+
+
+async def test_a_truncation_of_several_segments_is_reported_once(
+    store: Any, controller: Any, group: ReaderGroup, readers: Any
+) -> None:
+    """With both cuts and all bytes; the next truncation is reported again."""
+    for each in (0, 1):
+        fill(store, each, b"a", b"b", b"c")
+    reader = await readers("r")
+    await drain(reader, 6)
+    for number in (1, 2):
+        begin, end = 27 * number, 27 * number + 18
+        for each in (0, 1):
+            fill(store, each, b"d", b"e", b"f")
+            store.segments[STREAM.segment(each)].start = end
+            store.drop_all()  # what was fetched ahead is lost
+        controller.heads = {0: end, 1: end}
+        with pytest.raises(StreamTruncatedError, match=r"of stream s/t 36 bytes in all") as raised:
+            await fails(reader)
+        assert (raised.value.missed_bytes, raised.value.is_complete) == (36, True)
+        assert raised.value.position.positions == {0: begin, 1: begin}
+        assert raised.value.head.positions == {0: end, 1: end}
+        assert sorted(await drain(reader, 2)) == [b"f", b"f"]
+
+
+async def test_a_report_that_was_interrupted_is_made_by_the_next_call(
+    store: Any, controller: Any, group: ReaderGroup, readers: Any
+) -> None:
+    fill(store, 0, b"a", b"b", b"c")
+    store.segments[STREAM.segment(0)].start = 18
+    reader = await readers("r")
+
+    def away(request: Any) -> Any:
+        raise UnavailableError("the controller is away")
+
+    controller.answers["getSegmentsBetween"] = away
+    reader._context.controller._deadline_s = 0.05
+    for _ in range(2):
+        with pytest.raises(UnavailableError):
+            await fails(reader)
+    del controller.answers["getSegmentsBetween"]
+    with pytest.raises(StreamTruncatedError, match="18 bytes in all"):
         await fails(reader)
     assert await drain(reader, 1) == [b"c"]
 

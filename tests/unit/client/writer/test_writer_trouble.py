@@ -8,6 +8,7 @@ from random import Random
 from typing import Any, cast
 
 import pytest
+import structlog
 
 from harness.localtransport import LocalTransport
 from tailrace.client.byte_stream import ByteStreamWriter
@@ -136,6 +137,22 @@ async def test_an_idle_writer_asks_for_nothing(
     calls = len(controller.calls)
     await asyncio.sleep(0.2)
     assert len(controller.calls) == calls
+
+
+async def test_the_reason_of_a_long_wait_is_logged_once(
+    store: Any, writer: EventWriter, split: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "CLIENT_WAIT_NOTICE_S", 0.05)
+    for _ in range(2):
+        store.drop_all()
+        store.cut(c.SetupAppend, times=8)
+        with structlog.testing.capture_logs() as logs:
+            async with asyncio.timeout(DEADLINE_S):
+                await writer.write_event(b"one", "k")
+        (notice,) = [each for each in logs if each["event"] == "write_waits"]
+        assert "ConnectionLostError" in notice["reason"]
+        assert notice["segment"].startswith("s/t/")
+    assert stored(store, split) == [b"one", b"one"]
 
 
 # -- arguments ------------------------------------------------------------------------------------------------------

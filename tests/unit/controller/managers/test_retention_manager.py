@@ -490,3 +490,32 @@ async def test_a_stream_that_receives_nothing_shows_when_its_policy_was_applied(
         await bench.apply()
         assert bench.record().applied_ms == bench.world.clock.ms
     assert not bench.record().recorded
+
+
+async def test_a_first_position_that_is_published_at_the_last_moment_is_kept(bench: Bench) -> None:
+    """Between the last look at the subscribers and the truncation: the truncation looks again."""
+    await bench.begin(by_size(5))
+    await bench.subscribe()
+    for _ in range(2):
+        await bench.append(10)
+        await bench.apply()
+    await bench.append(10)
+    deciding = bench.api
+    await bench.restart(seed=2)
+    other, bench.api = bench.api, deciding
+    real, truncations = bench.world.metadata.put, 0
+
+    async def put(table: str, entries: Any) -> Any:
+        nonlocal truncations
+        if table == TABLE and any(entry.key == KEY.root and b"MinLimit" in entry.value for entry in entries):
+            truncations += 1
+            bench.world.metadata.put = real
+            bench.api = other
+            assert await bench.publish({0: 0}) == pb.UpdateSubscriberStatus.SUCCESS
+            bench.api = deciding
+        return await real(table, entries)
+
+    bench.world.metadata.put = put
+    assert await bench.apply() is None
+    assert truncations == 1
+    assert await bench.head() == {0: 10}

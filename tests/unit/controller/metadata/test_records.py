@@ -18,8 +18,10 @@ from tailrace.controller.metadata.metadata_store import bucket_of
 from tailrace.controller.metadata.model import Epoch, RecordedCut, StreamSegment, StreamState, TruncationReason
 from tailrace.controller.metadata.records import (
     BucketsRecord,
+    IndexedSubscriber,
     InstanceRecord,
     MarkedStream,
+    OpenShard,
     PendingRecord,
     RetainedStream,
     RetentionCut,
@@ -29,16 +31,21 @@ from tailrace.controller.metadata.records import (
     ScaleIntent,
     ScopeRecord,
     StreamRecord,
+    Subscriber,
+    SubscribersRecord,
     TransactionRecord,
     decode,
     encode,
 )
+from tailrace.controller.metadata.transaction_ledger import digest
 
 PAGE = Path(__file__).resolve().parents[4] / "docs/formats/controller.md"
 VECTORS = {
     name: bytes.fromhex(text.replace("\n", ""))
     for name, text in re.findall(r"Vector (\w+):.*?```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
 }
+GROUP_ID = "11111111-2222-3333-4444-555555555555"
+TRANSACTION = bytes(15) + b"\1"
 RECORDS: dict[str, records.Record] = {
     "root": StreamRecord(
         incarnation=1,
@@ -62,7 +69,8 @@ RECORDS: dict[str, records.Record] = {
             (4294967298,),
             (StreamSegment(12884901891, 0.0, 0.5), StreamSegment(12884901892, 0.5, 1.0)),
         ),
-        open_transactions=(bytes(15) + b"\1",),
+        open_count=1,
+        open_digest=digest([TRANSACTION]),
     ),
     "rolling": StreamRecord(
         incarnation=0,
@@ -92,6 +100,9 @@ RECORDS: dict[str, records.Record] = {
     "retention_cut": RetentionCut({4294967297: 250}),
     "retained": RetainedStream("s", "x"),
     "marked": MarkedStream("s", "x", 1700000000000),
+    "open_shard": OpenShard((TRANSACTION,)),
+    "subscribers": SubscribersRecord(index={"s/g": IndexedSubscriber(GROUP_ID, True)}),
+    "subscriber": Subscriber(GROUP_ID, 2, {4294967297: 250}),
 }
 
 
@@ -108,7 +119,9 @@ def test_a_retention_set_of_earlier_versions_is_read() -> None:
 
 def test_a_root_of_earlier_versions_is_read() -> None:
     assert VECTORS["root_earlier"] != VECTORS["root"]
-    assert decode(StreamRecord, VECTORS["root_earlier"], "place") == RECORDS["root"]
+    listing = msgspec.structs.replace(RECORDS["root"], open_count=0, open_digest=0, open_transactions=(TRANSACTION,))
+    for name in ("root_listing", "root_earlier"):
+        assert decode(StreamRecord, VECTORS[name], "place") == listing
 
 
 def test_a_transaction_of_earlier_versions_has_no_length_of_its_lease() -> None:
@@ -118,6 +131,11 @@ def test_a_transaction_of_earlier_versions_has_no_length_of_its_lease() -> None:
 
 def test_a_mark_of_earlier_versions_names_no_controller() -> None:
     assert decode(PendingRecord, VECTORS["pending_earlier"], "place") == PendingRecord("stream", "s", "x")
+
+
+def test_subscribers_of_earlier_versions_are_in_one_record() -> None:
+    expected = SubscribersRecord({"s/g": Subscriber(GROUP_ID, 2, {4294967297: 250}), "s/h": Subscriber(GROUP_ID, 0)})
+    assert decode(SubscribersRecord, VECTORS["subscribers_earlier"], "place") == expected
 
 
 @given(st.sampled_from(sorted(RECORDS)), st.data())
@@ -143,13 +161,14 @@ def test_a_newer_version_is_refused() -> None:
     payload = VECTORS["scope"][records.HEADER.size :]
     checksum = records._checksum(9, records.VERSION + 1, payload)
     newer = records.HEADER.pack(records.MAGIC, 9, records.VERSION + 1, len(payload), checksum) + payload
-    with pytest.raises(FormatVersionError, match="version 3"):
+    with pytest.raises(FormatVersionError, match="version 4"):
         decode(ScopeRecord, newer, "place")
 
 
 def test_only_a_root_that_earlier_programs_would_damage_has_a_new_version() -> None:
     versions = {name: vector[5] for name, vector in VECTORS.items()}
-    assert {name for name, version in versions.items() if version != 1} == {"rolling"}
+    assert (versions["root"], versions["rolling"], versions["subscribers"]) == (3, 2, 3)
+    assert {name for name, version in versions.items() if version != 1} == {"root", "rolling", "subscribers"}
 
 
 def test_missing_fields_have_defaults_and_unknown_ones_are_skipped() -> None:

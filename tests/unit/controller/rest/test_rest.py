@@ -148,6 +148,7 @@ async def test_reader_groups(rest: httpx.AsyncClient, api: Any) -> None:
     assert (await rest.delete(f"{path}/group")).status_code == 404
     assert (await rest.get(path)).json() == {"readerGroups": []}
     assert (await rest.get("/v1/scopes/none/readergroups")).status_code == 404
+    assert (await rest.get(f"{path}/not%20allowed")).status_code == 404  # `tests/cli` asks for those that can exist
 
 
 async def test_health_and_metrics(rest: httpx.AsyncClient) -> None:

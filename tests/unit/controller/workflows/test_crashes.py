@@ -7,15 +7,23 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from tailrace.common.errors import NotFoundError, TailraceError
 from tailrace.common.names import segment_id
+from tailrace.controller.metadata import records
 from tailrace.controller.metadata.metadata_store import CONTROLLERS_TABLE, PENDING_TABLE
-from tailrace.controller.metadata.records import PendingRecord, decode
+from tailrace.controller.metadata.ports import UNCONDITIONAL, Put
+from tailrace.controller.metadata.records import OpenShard, PendingRecord, StreamRecord, Subscriber, decode, encode
+from tailrace.controller.metadata.stream_store import StreamKey
+from tailrace.controller.metadata.transaction_ledger import shard_keys
 from tailrace.rpc import controller_pb2 as pb
+from tailrace.rpc.operator_pb2 import SubscriberCutRequest
 
 S = "scope/stream/"
+KEY = StreamKey("scope", "stream")
+GROUP_ID = "11111111-2222-3333-4444-555555555555"
 SCOPE = pb.ScopeInfo(scope="scope")
 UNSTEADY_TABLES = (PENDING_TABLE, CONTROLLERS_TABLE)
 QUICK = {"look_s": 0.01, "beat_s": 0.01, "lapse_s": 0.05, "rescan_s": 0.05}
@@ -63,6 +71,19 @@ async def make_transactions(api: Any, world: Any) -> None:
         for name in world.segments.names(S):
             if name.endswith(f"{begun.txnId.highBits:016x}{begun.txnId.lowBits:016x}"):
                 world.segments.append(name, b"<%d>" % number)
+
+
+async def make_transactions_of_earlier_versions(api: Any, world: Any) -> None:
+    """Open transactions are listed in the root, as programs before version 3 wrote it."""
+    await make_transactions(api, world)
+    found = dict(zip(shard_keys(KEY), await world.metadata.get(KEY.table, shard_keys(KEY)), strict=True))
+    shards = {item: decode(OpenShard, each.value, "") for item, each in found.items() if each is not None}
+    opened = tuple(sorted(item for shard in shards.values() for item in shard.transactions))
+    root = decode(StreamRecord, world.metadata.dump()[KEY.table][KEY.root], "")
+    assert (len(opened), root.open_count) == (3, 3)
+    earlier = msgspec.structs.replace(root, open_count=0, open_digest=0, open_transactions=opened)
+    await world.metadata.put(KEY.table, [Put(KEY.root, encode(earlier), UNCONDITIONAL)])
+    await world.metadata.remove(KEY.table, [(item, UNCONDITIONAL) for item in shards])
 
 
 async def make_transaction_before_a_scale(api: Any, world: Any) -> None:
@@ -139,7 +160,7 @@ def group(**fields: Any) -> pb.ReaderGroupConfiguration:
         **{
             "scope": "scope",
             "readerGroupName": "group",
-            "readerGroupId": "11111111-2222-3333-4444-555555555555",
+            "readerGroupId": GROUP_ID,
             "retentionType": 1,
             "startingStreamCuts": [pb.StreamCut(streamInfo=pb.StreamInfo(scope="scope", stream="stream"))],
             **fields,
@@ -154,6 +175,29 @@ async def create_group(api: Any, world: Any) -> None:
 async def make_group(api: Any, world: Any) -> None:
     await make_stream(api, world)
     await create_group(api, world)
+
+
+async def make_group_of_earlier_versions(api: Any, world: Any) -> None:
+    """Both subscribers in one record, as programs before version 3 wrote it."""
+    await make_group(api, world)
+    payload = records._ENCODER.encode(
+        {"subscribers": {name: Subscriber(GROUP_ID, 0) for name in ("scope/group", "scope/h")}}
+    )
+    header = records.HEADER.pack(records.MAGIC, 7, 1, len(payload), records._checksum(7, 1, payload))
+    await world.metadata.remove(KEY.table, [(KEY.subscriber(0, "scope/group"), UNCONDITIONAL)])
+    await world.metadata.put(KEY.table, [Put(KEY.subscribers, header + payload, UNCONDITIONAL)])
+
+
+async def make_sealed_group(api: Any, world: Any) -> None:
+    await make_group(api, world)
+    await publish(api, world)
+    await api.call("sealStream", api.info)
+
+
+async def publish(api: Any, world: Any) -> None:
+    cut = pb.StreamCut(streamInfo=api.info, cut={0: 0, 1: 0})
+    request = pb.SubscriberStreamCut(streamCut=cut, subscriber="scope/group", readerGroupId=GROUP_ID, generation=0)
+    await api.call("updateSubscriberStreamCut", request)
 
 
 async def update_group(api: Any, world: Any) -> None:
@@ -209,6 +253,9 @@ SCENARIOS = {
     "seal with open transactions": Scenario(make_transactions, seal),
     "delete": Scenario(make_sealed, delete),
     "commit": Scenario(make_transactions, commit),
+    "commit with transactions of earlier versions": Scenario(make_transactions_of_earlier_versions, commit),
+    "abort with transactions of earlier versions": Scenario(make_transactions_of_earlier_versions, abort),
+    "seal with transactions of earlier versions": Scenario(make_transactions_of_earlier_versions, seal),
     "commit over a scale": Scenario(make_transaction_before_a_scale, commit_one),
     "scale with open transactions": Scenario(make_transactions, scale),
     "seal with commits over a scale": Scenario(make_transaction_before_a_scale, commit_and_seal),
@@ -216,6 +263,10 @@ SCENARIOS = {
     "create a reader group": Scenario(make_stream, create_group),
     "update a reader group": Scenario(make_group, update_group),
     "delete a reader group": Scenario(make_group, delete_group),
+    "publish": Scenario(make_group, publish),
+    "publish with subscribers of earlier versions": Scenario(make_group_of_earlier_versions, publish),
+    "update a group of earlier versions": Scenario(make_group_of_earlier_versions, update_group),
+    "delete with subscribers": Scenario(make_sealed_group, delete),
     "create a table": Scenario(make_scope, create_table),
     "delete a table": Scenario(make_table, delete_table),
     "delete a scope": Scenario(make_scope, delete_scope),
@@ -236,6 +287,7 @@ async def end_state(api: Any, world: Any) -> dict[str, Any]:
         ("listCompletedTransactions", pb.ListCompletedTxnRequest(streamInfo=api.info)),
         ("listStreamsInScopeForTag", pb.StreamsInScopeWithTagRequest(scope=SCOPE, tag="u")),
         ("listSubscribers", api.info),
+        ("getSubscriberCut", SubscriberCutRequest(scope="scope", stream="stream", subscriber="scope/group")),
         ("getReaderGroupConfig", pb.ReaderGroupInfo(scope="scope", readerGroup="group")),
         ("getKeyValueTableConfiguration", TABLE),
         ("checkScopeExists", SCOPE),
@@ -289,7 +341,11 @@ async def run(
     async def is_idle() -> bool:
         return has_open or not world.metadata.dump()[PENDING_TABLE]
 
-    has_open = scenario.prepare in (make_transactions, make_transaction_before_a_scale)
+    has_open = scenario.prepare in (
+        make_transactions,
+        make_transactions_of_earlier_versions,
+        make_transaction_before_a_scale,
+    )
     await wait_until(is_idle)
     return await end_state(api, world), used
 

@@ -12,8 +12,7 @@ from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, ConnectionLostError, OverloadedError, UnavailableError
 from tailrace.controller.calls import convert
 from tailrace.controller.managers import groups
-from tailrace.controller.managers.subscribers import subscribe, unsubscribe
-from tailrace.controller.managers.subscribers import subscribers as managed
+from tailrace.controller.managers.subscribers import subscribe, subscriber, unsubscribe
 from tailrace.controller.metadata.metadata_store import PENDING_TABLE, SCOPES_TABLE
 from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.rpc import controller_pb2 as pb
@@ -215,11 +214,13 @@ async def test_a_late_step_of_an_older_generation_changes_no_subscription(api: A
     key = StreamKey("scope", "stream")
     await subscribe(context, key, "scope/group", GROUP_ID, 2)
     await subscribe(context, key, "scope/group", GROUP_ID, 1)
-    assert (await managed(context, key))["scope/group"].generation == 2
+    found = await subscriber(context, key, "scope/group")
+    assert found is not None
+    assert found.generation == 2
     await unsubscribe(context, key, "scope/group", GROUP_ID, 1)
-    assert "scope/group" in await managed(context, key)
+    assert await subscriber(context, key, "scope/group") == found
     await unsubscribe(context, key, "scope/group", GROUP_ID, 2)
-    assert await managed(context, key) == {}
+    assert await subscriber(context, key, "scope/group") is None
 
 
 async def test_a_creation_waits_for_a_deletion_by_another_controller(api: Any, world: Any) -> None:

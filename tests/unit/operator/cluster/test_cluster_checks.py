@@ -17,7 +17,7 @@ from tailrace_operator.cluster.state import open_condition, placed_condition, po
 from tailrace_operator.cluster.tier2 import Credentials, Tier2Error
 from tailrace_operator.kube.objects import STATEFUL_SETS
 from tailrace_operator.reconcile.outcome import Status, ready
-from tailrace_operator.schema.specs import SegmentStoreSpec, StreamClusterSpec, Tier2Spec
+from tailrace_operator.schema.specs import ControllerSpec, SegmentStoreSpec, StreamClusterSpec, Tier2Spec
 
 TIER2 = Tier2Spec("data", "http://minio:9000", "minio", "streams")
 MIB = limits.MIB
@@ -40,6 +40,9 @@ def test_memory_that_does_not_fit() -> None:
     assert problem is not None
     assert problem.message.startswith("spec.segmentStore.memory: ")
     assert "8 workers" in problem.message
+    problem = checks.memory_problem(StreamClusterSpec(TIER2, controller=ControllerSpec(memory_bytes=128 * MIB)))
+    assert problem is not None
+    assert problem.message.startswith("spec.controller.memory: memory of 128 MiB is too small for a controller: ")
 
 
 def test_a_changed_number_of_containers() -> None:

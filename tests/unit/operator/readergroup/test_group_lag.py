@@ -9,18 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailrace.client.group import rust
 from tailrace.client.group.reader_group import group_config
 from tailrace.client.group.state.records import Init
 from tailrace.client.group.state.state import initial_state
+from tailrace.client.group.view import view_of
 from tailrace.client.model import StreamName
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError
 from tailrace.common.stream_cut import StreamCut, parse_stream_cut
-from tailrace_operator.readergroup import conditions, rust
+from tailrace_operator.readergroup import conditions
 from tailrace_operator.readergroup.history import Age, LengthHistory, oldest
 from tailrace_operator.readergroup.measure import Sample
 from tailrace_operator.readergroup.plan import differences, is_edited, oldest_resource, wanted_config
-from tailrace_operator.readergroup.positions import positions_of
 from tailrace_operator.reconcile.outcome import Status
 from tailrace_operator.schema.specs import LagThreshold, ReaderGroupSpec
 
@@ -159,7 +160,7 @@ def test_positions_of_the_java_state_are_the_furthest_reported() -> None:
     state.assigned = {"r": {names[0]: 10, names[1]: -1}}
     state.unassigned = {names[2]: 30}
     state.last_read = {names[0]: 25, names[1]: 5, names[2]: 20}
-    found = positions_of(state)
+    found = view_of(state)
     assert found.offsets == {names[0]: 25, names[1]: -1, names[2]: 30}
     assert (found.streams, found.online_readers, found.unassigned_segments) == (("scope/a",), 1, 1)
     assert found.ends == {names[2]: 50}
@@ -181,7 +182,7 @@ def entry(outer: str, inner: str, type_id: str, data: Any) -> tuple[bytes, bytes
 def test_the_rust_state_is_read() -> None:
     stream = {"scope": {"name": "scope"}, "stream": {"name": "a"}}
     segment = Key({**stream, "segment": {"number": 3 << 32 | 1, "tx_id": None}})
-    found = rust.decode_positions(
+    found = rust.decode_view(
         "place",
         [
             entry("config", "default", "X", {"V1": {"starting_stream_cuts": {Key(stream): "Tail"}}}),
@@ -202,7 +203,7 @@ def test_the_rust_state_is_read() -> None:
 @given(st.binary(max_size=40), st.binary(max_size=40))
 def test_anything_else_is_corruption_of_that_table(key: bytes, value: bytes) -> None:
     with pytest.raises(CorruptionError, match="the table"):
-        rust.decode_positions("the table", [(key, value)])
+        rust.decode_view("the table", [(key, value)])
 
 
 def test_the_name_of_the_rust_state() -> None:

@@ -332,6 +332,20 @@ async def test_rates(model: Any) -> None:
     assert isinstance(await client.call(c.GetSegmentRates(9, "", 8, -1, [10])), c.WrongHost)
 
 
+async def test_list_of_segments(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = await model.connect()
+    assert await client.call(c.ListSegments(0, "", 4, -1)) == c.SegmentsListed(4, False, -1, [])
+    for rid, name in enumerate((SEGMENT, SOURCE)):
+        assert await client.call(c.CreateSegment(rid, name, 0, 0, "", 0)) == c.SegmentCreated(rid, name)
+    assert await client.call(c.CreateTableSegment(1, TABLE, "")) == c.SegmentCreated(1, TABLE)
+    monkeypatch.setattr(limits, "SEGMENTS_PER_REPLY_MAX", 2)
+    first = await client.call(c.ListSegments(0, "", 5, -1))
+    assert (first.has_more, first.segments) == (True, [SEGMENT, SOURCE])
+    rest = await client.call(c.ListSegments(0, "", 6, first.last))
+    assert (rest.has_more, rest.segments) == (False, [TABLE])
+    assert isinstance(await client.call(c.ListSegments(9, "", 8, -1)), c.WrongHost)
+
+
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 

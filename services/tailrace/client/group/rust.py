@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import cbor2
 
+from tailrace.client.group.view import GroupView
 from tailrace.common import limits, names
 from tailrace.common.errors import CorruptionError, NoSuchReaderGroupError, NoSuchSegmentError
-from tailrace_operator.readergroup.positions import GroupPositions
 
 if TYPE_CHECKING:
-    from tailrace.client.async_client import Client
+    from tailrace.client.context import ClientContext
 
 _CONFIG: Final = ("config", "default")
 _OUTER_LENGTH_DIGITS: Final = 2
@@ -26,8 +26,8 @@ def state_table(scope: str, group: str) -> str:
     return names.qualified_segment_name(scope, f"{group}{names.TABLE_SUFFIX}", 0)
 
 
-async def read_positions(client: Client, scope: str, group: str) -> GroupPositions:
-    """Return the current positions of a group.
+async def read_view(context: ClientContext, scope: str, group: str) -> GroupView:
+    """Return the current view of a group.
 
     Raises:
         NoSuchReaderGroupError: no application created it. CorruptionError: its state has an unknown format.
@@ -37,19 +37,19 @@ async def read_positions(client: Client, scope: str, group: str) -> GroupPositio
     position = 0
     try:
         while True:
-            delta = await client.context.segments.table_delta(table, position, limits.TABLE_ITERATOR_RUN)
+            delta = await context.segments.table_delta(table, position, limits.TABLE_ITERATOR_RUN)
             entries.update({entry.key: entry.value for entry in delta.entries})
-            if len(entries) > limits.OPERATOR_RUST_ENTRIES_MAX:
-                raise CorruptionError(table, f"more than {limits.OPERATOR_RUST_ENTRIES_MAX} keys")
+            if len(entries) > limits.RUST_GROUP_ENTRIES_MAX:
+                raise CorruptionError(table, f"more than {limits.RUST_GROUP_ENTRIES_MAX} keys")
             if delta.reached_end or not delta.entries:
                 break
             position = delta.last_position
     except NoSuchSegmentError as error:
         raise NoSuchReaderGroupError(f"reader group {scope}/{group} does not exist") from error
-    return decode_positions(table, entries.items())
+    return decode_view(table, entries.items())
 
 
-def decode_positions(place: str, entries: Iterable[tuple[bytes, bytes]]) -> GroupPositions:
+def decode_view(place: str, entries: Iterable[tuple[bytes, bytes]]) -> GroupView:
     """Decode the newest entry of each key; tombstones stay in the table for ever and are skipped.
 
     Raises:
@@ -62,12 +62,19 @@ def decode_positions(place: str, entries: Iterable[tuple[bytes, bytes]]) -> Grou
             inner: int(value["read"]) for (outer, inner), value in found.items() if outer == "unassigned_segments"
         }
         streams = _streams(found.get(_CONFIG, {}))
+        waiting = sorted(inner for (outer, inner) in found if outer == "future_segments")
     except (cbor2.CBORError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptionError(place, f"an entry of the group's state cannot be read: {error}") from error
     offsets = dict(unassigned)
     for owned in assigned.values():
         offsets.update(owned)
-    return GroupPositions(streams, len(assigned), len(unassigned), offsets, {})
+    return GroupView(
+        streams=streams,
+        offsets=offsets,
+        assigned={reader: tuple(owned) for reader, owned in assigned.items()},
+        free=tuple(unassigned),
+        waiting=tuple(waiting),
+    )
 
 
 def _entry(entry: tuple[bytes, bytes]) -> tuple[tuple[str, str], Any]:

@@ -1,0 +1,1 @@
+"""Which segments no record of a stream names, and never will."""

@@ -1,0 +1,1 @@
+"""Jobs on streams that run on Spark (docs/spark-jobs.md)."""

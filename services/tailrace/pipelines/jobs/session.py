@@ -1,0 +1,70 @@
+"""Start and stop the Spark session of a job (docs/spark-jobs.md#where-a-job-runs)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import warnings
+from typing import TYPE_CHECKING, Final
+
+from tailrace.common.errors import BadRequestError, StartError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+LOCAL_SETTINGS: Final = {"spark.ui.enabled": "false", "spark.log.level": "OFF"}
+"""The log would repeat, with a traceback of the JVM, what the exception of a failed query says."""
+SETTINGS: Final = {"spark.sql.session.timeZone": "UTC"}
+_OUR_ERRORS: Final = "tailrace.common.errors."
+
+
+@contextlib.contextmanager
+def spark_session(name: str, master: str, settings: dict[str, str]) -> Iterator[SparkSession]:
+    """Yield a session that knows the format ``tailrace``; it is stopped at the end. ``settings`` win over ours.
+
+    Spark's Python workers run the interpreter of this process, unless PYSPARK_PYTHON names another one.
+
+    Raises:
+        StartError: PySpark or Java is missing. BadRequestError: an error of Spark in the block, by its reason.
+    """
+    try:
+        from pyspark.errors import PySparkException, PySparkRuntimeError
+        from pyspark.sql import SparkSession
+
+        from tailrace.pipelines import register
+    except ModuleNotFoundError as error:
+        raise StartError(f"no Spark here ({error}): pip install 'tailrace[spark]'") from error
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    wanted = SETTINGS
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        wanted = SETTINGS | LOCAL_SETTINGS
+    builder = SparkSession.builder.appName(f"tailrace {name}").master(master)
+    for setting, value in (wanted | settings).items():
+        builder = builder.config(setting, value)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what PySpark says of versions of libraries
+        try:
+            session = builder.getOrCreate()
+        except PySparkRuntimeError as error:
+            raise StartError(f"Spark did not start: {reason_of(str(error))}; it needs Java 17 or later") from error
+        try:
+            register(session)
+            yield session
+        except PySparkException as error:
+            raise BadRequestError(reason_of(str(error))) from error
+        finally:
+            session.stop()
+
+
+def reason_of(text: str) -> str:
+    """Return the reason in a message of Spark: our own last error in it, else its first line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith(_OUR_ERRORS)]
+    if ours:
+        return ours[-1].partition(": ")[2]
+    return lines[0] if lines else "no reason given"

@@ -1,0 +1,1 @@
+"""Read streams into Spark (docs/spark.md)."""

@@ -1,0 +1,50 @@
+"""Positions in streams, as the offsets of a streaming query (docs/spark.md#offsets). Pure.
+
+Spark keeps them as JSON in the checkpoint: ``{"scope/stream": {"segment id": offset}}``, keys in order. For each stream
+it is a stream cut: what lies before it was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from tailrace.client.model import StreamName
+from tailrace.common.errors import BadRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Positions: TypeAlias = dict[StreamName, dict[int, int]]
+"""For each stream, segment ids with the offset where the next event begins."""
+
+
+def to_offset(positions: Positions) -> dict[str, Any]:
+    """Return positions as a value for JSON, the same text for equal positions."""
+    return {
+        str(stream): {str(identifier): offset for identifier, offset in sorted(cut.items())}
+        for stream, cut in sorted(positions.items())
+    }
+
+
+def from_offset(offset: object, streams: Sequence[StreamName]) -> Positions:
+    """Return the positions of an offset, which must be of these streams.
+
+    Raises:
+        BadRequestError: it is not an offset of this source, or is one of other streams.
+    """
+    if not isinstance(offset, Mapping):
+        raise BadRequestError("the checkpoint has no offset of this source")
+    positions: Positions = {}
+    for name, cut in offset.items():
+        stream = StreamName.parse(str(name))
+        if not isinstance(cut, Mapping):
+            raise BadRequestError(f"the checkpoint has no position in {stream}")
+        try:
+            positions[stream] = {int(identifier): int(each) for identifier, each in cut.items()}
+        except (TypeError, ValueError) as error:
+            raise BadRequestError(f"the checkpoint has no position in {stream}: {error}") from error
+    if set(positions) != set(streams):
+        theirs, ours = (", ".join(map(str, sorted(each))) for each in (positions, streams))
+        raise BadRequestError(f"the checkpoint is of {theirs}, the query reads {ours}: use another checkpoint folder")
+    return positions

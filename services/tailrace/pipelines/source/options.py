@@ -1,0 +1,142 @@
+"""Options of the source (docs/spark.md#options). Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tailrace.client.model import StreamName
+from tailrace.common.errors import BadRequestError
+from tailrace.common.stream_cut import StreamCut, parse_stream_cut
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+HEAD: Final = "head"
+TAIL: Final = "tail"
+_NAMES: Final = {
+    name.lower(): name
+    for name in (
+        "controller",
+        "stream",
+        "streams",
+        "start",
+        "end",
+        "maxBytesPerTrigger",
+        "maxEventsPerTrigger",
+        "group",
+        "valueFormat",
+        "mode",
+        "failOnDataLoss",
+    )
+}
+_OF_SPARK: Final = frozenset({"path", "checkpointlocation"})
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """Where to read from, and how.
+
+    ``start`` and ``end`` are HEAD, TAIL or a cut. ``max_bytes`` and ``max_events`` bound a batch of a streaming query;
+    None for no bound. ``group``: the reader group (``scope/group``) that publishes the position, or empty.
+    """
+
+    controller: str
+    streams: tuple[StreamName, ...]
+    start: str | StreamCut = HEAD
+    end: str | StreamCut = TAIL
+    max_bytes: int | None = None
+    max_events: int | None = None
+    group: str = ""
+    is_json: bool = False
+    fail_fast: bool = False
+    fail_on_data_loss: bool = True
+
+
+def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """Return the options of a query. Spark gives their names in lower case.
+
+    Raises:
+        BadRequestError: names the option that is unknown, missing or malformed.
+    """
+    options = {name.lower(): value for name, value in given.items()}
+    for name in options:
+        if name not in _NAMES and name not in _OF_SPARK:
+            raise BadRequestError(f"there is no option {name}; there are {', '.join(_NAMES.values())}")
+    streams = _streams(options)
+    parsed = SourceOptions(
+        controller=_required(options, "controller"),
+        streams=streams,
+        start=_position(options, "start", HEAD, streams),
+        end=_position(options, "end", TAIL, streams),
+        max_bytes=_count(options, "maxBytesPerTrigger"),
+        max_events=_count(options, "maxEventsPerTrigger"),
+        group=options.get("group", ""),
+        is_json=_choice(options, "valueFormat", ("binary", "json")) == "json",
+        fail_fast=_choice(options, "mode", ("permissive", "failfast")) == "failfast",
+        fail_on_data_loss=_choice(options, "failOnDataLoss", ("true", "false")) == "true",
+    )
+    if parsed.max_bytes is not None and parsed.max_events is not None:
+        raise BadRequestError("give maxBytesPerTrigger or maxEventsPerTrigger, not both")
+    if parsed.group and parsed.group.count("/") != 1:
+        raise BadRequestError(f"group {parsed.group!r} is not of the form SCOPE/GROUP")
+    if streaming and "end" in options:
+        raise BadRequestError("a streaming query has no end: use the trigger availableNow, or a batch read")
+    only_streaming = [
+        name for name in ("maxBytesPerTrigger", "maxEventsPerTrigger", "group") if name.lower() in options
+    ]
+    if not streaming and only_streaming:
+        raise BadRequestError(f"{only_streaming[0]} is an option of streaming queries")
+    return parsed
+
+
+def _required(options: Mapping[str, str], name: str) -> str:
+    value = options.get(name.lower(), "")
+    if not value:
+        raise BadRequestError(f"the option {name} is missing")
+    return value
+
+
+def _streams(options: Mapping[str, str]) -> tuple[StreamName, ...]:
+    if ("stream" in options) == ("streams" in options):
+        raise BadRequestError("give the option stream, or streams with names separated by commas")
+    texts = options["stream"].split() if "stream" in options else options["streams"].replace(",", " ").split()
+    streams = tuple(dict.fromkeys(StreamName.parse(text) for text in texts))
+    if not streams or ("stream" in options and len(streams) != 1):
+        raise BadRequestError("the option stream names one stream, SCOPE/STREAM")
+    return streams
+
+
+def _position(options: Mapping[str, str], name: str, default: str, streams: tuple[StreamName, ...]) -> str | StreamCut:
+    text = options.get(name, default)
+    if text in (HEAD, TAIL):
+        return text
+    try:
+        cut = parse_stream_cut(text)
+    except BadRequestError as error:
+        raise BadRequestError(
+            f"option {name}: {text[:80]!r} is neither head, tail nor a stream cut ({error})"
+        ) from error
+    if cut is None:
+        return default
+    if len(streams) != 1 or cut.scoped_name != str(streams[0]):
+        raise BadRequestError(
+            f"option {name}: the cut is of the stream {cut.scoped_name}, which is not the one to read"
+        )
+    return cut
+
+
+def _count(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name.lower())
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 2**63:
+        raise BadRequestError(f"option {name}: {text[:80]!r} is not a number above 0")
+    return int(text)
+
+
+def _choice(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
+    text = options.get(name.lower(), allowed[0]).lower()
+    if text not in allowed:
+        raise BadRequestError(f"option {name}: {text[:80]!r} is none of {', '.join(allowed)}")
+    return text

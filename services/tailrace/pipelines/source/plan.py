@@ -1,0 +1,76 @@
+"""What a streaming query reads next (docs/spark.md#order). Pure.
+
+A batch has no events of a segment and of one that follows it: successors begin in a later batch than the one that read
+their predecessors to the end. So the events of a routing key are in order from batch to batch, across scales.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.common.stream_cut import StreamCut
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tailrace.client.model import StreamName, Successor
+    from tailrace.pipelines.source.offsets import Positions
+
+
+class Slice(NamedTuple):
+    """Bytes ``start`` to ``end`` of a segment, both where an event begins or the segment ends."""
+
+    stream: StreamName
+    identifier: int
+    start: int
+    end: int
+
+
+def follow(complete: Mapping[int, Sequence[Successor]]) -> tuple[set[int], set[int]]:
+    """Return the complete segments to leave, and those that follow them.
+
+    ``complete`` has the successors of segments that were read to their end. A segment is left only with all others that
+    have common successors: otherwise two segments of the position would have the same keys.
+    """
+    leaving = {each for each, successors in complete.items() if successors}
+    while True:
+        stays = {
+            each
+            for each in leaving
+            if any(before not in leaving for after in complete[each] for before in after.predecessors)
+        }
+        if not stays:
+            return leaving, {after.segment.identifier for each in leaving for after in complete[each]}
+        leaving -= stays
+
+
+def share(unread: Sequence[int], most: int) -> list[int]:
+    """Divide `most` among segments with so much unread: nearly equal parts, none larger than what is unread.
+
+    Each segment with something unread gets at least 1, so that it goes on.
+    """
+    parts = [0] * len(unread)
+    left = most
+    waiting = sorted((index for index, each in enumerate(unread) if each > 0), key=lambda index: unread[index])
+    while waiting:
+        index = waiting.pop(0)
+        parts[index] = max(1, min(unread[index], left // (len(waiting) + 1)))
+        left = max(0, left - parts[index])
+    return parts
+
+
+def slices(start: Positions, end: Positions) -> list[Slice]:
+    """Return what lies between two positions of which the second follows the first as `follow` says."""
+    found = []
+    for stream, cut in sorted(end.items()):
+        before = start[stream]
+        for identifier, offset in sorted(cut.items()):
+            first = before.get(identifier, 0)
+            if first < offset:
+                found.append(Slice(stream, identifier, first, offset))
+    return found
+
+
+def cut_of(stream: StreamName, positions: Positions) -> StreamCut:
+    """Return the position in a stream as a stream cut."""
+    return StreamCut(stream.scope, stream.stream, positions[stream])

@@ -1,0 +1,219 @@
+"""Positions in streams by what controller and segment stores know (docs/spark.md#order)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import structlog
+
+from tailrace.client.group.reader_group import ReaderGroup, ReaderGroupManager
+from tailrace.client.reader.batch import SegmentReader
+from tailrace.client.stream_manager import StreamManager
+from tailrace.client.writer.append_blocks import EVENT_HEADER_BYTES
+from tailrace.common.errors import (
+    BadRequestError,
+    DataLossError,
+    IllegalStateError,
+    NoSuchSegmentError,
+    NoSuchStreamError,
+)
+from tailrace.common.stream_policies import StreamDataRetention
+from tailrace.common.task_groups import gather_bounded
+from tailrace.pipelines.source.options import HEAD, TAIL
+from tailrace.pipelines.source.plan import follow, share
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tailrace.client.context import ClientContext
+    from tailrace.client.model import StreamName
+    from tailrace.client.types import SegmentInfo
+    from tailrace.common.stream_cut import StreamCut
+    from tailrace.pipelines.source.offsets import Positions
+
+_LOG = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class ReadLimits:
+    """Bounds of a batch; None for no bound."""
+
+    max_bytes: int | None = None
+    max_events: int | None = None
+
+
+@dataclass
+class Navigator:
+    """Finds positions in streams. With ``fail_on_data_loss`` unread data that were truncated are an error."""
+
+    context: ClientContext
+    fail_on_data_loss: bool
+    _reported: set[str] = field(default_factory=set)
+
+    async def start(self, stream: StreamName, where: str | StreamCut) -> dict[int, int]:
+        """Return the head, the tail, or the position of a cut.
+
+        Raises:
+            NoSuchStreamError. BadRequestError: the cut is no position of the stream.
+        """
+        await self.check_exists(stream)
+        if where == HEAD:
+            return await self.context.controller.head_segments(stream)
+        if where == TAIL:
+            return await self.tail(stream)
+        assert not isinstance(where, str)
+        await self.check_cut(stream, where)
+        return dict(where.positions)
+
+    async def check_exists(self, stream: StreamName) -> None:
+        """Raise NoSuchStreamError when the stream does not exist."""
+        if not await self.context.controller.stream_exists(stream):
+            raise NoSuchStreamError(f"stream {stream} does not exist")
+
+    async def check_cut(self, stream: StreamName, cut: StreamCut) -> None:
+        """Raise BadRequestError when a cut is no position of the stream."""
+        if not await self.context.controller.is_cut_valid(stream, cut.positions):
+            raise BadRequestError(f"the cut is no position of stream {stream}: {cut.to_text()}")
+
+    async def tail(self, stream: StreamName) -> dict[int, int]:
+        """Return the position behind all data."""
+        return dict((await StreamManager(self.context).tail(stream)).positions)
+
+    async def advance(self, positions: Positions, bounds: ReadLimits, ends: Positions | None) -> Positions:
+        """Return the position after the next batch from `positions` on, and not beyond `ends`.
+
+        Segments that were read to their end are followed by their successors, from their beginning; a batch ends with
+        the segments that it has then.
+
+        Raises:
+            DataLossError: data that were not read are truncated. NoSuchStreamError, IllegalStateError: the stream is
+                gone, or another one of the name.
+        """
+        begins: Positions = {}
+        lengths: Positions = {}
+        for stream, cut in positions.items():
+            begins[stream], lengths[stream] = await self._next(stream, cut, (ends or {}).get(stream, {}))
+        return await self._bounded(begins, lengths, bounds)
+
+    async def _next(
+        self, stream: StreamName, cut: Mapping[int, int], ends: Mapping[int, int]
+    ) -> tuple[dict[int, int], dict[int, int]]:
+        """Return where the next batch begins in a stream, and how far there are data."""
+        begins = dict(cut)
+        while True:
+            infos = await self._infos(stream, begins)
+            complete = {
+                each
+                for each, info in infos.items()
+                if each not in ends and (info is None or (info.sealed and begins[each] >= info.length))
+            }
+            following = await self._leave(stream, begins, complete)
+            if following.keys() == begins.keys():
+                break
+            begins = following
+        lengths = dict(begins)
+        for each, info in infos.items():
+            if info is not None:
+                if begins[each] < info.start_offset:
+                    self._lose(stream, each, begins[each], info.start_offset)
+                    begins[each] = info.start_offset
+                lengths[each] = max(begins[each], min(info.length, ends.get(each, info.length)))
+        return begins, lengths
+
+    async def _leave(self, stream: StreamName, cut: Mapping[int, int], complete: set[int]) -> dict[int, int]:
+        """Return a position with the successors of complete segments in their place."""
+        names = sorted(complete)
+        successors = await gather_bounded(names, lambda each: self.context.controller.successors(stream, each))
+        leaving, following = follow(dict(zip(names, successors, strict=True)))
+        kept = {each: offset for each, offset in cut.items() if each not in leaving}
+        return kept | dict.fromkeys(following, 0)
+
+    async def _infos(self, stream: StreamName, cut: Mapping[int, int]) -> dict[int, SegmentInfo | None]:
+        """Return the properties of the segments; None for those that a truncation deleted."""
+
+        async def info(identifier: int) -> SegmentInfo | None:
+            try:
+                return await self.context.segments.segment_info(stream.segment(identifier))
+            except NoSuchSegmentError:
+                return None
+
+        found = dict(zip(cut, await gather_bounded(cut, info), strict=True))
+        missing = [each for each, one in found.items() if one is None]
+        if missing:
+            await self.check_exists(stream)
+            history = await self.context.controller.stream_history(stream)
+            known = {each for epoch in history.epochs for each in epoch.segments}
+            for each in missing:
+                if each not in known:
+                    raise IllegalStateError(
+                        f"stream {stream} has no segment {each}: it was deleted and created again since the checkpoint"
+                    )
+                size = history.sealed_sizes.get(each, 0)
+                if cut[each] < size:
+                    self._lose(stream, each, cut[each], size)
+        return found
+
+    def _lose(self, stream: StreamName, identifier: int, start: int, end: int) -> None:
+        """Report data that were truncated before they were read. Raises DataLossError if that is to be an error."""
+        name = stream.segment(identifier)
+        if self.fail_on_data_loss:
+            raise DataLossError(
+                f"{name}: bytes {start} to {end} were truncated before the query read them; "
+                "with failOnDataLoss=false it goes on behind them"
+            )
+        if name not in self._reported:
+            self._reported.add(name)
+            _LOG.warning("unread_data_truncated", segment=name, start=start, end=end)
+
+    async def _bounded(self, begins: Positions, lengths: Positions, bounds: ReadLimits) -> Positions:
+        most = bounds.max_bytes if bounds.max_bytes is not None else bounds.max_events
+        if most is None:
+            return lengths
+        places = [(stream, each) for stream, cut in begins.items() for each in cut]
+        unread = [lengths[stream][each] - begins[stream][each] for stream, each in places]
+        parts = share(unread, most)
+        ends: Positions = {stream: {} for stream in begins}
+        for (stream, each), size, part in zip(places, unread, parts, strict=True):
+            begin, end = begins[stream][each], lengths[stream][each]
+            if size > 0 and (bounds.max_bytes is None or part < size):
+                end = await self._boundary(stream, each, begin, end, part, by_bytes=bounds.max_bytes is not None)
+            ends[stream][each] = end
+        return ends
+
+    async def _boundary(
+        self, stream: StreamName, identifier: int, begin: int, end: int, most: int, *, by_bytes: bool
+    ) -> int:
+        """Return where the last event ends that a bounded batch reads of a segment: at least one event.
+
+        Where events end can only be found by reading.
+        """
+        offset, events = begin, 0
+        async with SegmentReader(self.context, stream.segment(identifier), begin, end) as reader:
+            while found := await reader.read():
+                for event in found:
+                    following = offset + EVENT_HEADER_BYTES + len(event)
+                    over = following - begin > most if by_bytes else events >= most
+                    if over and events:
+                        return offset
+                    offset, events = following, events + 1
+                    if over:
+                        return offset
+        return offset
+
+    async def group(self, name: str, streams: tuple[StreamName, ...]) -> ReaderGroup:
+        """Return the group that publishes the position.
+
+        Raises:
+            NoSuchReaderGroupError. BadRequestError: it does not read the streams, or publishes positions by itself.
+        """
+        scope, _, group = name.partition("/")
+        config = await self.context.controller.reader_group_config(scope, group)
+        missing = [str(stream) for stream in streams if str(stream) not in config.starting]
+        if missing:
+            raise BadRequestError(f"reader group {name} does not read {missing[0]}")
+        if config.retention != StreamDataRetention.MANUAL:
+            raise BadRequestError(
+                f"reader group {name} must publish positions of a program: create it with StreamDataRetention.MANUAL"
+            )
+        return await ReaderGroupManager(self.context, scope).open(group)

@@ -1,0 +1,126 @@
+"""Read streams as a streaming query (docs/spark.md#read-a-stream-as-it-grows)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from tailrace.client import BlockingClient
+from tailrace.pipelines.source.offsets import from_offset, to_offset
+from tailrace.pipelines.source.plan import cut_of, slices
+from tailrace.pipelines.source.positions import Navigator, ReadLimits
+from tailrace.pipelines.source.rows import SlicePartition, record_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.datasource import InputPartition
+    from pyspark.sql.types import StructType
+
+    from tailrace.client.group.reader_group import ReaderGroup
+    from tailrace.pipelines.source.offsets import Positions
+    from tailrace.pipelines.source.options import SourceOptions
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads streams batch by batch. The driver plans, executors read; they get this object without its client."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._client: BlockingClient | None = None
+        self._navigator: Navigator | None = None
+        self._group: ReaderGroup | None = None
+        self._ends: Positions | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options, "_schema": self._schema, "_client": None}
+
+    def _connected(self) -> tuple[BlockingClient, Navigator]:
+        """Return the driver's client. At first, check streams and group: Raises NotFoundError, BadRequestError."""
+        if self._client is None or self._navigator is None:
+            client = BlockingClient(self._options.controller)
+            navigator = Navigator(client.context, self._options.fail_on_data_loss)
+            for stream in self._options.streams:
+                client.run(navigator.check_exists(stream))
+            if self._options.group:
+                self._group = client.run(navigator.group(self._options.group, self._options.streams))
+            self._client, self._navigator = client, navigator
+        return self._client, self._navigator
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return the position of the option ``start``, for a query without a checkpoint."""
+        client, navigator = self._connected()
+        return to_offset(
+            {stream: client.run(navigator.start(stream, self._options.start)) for stream in self._options.streams}
+        )
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the bound of a batch."""
+        if self._options.max_bytes is not None:
+            return ReadMaxBytes(self._options.max_bytes)
+        if self._options.max_events is not None:
+            return ReadMaxRows(self._options.max_events)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return the position after the next batch; `start` when there is nothing to read.
+
+        Raises:
+            BadRequestError: `start` is of other streams. DataLossError, IllegalStateError: see `Navigator.advance`.
+        """
+        client, navigator = self._connected()
+        positions = from_offset(start, self._options.streams)
+        bounds = ReadLimits(
+            max_bytes=limit.max_bytes if isinstance(limit, ReadMaxBytes) else None,
+            max_events=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
+        )
+        return to_offset(client.run(navigator.advance(positions, bounds, self._ends)))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Take the present tail as the end of the query."""
+        self._ends = self._tail()
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """Return the present tail, for the query's progress."""
+        return to_offset(self._tail())
+
+    def _tail(self) -> Positions:
+        client, navigator = self._connected()
+        return {stream: client.run(navigator.tail(stream)) for stream in self._options.streams}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the slices of a batch, one a segment. Raises BadRequestError for offsets of other streams."""
+        first, last = (from_offset(offset, self._options.streams) for offset in (start, end))
+        return [SlicePartition(piece) for piece in slices(first, last)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the events of a slice."""
+        assert isinstance(partition, SlicePartition)
+        return record_batches(self._options, self._schema, partition.piece)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Publish the position for retention, as the reader group of the options.
+
+        Raises:
+            WriteConflictError: the group was reset or created again. BadRequestError: it published a later position.
+        """
+        client, _ = self._connected()
+        if self._group is not None:
+            positions = from_offset(end, self._options.streams)
+            client.run(self._group.publish_cuts({each: cut_of(each, positions) for each in positions}))
+
+    def stop(self) -> None:
+        """Close the driver's client."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None

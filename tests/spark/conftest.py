@@ -1,0 +1,84 @@
+"""A real Spark on this machine, and a standalone server as a child process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace.cli.demo.server import Endpoints, ServerProcess
+from tailrace.client import BlockingClient
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EPHEMERAL = {"controller": 0, "rest": 0, "store": 0, "admin": 0}
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+def _start(folder: Path) -> SparkSession:
+    from pyspark.sql import SparkSession  # here: it looks for Java when it is imported
+
+    from tailrace.pipelines import register
+
+    os.environ.update(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
+    builder = SparkSession.builder.master("local[2]").config("spark.local.dir", str(folder))
+    builder = builder.config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    register(session)
+    return session
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A Spark session with two cores that knows the format ``tailrace``."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PySpark's own
+        session = _start(tmp_path_factory.mktemp("spark"))
+        try:
+            yield session
+        finally:
+            session.stop()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoints]:
+    """The addresses of a standalone server of this module."""
+    process = ServerProcess(tmp_path_factory.mktemp("server"), ports=EPHEMERAL)
+    with asyncio.Runner() as runner:
+        endpoints = runner.run(process.start())
+        try:
+            yield endpoints
+        finally:
+            runner.run(process.stop())
+
+
+@pytest.fixture
+def client(server: Endpoints) -> Iterator[BlockingClient]:
+    """Our client without asyncio, connected to the server."""
+    with BlockingClient(server.controller) as connected:
+        yield connected
+
+
+@pytest.fixture
+def scope(client: BlockingClient) -> str:
+    """A new scope."""
+    name = f"test-{secrets.token_hex(4)}"
+    client.streams.create_scope(name)
+    return name

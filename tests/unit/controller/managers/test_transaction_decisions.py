@@ -1,0 +1,189 @@
+"""Decisions about transactions that come at once, from several controllers, and with many that are open."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from tailrace.common import limits
+from tailrace.common.errors import OverloadedError
+from tailrace.controller.metadata.metadata_store import bucket_of, bucket_table
+from tailrace.controller.metadata.ports import UNCONDITIONAL, Put
+from tailrace.controller.metadata.records import OpenShard, StreamRecord, decode, encode
+from tailrace.controller.metadata.stream_store import StreamKey
+from tailrace.controller.metadata.transaction_ledger import digest, shard_keys
+from tailrace.rpc import controller_pb2 as pb
+
+KEY = StreamKey("scope", "stream")
+TABLE = bucket_table(bucket_of(*KEY))
+OK, FAILED = pb.TxnStatus.SUCCESS, pb.TxnStatus.FAILURE
+
+
+def root_of(world: Any) -> StreamRecord:
+    return decode(StreamRecord, world.metadata.dump()[TABLE][KEY.root], "test")
+
+
+def opened_in(world: Any) -> set[bytes]:
+    """All open transactions; the root counts exactly these."""
+    rows = world.metadata.dump()[TABLE]
+    found = [
+        item for key in shard_keys(KEY) if key in rows for item in decode(OpenShard, rows[key], "test").transactions
+    ]
+    root = root_of(world)
+    assert (root.open_count, root.open_digest) == (len(found), digest(found))
+    assert len(set(found)) == len(found)
+    return set(found)
+
+
+class Puts:
+    """Counts the writes of the stream's root, and may hold them."""
+
+    def __init__(self, world: Any) -> None:
+        self.count = 0
+        self.free = asyncio.Event()
+        self.free.set()
+        self._put = world.metadata.put
+        world.metadata.put = self.put
+
+    async def put(self, table: str, entries: Any) -> Any:
+        if any(entry.key == KEY.root for entry in entries):
+            self.count += 1
+            await self.free.wait()
+        return await self._put(table, entries)
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(30):
+        while not await condition():  # noqa: ASYNC110 - the stores are plain data
+            await asyncio.sleep(0.001)
+
+
+async def test_decisions_that_wait_share_a_change_in_their_order(api: Any, world: Any) -> None:
+    await api.setup(2)
+    begun = [(await api.begin()).txnId for _ in range(8)]
+    puts = Puts(world)
+    puts.free.clear()
+    unknown = pb.TxnId(highBits=0, lowBits=999)
+    order = random.Random(7).sample(begun, 8)
+    calls = [api.begin(), *(api.commit(txn) for txn in order[:5]), api.commit(unknown), api.abort(order[0])]
+    calls += [api.abort(order[5]), api.commit(order[5]), api.call("pingTransaction", ping(api, order[6]))]
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    await until(lambda: _reached(puts, 1))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    puts.free.set()
+    answers = await asyncio.gather(*tasks)
+    assert answers[1:10] == [OK] * 5 + [FAILED, FAILED, OK, FAILED]
+    assert answers[10].status == pb.PingTxnStatus.OK
+    for txn in order[:5]:
+        await api.until_state(txn, pb.TxnState.COMMITTED)
+    assert puts.count < 10, "eleven calls and their passes"
+    done = await api.call("listCompletedTransactions", pb.ListCompletedTxnRequest(streamInfo=api.info))
+    newest_first = [each.txnId for each in done.response if each.status == pb.TxnResponse.COMMITTED]
+    assert newest_first[::-1] == order[:5], "in the order of the calls"
+
+
+async def _reached(puts: Puts, count: int) -> bool:
+    return puts.count >= count
+
+
+def ping(api: Any, txn: pb.TxnId, lease_ms: int = 20_000) -> pb.PingTxnRequest:
+    return pb.PingTxnRequest(streamInfo=api.info, txnId=txn, lease=lease_ms)
+
+
+async def test_a_decision_that_fails_fails_alone(api: Any, world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    await api.setup()
+    first = (await api.begin()).txnId
+    monkeypatch.setattr(limits, "TRANSACTIONS_OPEN_MAX", 3)
+    answers = await asyncio.gather(*(api.begin() for _ in range(4)), api.commit(first), return_exceptions=True)
+    refused = [answer for answer in answers if isinstance(answer, BaseException)]
+    assert len(refused) == 2
+    assert all(isinstance(error, OverloadedError) for error in refused)
+    assert answers[4] == OK
+    await api.until_state(first, pb.TxnState.COMMITTED)
+    assert len(opened_in(world)) == 2
+
+
+async def test_a_damaged_transaction_fails_its_own_calls_alone(api: Any, world: Any) -> None:
+    await api.setup()
+    good, bad = (await api.begin()).txnId, (await api.begin()).txnId
+    item = KEY.transaction(bad.lowBits.to_bytes(16, "big"))
+    await world.metadata.put(TABLE, [Put(item, b"damaged", UNCONDITIONAL)])
+    other = type(api)(await world.start(seed=2))
+    answers = await asyncio.gather(other.commit(bad), other.commit(good), return_exceptions=True)
+    assert isinstance(answers[0], Exception)
+    assert answers[1] == OK
+
+
+async def test_the_root_stays_small_and_a_seal_aborts_all(api: Any, world: Any) -> None:
+    await api.setup()
+    await asyncio.gather(*(api.begin() for _ in range(300)))
+    assert len(opened_in(world)) == 300
+    rows = world.metadata.dump()[TABLE]
+    assert len(rows[KEY.root]) < 800
+    assert max(len(rows[key]) for key in shard_keys(KEY)) < 200
+    assert (await api.call("sealStream", api.info)).status == pb.UpdateStreamStatus.SUCCESS
+    assert opened_in(world) == set()
+    assert world.segments.names("scope/stream/") == ["scope/stream/0.#epoch.0"]
+    assert (await api.call("deleteStream", api.info)).status == pb.DeleteStreamStatus.SUCCESS
+    left = [key for key in world.metadata.dump()[TABLE] if key.startswith(KEY.root)]
+    assert left == [KEY.root]
+
+
+async def test_what_another_controller_opened_is_decided_here_and_there(api: Any, world: Any) -> None:
+    """This controller remembers the present root, and shards of before."""
+    await api.setup()
+    other = type(api)(await world.start(seed=2))
+    own = (await api.begin()).txnId
+    for _ in range(20):
+        theirs = (await other.begin()).txnId
+        await api.state(own)  # reads the root
+        answers = await asyncio.gather(api.begin(), api.commit(theirs), other.commit(theirs))
+        assert answers[1:] == [OK, OK]
+        await other.until_state(theirs, pb.TxnState.COMMITTED)
+        assert await other.abort(answers[0].txnId) == OK
+        assert await api.commit(answers[0].txnId) == FAILED
+    assert await other.commit(own) == OK
+    await api.until_state(own, pb.TxnState.COMMITTED)
+    assert opened_in(world) == set()
+
+
+@pytest.mark.parametrize("earlier", [False, True], ids=["in shards", "in the root"])
+async def test_leases_of_a_dead_controller_end(api: Any, world: Any, make_api: Any, earlier: bool) -> None:
+    """Also of transactions that programs of before listed in the root."""
+    config = {"transaction_lease_min_ms": 1, "idle_s": 0.05}
+    dying = make_api(await world.start(seed=3, **config))
+    await dying.setup()
+    begun = [(await dying.begin(lease_ms=40)).txnId for _ in range(3)]
+    await dying.controller.close()
+    if earlier and opened_in(world):
+        opened = tuple(sorted(opened_in(world)))
+        root = msgspec.structs.replace(root_of(world), open_count=0, open_digest=0, open_transactions=opened)
+        await world.metadata.put(TABLE, [Put(KEY.root, encode(root), UNCONDITIONAL)])
+        await world.metadata.remove(TABLE, [(key, UNCONDITIONAL) for key in shard_keys(KEY)])
+    survivor = make_api(await world.start(seed=4, **config))
+    for txn in begun:
+        await survivor.until_state(txn, pb.TxnState.ABORTED)
+    assert opened_in(world) == set()
+    assert not root_of(world).open_transactions
+
+
+async def test_leases_end_of_what_another_live_controller_opened_and_left(world: Any, make_api: Any) -> None:
+    """The mark of pending work names this controller, which has to find what the other one opened by the root."""
+    config = {"transaction_lease_min_ms": 1}
+    dying, living = [make_api(await world.start(seed=seed, **config)) for seed in (5, 6)]
+    await dying.setup()
+    kept = (await living.begin(lease_ms=60_000)).txnId
+    left = (await dying.begin(lease_ms=30)).txnId
+    await living.call("pingTransaction", ping(living, kept, 60_000))
+    await dying.controller.close()
+    for _ in range(2):
+        again = (await living.begin(lease_ms=60_000)).txnId
+        assert await living.abort(again) == OK
+    await living.until_state(left, pb.TxnState.ABORTED)
+    assert await living.state(kept) == pb.TxnState.OPEN
+    assert await living.abort(kept) == OK

@@ -1,0 +1,107 @@
+"""Calls end with the reason when their workflow cannot get on, and the workflow goes on without them."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tailrace.common import call_deadline
+from tailrace.common.errors import NoSuchStreamError, UnavailableError
+from tailrace.rpc import controller_pb2 as pb
+
+GENEROUS_S = 30.0
+
+
+class Away:
+    """Segments of which some cannot be reached; notes which deadline each request has."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+        self.words = ""
+        self.deadlines: list[tuple[str, float]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._target, name)
+
+        async def call(segment: Any, *args: Any, **keywords: Any) -> Any:
+            self.deadlines.append((f"{name} {segment}", call_deadline.deadline_s()))
+            if self.words and isinstance(segment, str) and self.words in segment:
+                raise UnavailableError("container 3 stopped: damaged")
+            return await method(segment, *args, **keywords)
+
+        return call
+
+
+@pytest.fixture
+async def away(world: Any) -> Away:
+    return Away(world.segments)
+
+
+@pytest.fixture
+async def controller(world: Any, away: Away) -> Any:
+    world.segments, kept = away, world.segments
+    controller = world.make(requests_deadline_s=0.2, blocking_deadline_s=3600.0)
+    world.segments = kept
+    await controller.start()
+    return controller
+
+
+def group(scope: str, name: str, streams: Sequence[str]) -> pb.ReaderGroupConfiguration:
+    cuts = [pb.StreamCut(streamInfo=pb.StreamInfo(scope=scope, stream=each)) for each in streams]
+    identity = "00000000-0000-0000-0000-000000000001"
+    return pb.ReaderGroupConfiguration(
+        scope=scope, readerGroupName=name, readerGroupId=identity, startingStreamCuts=cuts, endingStreamCuts=cuts
+    )
+
+
+async def test_a_group_whose_segment_cannot_be_made(make_api: Any, controller: Any, away: Away) -> None:
+    api = make_api(controller)
+    await api.setup(1)
+    away.words = "_RGgroup"
+    async with asyncio.timeout(GENEROUS_S):
+        for _ in range(2):  # the second one waits for the workflow of the first
+            with pytest.raises(UnavailableError, match=r"group scope/group waits.*container 3 stopped: damaged"):
+                await api.call("createReaderGroup", group("scope", "group", ["stream"]))
+        away.words = ""
+        created = await api.call("createReaderGroup", group("scope", "group", ["stream"]))
+    assert created.status == pb.CreateReaderGroupResponse.SUCCESS
+
+
+async def test_a_stream_whose_segment_cannot_be_made(
+    make_api: Any, controller: Any, away: Away, wait_until: Any
+) -> None:
+    api = make_api(controller)
+    await api.call("createScope", pb.ScopeInfo(scope="scope"))
+    away.words = "scope/stream/"
+    async with asyncio.timeout(GENEROUS_S):
+        with pytest.raises(UnavailableError, match=r"stream scope/stream waits.*container 3 stopped: damaged"):
+            await api.call("createStream", api.config(1))
+    away.words = ""
+
+    async def exists() -> bool:
+        try:
+            return bool(await api.current())
+        except NoSuchStreamError:
+            return False
+
+    await wait_until(exists)
+
+
+async def test_workflows_do_not_end_with_the_call_that_began_them(
+    make_api: Any, controller: Any, away: Away
+) -> None:
+    api = make_api(controller)
+    await api.setup(1)
+    await api.call("createReaderGroup", group("scope", "group", ["stream"]))
+    table = pb.KeyValueTableConfig(scope="scope", kvtName="table", partitionCount=1, primaryKeyLength=4)
+    await api.call("createKeyValueTable", table)
+    made = [each for each in away.deadlines if each[0].startswith("create")]
+    assert len(made) >= 5
+    assert {deadline for _, deadline in made} == {math.inf}, made
+    away.deadlines.clear()
+    await api.begin()
+    assert [deadline < math.inf for name, deadline in away.deadlines if "#transaction" in name] == [True]
