@@ -102,12 +102,10 @@ def _watch(kube: Kubectl, images: Images, system: StreamSystem, loads: list[Load
         assert free_bytes is None or free_bytes > DISK_SPARE_BYTES, "the disk is too small: this test takes 65 GB"
         for load in loads:
             load.writer.check_alive()
-        if kube.get("pod", history.name)["status"]["phase"] == "Succeeded":
+        if history.check_alive(may_be_done=True) == "Succeeded":
             history.delete()
             number += 1
             history = _historical_read(kube, images, system, number)
-        else:
-            history.check_alive()
         time.sleep(SAMPLE_INTERVAL_S)  # between samples
     print(f"{number} whole reads from the head beside the load")
     history.delete()

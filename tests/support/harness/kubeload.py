@@ -117,10 +117,11 @@ class LoadPod:
         reports = self.lines("progress")
         return reports[-1] if reports else {}
 
-    def check_alive(self) -> None:
-        """Fails when it ended by itself."""
-        phase = self.kube.get("pod", self.name)["status"]["phase"]
-        assert phase in ("Pending", "Running"), f"{self.name} {phase}: {self.kube('logs', '--tail=40', self.name)}"
+    def check_alive(self, *, may_be_done: bool = False) -> str:
+        """Return its phase; fails when it ended by itself, unless it may be done and has succeeded."""
+        phase: str = self.kube.get("pod", self.name)["status"]["phase"]
+        allowed = ("Pending", "Running", "Succeeded") if may_be_done else ("Pending", "Running")
+        assert phase in allowed, f"{self.name} {phase}: {self.kube('logs', '--tail=40', self.name)}"
 
     def until(self, name: str, at_least: int, deadline_s: float) -> dict[str, Any]:
         """Wait for a figure of its progress."""

@@ -74,9 +74,9 @@ class JsonDecoder:
                 into.append(self._unknown(values[0]))
 
     def _columns(self, values: Sequence[bytes]) -> pa.Table:
+        if not all(map(_is_closed, values)):
+            raise pa.ArrowInvalid("the event is no JSON object")
         data = b"\n".join(values)
-        if not data.strip():
-            raise pa.ArrowInvalid("the event is empty")
         read = pyarrow.json.ReadOptions(use_threads=False, block_size=len(data) + 1)
         table = pyarrow.json.read_json(io.BytesIO(data), read_options=read, parse_options=self._options)
         if table.num_rows != len(values):
@@ -111,6 +111,16 @@ def _times(texts: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
         return pc.cast(pc.replace_substring_regex(whole, _ZONE, ""), wanted)
     zoned = pc.if_else(pc.match_substring_regex(whole, _ZONE), whole, pc.binary_join_element_wise(whole, "Z", ""))
     return pc.cast(zoned, wanted)
+
+
+def _is_closed(value: bytes) -> bool:
+    """Return whether an event begins and ends as an object does.
+
+    One that ends within an object cannot be continued by the next one then, because nothing may follow there that
+    begins with a brace. So events have too few objects never, and too many are found by their number.
+    """
+    text = value.strip()
+    return text.startswith(b"{") and text.endswith(b"}")
 
 
 def _is_text(kind: pa.DataType) -> bool:

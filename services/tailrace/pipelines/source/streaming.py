@@ -50,10 +50,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._client is None or self._navigator is None:
             client = BlockingClient(self._options.controller)
             navigator = Navigator(client.context, self._options.fail_on_data_loss)
-            for stream in self._options.streams:
-                client.run(navigator.check_exists(stream))
-            if self._options.group:
-                self._group = client.run(navigator.group(self._options.group, self._options.streams))
+            try:
+                for stream in self._options.streams:
+                    client.run(navigator.check_exists(stream))
+                if self._options.group:
+                    self._group = client.run(navigator.group(self._options.group, self._options.streams))
+            except BaseException:
+                client.close()
+                raise
             self._client, self._navigator = client, navigator
         return self._client, self._navigator
 
