@@ -327,7 +327,6 @@ TRANSACTION_SHARDS: Final = 64  # records that list a stream's open transactions
 TRANSACTION_DECISIONS_COMBINED_MAX: Final = 100  # begins, pings, commits and aborts that one change of a stream takes
 TRANSACTION_LEASES_PER_READ_MAX: Final = 1000  # records that one read returns
 TRANSACTION_LEASES_DIFFER_S: Final = 1.0  # from those of the root, before a controller reads all open transactions
-TRANSACTION_STATE_READS_MAX: Final = 3  # of a transaction that changes its state between the reads of two records
 TRANSACTION_LEASES_MAX: Final = 1000  # a transaction may live this many leases
 TRANSACTION_LIFE_MAX_MS: Final = 24 * 3_600_000
 TRANSACTION_REMEMBERED_MS: Final = 24 * 3_600_000  # after completion

@@ -149,10 +149,13 @@ async def test_a_container_that_cannot_be_opened_is_reported_by_a_pod_that_is_re
 
     await until("the pod is ready and reports the container", says_so, 60.0)
     assert any(worker["reason"].startswith(f"container {number} ") for worker in await pod.workers())
-    lease = pods.kubernetes.core.get(LEASES, worker_lease_name(CLUSTER, f"{pod.name}-0"))
-    stored = read_worker_lease(lease)
-    assert stored is not None
-    assert stored.not_open.startswith(f"container {number} is not open: corruption in ")
+
+    def lease_says_so() -> bool:
+        lease = pods.kubernetes.core.get(LEASES, worker_lease_name(CLUSTER, f"{pod.name}-0"))
+        stored = read_worker_lease(lease)
+        return stored is not None and stored.not_open.startswith(f"container {number} is not open: corruption in ")
+
+    await until("the worker's Lease says so, at one of its next renewals", lease_says_so, 60.0)
     opened = Counter(event["container"] for event in pod.log_events("container_opened")) - before
     assert number not in opened
     assert opened.keys() >= set(others)

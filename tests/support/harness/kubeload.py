@@ -122,6 +122,7 @@ class LoadPod:
         phase: str = self.kube.get("pod", self.name)["status"]["phase"]
         allowed = ("Pending", "Running", "Succeeded") if may_be_done else ("Pending", "Running")
         assert phase in allowed, f"{self.name} {phase}: {self.kube('logs', '--tail=40', self.name)}"
+        return phase
 
     def until(self, name: str, at_least: int, deadline_s: float) -> dict[str, Any]:
         """Wait for a figure of its progress."""

@@ -94,8 +94,10 @@ def test_a_store_that_cannot_start(words: list[str], message: str, capfd: pytest
 )
 def test_a_controller_that_cannot_start(words: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert run([*CONTROLLER, *words]) == 1
-    (line,) = capfd.readouterr().err.splitlines()
+    *printed, line = capfd.readouterr().err.splitlines()
     assert message in line
+    assert all("budgets" in each for each in printed), "what a controller prints before it looks for the cluster"
+    assert len(printed) <= 1
 
 
 def test_workers_are_named_and_reached_by_their_numbers() -> None:

@@ -58,5 +58,5 @@ def test_errors_that_cancel_out_are_found(values: list[bytes]) -> None:
 
 
 @given(st.lists(st.lists(st.sampled_from(PIECES), min_size=1, max_size=3).map(b"".join), min_size=1, max_size=8))
-def test_each_event_is_decoded_as_it_is_alone(values: list[bytes]) -> None:
+def test_each_event_is_decoded_like_a_single_one(values: list[bytes]) -> None:
     assert decode(values) == [expected(value) for value in values]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader
@@ -10,10 +11,12 @@ from tailrace.client import BlockingClient
 from tailrace.common.errors import BadRequestError
 from tailrace.common.names import parse_segment_name
 from tailrace.common.stream_cut import StreamCut
+from tailrace.pipelines.direct.same_cluster import checked_references
+from tailrace.pipelines.direct.segment_range import TierTwo
 from tailrace.pipelines.source.options import HEAD, TAIL
 from tailrace.pipelines.source.plan import Slice
 from tailrace.pipelines.source.positions import Navigator
-from tailrace.pipelines.source.rows import SlicePartition, record_batches
+from tailrace.pipelines.source.rows import DirectPart, SlicePartition, record_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,7 +25,9 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
     from pyspark.sql.types import StructType
 
+    from tailrace.client.context import ClientContext
     from tailrace.client.model import StreamName
+    from tailrace.client.reader.batch import SegmentSlice
     from tailrace.pipelines.source.options import SourceOptions
 
 
@@ -40,15 +45,51 @@ class TableReader(DataSourceReader):
             navigator = Navigator(client.context, self._options.fail_on_data_loss)
             for stream in self._options.streams:
                 start, end = client.run(_bounds(navigator, stream, self._options))
-                for piece in client.slices(stream, start, end):
+                pieces = client.slices(stream, start, end)
+                parts = client.run(_direct_parts(client.context, self._options, pieces))
+                for piece in pieces:
                     identifier = parse_segment_name(piece.segment).identifier
-                    found.append(SlicePartition(Slice(stream, identifier, piece.start, piece.end)))
+                    wanted = Slice(stream, identifier, piece.start, piece.end)
+                    found.append(SlicePartition(wanted, parts.get(piece.segment)))
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of a slice."""
         assert isinstance(partition, SlicePartition)
-        return record_batches(self._options, self._schema, partition.piece)
+        return record_batches(self._options, self._schema, partition)
+
+
+async def _direct_parts(
+    context: ClientContext, options: SourceOptions, pieces: Sequence[SegmentSlice]
+) -> dict[str, DirectPart]:
+    """Return, by segment, what Tier 2 has of the slices. The segment stores have the rest.
+
+    Raises:
+        StartError: it is not the Tier 2 of this cluster. BadRequestError: it lacks bytes, and only it is to be read.
+        UnavailableError, DataError: it does not answer, or is damaged.
+    """
+    if options.tier2 is None or not pieces:
+        return {}
+    store = options.tier2.open()
+    try:
+        identity = await options.tier2.identity(store)
+        tier2 = TierTwo(store, uuid.UUID(identity.cluster_id), identity.containers)
+        place, names = f"Tier 2 {options.tier2.url}", [piece.segment for piece in pieces]
+        found = await checked_references(context.segments, tier2, place, names)
+    finally:
+        await store.close()
+    parts = {}
+    for piece in pieces:
+        references = found.get(piece.segment)
+        covered = references.length if references is not None and references.start_offset <= piece.start else 0
+        if references is not None and covered > piece.start:
+            parts[piece.segment] = DirectPart(identity, references.within(piece.start, piece.end))
+        if options.direct_only and covered < piece.end:
+            raise BadRequestError(
+                f"{piece.segment}: Tier 2 does not have bytes {max(covered, piece.start)} to {piece.end} yet; "
+                "direct=auto reads them from the segment stores"
+            )
+    return parts
 
 
 async def _bounds(

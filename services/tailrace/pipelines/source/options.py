@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 from tailrace.client.model import StreamName
 from tailrace.common.errors import BadRequestError
 from tailrace.common.stream_cut import StreamCut, parse_stream_cut
+from tailrace.pipelines.direct.store_location import OPTIONS as TIER2_OPTIONS
+from tailrace.pipelines.direct.store_location import StoreLocation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,8 +30,12 @@ _NAMES: Final = {
         "valueFormat",
         "mode",
         "failOnDataLoss",
+        "direct",
+        *TIER2_OPTIONS,
     )
 }
+DIRECT: Final = ("auto", "always", "never")
+"""Whether tables are read from Tier 2: where it has the bytes; or an error where it has not; or not at all."""
 _OF_SPARK: Final = frozenset({"path", "checkpointlocation"})
 
 
@@ -39,6 +45,7 @@ class SourceOptions:
 
     ``start`` and ``end`` are HEAD, TAIL or a cut. ``max_bytes`` and ``max_events`` bound a batch of a streaming query;
     None for no bound. ``group``: the reader group (``scope/group``) that publishes the position, or empty.
+    ``tier2``: where tables are read from as far as it has them (None: segment stores); ``direct_only``: only there.
     """
 
     controller: str
@@ -51,6 +58,8 @@ class SourceOptions:
     is_json: bool = False
     fail_fast: bool = False
     fail_on_data_loss: bool = True
+    tier2: StoreLocation | None = None
+    direct_only: bool = False
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -64,6 +73,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
         if name not in _NAMES and name not in _OF_SPARK:
             raise BadRequestError(f"there is no option {name}; there are {', '.join(_NAMES.values())}")
     streams = _streams(options)
+    direct = _choice(options, "direct", DIRECT)
     parsed = SourceOptions(
         controller=_required(options, "controller"),
         streams=streams,
@@ -75,13 +85,19 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
         is_json=_choice(options, "valueFormat", ("binary", "json")) == "json",
         fail_fast=_choice(options, "mode", ("permissive", "failfast")) == "failfast",
         fail_on_data_loss=_choice(options, "failOnDataLoss", ("true", "false")) == "true",
+        tier2=None if direct == "never" else StoreLocation.from_options(options),
+        direct_only=direct == "always",
     )
+    if parsed.direct_only and parsed.tier2 is None:
+        raise BadRequestError("direct=always needs the option tier2")
     if parsed.max_bytes is not None and parsed.max_events is not None:
         raise BadRequestError("give maxBytesPerTrigger or maxEventsPerTrigger, not both")
     if parsed.group and parsed.group.count("/") != 1:
         raise BadRequestError(f"group {parsed.group!r} is not of the form SCOPE/GROUP")
     if streaming and "end" in options:
         raise BadRequestError("a streaming query has no end: use the trigger availableNow, or a batch read")
+    if streaming and (parsed.tier2 is not None or direct != DIRECT[0]):
+        raise BadRequestError("tier2 and direct are options of tables: a streaming query reads from the segment stores")
     only_streaming = [
         name for name in ("maxBytesPerTrigger", "maxEventsPerTrigger", "group") if name.lower() in options
     ]

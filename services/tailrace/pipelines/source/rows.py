@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -15,11 +15,14 @@ from tailrace.client.reader.batch import SegmentSlice
 from tailrace.client.writer.append_blocks import EVENT_HEADER_BYTES
 from tailrace.common import limits, names
 from tailrace.common.errors import DataLossError, SegmentGoneError, SegmentTruncatedError
+from tailrace.pipelines.direct.events import BlockingEvents
 from tailrace.pipelines.source.json_values import JsonDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tailrace.cluster.cluster_identity import ClusterIdentity
+    from tailrace.pipelines.direct.references import SegmentReferences
     from tailrace.pipelines.source.options import SourceOptions
     from tailrace.pipelines.source.plan import Slice
 
@@ -36,74 +39,102 @@ COLUMNS: Final = StructType(
 """Columns of events that are not decoded. ``segment`` is its number, ``offset`` where the event begins in it."""
 
 
-class SlicePartition(InputPartition):
-    """A slice of a segment, for one task."""
+class DirectPart(NamedTuple):
+    """What Tier 2 has of a slice, from its beginning on."""
 
-    def __init__(self, piece: Slice) -> None:
+    identity: ClusterIdentity
+    references: SegmentReferences
+
+
+class SlicePartition(InputPartition):
+    """A slice of a segment, for one task. With `direct` its beginning is read from Tier 2."""
+
+    def __init__(self, piece: Slice, direct: DirectPart | None = None) -> None:
         super().__init__(tuple(piece))
         self.piece = piece
+        self.direct = direct
 
 
 @dataclass(frozen=True)
 class Events:
-    """Consecutive events of a segment, and where each begins."""
+    """Consecutive events of a segment: binary values, and where each begins (int64). There is at least one."""
 
-    values: list[bytes]
-    offsets: list[int]
+    values: pa.Array
+    offsets: pa.Array
+
+    @property
+    def end(self) -> int:
+        """Return where the next event begins."""
+        return int(self.offsets[-1].as_py()) + EVENT_HEADER_BYTES + len(self.values[-1].as_buffer())
 
 
-def read_slice(options: SourceOptions, piece: Slice) -> Iterator[Events]:
+def read_slice(options: SourceOptions, partition: SlicePartition) -> Iterator[Events]:
     """Yield the events of a slice, some MiB at a time.
 
     Raises:
         DataLossError: they were truncated, unless the options let a query go on then.
     """
-    start = piece.start
-    with BlockingClient(options.controller) as client:
-        while start < piece.end:
-            segment = piece.stream.segment(piece.identifier)
-            try:
-                for events in _blocks(client, SegmentSlice(segment, start, piece.end), start):
-                    yield events
-                    start = events.offsets[-1] + EVENT_HEADER_BYTES + len(events.values[-1])
+    piece, start, direct = partition.piece, partition.piece.start, partition.direct
+    segment = piece.stream.segment(piece.identifier)
+    while start < piece.end:
+        try:
+            for events in _read(options, piece, start, direct):
+                yield events
+                start = events.end
+            return
+        except SegmentTruncatedError as error:
+            if options.fail_on_data_loss:
+                raise DataLossError(
+                    f"{segment}: bytes from {start} on were truncated while the query read them; "
+                    "with failOnDataLoss=false it goes on behind them"
+                ) from error
+            if isinstance(error, SegmentGoneError):
                 return
-            except SegmentTruncatedError as error:
-                if options.fail_on_data_loss:
-                    raise DataLossError(
-                        f"{segment}: bytes from {start} on were truncated while the query read them; "
-                        "with failOnDataLoss=false it goes on behind them"
-                    ) from error
-                if isinstance(error, SegmentGoneError):
-                    return
-                start = error.start_offset
+            start, direct = error.start_offset, None
 
 
-def _blocks(client: BlockingClient, piece: SegmentSlice, start: int) -> Iterator[Events]:
+def _read(options: SourceOptions, piece: Slice, start: int, direct: DirectPart | None) -> Iterator[Events]:
+    """Yield events from Tier 2 as far as it has whole ones, then from the segment store."""
+    if direct is not None and options.tier2 is not None:
+        reader = BlockingEvents(options.tier2, direct.identity, direct.references, start, piece.end)
+        for batch in reader:
+            values = pa.Array.from_buffers(
+                pa.binary(), batch.count, [None, pa.py_buffer(batch.ends), pa.py_buffer(batch.payloads)]
+            )
+            yield Events(values, pa.Array.from_buffers(pa.int64(), batch.count, [None, pa.py_buffer(batch.offsets)]))
+        start = reader.offset
+    if start < piece.end:
+        with BlockingClient(options.controller) as client:
+            yield from _from_store(client, SegmentSlice(piece.stream.segment(piece.identifier), start, piece.end))
+
+
+def _from_store(client: BlockingClient, piece: SegmentSlice) -> Iterator[Events]:
     """Yield what the client returns, in blocks that bound the memory of a task."""
     values: list[bytes] = []
-    size = 0
+    size, start = 0, piece.start
     for found in client.read_slice(piece):
         values += found
         size += sum(map(len, found))
         if size >= limits.SPARK_BATCH_BYTES or len(values) >= limits.SPARK_BATCH_EVENTS:
-            yield Events(values, offsets := _offsets(values, start))
-            start = offsets[-1] + EVENT_HEADER_BYTES + len(values[-1])
-            values, size = [], 0
+            yield (events := _events(values, start))
+            values, size, start = [], 0, events.end
     if values:
-        yield Events(values, _offsets(values, start))
+        yield _events(values, start)
 
 
-def _offsets(values: list[bytes], start: int) -> list[int]:
-    return list(accumulate((EVENT_HEADER_BYTES + len(each) for each in values[:-1]), initial=start))
+def _events(values: list[bytes], start: int) -> Events:
+    offsets = accumulate((EVENT_HEADER_BYTES + len(each) for each in values[:-1]), initial=start)
+    return Events(pa.array(values, pa.binary()), pa.array(offsets, pa.int64()))
 
 
-def record_batches(options: SourceOptions, schema: StructType, piece: Slice) -> Iterator[pa.RecordBatch]:
+def record_batches(options: SourceOptions, schema: StructType, partition: SlicePartition) -> Iterator[pa.RecordBatch]:
     """Yield the events of a slice with the columns of `schema`: those of COLUMNS, or fields of JSON."""
     decoder = JsonDecoder(schema, fail_fast=options.fail_fast) if options.is_json else None
+    piece = partition.piece
     place = piece.stream.segment(piece.identifier)
-    for events in read_slice(options, piece):
+    for events in read_slice(options, partition):
         if decoder is not None:
-            yield decoder.decode(events.values, events.offsets, place)
+            yield decoder.decode(events.values.to_pylist(), events.offsets.to_pylist(), place)
         else:
             yield _raw(schema.fieldNames(), events, piece)
 
@@ -114,9 +145,9 @@ def _raw(columns: list[str], events: Events, piece: Slice) -> pa.RecordBatch:
     def column(name: str) -> pa.Array:
         match name:
             case "value":
-                return pa.array(events.values, pa.binary())
+                return events.values
             case "offset":
-                return pa.array(events.offsets, pa.int64())
+                return events.offsets
             case "segment":
                 return pa.repeat(pa.scalar(names.segment_number(piece.identifier), pa.int32()), count)
             case "epoch":

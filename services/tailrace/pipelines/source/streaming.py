@@ -110,7 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of a slice."""
         assert isinstance(partition, SlicePartition)
-        return record_batches(self._options, self._schema, partition.piece)
+        return record_batches(self._options, self._schema, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Publish the position for retention, as the reader group of the options.
