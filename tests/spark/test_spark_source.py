@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 
 from tailrace.cli.demo.server import Endpoints
 from tailrace.client import BlockingClient, ScalingPolicy, StreamConfig, group_config
+from tailrace.common.errors import DataLossError
 from tailrace.common.stream_policies import StreamDataRetention
 
 if TYPE_CHECKING:
@@ -171,6 +172,21 @@ def test_a_read_and_truncated_segment_is_no_loss(
     client.streams.truncate_stream(stream, client.streams.tail(stream))
     write(client, stream, range(100, 150))
     assert sorted(query.run()) == list(range(100, 150))
+
+
+def test_a_segment_that_a_client_deleted_is_a_loss(client: BlockingClient, stream: str) -> None:
+    """No controller knows how much was in it."""
+    from tailrace.pipelines.source.positions import Navigator, ReadLimits
+
+    write(client, stream, range(100))
+    name = _name(stream)
+    positions = {name: dict(client.streams.tail(stream).positions)}
+    gone = min(positions[name])
+    client.run(client.context.segments.delete_segment(name.segment(gone)))
+    strict, lenient = (Navigator(client.context, fail_on_data_loss) for fail_on_data_loss in (True, False))
+    with pytest.raises(DataLossError, match=r"it was deleted, read up to \d+, before the query read them"):
+        client.run(strict.advance(positions, ReadLimits(), None))
+    assert client.run(lenient.advance(positions, ReadLimits(), None)) == positions
 
 
 def test_the_position_of_a_query_is_published_as_its_group(

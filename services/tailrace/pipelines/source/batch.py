@@ -40,18 +40,20 @@ class TableReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the slices to read. Raises NoSuchStreamError, BadRequestError."""
-        found: list[InputPartition] = []
+        found: list[tuple[StreamName, SegmentSlice]] = []
         with BlockingClient(self._options.controller) as client:
             navigator = Navigator(client.context, self._options.fail_on_data_loss)
             for stream in self._options.streams:
                 start, end = client.run(_bounds(navigator, stream, self._options))
-                pieces = client.slices(stream, start, end)
-                parts = client.run(_direct_parts(client.context, self._options, pieces))
-                for piece in pieces:
-                    identifier = parse_segment_name(piece.segment).identifier
-                    wanted = Slice(stream, identifier, piece.start, piece.end)
-                    found.append(SlicePartition(wanted, parts.get(piece.segment)))
-        return found
+                found += ((stream, piece) for piece in client.slices(stream, start, end))
+            parts = client.run(_direct_parts(client.context, self._options, [piece for _, piece in found]))
+        return [
+            SlicePartition(
+                Slice(stream, parse_segment_name(piece.segment).identifier, piece.start, piece.end),
+                parts.get(piece.segment),
+            )
+            for stream, piece in found
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of a slice."""

@@ -116,8 +116,8 @@ def _times(texts: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
 def _is_closed(value: bytes) -> bool:
     """Return whether an event begins and ends as an object does.
 
-    One that ends within an object cannot be continued by the next one then, because nothing may follow there that
-    begins with a brace. So events have too few objects never, and too many are found by their number.
+    Then the next event cannot continue one that ends within an object: a brace is not allowed there. So there are never
+    fewer objects than events, and when there are as many, each event has one.
     """
     text = value.strip()
     return text.startswith(b"{") and text.endswith(b"}")

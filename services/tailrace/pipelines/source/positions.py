@@ -149,18 +149,23 @@ class Navigator:
                     raise IllegalStateError(
                         f"stream {stream} has no segment {each}: it was deleted and created again since the checkpoint"
                     )
-                size = history.sealed_sizes.get(each, 0)
-                if cut[each] < size:
+                size = history.sealed_sizes.get(each)  # None: a client deleted it while it was active
+                if size is None or cut[each] < size:
                     self._lose(stream, each, cut[each], size)
         return found
 
-    def _lose(self, stream: StreamName, identifier: int, start: int, end: int) -> None:
-        """Report data that were truncated before they were read. Raises DataLossError if that is to be an error."""
+    def _lose(self, stream: StreamName, identifier: int, start: int, end: int | None) -> None:
+        """Report data that are gone before they were read, up to `end`, or all that were there.
+
+        Raises DataLossError if that is to be an error.
+        """
         name = stream.segment(identifier)
         if self.fail_on_data_loss:
+            lost = (
+                f"bytes {start} to {end} were truncated" if end is not None else f"it was deleted, read up to {start},"
+            )
             raise DataLossError(
-                f"{name}: bytes {start} to {end} were truncated before the query read them; "
-                "with failOnDataLoss=false it goes on behind them"
+                f"{name}: {lost} before the query read them; with failOnDataLoss=false it goes on behind them"
             )
         if name not in self._reported:
             self._reported.add(name)
