@@ -556,3 +556,11 @@ VERIFY_TABLE_BATCH: Final = 100_000  # entries of a table that are read in the o
 # -- Spark -----------------------------------------------------------------------------------------------------------
 SPARK_BATCH_BYTES: Final = 4 * MIB  # of events in one record batch; one large event more
 SPARK_BATCH_EVENTS: Final = 50_000  # in one record batch
+SPARK_COMMIT_DEADLINE_S: Final = 300.0  # for the driver's commit of one batch, until its events can be read
+SPARK_COMMIT_ROUNDS_MAX: Final = 16  # that a commit begins again because another driver changed the record
+SPARK_COMMIT_CALLS_MAX: Final = 16  # to the controller at once, for one batch
+SPARK_COMMIT_POLL_MAX_S: Final = 0.25  # between two looks at a transaction that is being committed
+SPARK_TRANSACTIONS_MAX: Final = 20_000  # of one batch: their ids are in one record
+SPARK_RUNS_MAX: Final = 64  # starts of a query that its record names
+SPARK_RUN_LENGTH_MAX: Final = 256  # characters of a query's or a start's name
+SPARK_WRITE_BYTES: Final = MIB  # of events without a key that go to one segment together

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 
 from tailrace.common.errors import BadRequestError
 from tailrace.pipelines.source.options import SourceOptions, parse_options
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql.types import StructType
+
+    from tailrace.pipelines.sink.options import SinkOptions
 
 
 class TailraceDataSource(DataSource):
@@ -42,6 +52,29 @@ class TailraceDataSource(DataSource):
 
         options = parse_options(self.options, streaming=True)
         return StreamReader(options, _checked(schema, options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return what writes a table's rows. Raises BadRequestError for wrong options or columns."""
+        from tailrace.pipelines.sink.writers import TableWriter
+
+        return TableWriter(_sink_options(self.options, schema, overwrite, streaming=False))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Return what writes the batches of a streaming query. Raises BadRequestError for wrong options or columns."""
+        from tailrace.pipelines.sink.writers import StreamWriter
+
+        return StreamWriter(_sink_options(self.options, schema, overwrite, streaming=True))
+
+
+def _sink_options(given: Mapping[str, str], schema: StructType, overwrite: bool, *, streaming: bool) -> SinkOptions:
+    from tailrace.pipelines.sink import options
+    from tailrace.pipelines.sink.event_values import check_columns
+
+    if overwrite:
+        raise BadRequestError("a stream is appended to, it cannot be replaced: use mode('append')")
+    parsed = options.parse_options(given, streaming=streaming)
+    check_columns(schema, parsed)
+    return parsed
 
 
 def _checked(schema: StructType, options: SourceOptions) -> StructType:

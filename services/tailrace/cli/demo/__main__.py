@@ -30,6 +30,7 @@ from tailrace.cli.demo.server import ServerProcess
 from tailrace.cli.main import one_line
 from tailrace.cli.session import cancel_on
 from tailrace.common.errors import StartError
+from tailrace.common.logs import configure_notes
 
 
 class CountColumn(ProgressColumn):
@@ -122,6 +123,7 @@ def demo(
     limit: Annotated[int, typer.Option("--events", min=0, help="Number of events to stream.", show_default="all")] = 0,
 ) -> None:
     """Stream a real data set through a server that is killed once midway, and check every event."""
+    configure_notes()  # else the client's warnings go to standard output, before the figures
     console = Console(stderr=as_json)
     ended: list[signal.Signals] = []
     try:

@@ -10,33 +10,30 @@ from tailrace.common.errors import BadRequestError
 from tailrace.common.stream_cut import StreamCut, parse_stream_cut
 from tailrace.pipelines.direct.store_location import OPTIONS as TIER2_OPTIONS
 from tailrace.pipelines.direct.store_location import StoreLocation
+from tailrace.pipelines.option_values import choice, count, lower_names, required
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 HEAD: Final = "head"
 TAIL: Final = "tail"
-_NAMES: Final = {
-    name.lower(): name
-    for name in (
-        "controller",
-        "stream",
-        "streams",
-        "start",
-        "end",
-        "maxBytesPerTrigger",
-        "maxEventsPerTrigger",
-        "group",
-        "valueFormat",
-        "mode",
-        "failOnDataLoss",
-        "direct",
-        *TIER2_OPTIONS,
-    )
-}
+_NAMES: Final = (
+    "controller",
+    "stream",
+    "streams",
+    "start",
+    "end",
+    "maxBytesPerTrigger",
+    "maxEventsPerTrigger",
+    "group",
+    "valueFormat",
+    "mode",
+    "failOnDataLoss",
+    "direct",
+    *TIER2_OPTIONS,
+)
 DIRECT: Final = ("auto", "always", "never")
 """Whether tables are read from Tier 2: where it has the bytes; or an error where it has not; or not at all."""
-_OF_SPARK: Final = frozenset({"path", "checkpointlocation"})
 
 
 @dataclass(frozen=True)
@@ -68,23 +65,20 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
     Raises:
         BadRequestError: names the option that is unknown, missing or malformed.
     """
-    options = {name.lower(): value for name, value in given.items()}
-    for name in options:
-        if name not in _NAMES and name not in _OF_SPARK:
-            raise BadRequestError(f"there is no option {name}; there are {', '.join(_NAMES.values())}")
+    options = lower_names(given, _NAMES)
     streams = _streams(options)
-    direct = _choice(options, "direct", DIRECT)
+    direct = choice(options, "direct", DIRECT)
     parsed = SourceOptions(
-        controller=_required(options, "controller"),
+        controller=required(options, "controller"),
         streams=streams,
         start=_position(options, "start", HEAD, streams),
         end=_position(options, "end", TAIL, streams),
-        max_bytes=_count(options, "maxBytesPerTrigger"),
-        max_events=_count(options, "maxEventsPerTrigger"),
+        max_bytes=count(options, "maxBytesPerTrigger"),
+        max_events=count(options, "maxEventsPerTrigger"),
         group=options.get("group", ""),
-        is_json=_choice(options, "valueFormat", ("binary", "json")) == "json",
-        fail_fast=_choice(options, "mode", ("permissive", "failfast")) == "failfast",
-        fail_on_data_loss=_choice(options, "failOnDataLoss", ("true", "false")) == "true",
+        is_json=choice(options, "valueFormat", ("binary", "json")) == "json",
+        fail_fast=choice(options, "mode", ("permissive", "failfast")) == "failfast",
+        fail_on_data_loss=choice(options, "failOnDataLoss", ("true", "false")) == "true",
         tier2=None if direct == "never" else StoreLocation.from_options(options),
         direct_only=direct == "always",
     )
@@ -104,13 +98,6 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
     if not streaming and only_streaming:
         raise BadRequestError(f"{only_streaming[0]} is an option of streaming queries")
     return parsed
-
-
-def _required(options: Mapping[str, str], name: str) -> str:
-    value = options.get(name.lower(), "")
-    if not value:
-        raise BadRequestError(f"the option {name} is missing")
-    return value
 
 
 def _streams(options: Mapping[str, str]) -> tuple[StreamName, ...]:
@@ -140,19 +127,3 @@ def _position(options: Mapping[str, str], name: str, default: str, streams: tupl
             f"option {name}: the cut is of the stream {cut.scoped_name}, which is not the one to read"
         )
     return cut
-
-
-def _count(options: Mapping[str, str], name: str) -> int | None:
-    text = options.get(name.lower())
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 2**63:
-        raise BadRequestError(f"option {name}: {text[:80]!r} is not a number above 0")
-    return int(text)
-
-
-def _choice(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
-    text = options.get(name.lower(), allowed[0]).lower()
-    if text not in allowed:
-        raise BadRequestError(f"option {name}: {text[:80]!r} is none of {', '.join(allowed)}")
-    return text

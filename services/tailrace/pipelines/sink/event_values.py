@@ -1,0 +1,99 @@
+"""Record batches of Arrow as events and routing keys (docs/spark-sink.md#columns). Pure."""
+
+from __future__ import annotations
+
+from itertools import repeat
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.types import BinaryType, StringType
+
+from tailrace.common import limits
+from tailrace.common.errors import BadRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyspark.sql.types import DataType, StructType
+
+    from tailrace.pipelines.sink.options import SinkOptions
+
+_JSON: Final = msgspec.json.Encoder()
+
+
+def check_columns(schema: StructType, options: SinkOptions) -> None:
+    """Check that the rows have the columns of the options. Raises BadRequestError for a missing or unfit one."""
+    wanted: list[tuple[str, tuple[type[DataType], ...]]] = []
+    if not options.is_json:
+        wanted.append((options.value, (BinaryType, StringType)))
+    if options.routing_key:
+        wanted.append((options.routing_key, (StringType,)))
+    for name, types in wanted:
+        if name not in schema.fieldNames():
+            raise BadRequestError(f"the rows have no column {name}; they have {', '.join(schema.fieldNames())}")
+        if not isinstance(schema[name].dataType, types):
+            allowed = " or ".join(each.typeName() for each in types)
+            found = schema[name].dataType.simpleString()
+            raise BadRequestError(
+                f"column {name} is of type {found}, not {allowed}: convert it with cast() or to_json()"
+            )
+
+
+class EventEncoder:
+    """Makes events of rows: the value's bytes, or with `is_json` an object of all columns that are not null."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def groups(self, batch: pa.RecordBatch) -> Iterator[tuple[str | None, list[bytes]]]:
+        """Yield routing keys with their events, in the order of the rows; without keys (None) in blocks of some MiB.
+
+        Raises:
+            BadRequestError: a row has no value, or no key.
+        """
+        values = self._objects(batch) if self._options.is_json else self._values(batch)
+        if not self._options.routing_key:
+            yield from _blocks(values)
+            return
+        events: dict[str, list[bytes]] = {}
+        for key, value in zip(_texts(batch, self._options.routing_key), values, strict=True):
+            events.setdefault(key, []).append(value)
+        for key, some in events.items():
+            yield from zip(repeat(key), (block for _, block in _blocks(some)))
+
+    def _values(self, batch: pa.RecordBatch) -> list[bytes]:
+        column = _column(batch, self._options.value)
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            column = column.cast(pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary())
+        values: list[bytes] = column.to_pylist()
+        return values
+
+    def _objects(self, batch: pa.RecordBatch) -> list[bytes]:
+        rows = batch.to_pylist(maps_as_pydicts="strict")
+        return [_JSON.encode({name: value for name, value in row.items() if value is not None}) for row in rows]
+
+
+def _texts(batch: pa.RecordBatch, name: str) -> list[str]:
+    texts: list[str] = _column(batch, name).to_pylist()
+    return texts
+
+
+def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    column = batch.column(batch.schema.get_field_index(name))
+    if column.null_count:
+        raise BadRequestError(f"column {name} is null in {column.null_count} of {len(column)} rows: leave them out")
+    return column
+
+
+def _blocks(values: Iterable[bytes]) -> Iterator[tuple[None, list[bytes]]]:
+    block: list[bytes] = []
+    size = 0
+    for value in values:
+        if block and size + len(value) > limits.SPARK_WRITE_BYTES:
+            yield None, block
+            block, size = [], 0
+        block.append(value)
+        size += len(value)
+    if block:
+        yield None, block

@@ -1,0 +1,98 @@
+"""Keep a query's record in a key-value table of the stream's scope (docs/formats/spark.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import TYPE_CHECKING, Final
+
+from tailrace.client.control.tables import TableConfig
+from tailrace.client.model import PingStatus
+from tailrace.client.tables import KeyValueTable, TableKeyParts
+from tailrace.client.types import NOT_EXISTS
+from tailrace.common.errors import CorruptionError, IllegalStateError, TableKeyBadVersionError, WriteConflictError
+from tailrace.pipelines.sink.query_record import QueryRecord, decode, encode
+
+if TYPE_CHECKING:
+    import uuid
+
+    from tailrace.client.context import ClientContext
+    from tailrace.client.model import StreamName, TransactionState
+
+TABLE: Final = "spark-queries"
+KEY_LENGTH_BYTES: Final = 32
+
+
+class StreamTransactions:
+    """The transactions of a stream, by their ids."""
+
+    def __init__(self, context: ClientContext, stream: StreamName, lease_ms: int) -> None:
+        self._controller = context.controller
+        self._stream = stream
+        self._lease_ms = lease_ms
+
+    async def state(self, transaction: uuid.UUID) -> TransactionState:
+        """Return the state from the controller."""
+        return await self._controller.transaction_state(self._stream, transaction)
+
+    async def extend(self, transaction: uuid.UUID) -> None:
+        """Extend the lease. Raises IllegalStateError when the transaction is not open."""
+        status = await self._controller.ping_transaction(self._stream, transaction, self._lease_ms)
+        if status is not PingStatus.OK:
+            raise IllegalStateError(
+                f"transaction {transaction} of {self._stream} is no longer open ({status.name.lower()}): the batch "
+                f"took longer than its lease of {self._lease_ms // 1000} s. Write smaller batches"
+            )
+
+    async def commit(self, transaction: uuid.UUID) -> None:
+        """Decide to commit."""
+        await self._controller.commit_transaction(self._stream, transaction)
+
+    async def abort(self, transaction: uuid.UUID) -> None:
+        """Decide to abort."""
+        await self._controller.abort_transaction(self._stream, transaction)
+
+    async def pause(self, seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)
+
+
+class QueryTable(StreamTransactions):
+    """The record of a query on a stream, and the stream's transactions."""
+
+    def __init__(self, context: ClientContext, stream: StreamName, query: str, lease_ms: int) -> None:
+        super().__init__(context, stream, lease_ms)
+        self._query = query
+        self._table = KeyValueTable(context, stream.scope, TABLE)
+        self._key = TableKeyParts(key_of(query, stream))
+
+    async def start(self) -> QueryTable:
+        """Create the table of the scope if it is missing. Raises NoSuchScopeError."""
+        config = TableConfig(partitions=1, primary_key_length=KEY_LENGTH_BYTES)
+        await self._controller.create_table(self._stream.scope, TABLE, config)
+        await self._table.start()
+        return self
+
+    async def load(self) -> tuple[QueryRecord, int]:
+        """Return the record and its version. Raises CorruptionError, FormatVersionError."""
+        found = await self._table.get(self._key)
+        if found is None:
+            return QueryRecord(self._query, str(self._stream)), NOT_EXISTS
+        place = f"record of query {self._query} in table {self._stream.scope}/{TABLE}"
+        record = decode(found.value, place)
+        if (record.query, record.stream) != (self._query, str(self._stream)):
+            raise CorruptionError(place, f"it is of query {record.query} and stream {record.stream}")
+        return record, found.version
+
+    async def replace(self, record: QueryRecord, version: int) -> None:
+        """Replace the record of that version. Raises WriteConflictError when it has changed."""
+        assert (record.query, record.stream) == (self._query, str(self._stream))
+        try:
+            await self._table.put(self._key, encode(record), version=version)
+        except TableKeyBadVersionError as error:
+            raise WriteConflictError(f"the record of query {self._query} has changed") from error
+
+
+def key_of(query: str, stream: StreamName) -> bytes:
+    """Return the key of a query's record on a stream."""
+    return hashlib.sha256(f"{stream}\n{query}".encode()).digest()

@@ -1,0 +1,78 @@
+"""Bytes of a query's record: vectors of docs/formats/spark.md, both ways, and damage."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.common import limits
+from tailrace.common.errors import BadRequestError, CorruptionError, FormatVersionError
+from tailrace.pipelines.sink.query_record import HEADER, MAGIC, Pending, QueryRecord, _checksum, decode, encode
+
+PAGE = Path(__file__).parents[4] / "docs" / "formats" / "spark.md"
+RECORDS = {
+    "empty": QueryRecord("q", "s/t"),
+    "batch 7 being committed": QueryRecord("q", "s/t", ("r1", "r2"), 6, Pending(7, (uuid.UUID(int=(1 << 96) + 2),))),
+}
+records = st.builds(
+    QueryRecord,
+    st.text(max_size=9),
+    st.text(max_size=9),
+    st.lists(st.text(max_size=9), max_size=3).map(tuple),
+    st.integers(-1, 2**40),
+    st.none() | st.builds(Pending, st.integers(0, 2**40), st.lists(st.uuids(), max_size=3).map(tuple)),
+)
+
+
+def test_the_documented_vectors() -> None:
+    vectors = dict(re.findall(r"^\| ([a-z0-9 ]+) \| `([0-9a-f]+)` \|$", PAGE.read_text(), re.M))
+    assert vectors.keys() == RECORDS.keys()
+    for name, record in RECORDS.items():
+        assert encode(record).hex() == vectors[name]
+        assert decode(bytes.fromhex(vectors[name]), "vector") == record
+
+
+@given(records)
+def test_both_ways(record: QueryRecord) -> None:
+    assert decode(encode(record), "here") == record
+
+
+@given(records, st.data())
+def test_damage_is_found(record: QueryRecord, data: st.DataObject) -> None:
+    whole = encode(record)
+    at = data.draw(st.integers(0, 8 * len(whole) - 1))
+    damaged = bytearray(whole)
+    damaged[at // 8] ^= 1 << at % 8
+    for bad in (bytes(damaged), whole[: at // 8], whole + b"x"):
+        with pytest.raises(CorruptionError, match="here"):
+            decode(bad, "here")
+
+
+def test_a_newer_version_is_refused() -> None:
+    payload = encode(RECORDS["empty"])[HEADER.size :]
+    newer = HEADER.pack(MAGIC, 2, len(payload), _checksum(2, payload)) + payload
+    with pytest.raises(FormatVersionError, match="version 2, this program reads up to 1"):
+        decode(newer, "here")
+
+
+def test_transactions_without_a_batch_are_damage() -> None:
+    good = encode(RECORDS["batch 7 being committed"])[HEADER.size :]
+    payload = good.replace(b"\x06\x07\xc4", b"\x06\xff\xc4")
+    assert payload != good
+    with pytest.raises(CorruptionError, match="do not fit"):
+        decode(HEADER.pack(MAGIC, 1, len(payload), _checksum(1, payload)) + payload, "here")
+
+
+def test_starts_and_transactions_have_bounds() -> None:
+    record = RECORDS["empty"]
+    for number in range(limits.SPARK_RUNS_MAX + 5):
+        record = record.started(f"run {number}")
+    assert len(record.runs) == limits.SPARK_RUNS_MAX
+    with pytest.raises(BadRequestError, match="coalesce"):
+        record.committing(0, [uuid.UUID(int=0)] * (limits.SPARK_TRANSACTIONS_MAX + 1))
+    assert len(encode(record.committing(0, [uuid.UUID(int=0)] * limits.SPARK_TRANSACTIONS_MAX))) < 1 << 19

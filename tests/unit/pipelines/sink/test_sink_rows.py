@@ -1,0 +1,118 @@
+"""Options of the sink, and rows of Arrow as events."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructField, StructType
+
+from tailrace.common import limits
+from tailrace.common.errors import BadRequestError
+from tailrace.pipelines.sink.event_values import EventEncoder, check_columns
+from tailrace.pipelines.sink.options import SinkOptions, Unresolved, parse_options
+
+GIVEN = {"controller": "tcp://c:9090", "stream": "s/t"}
+
+
+def options(**given: str) -> SinkOptions:
+    return parse_options(GIVEN | given, streaming=False)
+
+
+def test_defaults() -> None:
+    parsed = parse_options(GIVEN | {"checkpointLocation": "x", "path": ""}, streaming=True)
+    assert (parsed.controller, str(parsed.stream), parsed.value) == ("tcp://c:9090", "s/t", "value")
+    assert (parsed.is_json, parsed.exactly_once, parsed.unresolved) == (False, True, Unresolved.FAIL)
+    assert parsed.lease_ms == limits.TRANSACTION_LEASE_MAX_MS
+
+
+def test_each_option_is_read() -> None:
+    parsed = options(value="v", routingKey="k", leaseSeconds="30", unresolved="rewrite", query="nightly", batch="0")
+    assert (parsed.value, parsed.routing_key, parsed.lease_ms) == ("v", "k", 30_000)
+    assert (parsed.unresolved, parsed.query, parsed.batch) == (Unresolved.REWRITE, "nightly", 0)
+    assert not options(delivery="atLeastOnce").exactly_once
+    assert options(valueFormat="JSON").is_json
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"stream": ""}, "the option stream is missing"),
+        ({"rountingKey": "k"}, "there is no option rountingkey"),
+        ({"leaseSeconds": "5"}, "not between 10 and 600"),
+        ({"unresolved": "maybe"}, "none of fail, keep, rewrite"),
+        ({"query": "q"}, "belong together"),
+        ({"batch": "1"}, "belong together"),
+        ({"query": "q", "batch": "-1"}, "not a number of at least 0"),
+        ({"query": "q", "batch": "1", "delivery": "atLeastOnce"}, "no use"),
+        ({"query": "q" * 300, "batch": "1"}, "at most 256 characters"),
+        ({"valueFormat": "json", "value": "v"}, "all columns are written"),
+    ],
+)
+def test_wrong_options_are_named(given: dict[str, str], message: str) -> None:
+    with pytest.raises(BadRequestError, match=message):
+        options(**given)
+
+
+def test_a_streaming_query_has_its_own_batches() -> None:
+    with pytest.raises(BadRequestError, match="options of tables"):
+        parse_options(GIVEN | {"query": "q", "batch": "1"}, streaming=True)
+
+
+@pytest.mark.parametrize(
+    ("columns", "given", "message"),
+    [
+        ({"a": StringType()}, {}, "no column value; they have a"),
+        ({"value": LongType()}, {}, "column value is of type bigint, not binary or string"),
+        ({"value": BinaryType(), "k": LongType()}, {"routingKey": "k"}, "column k is of type bigint, not string"),
+        ({"a": LongType()}, {"valueFormat": "json", "routingKey": "k"}, "no column k"),
+    ],
+)
+def test_unfit_columns_are_named(columns: dict[str, DataType], given: dict[str, str], message: str) -> None:
+    with pytest.raises(BadRequestError, match=message):
+        check_columns(StructType([StructField(*each) for each in columns.items()]), options(**given))
+
+
+def test_events_of_a_key_stay_in_order() -> None:
+    batch = pa.record_batch({"k": ["a", "b", "a", "b", "a"], "value": ["1", "2", "3", "4", "5"]})
+    assert list(EventEncoder(options(routingKey="k")).groups(batch)) == [
+        ("a", [b"1", b"3", b"5"]),
+        ("b", [b"2", b"4"]),
+    ]
+
+
+def test_events_come_in_blocks_of_a_bounded_size() -> None:
+    values = [bytes([each]) * (limits.SPARK_WRITE_BYTES // 3) for each in range(10)]
+    groups = list(EventEncoder(options()).groups(pa.record_batch({"value": values})))
+    assert [event for _, block in groups for event in block] == values
+    assert all(key is None and sum(map(len, block)) <= limits.SPARK_WRITE_BYTES for key, block in groups)
+    large = pa.record_batch({"value": [b"x" * (3 * limits.SPARK_WRITE_BYTES), b"y"]})
+    assert [len(block) for _, block in EventEncoder(options()).groups(large)] == [1, 1]
+
+
+def test_rows_as_json() -> None:
+    moment = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
+    batch = pa.record_batch(
+        {
+            "n": [1, None],
+            "at": pa.array([moment, moment], pa.timestamp("us", "UTC")),
+            "price": [Decimal("1.50"), Decimal("2.00")],
+            "raw": [b"\x00\xff", b""],
+            "tags": pa.array([{"a": 1}, {}], pa.map_(pa.string(), pa.int64())),
+        }
+    )
+    ((_, events),) = EventEncoder(options(valueFormat="json")).groups(batch)
+    assert [json.loads(each) for each in events] == [
+        {"n": 1, "at": "2026-01-02T03:04:05Z", "price": "1.50", "raw": "AP8=", "tags": {"a": 1}},
+        {"at": "2026-01-02T03:04:05Z", "price": "2.00", "raw": "", "tags": {}},
+    ]
+
+
+@pytest.mark.parametrize("column", ["value", "k"])
+def test_a_null_value_or_key_is_an_error(column: str) -> None:
+    batch = pa.record_batch({"value": ["1", "2"], "k": ["a", "b"]} | {column: ["x", None]})
+    with pytest.raises(BadRequestError, match=f"column {column} is null in 1 of 2 rows"):
+        list(EventEncoder(options(routingKey="k")).groups(batch))
