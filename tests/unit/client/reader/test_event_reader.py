@@ -36,7 +36,7 @@ from tailrace.wire import commands as c
 
 STREAM = StreamName("s", "t")
 E1 = 1 << 32
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture(autouse=True)
