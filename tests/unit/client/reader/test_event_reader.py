@@ -36,7 +36,7 @@ from tailrace.wire import commands as c
 
 STREAM = StreamName("s", "t")
 E1 = 1 << 32
-DEADLINE_S = 60.0
+DEADLINE_S = 20.0
 
 
 @pytest.fixture(autouse=True)
@@ -91,12 +91,13 @@ async def fails(reader: EventReader) -> None:
 
 
 async def share(group: ReaderGroup, *readers: EventReader) -> None:
-    """Read until all readers own the same number of segments."""
-    async with asyncio.timeout(DEADLINE_S):
-        while True:
-            await asyncio.gather(*(reader.read_events(1, 10) for reader in readers))
-            if len({len(owned) for owned in (await group.state()).assigned.values()}) == 1:
-                return
+    """Let each reader look once, so that all own the same number of segments.
+
+    A reader that goes on while another one is slow takes all that are free, and without checkpoints it keeps them.
+    """
+    for reader in readers:
+        await reader.read_events(1, 0)
+    assert len({len(owned) for owned in (await group.state()).assigned.values()}) == 1
 
 
 async def test_one_reader_reads_everything(store: Any, group: ReaderGroup, readers: Any) -> None:
