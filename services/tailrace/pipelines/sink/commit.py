@@ -8,7 +8,6 @@ compare and set, and each step may be repeated.
 
 from __future__ import annotations
 
-import asyncio
 import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -16,16 +15,16 @@ from typing import TYPE_CHECKING, Protocol
 from tailrace.client.model import TransactionState
 from tailrace.common import limits, names
 from tailrace.common.errors import IllegalStateError, WriteConflictError
+from tailrace.common.task_groups import gather_bounded
 from tailrace.pipelines.sink.options import Unresolved
+from tailrace.pipelines.sink.query_record import Pending
 
 if TYPE_CHECKING:
     import uuid
     from collections.abc import Callable, Coroutine, Sequence
-    from typing import Any, TypeVar
+    from typing import Any
 
-    from tailrace.pipelines.sink.query_record import Pending, QueryRecord
-
-    T = TypeVar("T")
+    from tailrace.pipelines.sink.query_record import QueryRecord
 
 _COMMITTED = TransactionState.COMMITTED
 _DECIDED = (TransactionState.COMMITTING, _COMMITTED)
@@ -115,14 +114,15 @@ async def commit_batch(store: QueryStore, attempt: Attempt, unresolved: Unresolv
         pending = started.pending
         if pending is not None:
             outcome = await _finish(store, pending, started, unresolved)
-            if outcome is Outcome.GIVEN_UP and pending.batch != attempt.batch:
-                raise IllegalStateError(_doubt(started, pending, "is not in the stream, and Spark has gone on"))
+            is_other = pending.batch != attempt.batch
+            if outcome is Outcome.GIVEN_UP and is_other and unresolved is Unresolved.FAIL:
+                raise IllegalStateError(_doubt(started, pending, "is not in the stream, and the query has gone on"))
             await store.replace(started.committed() if outcome is Outcome.VISIBLE else started.given_up(), version)
-            return False
+            return outcome is Outcome.VISIBLE and pending == Pending(attempt.batch, attempt.transactions)
         if started.has(attempt.batch) or not attempt.transactions:
             await abort_open(store, attempt.transactions)
             return True
-        await _each(attempt.transactions, store.extend)
+        await gather_bounded(attempt.transactions, store.extend)
         await store.replace(started.committing(attempt.batch, attempt.transactions), version)
         return False
 
@@ -142,7 +142,7 @@ async def commit_all(store: Transactions, transactions: Sequence[uuid.UUID]) -> 
     Raises:
         IllegalStateError: one was aborted. Those before it are visible, the others are aborted.
     """
-    await _each(transactions, store.extend)
+    await gather_bounded(transactions, store.extend)
     if not await _commit_in_order(store, transactions):
         await abort_open(store, transactions)
         raise IllegalStateError("a transaction ended while the rows were committed: they may be there in part")
@@ -155,7 +155,7 @@ async def abort_open(store: Transactions, transactions: Sequence[uuid.UUID]) -> 
         if await store.state(transaction) is TransactionState.OPEN:
             await _tried(store.abort(transaction))
 
-    await _each(transactions, abort)
+    await gather_bounded(transactions, abort)
 
 
 async def _until_settled(step: Callable[[], Coroutine[Any, Any, bool]]) -> None:
@@ -172,7 +172,7 @@ async def _until_settled(step: Callable[[], Coroutine[Any, Any, bool]]) -> None:
 async def _finish(store: QueryStore, pending: Pending, record: QueryRecord, unresolved: Unresolved) -> Outcome:
     """Commit the recorded transactions, or find out that none of them can be committed any more."""
     for _ in range(limits.SPARK_COMMIT_ROUNDS_MAX):
-        states = _known(await _states(store, pending.transactions))
+        states = _known(await gather_bounded(pending.transactions, store.state))
         if any(state in _ENDED for state in states):
             if any(state in _DECIDED for state in states) or TransactionState.UNKNOWN in states:
                 return await _resolve(store, pending, record, unresolved)
@@ -219,7 +219,7 @@ async def _commit_in_order(store: Transactions, transactions: Sequence[uuid.UUID
         if not await _tried(store.commit(transaction)) and await store.state(transaction) not in _DECIDED:
             return False
         earlier.append(transaction)
-    await _each(transactions, lambda each: _wait_until_visible(store, each))
+    await gather_bounded(transactions, lambda each: _wait_until_visible(store, each))
     return True
 
 
@@ -241,26 +241,6 @@ async def _wait_until_visible(store: Transactions, transaction: uuid.UUID) -> No
             raise IllegalStateError(f"transaction {transaction} is {state.name.lower()} after its commit")
         await store.pause(delay_s)
         delay_s = min(2 * delay_s, limits.SPARK_COMMIT_POLL_MAX_S)
-
-
-async def _states(store: Transactions, transactions: Sequence[uuid.UUID]) -> list[TransactionState]:
-    found: dict[uuid.UUID, TransactionState] = {}
-
-    async def look(transaction: uuid.UUID) -> None:
-        found[transaction] = await store.state(transaction)
-
-    await _each(transactions, look)
-    return [found[transaction] for transaction in transactions]
-
-
-async def _each(transactions: Sequence[uuid.UUID], work: Callable[[uuid.UUID], Coroutine[Any, Any, None]]) -> None:
-    """Do some work for each transaction, for several at once. Raises the first error, after the others have ended."""
-    for at in range(0, len(transactions), limits.SPARK_COMMIT_CALLS_MAX):
-        some = transactions[at : at + limits.SPARK_COMMIT_CALLS_MAX]
-        done = await asyncio.gather(*(work(each) for each in some), return_exceptions=True)
-        for error in done:
-            if error is not None:
-                raise error
 
 
 async def _tried(decision: Coroutine[Any, Any, None]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -47,20 +46,20 @@ class EventEncoder:
         self._options = options
 
     def groups(self, batch: pa.RecordBatch) -> Iterator[tuple[str | None, list[bytes]]]:
-        """Yield routing keys with their events, in the order of the rows; without keys (None) in blocks of some MiB.
+        """Yield routing keys (or None) with their events, in the order of the rows and in blocks of a bounded size.
 
         Raises:
             BadRequestError: a row has no value, or no key.
         """
         values = self._objects(batch) if self._options.is_json else self._values(batch)
         if not self._options.routing_key:
-            yield from _blocks(values)
+            yield from ((None, block) for block in _blocks(values))
             return
         events: dict[str, list[bytes]] = {}
         for key, value in zip(_texts(batch, self._options.routing_key), values, strict=True):
             events.setdefault(key, []).append(value)
         for key, some in events.items():
-            yield from zip(repeat(key), (block for _, block in _blocks(some)))
+            yield from ((key, block) for block in _blocks(some))
 
     def _values(self, batch: pa.RecordBatch) -> list[bytes]:
         column = _column(batch, self._options.value)
@@ -86,14 +85,14 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
     return column
 
 
-def _blocks(values: Iterable[bytes]) -> Iterator[tuple[None, list[bytes]]]:
+def _blocks(values: Iterable[bytes]) -> Iterator[list[bytes]]:
     block: list[bytes] = []
     size = 0
     for value in values:
         if block and size + len(value) > limits.SPARK_WRITE_BYTES:
-            yield None, block
+            yield block
             block, size = [], 0
         block.append(value)
         size += len(value)
     if block:
-        yield None, block
+        yield block

@@ -84,8 +84,8 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         raise BadRequestError("query and batch belong together: give both or neither")
     if parsed.query and not parsed.exactly_once:
         raise BadRequestError("query and batch have no use with delivery=atLeastOnce")
-    if len(parsed.query) > limits.SPARK_RUN_LENGTH_MAX:
-        raise BadRequestError(f"option query: at most {limits.SPARK_RUN_LENGTH_MAX} characters")
+    if len(parsed.query) > limits.SPARK_QUERY_LENGTH_MAX:
+        raise BadRequestError(f"option query: at most {limits.SPARK_QUERY_LENGTH_MAX} characters")
     return parsed
 
 

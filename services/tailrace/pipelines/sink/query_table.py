@@ -10,7 +10,13 @@ from tailrace.client.control.tables import TableConfig
 from tailrace.client.model import PingStatus
 from tailrace.client.tables import KeyValueTable, TableKeyParts
 from tailrace.client.types import NOT_EXISTS
-from tailrace.common.errors import CorruptionError, IllegalStateError, TableKeyBadVersionError, WriteConflictError
+from tailrace.common.errors import (
+    CorruptionError,
+    IllegalStateError,
+    NotFoundError,
+    TableKeyBadVersionError,
+    WriteConflictError,
+)
 from tailrace.pipelines.sink.query_record import QueryRecord, decode, encode
 
 if TYPE_CHECKING:
@@ -68,9 +74,12 @@ class QueryTable(StreamTransactions):
 
     async def start(self) -> QueryTable:
         """Create the table of the scope if it is missing. Raises NoSuchScopeError."""
-        config = TableConfig(partitions=1, primary_key_length=KEY_LENGTH_BYTES)
-        await self._controller.create_table(self._stream.scope, TABLE, config)
-        await self._table.start()
+        try:
+            await self._table.start()
+        except NotFoundError:
+            config = TableConfig(partitions=1, primary_key_length=KEY_LENGTH_BYTES)
+            await self._controller.create_table(self._stream.scope, TABLE, config)
+            await self._table.start()
         return self
 
     async def load(self) -> tuple[QueryRecord, int]:

@@ -92,9 +92,8 @@ def _write_transaction(
         return transaction.transaction_id
     except BaseException:
         if transaction is not None:
-            with contextlib.suppress(
-                TailraceError
-            ):  # its lease ends it; the error that stopped the task is the one to tell
+            # The error that stopped the task is the one to report; without an abort the lease ends the transaction.
+            with contextlib.suppress(TailraceError):
                 client.run(transaction.abort())
         raise
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -51,15 +52,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Make a batch visible, so that its events can be read. Raises what `commit_batch` raises, DeadlineError."""
-        found = _received(messages)
-        if self._options.exactly_once and found:
-            _in_time(self._options, lambda context: _commit(context, self._options, found, batchId))
+        _decide(_commit, self._options, messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Abort what the tasks of a failed batch wrote."""
-        found = _received(messages)
-        if self._options.exactly_once and found:
-            _in_time(self._options, lambda context: _abort(context, self._options, found, batchId))
+        _decide(_abort, self._options, messages, batchId)
 
 
 class TableWriter(DataSourceArrowWriter):
@@ -75,68 +72,69 @@ class TableWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Make the rows visible; returns when they can be read. Raises IllegalStateError, DeadlineError."""
-        found = _received(messages)
-        if not self._options.exactly_once or not found:
-            return
-        batch = self._options.batch
-        if batch is None:
-            _in_time(
-                self._options,
-                lambda context: commit_all(_transactions(context, self._options), _ids(found)),
-            )
-        else:
-            _in_time(self._options, lambda context: _commit(context, self._options, found, batch))
+        _decide(_commit, self._options, messages, self._options.batch)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Abort what the tasks of a failed write wrote."""
-        found = _received(messages)
-        if not self._options.exactly_once or not found:
-            return
-        batch = self._options.batch
-        if batch is None:
-            _in_time(
-                self._options,
-                lambda context: abort_open(_transactions(context, self._options), _ids(found)),
-            )
-        else:
-            _in_time(self._options, lambda context: _abort(context, self._options, found, batch))
+        _decide(_abort, self._options, messages, self._options.batch)
 
 
-def _received(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessage]:
-    """Return the messages of the tasks that ended well, in the order of the partitions."""
-    return [message for message in messages if isinstance(message, TaskMessage)]
+@dataclass(frozen=True)
+class _Written:
+    """What the tasks of a batch wrote. ``batch`` is None for rows of a table without a number: they have no record."""
+
+    options: SinkOptions
+    query: str
+    run: str
+    batch: int | None
+    transactions: tuple[uuid.UUID, ...]
+
+    def unnumbered(self, context: ClientContext) -> StreamTransactions:
+        return StreamTransactions(context, self.options.stream, self.options.lease_ms)
+
+    async def numbered(self, context: ClientContext, batch: int) -> tuple[QueryTable, Attempt]:
+        store = await QueryTable(context, self.options.stream, self.query, self.options.lease_ms).start()
+        return store, Attempt(self.run, batch, self.transactions)
 
 
-def _ids(messages: Sequence[TaskMessage]) -> tuple[uuid.UUID, ...]:
-    return tuple(message.transaction for message in messages if message.transaction is not None)
+async def _commit(context: ClientContext, written: _Written) -> None:
+    if written.batch is None:
+        await commit_all(written.unnumbered(context), written.transactions)
+    else:
+        await commit_batch(*await written.numbered(context, written.batch), written.options.unresolved)
 
 
-def _transactions(context: ClientContext, options: SinkOptions) -> StreamTransactions:
-    return StreamTransactions(context, options.stream, options.lease_ms)
+async def _abort(context: ClientContext, written: _Written) -> None:
+    if written.batch is None:
+        await abort_open(written.unnumbered(context), written.transactions)
+    else:
+        await abort_batch(*await written.numbered(context, written.batch))
 
 
-async def _commit(context: ClientContext, options: SinkOptions, messages: Sequence[TaskMessage], batch: int) -> None:
-    store = await QueryTable(context, options.stream, messages[0].query, options.lease_ms).start()
-    await commit_batch(store, Attempt(messages[0].run, batch, _ids(messages)), options.unresolved)
+def _decide(
+    decision: Callable[[ClientContext, _Written], Coroutine[Any, Any, None]],
+    options: SinkOptions,
+    messages: Sequence[WriterCommitMessage | None],
+    batch: int | None,
+) -> None:
+    """Commit or abort what the tasks wrote, in the order of the partitions; a failed task has no message.
 
-
-async def _abort(context: ClientContext, options: SinkOptions, messages: Sequence[TaskMessage], batch: int) -> None:
-    store = await QueryTable(context, options.stream, messages[0].query, options.lease_ms).start()
-    await abort_batch(store, Attempt(messages[0].run, batch, _ids(messages)))
-
-
-def _in_time(options: SinkOptions, work: Callable[[ClientContext], Coroutine[Any, Any, None]]) -> None:
-    """Run a decision of the driver. Raises DeadlineError after SPARK_COMMIT_DEADLINE_S."""
+    Raises:
+        DeadlineError: after SPARK_COMMIT_DEADLINE_S.
+    """
+    found = [message for message in messages if isinstance(message, TaskMessage)]
+    if not options.exactly_once or not found:
+        return
+    ids = tuple(message.transaction for message in found if message.transaction is not None)
+    written = _Written(options, found[0].query, found[0].run, batch, ids)
 
     async def bounded() -> None:
         try:
             async with asyncio.timeout(limits.SPARK_COMMIT_DEADLINE_S):
-                await work(client.context)
+                await decision(client.context, written)
         except TimeoutError:
-            raise DeadlineError(
-                f"the batch was not decided within {limits.SPARK_COMMIT_DEADLINE_S:g} s; the next start of the query "
-                "finishes it"
-            ) from None
+            then = "the rows may be there in part" if batch is None else "the next start of the query finishes it"
+            raise DeadlineError(f"no decision within {limits.SPARK_COMMIT_DEADLINE_S:g} s: {then}") from None
 
     with BlockingClient(options.controller) as client:
         client.run(bounded())

@@ -330,6 +330,17 @@ async def test_the_decision_about_a_batch_that_is_there_in_part(stream: Stream, 
     assert record(stream).last_batch == 0
 
 
+async def test_a_batch_that_was_given_up_and_never_came_again_needs_a_decision(stream: Stream) -> None:
+    made = await recorded(stream, 0, commits=0)
+    stream.expire(made)
+    with pytest.raises(IllegalStateError, match=r"batch 0 of query query is not in the stream.*unresolved=keep"):
+        await committed(stream, 1, run="b")
+    later = (stream.begin(),)
+    await commit_batch(Driver(stream), Attempt("c", 1, later), Unresolved.KEEP)
+    assert stream.visible == list(later)
+    assert record(stream).last_batch == 1
+
+
 async def test_a_forgotten_transaction_before_a_committed_one_was_committed(stream: Stream) -> None:
     made = await recorded(stream, 0, commits=2)
     stream.states[made[0]] = UNKNOWN
