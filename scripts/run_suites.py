@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from suiteruns import catalogue, findings, reports
+from suiteruns import catalogue, findings, reports, room
 from suiteruns.catalogue import RESULTS, Plan
 from suiteruns.findings import Case
 from suiteruns.reports import Run
@@ -54,6 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         names = catalogue.chosen(options.suites)
     except catalogue.UnknownSuiteError as error:
         print(f"run_suites: {error}", file=sys.stderr)
+        return 2
+    if plan.is_full and (lacking := room.lacking(room.needed(names, plan), room.free)):
+        print(f"run_suites: {lacking}", file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # suites that run are ended also then
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from suiteruns import catalogue, findings, reports
+from suiteruns import catalogue, findings, reports, room
 from suiteruns.catalogue import Plan
 from suiteruns.reports import Run
 from suiteruns.scheduler import Ended, Job, Scheduler
@@ -209,6 +209,25 @@ def test_every_suite_has_a_job() -> None:
         assert {job.suite for job in catalogue.jobs(names, plan) if job.suite} == set(names)
     with pytest.raises(catalogue.UnknownSuiteError, match="nothing runs for nonsense"):
         catalogue.jobs(["unit", "nonsense"], PLAN)
+
+
+def test_a_long_form_needs_room_on_every_disk() -> None:
+    tests_folder, cluster = (*room.needed(catalogue.chosen(["everything"]), _full()),)
+    assert list(room.needed(["unit", "e2e/api"], _full())) == [tests_folder]
+    assert list(room.needed(["e2e/kubernetes"], replace(_full(), local_cluster=False))) == [tests_folder]
+    needs = {tests_folder: 3 * room.GIB, cluster: 4 * room.GIB}
+    assert room.lacking(needs, lambda folder: (7, 7 * room.GIB)) == ""
+    assert room.lacking(needs, lambda folder: (int(folder == cluster), 4 * room.GIB)) == ""
+    one_disk = room.lacking(needs, lambda folder: (7, 7 * room.GIB - 1))
+    assert one_disk.startswith(f"the long form may write 7 GiB to {tests_folder} and {cluster}, where 7 GiB are free")
+    two_disks = room.lacking(needs, lambda folder: (int(folder == cluster), 3 * room.GIB))
+    assert f"4 GiB to {cluster}, where 3 GiB are free" in two_disks
+
+
+def test_room_of_a_folder_that_is_not_there_yet_is_that_of_its_disk(tmp_path: Path) -> None:
+    device, free_bytes = room.free(tmp_path / "no" / "such")
+    assert device == tmp_path.stat().st_dev
+    assert free_bytes > 0
 
 
 def test_the_local_cluster_ends_after_its_last_tests() -> None:
