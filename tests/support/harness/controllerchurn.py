@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -60,6 +61,10 @@ class Churn:
     unknown: int = 0
     stopped: bool = False
     _written: int = 0
+    _last: deque[str] = field(default_factory=lambda: deque(maxlen=8))
+    """The last calls and how they ended."""
+    _scale_may_run: bool = False
+    """Whether the outcome of a scale is unknown, so that it may go on during later calls."""
     _transactions: list[Ended] = field(default_factory=list)
 
     @property
@@ -75,10 +80,15 @@ class Churn:
             action = self.random.choice(actions)
             try:
                 await action()
-            except UNKNOWN:
+            except UNKNOWN as error:
                 self.unknown += 1
+                self._last.append(f"{action.__name__}: {type(error).__name__}: {error}")
+            except IllegalStateError as error:
+                before = "; ".join(self._last)
+                raise AssertionError(f"{self.stream}: {action.__name__}: {error} (before it: {before})") from error
             else:
                 self.counts[action.__name__] = self.counts.get(action.__name__, 0) + 1
+                self._last.append(f"{action.__name__}: done")
 
     # -- calls --------------------------------------------------------------------------------------------------
 
@@ -92,7 +102,16 @@ class Churn:
 
     async def scale(self) -> None:
         """Change the number of segments."""
-        await self.client.streams.scale_to(self.stream, self.random.randint(1, SEGMENTS_MAX))
+        try:
+            await self.client.streams.scale_to(self.stream, self.random.randint(1, SEGMENTS_MAX))
+        except UNKNOWN:
+            self._scale_may_run = True
+            raise
+        except IllegalStateError as error:
+            if not self._scale_may_run:
+                raise
+            raise UnavailableError(f"an earlier scale may go on: {error}") from error
+        self._scale_may_run = False
 
     async def update(self) -> None:
         """Change the stream's tags."""
@@ -111,6 +130,7 @@ class Churn:
         await self.check()
         await self.remove()
         await _known(lambda: self.client.streams.create_stream(self.stream, _config("new")))
+        self._scale_may_run = False
 
     async def remove(self) -> None:
         """Seal the stream and delete it."""

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _UNKNOWN_WRITER: Final = -(2**63)
 
 
-async def append_large_event(context: ClientContext, connection: Connection, segment: str, data: bytes) -> None:
-    """Append `data` (an event with its header) atomically to `segment`.
+async def append_large_event(context: ClientContext, connection: Connection, segment: str, data: bytes) -> int:
+    """Append `data` (an event with its header) atomically to `segment`; return the length of `segment` after it.
 
     When the merge's reply is lost, the merge is repeated: servers remember merged sources, and a transient segment that
     is missing was not merged. The repetition lasts until the outcome is known, because an event that may be stored must
@@ -42,10 +42,10 @@ async def append_large_event(context: ClientContext, connection: Connection, seg
     try:
         merged = await connection.request(c.MergeSegments(0, segment, transient, token))
     except UnavailableError as error:
-        await _settle(context, segment, transient, error)
-        return
+        return await _settle(context, segment, transient, error)
     if not isinstance(merged, c.SegmentsMerged):
         raise context.segments.refusal(segment, merged)
+    return merged.new_target_write_offset
 
 
 async def _fill(connection: Connection, transient: str, writer_id: bytes, data: bytes, token: str) -> None:
@@ -64,14 +64,13 @@ async def _fill(connection: Connection, transient: str, writer_id: bytes, data: 
                 raise error_of(reply)
 
 
-async def _settle(context: ClientContext, segment: str, transient: str, error: UnavailableError) -> None:
-    """Repeat the merge until its outcome is known. Raises the errors of `append_large_event`."""
+async def _settle(context: ClientContext, segment: str, transient: str, error: UnavailableError) -> int:
+    """Repeat the merge until its outcome is known; return as `append_large_event`, and raise its errors."""
     loop = asyncio.get_running_loop()
     ends_at_s = loop.time() + limits.LARGE_EVENT_DOUBT_S
     while True:
         try:
-            await context.segments.merge_segments(segment, transient)
-            return
+            return await context.segments.merge_segments(segment, transient)
         except NoSuchSegmentError as missing:
             if missing.segment == transient:
                 raise ConnectionLostError(f"large event to {segment} was not appended: {error}") from error

@@ -180,12 +180,13 @@ class SegmentWriter:
     async def _send_large(self, block: Block) -> None:
         assert self._connection is not None
         try:
-            await append_large_event(self._context, self._connection, self.segment, self._pack(block.events))
+            length = await append_large_event(self._context, self._connection, self.segment, self._pack(block.events))
         except TailraceError as error:
             self._large = None
             self._report(error)
             return
         self._large = None
+        self.acknowledged_length = max(self.acknowledged_length, length)
         if self._pending and self._pending[0] is block:
             self._pending.popleft()
             self._progressed_here = True
@@ -312,6 +313,7 @@ class SegmentWriter:
         reply = await connection.request(setup)
         if not isinstance(reply, c.AppendSetup):
             raise self._context.segments.refusal(self.segment, reply)
+        await self._note_length(reply.last_event_number)
         if not connection.is_open:
             raise ConnectionLostError(f"connection to {endpoint} ended")
         self._endpoint = endpoint
@@ -322,3 +324,13 @@ class SegmentWriter:
         self._pending.extendleft(reversed(self._in_flight))
         self._in_flight.clear()
         self._in_flight_bytes = 0
+
+    async def _note_length(self, last_event_number: int) -> None:
+        """Learn the segment's length when the set-up acknowledges events: its reply does not carry it.
+
+        A time that is noted for these events needs a position behind them. No later event of this writer is stored yet.
+        """
+        acknowledges = self._in_flight and self._in_flight[0].last_number <= last_event_number
+        if acknowledges and last_event_number != _UNKNOWN_WRITER:
+            info = await self._context.segments.segment_info(self.segment)
+            self.acknowledged_length = max(self.acknowledged_length, info.length)

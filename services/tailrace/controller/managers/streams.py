@@ -60,6 +60,10 @@ class ScalePreconditionError(BadRequestError):
     """A scale names a segment that is not active, or leaves fewer segments than the policy's minimum."""
 
 
+class _EpochChangedError(Exception):
+    """Another change gave the stream a new epoch between the look at its segments and the decision."""
+
+
 class StreamManager:
     """Create, change and delete streams. Every method but `scale` returns when its workflow has ended."""
 
@@ -230,11 +234,14 @@ class StreamManager:
                     if isinstance(now.intent, ScaleIntent):
                         raise WorkflowBusyError(f"stream {key} is being scaled")
                     if now.active_epoch != epoch.epoch:
-                        raise WorkflowBusyError(f"stream {key} was scaled by another call; retry")
+                        raise _EpochChangedError
                     _check_scale(now, epoch, sealed, ranges)
                     return scaling(now, epoch, sealed, ranges, intent_id)
 
-                root, waits_for = await self._decide(key, decide)
+                try:
+                    root, waits_for = await self._decide(key, decide)
+                except _EpochChangedError:
+                    continue  # another change ended meanwhile: what is active now decides
                 if waits_for is None and isinstance(root.intent, ScaleIntent):
                     return root.intent
                 if waits_for is not None:

@@ -213,3 +213,29 @@ async def test_an_abandoned_writer_fails_what_waits(store: Any, writer: EventWri
         await future
     with pytest.raises(IllegalStateError, match="closed"):
         writer.write_event(b"y")
+
+
+# -- noted times
+
+
+def noted(controller: Any) -> dict[int, int]:
+    """The position of the last time that was noted: offset by segment."""
+    requests = [request for method, request in controller.calls if method == "noteTimestampFromWriter"]
+    return dict(requests[-1].position.cut)
+
+
+@pytest.mark.parametrize("large", [False, True])
+async def test_a_noted_time_lies_behind_all_acknowledged_events(
+    store: Any, controller: Any, writer: EventWriter, large: bool
+) -> None:
+    """Also behind one whose acknowledgement is lost, and one that is written through a transient segment."""
+    await writer.write_event(b"first", "k")
+    await writer.note_time(1)
+    assert noted(controller) == {0: len(store.segments[STREAM.segment(0)].data)}
+    if not large:
+        store.cut(c.AppendBlockEnd, after=True)
+    await writer.write_event(bytes(limits.EVENT_MAX_BYTES + 1) if large else b"second", "k")
+    await writer.note_time(2)
+    length = len(store.segments[STREAM.segment(0)].data)
+    assert length > len(b"first") + 8 + len(b"second")
+    assert noted(controller) == {0: length}

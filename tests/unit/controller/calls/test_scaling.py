@@ -8,7 +8,9 @@ import pytest
 
 from tailrace.common.errors import BadRequestError, NotFoundError
 from tailrace.common.names import segment_id
-from tailrace.controller.metadata.stream_store import StreamKey
+from tailrace.controller.metadata.model import Epoch
+from tailrace.controller.metadata.records import StreamRecord
+from tailrace.controller.metadata.stream_store import StreamKey, StreamStore
 from tailrace.rpc import controller_pb2 as pb
 
 S = "scope/stream/"
@@ -117,3 +119,26 @@ async def test_sealed_sizes_are_recorded(api: Any, world: Any, controller: Any) 
         (1, {0: 5}, 5),
         (2, {one: 3, two: 0}, 8),
     ]
+
+
+@pytest.mark.parametrize("other", [0, 1])
+async def test_a_scale_that_ends_between_look_and_decision_decides_by_what_is_active_then(
+    api: Any, monkeypatch: pytest.MonkeyPatch, other: int
+) -> None:
+    await api.setup(2)
+    active_epoch = StreamStore.active_epoch
+    others = [other]
+
+    async def overtaken(self: StreamStore, key: StreamKey, root: StreamRecord) -> Epoch:
+        found = await active_epoch(self, key, root)
+        while others:
+            await api.scaled([others.pop()], [(other / 2, other / 2 + 0.25), (other / 2 + 0.25, other / 2 + 0.5)])
+        return found
+
+    monkeypatch.setattr(StreamStore, "active_epoch", overtaken)
+    answer = await api.scale([0], [(0.0, 0.25), (0.25, 0.5)])
+    expected = pb.ScaleResponse.STARTED if other else pb.ScaleResponse.PRECONDITION_FAILED
+    assert answer.status == expected
+    if other:
+        await api.until_scaled(answer.epoch)
+    assert len(await api.current()) == 3 + other
