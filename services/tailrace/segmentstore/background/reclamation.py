@@ -88,7 +88,7 @@ class Reclamation:
         surveyed, complete = -1, False
         retry_s = limits.STORAGE_RETRY_MIN_S
         while True:
-            if self._may_work() and not (complete and self._state.releases == surveyed):
+            if self._may_work() and not (complete and self._state.releases == surveyed and not self._must_list()):
                 surveyed, moved_bytes = self._state.releases, self.moved_bytes
                 try:
                     complete = not await self.reclaim()
@@ -108,7 +108,7 @@ class Reclamation:
         Raises:
             UnavailableError: Tier 2 does not answer, or the container stopped. FencedError: it has a later owner.
         """
-        if asyncio.get_running_loop().time() >= self._list_at_s:
+        if self._must_list():
             await self._list_lengths()
             self._list_at_s = asyncio.get_running_loop().time() + limits.SWEEP_INTERVAL_S
         objects = await self._survey()
@@ -120,11 +120,16 @@ class Reclamation:
             await asyncio.sleep(moved / limits.RECLAIM_BYTES_PER_S)
         return bool(chosen)
 
+    def _must_list(self) -> bool:
+        return asyncio.get_running_loop().time() >= self._list_at_s
+
     # -- what ----------------------------------------------------------------------------------------------------
 
     async def _list_lengths(self) -> None:
         """Remember the lengths of the objects of earlier owners that segments may share."""
         known = self._tier2.shared_bytes
+        # As of the survey: references may go while objects are listed.
+        shared = {key for key, uses in self._state.object_uses.items() if uses > 1}
         alone = await self._survey()
         count = 0
         async for info in self._tier2.list_objects("c"):
@@ -132,8 +137,7 @@ class Reclamation:
             if count % limits.SWEEP_PAGE_OBJECTS == 0:
                 await asyncio.sleep(limits.SWEEP_PAUSE_S)
             use = alone.get(info.key)
-            shared = self._state.object_uses.get(info.key, 0) > 1
-            if use is not None and (shared or info.length_bytes > use.stored_bytes):
+            if use is not None and (info.key in shared or info.length_bytes > use.stored_bytes):
                 known[info.key] = info.length_bytes
 
     async def _survey(self) -> dict[str, ObjectUse]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.metadata.fields import ChunkRef
 from tailrace.segmentstore.metadata.segment import Segment
+from tailrace.storage.port import ObjectInfo
 
 from ..conftest import Objects, World, eventually, take_snapshot
 from .test_chunk_compaction import Replayed, compacted, deleted, merged, read_cold, refs_of
@@ -295,3 +296,46 @@ async def test_what_streams_hold_adds_up_to_the_objects_in_the_store(world: Worl
     await container.create_segment("scope/other/0.#epoch.0")
     await container.append("scope/other/0.#epoch.0", [bytes(100)])
     assert (container.stream_bytes()["scope/other"].retained_bytes, chunks) == (100, chunks)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_truncation_while_lengths_are_listed_is_counted(
+    world: World, reopen: Callable[[], Awaitable[Container]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The object of an earlier owner has one reference left when its length is listed, and had more before."""
+    monkeypatch.setattr(limits, "RECLAIM_FIRST_AFTER_S", 3600.0)
+    contents = await filled(await world.open(), 4, 40 * KIB)
+    container = await reopen()
+    (shared,) = container.state.object_uses
+    survivor, *others = contents
+    list_objects = world.objects.list
+
+    async def truncate_first(prefix: str) -> AsyncIterator[ObjectInfo]:
+        for name in others:
+            await container.truncate(name, len(contents[name]))
+        async for info in list_objects(prefix):
+            yield info
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.objects, "list", truncate_first)
+        assert await container.background.reclamation.reclaim()
+    assert shared not in container.state.object_uses
+    assert await read_cold(container, survivor) == contents[survivor]
+
+
+@pytest.mark.usefixtures("quick")
+async def test_lengths_are_listed_again_though_nothing_is_released(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SWEEP_INTERVAL_S", 0.05)
+    container = await world.open()
+    await filled(container, 2, 10)
+    lists, list_objects = 0, container.storage.tier2.list_objects
+
+    def counted(kind: str) -> AsyncIterator[ObjectInfo]:
+        nonlocal lists
+        lists += kind == "c"
+        return list_objects(kind)
+
+    monkeypatch.setattr(container.storage.tier2, "list_objects", counted)
+    await eventually(lambda: lists >= 3)
