@@ -5,134 +5,31 @@ See docs/design.md#attributes.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError
 from tailrace.segmentstore import attributes as index
 from tailrace.segmentstore.api import NULL_ATTRIBUTE, is_core_attribute
+from tailrace.segmentstore.attributes.pages import (
+    CachedSegmentPages,
+    PageCache,
+    PageNotCachedError,
+    PageReads,
+    PageRoom,
+    SegmentPages,
+)
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects, Section
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
     from tailrace.segmentstore.metadata.fields import ChunkRef
     from tailrace.segmentstore.metadata.segment import Segment
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
-_T = TypeVar("_T")
-
 _PAGES_MAX_BYTES = limits.ATTRIBUTE_PAGES_CACHED_MAX_BYTES
-
-
-class PageRoom:
-    """The memory bound for the index pages of all containers of a worker."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
-        self.used_bytes = 0
-        self._caches: dict[PageCache, None] = {}
-
-    def joined(self, cache: PageCache) -> None:
-        """Count the pages of a container."""
-        self._caches[cache] = None
-
-    def left(self, cache: PageCache) -> None:
-        """Stop counting the pages of a container that closed."""
-        self._caches.pop(cache, None)
-
-    def make_room(self) -> None:
-        """Drop pages until all fit, from the largest cache first: a busy container must not starve the others."""
-        while self.used_bytes > self.max_bytes:
-            max(self._caches, key=lambda cache: cache.used_bytes).forget_oldest()
-
-
-class PageCache:
-    """Recently used index pages of one container, bounded in bytes for itself and together with its siblings."""
-
-    def __init__(self, max_bytes: int, room: PageRoom | None = None) -> None:
-        self._pages: OrderedDict[tuple[int, int], bytes] = OrderedDict()
-        self._max_bytes = max_bytes
-        self._room = room or PageRoom(max_bytes)
-        self.used_bytes = 0
-
-    def get(self, key: tuple[int, int]) -> bytes | None:
-        """Return a page by (segment id, offset); None when it is not cached."""
-        page = self._pages.get(key)
-        if page is not None:
-            self._pages.move_to_end(key)
-        return page
-
-    def put(self, key: tuple[int, int], page: bytes) -> None:
-        """Cache a page; drop the least recently used ones beyond the bound."""
-        if key in self._pages:
-            return
-        self._pages[key] = page
-        self._room.joined(self)
-        self._count(len(page))
-        while self.used_bytes > self._max_bytes:
-            self.forget_oldest()
-        self._room.make_room()
-
-    def forget_oldest(self) -> None:
-        """Drop the least recently used page."""
-        _, old = self._pages.popitem(last=False)
-        self._count(-len(old))
-
-    def clear(self) -> None:
-        """Drop all pages."""
-        self._pages.clear()
-        self._count(-self.used_bytes)
-        self._room.left(self)
-
-    def _count(self, length_bytes: int) -> None:
-        self.used_bytes += length_bytes
-        self._room.used_bytes += length_bytes
-
-
-class _Pages:
-    """Reads the pages of one segment's index."""
-
-    def __init__(self, segment: Segment, cache: PageCache, tier2: ChunkObjects) -> None:
-        self._segment = segment
-        self._cache = cache
-        self._tier2 = tier2
-
-    @property
-    def place(self) -> str:
-        """Place that errors name."""
-        return f"attribute index of segment {self._segment.name}"
-
-    async def read(self, offset: int, length: int) -> Buffer:
-        """Return a page's bytes."""
-        key = (self._segment.segment_id, offset)
-        page = self._cache.get(key)
-        if page is not None and len(page) == length:
-            return page
-        ref = self._segment.index_pages.find(offset)
-        if ref is None or ref.end < offset + length:
-            raise CorruptionError(f"{self.place} at {offset}", "no object holds this page")
-        page = await self._tier2.read_exact(ref, offset, length)
-        self._cache.put(key, page)
-        return page
-
-
-class _PageNotCachedError(Exception):
-    """Raised when a page that is not in memory would have to be read from Tier 2."""
-
-
-class _CachedPages(_Pages):
-    """Reads the pages in memory only, so that a lookup never waits."""
-
-    async def read(self, offset: int, length: int) -> Buffer:
-        """Return a page's bytes. Raises _PageNotCachedError."""
-        page = self._cache.get((self._segment.segment_id, offset))
-        if page is None or len(page) != length:
-            raise _PageNotCachedError
-        return page
 
 
 class AttributeFlush(NamedTuple):
@@ -147,16 +44,16 @@ class AttributeStore:
 
     def __init__(self, tier2: ChunkObjects, room: PageRoom | None = None) -> None:
         self._tier2 = tier2
-        self._pages = PageCache(_PAGES_MAX_BYTES, room)
+        self._reads = PageReads(PageCache(_PAGES_MAX_BYTES, room), tier2)
 
     def close(self) -> None:
         """Drop the pages in memory."""
-        self._pages.clear()
+        self._reads.cache.close()
 
     @property
     def cached_page_bytes(self) -> int:
         """Bytes of index pages in memory."""
-        return self._pages.used_bytes
+        return self._reads.cache.used_bytes
 
     @staticmethod
     def _state(segment: Segment) -> index.IndexState:
@@ -170,19 +67,22 @@ class AttributeStore:
             key_length=segment.attribute_key_length,
         )
 
-    def _reader(self, segment: Segment) -> _Pages:
-        return _Pages(segment, self._pages, self._tier2)
+    def _reader(self, segment: Segment) -> SegmentPages:
+        return SegmentPages(segment, self._reads)
 
     async def load(self, segment: Segment, attribute_ids: Sequence[bytes]) -> None:
-        """Load values into memory, so that operations can be staged against them.
+        """Load values into memory, so that operations can be staged against them; evict others when there are many.
 
-        A value from the index counts only if neither the root nor the eviction generation has changed and no update
-        was staged meanwhile; otherwise it is read again (docs/design.md#write-path).
+        Name all attributes that the operation needs. On return all of them are in memory: those that were there before
+        are held meanwhile, too. A value that is staged meanwhile takes precedence (docs/design.md#admit).
         """
-        wanted = sorted({key for key in attribute_ids if key not in segment.latest})
-        if not wanted:
-            return
-        _keep(segment, wanted, await self._look_up(segment, wanted))
+        segment.hold(attribute_ids)
+        try:
+            if wanted := sorted({key for key in attribute_ids if key not in segment.latest}):
+                _keep(segment, wanted, await self._look_up(segment, wanted))
+                self.make_room(segment)
+        finally:
+            segment.release(attribute_ids)
 
     def load_cached(self, segment: Segment, attribute_ids: Sequence[bytes]) -> bool:
         """Load values as `load` from index pages in memory; return False, and load nothing, when a page is not there.
@@ -190,7 +90,7 @@ class AttributeStore:
         It never waits, so an operation can be staged in the same turn of the event loop.
         """
         wanted = [key for key in attribute_ids if key not in segment.latest]
-        pages = _CachedPages(segment, self._pages, self._tier2)
+        pages = CachedSegmentPages(segment, self._reads)
         state = self._state(segment)
         found: dict[bytes, int] = {}
         for key in wanted:  # one at a time: a lookup of several keys reads pages in tasks
@@ -199,7 +99,7 @@ class AttributeStore:
                 lookup.send(None)
             except StopIteration as ended:
                 found.update(ended.value)
-            except (_PageNotCachedError, CorruptionError):
+            except (PageNotCachedError, CorruptionError):
                 return False  # `load` reads the page, or reports the damage
             else:
                 raise AssertionError("a lookup in memory waited")
@@ -209,8 +109,7 @@ class AttributeStore:
     def make_room(self, segment: Segment) -> None:
         """Evict old values when there are far too many that no flush evicts.
 
-        Writers that are set up and append nothing leave one each. Do not call it for an operation that needs several
-        values: those that it loaded must stay in memory.
+        Writers that are set up and append nothing leave one each, and so do conditions that fail.
         """
         bound = limits.ATTRIBUTES_IN_MEMORY_PER_SEGMENT_MAX
         clean = len(segment.latest) - len(segment.dirty)
@@ -218,41 +117,34 @@ class AttributeStore:
             self._forget(segment, clean - bound)
 
     async def _look_up(self, segment: Segment, wanted: list[bytes]) -> dict[bytes, int]:
-        async def read() -> dict[bytes, int]:
-            if not segment.index.root_length:
-                return {}
-            return await index.get_many(self._state(segment), wanted, self._reader(segment))
+        """Return values that some root of the index holds.
 
-        return await self._at_one_root(segment, read)
-
-    @staticmethod
-    async def _at_one_root(segment: Segment, read: Callable[[], Awaitable[_T]]) -> _T:
-        """Read the index; repeat when its root or the eviction generation changed meanwhile.
-
-        Such a read, or a page that it missed, proves nothing.
+        The caller holds the keys and prefers values in memory. So a value that changes meanwhile is found there, and
+        what an older root says of the others still counts. Only a lookup whose own pages were replaced and truncated
+        begins again.
         """
         while True:
-            root, generation = segment.index, segment.eviction_generation
+            root = segment.index
+            if not root.root_length:
+                return {}
             try:
-                found = await read()
+                return await index.get_many(self._state(segment), wanted, self._reader(segment))
             except CorruptionError:
                 if segment.index is root:
                     raise
-                continue
-            if segment.index is root and segment.eviction_generation == generation:
-                return found
 
     async def get(self, segment: Segment, attribute_ids: Sequence[bytes]) -> dict[bytes, int]:
         """Return the committed values of those attributes that are set, all as of one moment."""
         committed = segment.committed
         found: dict[bytes, int] = {}
-        wanted: list[bytes] = []
-        while absent := [key for key in attribute_ids if key not in committed and not is_core_attribute(key)]:
-            if not segment.index.root_length or set(absent).issubset(wanted):
-                break
-            # A value in memory may be evicted during the lookup: the next iteration looks it up too.
-            wanted = sorted(set(absent))
-            found = await self._look_up(segment, wanted)
+        absent = {key for key in attribute_ids if key not in committed and not is_core_attribute(key)}
+        if absent and segment.index.root_length:
+            segment.hold(attribute_ids)  # also those in memory: they are read after the lookup
+            try:
+                found = await self._look_up(segment, sorted(absent))
+            finally:
+                segment.release(attribute_ids)
+        segment.touch(attribute_ids)
         return {
             key: value
             for key in attribute_ids
@@ -276,12 +168,18 @@ class AttributeStore:
     ) -> tuple[list[tuple[bytes, int]], bool, bytes]:
         """Merge one run of the index with memory; return (values, whether the range is exhausted, last id seen)."""
 
-        async def read() -> list[tuple[bytes, int]]:
-            if not segment.index.root_length:
-                return []
-            return await index.iterate(self._state(segment), from_id, to_id, limit, self._reader(segment))
-
-        stored = await self._at_one_root(segment, read)
+        while True:
+            root = segment.index
+            stored: list[tuple[bytes, int]] = []
+            try:
+                if root.root_length:
+                    stored = await index.iterate(self._state(segment), from_id, to_id, limit, self._reader(segment))
+            except CorruptionError:
+                if segment.index is root:
+                    raise
+            if segment.index is root:
+                break
+            # Values may have left the dirty ones since that root. The pages that changed are in memory.
         bound = to_id if len(stored) < limit else stored[-1][0]
         # The index at this root holds every value in memory that is not dirty.
         memory = segment.dirty.between(from_id, bound, limit + 1)
@@ -321,6 +219,7 @@ class AttributeStore:
         if update.data:
             section = Section(segment.segment_id, segment.name + "$attributes.index", segment.index.length, update.data)
             pages = [ref for _, ref in await self._tier2.write([section], kind="a")]
+            self._reads.cache.put_written(pages[0], update)
         return AttributeFlush(ops.CommitIndex(segment.segment_id, root, pages), batch.items)
 
     @staticmethod
@@ -336,22 +235,18 @@ class AttributeStore:
 
     @staticmethod
     def _forget(segment: Segment, wanted: int) -> int:
-        """Evict so many values, oldest first, that equal those in the index; none while an operation is in flight."""
-        latest = segment.latest
-        if segment.inflight:
-            return 0
+        """Evict so many values, least recently used first: those that the index holds and that nothing needs."""
+        latest, dirty, held = segment.latest, segment.dirty, segment.held
         evicted = 0
         for key in list(islice(latest, limits.ATTRIBUTES_EVICTION_SCAN_MAX)):
             if evicted == wanted:
                 break
             value = latest.pop(key)
-            if key in segment.dirty or is_core_attribute(key):
+            if key in dirty or key in held or is_core_attribute(key):
                 latest[key] = value
             else:
                 segment.committed.pop(key, None)
                 evicted += 1
-        if evicted:
-            segment.eviction_generation += 1
         return evicted
 
 

@@ -41,19 +41,32 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+class WrittenPage(NamedTuple):
+    """A page of a batch: its kind, its offset in the attribute segment, its bytes."""
+
+    kind: PageKind
+    offset: int
+    length: int
+
+
 @dataclass(frozen=True, slots=True)
 class IndexUpdate:
     """Outcome of a batch.
 
     ``data`` is to be appended at the old state's ``length``; once it is stored, ``state`` may be committed, and then
     everything below ``state.start_offset`` be truncated. ``obsolete_bytes`` is the length of the pages that the batch
-    replaced, ``pages_written`` the number of pages in ``data``.
+    replaced, ``pages`` are the pages in ``data``, in order.
     """
 
     data: bytes
     state: IndexState
     obsolete_bytes: int
-    pages_written: int
+    pages: Sequence[WrittenPage] = ()
+
+    @property
+    def pages_written(self) -> int:
+        """Number of pages in ``data``."""
+        return len(self.pages)
 
 
 class _Content(NamedTuple):
@@ -75,7 +88,7 @@ async def update(state: IndexState, changes: Sequence[tuple[bytes, int | None]],
     """
     _check_changes(state, changes)
     if not changes:
-        return IndexUpdate(b"", state, 0, 0)
+        return IndexUpdate(b"", state, 0)
     return await _Batch(state, pages).apply(changes)
 
 
@@ -93,6 +106,7 @@ class _Batch:
         self._state = state
         self._pages = pages
         self._written: dict[int, tuple[Buffer, ...]] = {}
+        self._pages_written: list[WrittenPage] = []
         self._length = state.length
         self._obsolete = 0
 
@@ -115,7 +129,7 @@ class _Batch:
             state = IndexState(0, 0, self._length, self._length, 0, old.key_length)
         else:
             state = IndexState(root.offset, root.length, root.lowest, self._length, live, old.key_length)
-        return IndexUpdate(data, state, self._obsolete, len(self._written))
+        return IndexUpdate(data, state, self._obsolete, self._pages_written)
 
     async def _rewrite(
         self, page: Page, changes: Sequence[tuple[bytes, bytes | None]], *, move_lowest: bool
@@ -149,6 +163,7 @@ class _Batch:
         offset = self._length
         self._written[offset] = page_parts(kind, self._state.key_length, entries, offset)
         length = len(entries) + PAGE_OVERHEAD_BYTES
+        self._pages_written.append(WrittenPage(kind, offset, length))
         self._length += length
         return Child(offset, length, lowest_offset(kind, entries, self._state.key_length, offset))
 

@@ -12,6 +12,7 @@ import structlog
 
 from tailrace.common import limits
 from tailrace.common.errors import (
+    BadAttributeError,
     BadOffsetError,
     SegmentSealedError,
     TailraceError,
@@ -69,7 +70,11 @@ class AppendPath:
         except attribute_stage.AttributesMissingError as missing:
             if not self._attributes.load_cached(segment, missing.attribute_ids):
                 return self._load_attributes(segment, missing.attribute_ids)
-            values = attribute_stage.final_values(segment, request.updates, offset)
+            try:
+                values = attribute_stage.final_values(segment, request.updates, offset)
+            except BadAttributeError:
+                self._attributes.make_room(segment)  # no flush evicts what was loaded for it
+                raise
         if (again := core.admission.check(ops.append_body_max(request.length, len(values)))) is not None:
             return again
         blocks = 0
@@ -85,7 +90,7 @@ class AppendPath:
             crc = crc32c(part, crc)
         item = StagedAppend(request, segment, offset, crc, values, blocks)
         segment.staged_length = offset + request.length
-        segment.latest.update(values)
+        segment.stage_attributes(values)
         segment.inflight += 1
         header = ops.append_header(segment.segment_id, offset, request.length, crc, values)
         core.processor.stage_append(item, header, request.data)

@@ -76,6 +76,7 @@ class Committer:
             cache.release(blocks)
         segment.length = offset + item.length
         segment.set_attributes(item.sequence, item.attributes)
+        segment.release(key for key, _ in item.attributes)
         segment.last_modified_ms = self._clock.now_ms()
         segment.inflight -= 1
         self._touched[segment.segment_id] = segment
@@ -94,6 +95,7 @@ class Committer:
                 target = state.segments[operation.target_id]
                 cache.move(before.read_index, target.read_index, operation.target_offset)
                 target.inflight -= 1
+                target.release(key for key, _ in operation.attributes)
                 self._touched[target.segment_id] = target
                 before.wake()
             case ops.Delete():
@@ -112,6 +114,8 @@ class Committer:
                 segment = state.segments[operation.segment_id]
                 if isinstance(operation, ops.UpdateAttributes):
                     segment.inflight -= 1
+                if not isinstance(operation, ops.Seal):
+                    segment.release(key for key, _ in operation.attributes)
                 self._touched[segment.segment_id] = segment
             case _:
                 pass

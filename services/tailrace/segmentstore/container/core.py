@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from tailrace.common.ports import Clock, Entropy
     from tailrace.log.port import DurableLog
-    from tailrace.segmentstore.attributes.attribute_store import AttributeStore, PageRoom
+    from tailrace.segmentstore.attributes.attribute_store import AttributeStore
+    from tailrace.segmentstore.attributes.pages import PageRoom
     from tailrace.segmentstore.background.flush_queue import FlushQueue
     from tailrace.segmentstore.cache.cache_manager import CacheManager
     from tailrace.segmentstore.cache.segment_reader import SegmentReader

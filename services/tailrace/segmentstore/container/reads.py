@@ -57,7 +57,6 @@ class ReadPath:
             await self._core.barrier()
         values = await self.get_attributes(segment, [writer_id])
         # Load the value for the staged view too, so that the writer's first append need not wait.
-        self._attributes.make_room(target)
         await self._attributes.load(target, [writer_id])
         return values.get(writer_id, NULL_ATTRIBUTE)
 

@@ -66,7 +66,7 @@ class SegmentOperations:
         identifier = self._core.processor.next_sequence
         values = [(CREATION_TIME, now), (EVENT_COUNT, 0), *attributes]
         created = Segment(identifier, segment, kind, key_length, now)
-        created.latest.update(values)
+        created.stage_attributes(values)
         self._state.staged_by_name[segment] = self._state.staged_creates[identifier] = created
         await self._core.processor.stage_control(ops.Create(identifier, segment, kind, key_length, now, values))
 
@@ -115,8 +115,8 @@ class SegmentOperations:
                 raise BadRequestError(f"{source} and {target} cannot be merged: one is a table segment")
             attribute_stage.check_updates(into, updates)
             added = AttributeUpdate(EVENT_COUNT, AttributeUpdateType.ACCUMULATE, self._state.merge_event_count(origin))
-            if absent := attribute_stage.missing(into, updates):
-                await self._attributes.load(into, absent)
+            if attribute_stage.is_missing_any(into, updates):
+                await self._attributes.load(into, attribute_stage.needed(updates))
                 await self._core.admit_control()
                 continue
             break
@@ -132,7 +132,7 @@ class SegmentOperations:
     async def _stage_merge(self, into: Segment, origin: Segment, values: Attributes) -> MergeResult:
         offset, length = into.staged_length, origin.staged_length
         into.staged_length += length
-        into.latest.update(values)
+        into.stage_attributes(values)
         into.inflight += 1
         del self._state.staged_by_name[origin.name]
         origin.staged_gone = origin.staged_sealed = True
@@ -154,14 +154,13 @@ class SegmentOperations:
         while True:
             target = self._core.staged_segment(segment)
             attribute_stage.check_updates(target, updates)
-            absent = attribute_stage.missing(target, updates)
-            if not absent:
+            if not attribute_stage.is_missing_any(target, updates):
                 break
-            await self._attributes.load(target, absent)
+            await self._attributes.load(target, attribute_stage.needed(updates))
             await self._core.admit_control()
         if target.staged_sealed:
             raise SegmentSealedError(segment)
         values = attribute_stage.final_values(target, updates, target.staged_length)
-        target.latest.update(values)
+        target.stage_attributes(values)
         target.inflight += 1
         await self._core.processor.stage_control(ops.UpdateAttributes(target.segment_id, values))

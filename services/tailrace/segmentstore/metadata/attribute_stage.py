@@ -28,10 +28,13 @@ _ACCUMULATE = AttributeUpdateType.ACCUMULATE
 
 
 class AttributesMissingError(Exception):
-    """Raised when values must be loaded from the index before the operation can be staged."""
+    """Raised when values must be loaded from the index before the operation can be staged.
+
+    ``attribute_ids``: all that the operation needs, also those in memory, so that one load holds all of them.
+    """
 
     def __init__(self, attribute_ids: list[bytes]) -> None:
-        super().__init__(f"{len(attribute_ids)} attributes are not in memory")
+        super().__init__(f"some of {len(attribute_ids)} attributes are not in memory")
         self.attribute_ids = attribute_ids
 
 
@@ -47,16 +50,24 @@ def check_updates(segment: Segment, updates: Sequence[AttributeUpdate]) -> None:
             raise BadRequestError(f"attribute id of {len(update.attribute_id)} bytes, {segment.name} has {length}")
 
 
-def missing(segment: Segment, updates: Sequence[AttributeUpdate]) -> list[bytes]:
-    """Return the extended attributes whose present value matters and is not in memory."""
-    if not segment.index.root_length:
-        return []
-    latest = segment.latest
+def needed(updates: Sequence[AttributeUpdate]) -> list[bytes]:
+    """Return the extended attributes whose present value matters."""
     return [
         update.attribute_id
         for update in updates
-        if update.kind != _REPLACE and update.attribute_id not in latest and not is_core_attribute(update.attribute_id)
+        if update.kind != _REPLACE and not is_core_attribute(update.attribute_id)
     ]
+
+
+def is_missing_any(segment: Segment, updates: Sequence[AttributeUpdate]) -> bool:
+    """Return whether a value that matters is not in memory, and the index may hold it."""
+    if not segment.index.root_length:
+        return False
+    latest = segment.latest
+    return any(
+        update.attribute_id not in latest and update.kind != _REPLACE and not is_core_attribute(update.attribute_id)
+        for update in updates
+    )
 
 
 def final_values(segment: Segment, updates: Sequence[AttributeUpdate], offset: int) -> list[tuple[bytes, int]]:
@@ -67,8 +78,8 @@ def final_values(segment: Segment, updates: Sequence[AttributeUpdate], offset: i
     Raises:
         AttributesMissingError: load them and call again. BadAttributeError: a condition does not hold.
     """
-    if segment.index.root_length and (absent := missing(segment, updates)):
-        raise AttributesMissingError(absent)
+    if is_missing_any(segment, updates):
+        raise AttributesMissingError(needed(updates))
     latest = segment.latest
     result: list[tuple[bytes, int]] = []
     for key, kind, value, comparison, from_offset in updates:

@@ -19,6 +19,8 @@ from tailrace.segmentstore.metadata.dirty_attributes import DirtyAttributes
 from tailrace.segmentstore.metadata.read_index import ReadIndex
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tailrace.segmentstore.metadata.fields import Attributes, ChunkRef
     from tailrace.segmentstore.metadata.segment_rate import SegmentRate
 
@@ -45,9 +47,9 @@ class Segment:
         "committed",
         "core",
         "dirty",
-        "eviction_generation",
         "flush_deadline",
         "flushing",
+        "held",
         "index",
         "index_pages",
         "inflight",
@@ -81,13 +83,14 @@ class Segment:
         self.start_offset = self.staged_start = 0
         self.sealed = self.staged_sealed = False
         self.staged_gone = False
-        self.latest: dict[bytes, int] = {}
+        self.latest: dict[bytes, int] = {}  # least recently used first
         self.committed: dict[bytes, int] = {}
         self.core: dict[bytes, int] = {}  # the core attributes in `committed`; never evicted
         self.dirty = DirtyAttributes()
         self.index = ops.EMPTY_INDEX
         self.index_pages = Coverage()
-        self.eviction_generation = 0
+        self.held: dict[bytes, int] = {}
+        """How many changes in flight and lookups need an attribute in memory; those are never evicted."""
         self.inflight = 0
         self.chunks = Coverage()
         self.pending: deque[PendingAppend] = deque()
@@ -121,6 +124,36 @@ class Segment:
         """Raise SegmentTruncatedError when the offset is below the committed start."""
         if offset < self.start_offset:
             raise SegmentTruncatedError(self.name, self.start_offset)
+
+    def stage_attributes(self, values: Attributes) -> None:
+        """Stage final attribute values, and hold them until `release` after the commit of their operation."""
+        latest, held = self.latest, self.held
+        for key, value in values:
+            latest.pop(key, None)  # insert it at the end
+            latest[key] = value
+            held[key] = held.get(key, 0) + 1
+
+    def hold(self, keys: Iterable[bytes]) -> None:
+        """Keep attributes in memory, once they are there, until `release`."""
+        held = self.held
+        for key in keys:
+            held[key] = held.get(key, 0) + 1
+
+    def release(self, keys: Iterable[bytes]) -> None:
+        """Undo a call of `hold`, or of `stage_attributes`."""
+        held = self.held
+        for key in keys:
+            if (count := held[key]) == 1:
+                del held[key]
+            else:
+                held[key] = count - 1
+
+    def touch(self, keys: Iterable[bytes]) -> None:
+        """Mark the attributes in memory as the most recently used."""
+        latest = self.latest
+        for key in keys:
+            if (value := latest.pop(key, None)) is not None:
+                latest[key] = value
 
     def set_attributes(self, sequence: int, values: Attributes) -> None:
         """Commit final attribute values."""

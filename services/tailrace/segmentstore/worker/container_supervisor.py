@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tailrace.common.ports import Clock, Entropy
     from tailrace.log.port import DurableLog
     from tailrace.segmentstore.api import ContainerStatus
-    from tailrace.segmentstore.attributes.attribute_store import PageRoom
+    from tailrace.segmentstore.attributes.pages import PageRoom
     from tailrace.segmentstore.cache.cache_manager import CacheManager
     from tailrace.storage.port import ObjectStore
 

@@ -17,7 +17,7 @@ from tailrace.cluster.segment_mapping import container_of
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, ContainerStoppedError, TailraceError, WrongHostError
 from tailrace.kernel import BlockCache
-from tailrace.segmentstore.attributes.attribute_store import PageRoom
+from tailrace.segmentstore.attributes.pages import PageRoom
 from tailrace.segmentstore.cache.cache_manager import CacheManager
 from tailrace.segmentstore.worker.container_supervisor import ContainerSupervisor, NotOpen, Shared, WorkerPorts
 from tailrace.segmentstore.worker.pending_containers import PendingContainers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pytest
 
@@ -13,7 +13,8 @@ from tailrace.common.errors import CorruptionError
 from tailrace.segmentstore import attributes as index
 from tailrace.segmentstore.api import EVENT_COUNT, NULL_ATTRIBUTE, MergeResult, is_core_attribute
 from tailrace.segmentstore.attributes import attribute_store
-from tailrace.segmentstore.attributes.attribute_store import AttributeStore, Buffer, _Pages
+from tailrace.segmentstore.attributes.attribute_store import AttributeStore
+from tailrace.segmentstore.attributes.pages import Buffer, PageKey, SegmentPages
 from tailrace.segmentstore.background.storage_writer import StorageWriter
 from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.container.recovery import Recovery
@@ -210,6 +211,30 @@ def _prefetch_over_newer_value(patch: pytest.MonkeyPatch) -> None:
 
 
 @bug(
+    "attribute-evicted-in-flight",
+    PressureWorkload,
+    checker="workloads/attributeclient.py",
+    words="it can be|a condition that holds failed",
+)
+def _attribute_evicted_in_flight(patch: pytest.MonkeyPatch) -> None:
+    """Attributes leave memory while an operation that changes them is staged and not committed.
+
+    Breaks: conditions are checked against the newest staged value.
+    """
+
+    def hold_nothing(self: Segment, values: Attributes) -> None:
+        self.latest.update(values)
+
+    def release(self: Segment, keys: Iterable[bytes]) -> None:
+        for key in keys:
+            if (count := self.held.pop(key, 1)) > 1:
+                self.held[key] = count - 1
+
+    patch.setattr(Segment, "stage_attributes", hold_nothing)
+    patch.setattr(Segment, "release", release)
+
+
+@bug(
     "attributes-evicted-before-root-committed",
     PressureWorkload,
     checker="workloads/attributeclient.py",
@@ -243,19 +268,16 @@ def _index_pages_cached_by_name(patch: pytest.MonkeyPatch) -> None:
     Breaks: a segment that is created again shows nothing of the deleted one.
     """
 
-    async def read(self: _Pages, offset: int, length: int) -> Buffer:
-        key = (zlib.crc32(self._segment.name.encode()), offset)
-        page = self._cache.get(key)
-        if page is not None and len(page) == length:
-            return page
-        ref = self._segment.index_pages.find(offset)
-        if ref is None or ref.end < offset + length:
-            raise CorruptionError(f"{self.place} at {offset}", "no object holds this page")
-        page = await self._tier2.read_exact(ref, offset, length)
-        self._cache.put(key, page)
+    async def read(self: SegmentPages, offset: int, length: int) -> Buffer:
+        by_name = PageKey(self._segment.name, offset, length)
+        page = self._reads.cache.get(by_name)
+        if page is None:
+            ref, key = self._find(offset, length)
+            page = await self._reads.read(ref, key)
+            self._reads.cache.put(by_name, page)
         return page
 
-    patch.setattr(_Pages, "read", read)
+    patch.setattr(SegmentPages, "read", read)
 
 
 @bug(

@@ -72,6 +72,9 @@ def check_idle(container: Container) -> None:
     require(cache.pinned_blocks == 0, f"{cache.pinned_blocks} blocks stay pinned though no client reads")
     for segment in container.state.segments.values():
         require(segment.inflight == 0, f"{segment.name}: {segment.inflight} operations stay in flight")
+        require(
+            not segment.held, f"{segment.name}: {len(segment.held)} attributes are held though nothing is under way"
+        )
         require(not segment.waiters, f"{segment.name}: readers still wait")
 
 

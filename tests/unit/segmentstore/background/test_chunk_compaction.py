@@ -10,7 +10,7 @@ import pytest
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, FencedError
 from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType, SegmentKind
-from tailrace.segmentstore.attributes.attribute_store import PageCache
+from tailrace.segmentstore.attributes.pages import PageCache
 from tailrace.segmentstore.background.compaction_policy import choose
 from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.metadata import operations as ops
@@ -320,8 +320,7 @@ async def test_what_a_later_owner_deleted_is_no_corruption(world: World, what: s
     successor = await world.open()
     await world.objects.delete([info.key async for info in world.objects.list("") if not info.key.startswith("s7/")])
     zombie.core.cache.drop_all(segment.read_index)
-    zombie.storage.attributes._pages = PageCache(limits.MIB)
-    segment.eviction_generation += 1
+    zombie.storage.attributes._reads.cache = PageCache(limits.MIB)
     segment.committed.clear()
     ask = zombie.read_exact(NAME, 0, 100) if what == "bytes" else zombie.get_attributes(NAME, ids)
     with pytest.raises(FencedError):
