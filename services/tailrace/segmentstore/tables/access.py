@@ -87,6 +87,12 @@ class TableAccess:
         changed, self.changed = self.changed, {}
         return list(changed)
 
+    def add_changed(self, segment: str) -> None:
+        """Have compaction look at a table; at most ``limits.TABLE_COMPACTION_CANDIDATES_MAX`` wait for that."""
+        self.changed.setdefault(segment)
+        if len(self.changed) > limits.TABLE_COMPACTION_CANDIDATES_MAX:
+            del self.changed[next(iter(self.changed))]
+
     def _finished(self, segment: str, table_id: int, plan: Plan, committed: bool) -> None:
         self._forget_if_idle(table_id)
         if not committed:
@@ -94,9 +100,7 @@ class TableAccess:
         for bucket in plan.buckets.values():
             self.reader.remember(table_id, bucket)
         self.changed.pop(segment, None)
-        self.changed[segment] = None
-        if len(self.changed) > limits.TABLE_COMPACTION_CANDIDATES_MAX:
-            del self.changed[next(iter(self.changed))]
+        self.add_changed(segment)
 
     def _forget_if_idle(self, table_id: int) -> None:
         staged = self._staged.get(table_id)

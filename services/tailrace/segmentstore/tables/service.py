@@ -8,6 +8,7 @@ Everything is built on `SegmentContainer`: a change of a table is one conditiona
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, TypeVar
 
 from tailrace.common import limits
@@ -239,16 +240,24 @@ class TableService:
         """Compact the tables that changed and need it; return the number of passes.
 
         The worker calls this every ``limits.TABLE_COMPACTION_INTERVAL_S``, never twice at a time. A table that fails
-        delays no other one and is retried; the first error is raised at the end.
+        delays no other one and is retried; the first TailraceError is raised at the end. Any other error ends the call
+        at once; a later call looks at the rest first.
         """
         passes = 0
         failed: TailraceError | None = None
-        for segment in self._access.take_changed():
-            try:
-                passes += await compaction.compact_while_needed(self._access, segment)
-            except TailraceError as error:
-                self._access.changed.setdefault(segment)
-                failed = failed or error
+        due = deque(self._access.take_changed())
+        try:
+            while due:
+                try:
+                    passes += await compaction.compact_while_needed(self._access, due[0])
+                except TailraceError as error:
+                    self._access.add_changed(due[0])
+                    failed = failed or error
+                due.popleft()
+        finally:
+            due.rotate(-1)  # the one that ended the call comes after those that it kept waiting
+            for segment in due:
+                self._access.add_changed(segment)
         if failed is not None:
             raise failed
         return passes

@@ -144,8 +144,10 @@ class StagedTable:
                 staged = self._buckets.get(attribute_id)
                 if staged is not None and staged[1] is change:
                     del self._buckets[attribute_id]
-        if error is not None:
-            self._length = 0  # changes built on it fail too; the next change reads the container's length again
+        if error is not None and not self._in_flight:
+            # The next change reads the container's length. While others are in flight, only theirs is the right one:
+            # either the failed change was never staged, or those are built on it and fail too.
+            self._length = 0
         self._finished(change.plan, error is None)
         change.finish(error)
 

@@ -149,6 +149,8 @@ class Worker:
                     await supervisor.tables.compact_due()
                 except (TailraceError, OSError) as error:
                     _logger.warning("table_compaction_failed", container=supervisor.container_id, reason=str(error))
+                except Exception as error:  # of one container: the others are compacted, and this one is tried again
+                    _logger.exception("table_compaction_failed", container=supervisor.container_id, reason=repr(error))
 
     # -- routing -------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -40,3 +41,32 @@ async def test_a_table_that_cannot_be_read_keeps_back_no_other_one(
     outage = False
     await service.compact_due()
     assert (await service.info(names[0])).start_offset > 0
+
+
+@pytest.mark.parametrize("error", [ValueError("an unexpected one"), asyncio.CancelledError()])
+async def test_no_table_is_forgotten_when_a_pass_ends_unexpectedly(
+    container: SegmentContainer, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    monkeypatch.setattr(limits, "TABLE_COMPACTION_MIN_BYTES", 0)
+    service = TableService(container)
+    names = [f"scope/table/{number}" for number in range(3)]
+    for name in names:
+        await service.create_table(name, 0)
+        for number in range(10):
+            await service.update(name, [TableEntry(b"key", b"value%d" % number, NO_VERSION)])
+    read_exact = container.read_exact
+
+    async def failing(segment: str, *arguments: Any) -> bytes:
+        if segment == names[1]:
+            raise error
+        return await read_exact(segment, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(container, "read_exact", failing)
+        with pytest.raises(type(error)):
+            await service.compact_due()
+        with pytest.raises(type(error)):
+            await service.compact_due()
+        assert (await service.info(names[2])).start_offset > 0, "it kept back another one"
+    await service.compact_due()
+    assert all([(await service.info(name)).start_offset for name in names])

@@ -11,11 +11,12 @@ from tailrace.common import limits
 from tailrace.common.errors import (
     BadOffsetError,
     ContainerStoppedError,
+    DiskFullError,
     TableKeyBadVersionError,
     TableNotEmptyError,
     WriteConflictError,
 )
-from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType
+from tailrace.segmentstore.api import AppendRequest, AttributeUpdate, AttributeUpdateType
 from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.tables.cache import EntryCache
 from tailrace.segmentstore.tables.record import HEADER_BYTES, Record
@@ -104,6 +105,35 @@ async def test_refusals_and_no_ops_wait_until_what_they_rest_on_is_durable(model
     for task in (removal, again, insert, refused):
         with pytest.raises(ContainerStoppedError):
             await task
+
+
+async def test_a_refused_change_leaves_later_ones_on_those_in_flight(
+    model: Any, tables: TableService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, full = model.submit_append, False
+
+    def submit_unless_full(request: AppendRequest) -> asyncio.Future[None] | None:
+        if not full:
+            future: asyncio.Future[None] | None = submit(request)
+            return future
+        request.failed(request, DiskFullError("the log's disk is full"))
+        return None
+
+    monkeypatch.setattr(model, "submit_append", submit_unless_full)
+    model.hold()
+    first = asyncio.create_task(tables.update(TABLE, [TableEntry(b"a", b"1")]))
+    await turns()
+    full = True
+    with pytest.raises(DiskFullError):
+        await tables.update(TABLE, [TableEntry(b"b", b"2")])
+    full = False
+    last = asyncio.create_task(tables.update(TABLE, [TableEntry(b"c", b"3")]))
+    await turns()
+    assert model.staged == 2, "the last one does not wait for the first one's commit"
+    model.release()
+    assert await first == [0]
+    assert (await last)[0] > 0
+    assert [entry is not None for entry in await tables.get(TABLE, [b"a", b"b", b"c"])] == [True, False, True]
 
 
 async def test_cancelled_caller_leaves_the_change_to_finish(model: Any, tables: TableService) -> None:

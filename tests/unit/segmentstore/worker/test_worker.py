@@ -114,13 +114,16 @@ async def test_a_container_is_opened_again_until_it_stays(worker: Worker, faults
     assert worker.cache.cache.available_blocks == before
 
 
-async def test_compaction_goes_on_after_a_read_that_failed(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "a read failed"), ValueError("an unexpected one")])
+async def test_compaction_goes_on_after_a_pass_that_failed(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     calls = 0
 
     async def compact_due(self: TableService) -> int:
         nonlocal calls
         calls += 1
-        raise OSError(errno.EIO, "a read failed")
+        raise error
 
     monkeypatch.setattr(TableService, "compact_due", compact_due)
     await eventually(lambda: calls >= 3)
