@@ -126,7 +126,9 @@ async def filled(container: Container, segments: int, length: int) -> dict[str, 
 
 
 @pytest.mark.usefixtures("quick")
-async def test_one_tiny_survivor_keeps_no_shared_object(world: World) -> None:
+async def test_one_tiny_survivor_keeps_no_shared_object(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Not before all are truncated: an object with two survivors of which one dies is not worth a move.
+    monkeypatch.setattr(limits, "RECLAIM_FIRST_AFTER_S", 3600.0)
     container = await world.open()
     contents = await filled(container, 100, 40 * KIB)
     (shared,) = container.state.object_uses
@@ -134,7 +136,9 @@ async def test_one_tiny_survivor_keeps_no_shared_object(world: World) -> None:
     for name in contents:
         if name != survivor:
             await container.truncate(name, len(contents[name]))
-    await eventually(lambda: not container.state.pending_deletes and shared not in container.state.object_uses)
+    assert await container.background.reclamation.reclaim()
+    assert shared not in container.state.object_uses
+    await eventually(lambda: not container.state.pending_deletes)
     assert shared not in {info.key async for info in world.objects.list("c7/")}
     assert await held_bytes(world) < 41 * KIB
     assert await read_cold(container, survivor) == contents[survivor]
