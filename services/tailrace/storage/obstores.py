@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import itertools
 import os
@@ -127,7 +128,10 @@ class ObstoreObjects:
 
 
 class FolderObjects(ObstoreObjects):
-    """A local folder whose objects are synced to disk before `put` returns (obstore itself does not sync)."""
+    """A local folder whose objects are synced to disk before `put` returns (obstore itself does not sync).
+
+    Only its user reads what it creates: files have mode 0600, folders 0700.
+    """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(LocalStore(str(folder)))
@@ -161,11 +165,11 @@ class FolderObjects(ObstoreObjects):
 
     def _put_synced(self, key: str, data: bytes, if_absent: bool) -> None:
         path = self._folder / key
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_private(path.parent)
         # obstore does not list names with digits after "#". Concurrent puts must not share a name.
         temporary = path.with_name(f"{path.name}#{os.getpid()}{next(self._attempts):09d}")
         try:
-            with temporary.open("wb") as file:
+            with open(temporary, "wb", opener=_open_private) as file:
                 with contextlib.suppress(OSError):  # a file system without locks: no part is ever deleted there
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 file.write(data)
@@ -192,6 +196,21 @@ class FolderObjects(ObstoreObjects):
             sync_folder(folder.parent)
             self._durable_folders.add(folder)
             folder = folder.parent
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
+def _make_private(folder: Path) -> None:
+    """Create a folder and its missing parents (`Path.mkdir` gives parents the mode of the umask)."""
+    if folder.is_dir():
+        return
+    _make_private(folder.parent)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(0o700)
+    if not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
 
 
 def _remove_unlocked(path: Path) -> None:
@@ -247,7 +266,7 @@ def open_object_store(
         if not create and not folder.is_dir():
             raise StartError(f"Tier 2 folder {folder} does not exist")
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            _make_private(folder)
         except OSError as error:
             raise StartError(f"Tier 2 folder {folder} cannot be used: {error.strerror}") from error
         return FolderObjects(folder)

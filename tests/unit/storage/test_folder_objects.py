@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from tailrace.common import limits
 from tailrace.common.errors import AlreadyExistsError, DeadlineError
 from tailrace.storage import obstores
-from tailrace.storage.obstores import FolderObjects
+from tailrace.storage.obstores import FolderObjects, open_object_store
 
 
 async def test_of_rivals_that_create_one_object_one_wins(tmp_path: Path) -> None:
@@ -101,3 +102,16 @@ async def test_the_way_to_an_object_is_synced_whichever_process_made_the_folder(
     synced.clear()
     await store.put("a/b/two", [b"2"])
     assert synced == [tmp_path / "a/b"]
+
+
+async def test_only_the_servers_user_reads_objects_and_their_folders(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        store = open_object_store(f"file://{tmp_path}/new/tier2")
+        await store.put("a/b/c", [b"content"])
+        await store.put("a/b/d", [b"content"], if_absent=True)
+    finally:
+        os.umask(before)
+    modes = {str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}  # noqa: ASYNC240 - a test
+    folders, files = ("new", "new/tier2", "new/tier2/a", "new/tier2/a/b"), ("new/tier2/a/b/c", "new/tier2/a/b/d")
+    assert modes == dict.fromkeys(folders, 0o700) | dict.fromkeys(files, 0o600)
