@@ -17,11 +17,14 @@ import pytest
 from harness.history import Event, History, encode
 from harness.server import Server
 from harness.workload import create_stream
-from tailrace.client import Client, StreamName, group_config
+from tailrace.client import NO_VERSION, Client, StreamName, TableEntry, group_config
+from tailrace.client.control.tables import TableConfig
 from tailrace.client.control.transport import GrpcTransport
 from tailrace.client.hashing import key_position
 from tailrace.client.reader.batch import SegmentSlice
+from tailrace.client.tables import TableKeyParts
 from tailrace.cluster.segment_mapping import container_of
+from tailrace.common import names
 from tailrace.common.errors import TailraceError
 from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.log.disk import RealDisk
@@ -364,3 +367,92 @@ def first_key(written: Written, number: int) -> str:
     """The key whose first event is the first of a segment."""
     low, high = number / SEGMENTS, (number + 1) / SEGMENTS
     return next(key for key in written.history.keys if low <= key_position(key) < high)
+
+
+# -- flipped bits in an attribute index --------------------------------------------------------------------------------
+
+TABLE_KEYS = 2000
+ASKED = range(0, TABLE_KEYS, 200)
+FLUSH_DEADLINE_S = 60.0
+
+
+async def test_a_damaged_attribute_index_refuses_its_segment_only(written: Written) -> None:
+    """Here the index of a table's keys: the log names object and offset, all else is served, also by its container."""
+    server = written.server
+    await server.start()
+    async with Client(server.controller) as client:
+        table, segment = await beside_the_stream(client)
+        for first in range(0, TABLE_KEYS, 500):
+            rows = [TableEntry(table_key(number), b"value", NO_VERSION) for number in range(first, first + 500)]
+            await client.context.segments.table_update(segment, rows)
+    container = container_of(segment, CONTAINERS)
+    indexes = server.tier2 / f"a{container}"
+    async with asyncio.timeout(FLUSH_DEADLINE_S):
+        while not [path for path in indexes.rglob("*") if path.is_file()]:  # noqa: ASYNC110 - the server writes it
+            await asyncio.sleep(0.1)
+    await server.flush_until_tiered()  # and a checkpoint, so that the next start has no value of the index in memory
+    await server.kill()
+    for path in indexes.rglob("*"):
+        if path.is_file():
+            flip_many(path)
+
+    await server.start()
+    refused = await refused_keys(server, table)
+    assert set(refused) >= {number for number in ASKED if number < 1000}, "a flush takes 1000, the oldest first"
+    (line,) = server.log_events("attribute_index_damaged")
+    assert line["segment"] == segment
+    assert f"object a{container}/" in line["place"]
+    assert " at " in line["place"]
+    health = await server.ask("/v1/health")
+    assert health["ready"]
+    assert segment in health["containers"][str(container)]["reason"]
+    async with Client(server.controller) as client:
+        await write_events(client, written.history)
+    await server.kill()
+
+    for path in indexes.rglob("*"):
+        if path.is_file():
+            flip_many(path)  # and so undone
+    await server.start()
+    assert not await refused_keys(server, table)
+    await check_all(written)
+
+
+async def beside_the_stream(client: Client) -> tuple[str, str]:
+    """A new table and its segment, which is in a container with a segment of the stream."""
+    containers = {container_of(STREAM.segment(number), CONTAINERS) for number in range(SEGMENTS)}
+    for table in map("table{}".format, range(100)):
+        await client.context.controller.create_table(STREAM.scope, table, TableConfig(1, 8))
+        (part,) = await client.context.controller.table_segments(STREAM.scope, table)
+        segment = StreamName(STREAM.scope, table + names.TABLE_SUFFIX).segment(part.identifier)
+        if container_of(segment, CONTAINERS) in containers:
+            return table, segment
+    raise AssertionError(f"no table is in one of the containers {containers}")
+
+
+def table_key(number: int) -> bytes:
+    return number.to_bytes(8, "big")
+
+
+def flip_many(path: Path) -> None:
+    """Change a bit in each 500 bytes but the first; the same call takes it back."""
+    for offset in range(500, path.stat().st_size, 500):
+        flip(path, offset)
+
+
+async def refused_keys(server: Server, name: str) -> list[int]:
+    """Those of some keys whose values cannot be read; the others have the right ones."""
+    async with Client(server.controller) as client, client.table(STREAM.scope, name) as table:
+
+        async def is_refused(number: int) -> bool:
+            try:
+                async with asyncio.timeout(DAMAGED_READ_TIMEOUT_S):
+                    found = await table.get(TableKeyParts(table_key(number), b""))
+            except (TailraceError, TimeoutError):
+                return True
+            assert found is not None, number
+            assert found.value == b"value"
+            return False
+
+        refused = await asyncio.gather(*map(is_refused, ASKED))
+        return [number for number, no_value in zip(ASKED, refused, strict=True) if no_value]

@@ -61,6 +61,8 @@ HTTP_CONNECTIONS_MAX: Final = 256  # of one HTTP listener
 HTTP_BACKLOG: Final = 32  # also the connections accepted at once, before the server can refuse any
 HTTP_REQUEST_DEADLINE_S: Final = 30.0  # from the connection's start to the end of the first request's head
 HTTP_BODY_MAX_BYTES: Final = 1 * MIB
+LOG_LINES_BURST: Final = 100  # lines of one event that peers cause, at once
+LOG_LINES_PER_S: Final = 1.0  # and in the long run
 REFUSALS_LOGGED_EVERY_S: Final = 10.0  # refused connections are counted in between
 
 # -- containers (docs/design.md#write-path) -----------------------------------------------------------------------
@@ -196,6 +198,7 @@ ATTRIBUTE_KEY_MAX_BYTES: Final = 256
 ATTRIBUTES_IN_MEMORY_PER_SEGMENT_MAX: Final = 4096
 ATTRIBUTES_EVICTION_SCAN_MAX: Final = 16_384  # values that one eviction checks
 ATTRIBUTE_PAGES_CACHED_MAX_BYTES: Final = 16 * MIB  # index pages of one container
+DAMAGE_RETRY_S: Final = 60.0  # before a damaged attribute index is read again: an operator may have restored the object
 ATTRIBUTE_PAGE_READS_MAX: Final = 16  # pages of one index that one call reads at once
 
 # -- tables -------------------------------------------------------------------------------------------------------

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import structlog
+
+from tailrace.common import limits
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
 
 
 def configure_logs(level: int = logging.INFO) -> None:
@@ -37,6 +45,55 @@ def configure_notes() -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
     )
+
+
+@dataclass(slots=True)
+class _Allowance:
+    """The lines of one event that may be logged now, as of a time, and how many were left out before."""
+
+    lines: float
+    at_s: float
+    left_out: int = 0
+
+
+class LimitedLog:
+    """Logs what peers cause, so that none of them fills a disk with it.
+
+    Of each event at most ``limits.LOG_LINES_BURST`` lines at once, and ``limits.LOG_LINES_PER_S`` in the long run. A
+    line says in ``left_out`` how many lines of its event were left out before it. Events must be few and fixed.
+    """
+
+    def __init__(self, log: FilteringBoundLogger) -> None:
+        self._log = log
+        self._allowances: dict[str, _Allowance] = {}
+
+    def info(self, event: str, **fields: Any) -> None:
+        """Log a line at level INFO, or count it."""
+        if self._may_log(event, fields):
+            self._log.info(event, **fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        """Log a line at level WARNING, or count it."""
+        if self._may_log(event, fields):
+            self._log.warning(event, **fields)
+
+    def error(self, event: str, **fields: Any) -> None:
+        """Log a line at level ERROR, or count it."""
+        if self._may_log(event, fields):
+            self._log.error(event, **fields)
+
+    def _may_log(self, event: str, fields: dict[str, Any]) -> bool:
+        now_s = asyncio.get_running_loop().time()
+        allowance = self._allowances.setdefault(event, _Allowance(limits.LOG_LINES_BURST, now_s))
+        earned = (now_s - allowance.at_s) * limits.LOG_LINES_PER_S
+        allowance.lines, allowance.at_s = min(allowance.lines + earned, limits.LOG_LINES_BURST), now_s
+        if allowance.lines < 1:
+            allowance.left_out += 1
+            return False
+        allowance.lines -= 1
+        if allowance.left_out:
+            fields["left_out"], allowance.left_out = allowance.left_out, 0
+        return True
 
 
 def _as_note(_: object, __: str, event: structlog.typing.EventDict) -> str:

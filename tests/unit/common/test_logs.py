@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import sys
 
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
-from tailrace.common.logs import configure_logs, configure_notes
+from tailrace.common import limits
+from tailrace.common.logs import LimitedLog, configure_logs, configure_notes
 
 
 class Unbuffered(io.StringIO):
@@ -47,3 +50,25 @@ def test_a_commands_warnings_are_one_line_for_people(monkeypatch: pytest.MonkeyP
     configure_notes()  # a server's logs stay what they are
     structlog.get_logger().info("said")
     assert json.loads(stderr.writes[1])["event"] == "said"
+
+
+async def test_lines_that_peers_cause_are_bounded_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LOG_LINES_BURST", 3)
+    monkeypatch.setattr(limits, "LOG_LINES_PER_S", 0.5)
+    now_s = 100.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
+    with capture_logs() as lines:
+        log = LimitedLog(structlog.get_logger())
+        for number in range(10):
+            log.warning("closed", number=number)
+        log.error("other", number=0)
+        now_s += 2.0
+        log.warning("closed", number=10)
+        log.warning("closed", number=11)
+        now_s += 1000.0
+        for number in range(12, 20):
+            log.info("closed", number=number)
+    shown = [line["number"] for line in lines if line["event"] == "closed"]
+    assert shown == [0, 1, 2, 10, 12, 13, 14]
+    assert [line.get("left_out") for line in lines] == [None, None, None, None, 7, 1, None, None]
+    assert {line["log_level"] for line in lines} == {"warning", "error", "info"}

@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry
 
 from tailrace.common.errors import TailraceError
+from tailrace.common.logs import LimitedLog
 from tailrace.controller.rest.caller import Caller
 from tailrace.controller.rest.groups import group_routes
 from tailrace.controller.rest.health import ControllerCollector, health_routes
@@ -29,6 +30,7 @@ def create_app(controller: Controller, registry: CollectorRegistry | None = None
     ``registry`` is what ``/prometheus`` shows; the controller's metrics are added to it.
     """
     app = FastAPI(title="Tailrace controller", docs_url=None, redoc_url=None)
+    log = LimitedLog(_LOG)
     metrics = registry if registry is not None else CollectorRegistry()
     metrics.register(ControllerCollector(controller))
 
@@ -37,7 +39,7 @@ def create_app(controller: Controller, registry: CollectorRegistry | None = None
 
     async def on_error(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, TailraceError)
-        _LOG.info("request refused", path=request.url.path, reason=str(error))
+        log.info("request refused", path=request.url.path, reason=str(error))
         return JSONResponse({"detail": str(error)}, status_code=error.http_status)
 
     async def on_invalid(request: Request, error: Exception) -> JSONResponse:

@@ -5,8 +5,11 @@ See docs/design.md#attributes.
 
 from __future__ import annotations
 
+import asyncio
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
 
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError
@@ -21,6 +24,7 @@ from tailrace.segmentstore.attributes.pages import (
     SegmentPages,
 )
 from tailrace.segmentstore.metadata import operations as ops
+from tailrace.segmentstore.metadata.segment import Damage
 from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects, Section
 
 if TYPE_CHECKING:
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.metadata.fields import ChunkRef
     from tailrace.segmentstore.metadata.segment import Segment
 
+_log = structlog.get_logger()
 _PAGES_MAX_BYTES = limits.ATTRIBUTE_PAGES_CACHED_MAX_BYTES
 
 
@@ -106,6 +111,32 @@ class AttributeStore:
         _keep(segment, wanted, found)
         return True
 
+    @staticmethod
+    def check_readable(segment: Segment) -> None:
+        """Raise CorruptionError while the index is known to be damaged, until ``limits.DAMAGE_RETRY_S`` later.
+
+        Values in memory stay right. So only what needs the index is refused, and the rest of the container goes on.
+        """
+        if segment.damage is not None and segment.damage.retry_at_s > asyncio.get_running_loop().time():
+            raise segment.damage.error()
+
+    @staticmethod
+    def _damaged(segment: Segment, error: CorruptionError) -> None:
+        """Keep what is wrong with the index; log it once."""
+        if segment.staged_gone:
+            return  # deleted or merged meanwhile, and its pages with it
+        if segment.damage is None:
+            _log.error("attribute_index_damaged", segment=segment.name, place=error.place, reason=error.reason)
+        retry_at_s = asyncio.get_running_loop().time() + limits.DAMAGE_RETRY_S
+        segment.damage = Damage(error.place, error.reason, retry_at_s)
+
+    @staticmethod
+    def _read(segment: Segment) -> None:
+        """Forget damage once the index was read again later; a lookup that meets it again reports it again."""
+        if segment.damage is not None and segment.damage.retry_at_s <= asyncio.get_running_loop().time():
+            _log.warning("attribute_index_read_again", segment=segment.name, place=segment.damage.place)
+            segment.damage = None
+
     def make_room(self, segment: Segment) -> None:
         """Evict old values when there are far too many that no flush evicts.
 
@@ -121,17 +152,22 @@ class AttributeStore:
 
         The caller holds the keys and prefers values in memory. So a value that changes meanwhile is found there, and
         what an older root says of the others still counts. Only a lookup whose own pages were replaced and truncated
-        begins again.
+        begins again. Raises CorruptionError for a damaged page of the present index.
         """
+        self.check_readable(segment)
         while True:
             root = segment.index
             if not root.root_length:
                 return {}
             try:
-                return await index.get_many(self._state(segment), wanted, self._reader(segment))
-            except CorruptionError:
+                found = await index.get_many(self._state(segment), wanted, self._reader(segment))
+            except CorruptionError as error:
                 if segment.index is root:
+                    self._damaged(segment, error)
                     raise
+            else:
+                self._read(segment)
+                return found
 
     async def get(self, segment: Segment, attribute_ids: Sequence[bytes]) -> dict[bytes, int]:
         """Return the committed values of those attributes that are set, all as of one moment."""
@@ -167,15 +203,16 @@ class AttributeStore:
         self, segment: Segment, from_id: bytes, to_id: bytes, limit: int
     ) -> tuple[list[tuple[bytes, int]], bool, bytes]:
         """Merge one run of the index with memory; return (values, whether the range is exhausted, last id seen)."""
-
+        self.check_readable(segment)
         while True:
             root = segment.index
             stored: list[tuple[bytes, int]] = []
             try:
                 if root.root_length:
                     stored = await index.iterate(self._state(segment), from_id, to_id, limit, self._reader(segment))
-            except CorruptionError:
+            except CorruptionError as error:
                 if segment.index is root:
+                    self._damaged(segment, error)
                     raise
             if segment.index is root:
                 break
@@ -199,13 +236,19 @@ class AttributeStore:
         """Write new index pages for the attributes that have been dirty longest to Tier 2.
 
         Returns the operation that commits them; None when nothing is dirty. Memory: `limits.FLUSH_OBJECT_MAX_BYTES`.
+        Raises CorruptionError for a damaged page.
         """
         batch = segment.dirty.oldest(_batch_size(segment))
         if not batch.items:
             return None
         keys = sorted(key for key, _ in batch.items)
         changes = [(key, None if (value := segment.committed[key]) == NULL_ATTRIBUTE else value) for key in keys]
-        update = await index.update(self._state(segment), changes, self._reader(segment))
+        try:
+            update = await index.update(self._state(segment), changes, self._reader(segment))
+        except CorruptionError as error:
+            self._damaged(segment, error)
+            raise
+        self._read(segment)
         state = update.state
         root = ops.IndexRoot(
             root_offset=state.root_offset,

@@ -89,7 +89,9 @@ class FlushQueue:
 
 
 def attributes_due(segment: Segment, now_s: float) -> bool:
-    """Return whether enough attributes are dirty for a flush of the attribute index."""
+    """Return whether enough attributes are dirty for a flush of the attribute index; a damaged one has to wait."""
+    if segment.damage is not None and segment.damage.retry_at_s > now_s:
+        return False
     count = len(segment.dirty)
     return count >= limits.FLUSH_ATTRIBUTES_THRESHOLD or (
         count >= limits.FLUSH_ATTRIBUTES_AGED_THRESHOLD and segment.flush_deadline <= now_s

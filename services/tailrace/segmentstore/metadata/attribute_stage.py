@@ -39,7 +39,12 @@ class AttributesMissingError(Exception):
 
 
 def check_updates(segment: Segment, updates: Sequence[AttributeUpdate]) -> None:
-    """Raise BadRequestError for updates that no state could accept."""
+    """Raise BadRequestError for updates that no state could accept.
+
+    Raises CorruptionError when the index is damaged and as many values as memory may hold wait to be moved there.
+    """
+    if segment.damage is not None and len(segment.dirty) >= limits.ATTRIBUTES_IN_MEMORY_PER_SEGMENT_MAX:
+        raise segment.damage.error()
     if len(updates) > limits.ATTRIBUTE_UPDATES_PER_OPERATION_MAX:
         raise BadRequestError(f"{len(updates)} attribute updates in one operation")
     if len(updates) > 1 and len({update.attribute_id for update in updates}) < len(updates):

@@ -7,7 +7,7 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.common.errors import SegmentTruncatedError
+from tailrace.common.errors import CorruptionError, SegmentTruncatedError
 from tailrace.segmentstore.api import (
     SegmentKind,
     SegmentProperties,
@@ -39,6 +39,18 @@ class PendingAppend(NamedTuple):
         return self.offset + self.length
 
 
+class Damage(NamedTuple):
+    """What is wrong with the attribute index of a segment, and when it is read again, in the event loop's time."""
+
+    place: str
+    reason: str
+    retry_at_s: float
+
+    def error(self) -> CorruptionError:
+        """Return the error for what needs the index until then."""
+        return CorruptionError(self.place, self.reason)
+
+
 class Segment:
     """One segment of a container."""
 
@@ -46,6 +58,7 @@ class Segment:
         "chunks",
         "committed",
         "core",
+        "damage",
         "dirty",
         "flush_deadline",
         "flushing",
@@ -89,6 +102,7 @@ class Segment:
         self.dirty = DirtyAttributes()
         self.index = ops.EMPTY_INDEX
         self.index_pages = Coverage()
+        self.damage: Damage | None = None  # of the attribute index
         self.held: dict[bytes, int] = {}
         """How many changes in flight and lookups need an attribute in memory; those are never evicted."""
         self.inflight = 0

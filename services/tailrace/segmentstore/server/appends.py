@@ -13,6 +13,7 @@ from tailrace.common import limits
 from tailrace.common.errors import (
     BadAttributeError,
     BadOffsetError,
+    DataError,
     DiskFullError,
     OutcomeUnknownError,
     ProtocolError,
@@ -51,6 +52,7 @@ class AppendProcessor:
         self, context: ServerContext, outbox: Outbox, budget: ConnectionBudget, fail: Callable[..., None]
     ) -> None:
         self._account = context.account
+        self._report_damage = context.report_damage
         self._outbox = outbox
         self._budget = budget
         self._fail = fail
@@ -242,6 +244,8 @@ class AppendProcessor:
             # For a sealed segment the offset carries the failed event number, for others it stays -1
             # (docs/protocol/wire.md#failure-replies).
             offset = request.event_number if error.wire_code == c.SegmentIsSealed.CODE else -1
+            if isinstance(error, DataError):
+                self._report_damage("append", writer.segment, error)
             reply = failure_reply(Failure(error, request.request_id, writer.segment, "append", offset))
         if reply is None:
             logged = isinstance(error, DiskFullError)  # the container logs it once for all refused appends

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from structlog.typing import FilteringBoundLogger
-
     from tailrace.common.auth import Account, Authorize
+    from tailrace.common.errors import DataError
+    from tailrace.common.logs import LimitedLog
     from tailrace.common.ports import Clock, Entropy
     from tailrace.segmentstore.server.budgets import InFlightBudget
     from tailrace.segmentstore.server.receiving import ReceiveRoom
@@ -45,10 +45,14 @@ class ServerContext:
     authorize: Authorize
     account: Account
     receiving: ReceiveRoom
-    log: FilteringBoundLogger
+    log: LimitedLog
     background: Callable[[Coroutine[None, None, None]], None]
     oldest_version: int
     """Announced in the reply to Hello."""
+
+    def report_damage(self, operation: str, segment: str, error: DataError) -> None:
+        """Log what is damaged; the client gets no reason, and other segments on its connection go on."""
+        self.log.error("data damaged", operation=operation, segment=segment, reason=str(error))
 
 
 def scope_of(segment: str) -> str:

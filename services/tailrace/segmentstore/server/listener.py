@@ -9,6 +9,7 @@ import structlog
 
 from tailrace.common import limits
 from tailrace.common.auth import account_nothing, allow_all
+from tailrace.common.logs import LimitedLog
 from tailrace.segmentstore.server.connection import OLDEST_WIRE_VERSION, Connection
 from tailrace.segmentstore.server.context import ServerContext, Unanswered
 from tailrace.segmentstore.server.receiving import ReceiveRoom
@@ -67,7 +68,7 @@ class SegmentStoreServer:
             authorize=authorize,
             account=account,
             receiving=receiving,
-            log=self._log,
+            log=LimitedLog(self._log),
             background=self._background,
             oldest_version=oldest_version,
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tailrace.common.errors import BadOffsetError, SegmentTruncatedError, TailraceError
+from tailrace.common.errors import BadOffsetError, DataError, SegmentTruncatedError, TailraceError
 from tailrace.wire import commands as c
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ class Failure:
 
 def failure_reply(failure: Failure) -> c.Command | None:
     """Return the reply to a failed request; None when the connection must close without a reply."""
+    if isinstance(failure.error, DataError):
+        # Only this segment is in doubt; a closed connection would stop the others that share it.
+        return c.WrongHost(failure.request_id, failure.segment, "", "")
     code = failure.error.wire_code
     make = _REPLIES.get(code) if code is not None else None
     return make(failure) if make is not None else None

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tailrace.common import limits, names
 from tailrace.common.auth import AccessLevel
-from tailrace.common.errors import DiskFullError, NoSuchSegmentError, OutcomeUnknownError, ProtocolError, TailraceError
+from tailrace.common.errors import (
+    DataError,
+    DiskFullError,
+    NoSuchSegmentError,
+    OutcomeUnknownError,
+    ProtocolError,
+    TailraceError,
+)
 from tailrace.segmentstore.server import segments, tables
 from tailrace.segmentstore.server.calls import Call, Handler, Reply
 from tailrace.segmentstore.server.context import scope_of
@@ -219,6 +226,8 @@ class RequestProcessor:
             self._fail(f"SetupAppend of {segment} failed: {type(error).__name__}: {error}", error)
 
     def _refuse(self, failure: Failure) -> None:
+        if isinstance(failure.error, DataError):
+            self._context.report_damage(failure.operation, failure.segment, failure.error)
         reply = failure_reply(failure)
         if reply is None:
             error = failure.error
