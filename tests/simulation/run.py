@@ -124,6 +124,7 @@ def _seeds(names: list[str], options: argparse.Namespace) -> int:
         {name: part.enabled for name, part in first_ones.items()},
         {name: part.faults for name, part in first_ones.items()},
         RARE_FAULTS,
+        options.every_fault,
     )
     if not options.json:
         spent_s = time.monotonic() - began
