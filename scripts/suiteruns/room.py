@@ -11,9 +11,9 @@ from pathlib import Path
 from suiteruns.catalogue import Plan
 
 GIB = 1 << 30
-TESTS_NEED_BYTES = 15 * GIB
+TESTS_NEED_BYTES = 10 * GIB
 """What folders of tests grow to: those of failed tests stay until the next runs."""
-CLUSTER_NEEDS_BYTES = 50 * GIB
+CLUSTER_NEEDS_BYTES = 45 * GIB
 """What nodes, images and MinIO of the local cluster grow to: 42 GB were measured."""
 CLUSTER_STATE = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "tailrace"
 
