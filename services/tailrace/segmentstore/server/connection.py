@@ -92,7 +92,8 @@ class Connection(asyncio.BufferedProtocol):
         _keep_alive(transport)
         self._outbox = Outbox(self._loop, transport, self._context.unsent, self.cut_off)
         self._appends = AppendProcessor(self._context, self._outbox, self._budget, self.fail)
-        self._requests = RequestProcessor(self._context, self.principal, self._outbox, self._budget, self.fail)
+        host = str(peer[0] if isinstance(peer, tuple) else peer)
+        self._requests = RequestProcessor(self._context, self.principal, host, self._outbox, self._budget, self.fail)
         self._made(self)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -15,18 +15,8 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.server.budgets import InFlightBudget
     from tailrace.segmentstore.server.receiving import ReceiveRoom
     from tailrace.segmentstore.server.registry import ContainerRegistry
+    from tailrace.segmentstore.server.unanswered import Unanswered
     from tailrace.segmentstore.server.unsent import UnsentReplies
-
-
-@dataclass(slots=True)
-class Unanswered:
-    """Counts requests of all connections without a reply, waiting reads included.
-
-    ``pending`` counts those that wait until their container opens here.
-    """
-
-    requests: int = 0
-    pending: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,9 @@ from tailrace.common import limits
 from tailrace.common.auth import account_nothing, allow_all
 from tailrace.common.logs import LimitedLog
 from tailrace.segmentstore.server.connection import OLDEST_WIRE_VERSION, Connection
-from tailrace.segmentstore.server.context import ServerContext, Unanswered
+from tailrace.segmentstore.server.context import ServerContext
 from tailrace.segmentstore.server.receiving import ReceiveRoom
+from tailrace.segmentstore.server.unanswered import Unanswered
 from tailrace.segmentstore.server.unsent import UnsentReplies
 
 if TYPE_CHECKING:

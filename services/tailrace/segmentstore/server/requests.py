@@ -42,18 +42,20 @@ HANDLERS: Final[dict[type[Command], Handler]] = {**segments.HANDLERS, **tables.H
 
 
 class RequestProcessor:
-    """Serves the requests of one connection. `fail` closes the connection with a reason."""
+    """Serves the requests of one connection. `fail` closes it with a reason; ``peer`` is the client's host."""
 
     def __init__(
         self,
         context: ServerContext,
         principal: Principal,
+        peer: str,
         outbox: Outbox,
         budget: ConnectionBudget,
         fail: Callable[..., None],
     ) -> None:
         self._context = context
         self._principal = principal
+        self.peer = peer
         self._outbox = outbox
         self._budget = budget
         self._fail = fail
@@ -62,6 +64,16 @@ class RequestProcessor:
         self._large_bytes = 0
         self._large_done = asyncio.Event()
         self._transients: dict[str, SegmentContainer] = {}
+        context.unanswered.join(self)
+
+    @property
+    def count(self) -> int:
+        """Number of requests without a reply."""
+        return len(self._tasks)
+
+    def give_up(self, reason: str) -> None:
+        """Close the connection."""
+        self._fail(reason)
 
     def start(self, command: Command, length_bytes: int) -> None:
         """Serve a request of `length_bytes` on the wire.
@@ -90,6 +102,7 @@ class RequestProcessor:
 
     def close(self) -> None:
         """End after the connection closed: cancel reads, complete other requests, delete transient segments."""
+        self._context.unanswered.leave(self)
         for task, cancel_with_connection in self._tasks.items():
             if cancel_with_connection:
                 task.cancel()
@@ -100,16 +113,15 @@ class RequestProcessor:
             work.close()
             raise ProtocolError(f"more than {limits.REQUESTS_PER_CONNECTION_MAX} unanswered requests")
         unanswered = self._context.unanswered
-        if unanswered.requests >= limits.REQUESTS_MAX and len(self._tasks) >= limits.REQUESTS_PER_CONNECTION_FREE:
+        if not unanswered.begin(self):
             work.close()
             raise ProtocolError(f"all connections together have {unanswered.requests} unanswered requests")
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = cancel_with_connection
-        unanswered.requests += 1
 
         def done(task: asyncio.Task[None]) -> None:
+            unanswered.end(self)
             del self._tasks[task]
-            unanswered.requests -= 1
             self._budget.release(length_bytes)
 
         task.add_done_callback(done)

@@ -577,13 +577,18 @@ async def test_unanswered_requests_of_all_connections_are_bounded(model: Any, mo
     first.send(*(c.ReadSegment(SEGMENT, 3, 100, "", number) for number in range(100)))
     await first.expect_silence()
     assert model.server.unanswered == 100
-    second.send(*(c.ReadSegment(SEGMENT, 3, 100, "", number) for number in range(50)))
+    second.send(*(c.ReadSegment(SEGMENT, 3, 100, "", number) for number in range(limits.REQUESTS_PER_CONNECTION_FREE)))
+    await second.expect_silence()
+    second.send(*(c.ReadSegment(SEGMENT, 3, 100, "", number) for number in range(16, 50)))
+    await first.expect_end()
+    await second.expect_silence()
+    assert model.server.unanswered == 50
+    second.send(*(c.ReadSegment(SEGMENT, 3, 100, "", number) for number in range(50, 101)))
     await second.expect_end()
     third.send(*(c.ReadSegment(SEGMENT, 0, 100, "", number) for number in range(10)))
     for number in range(10):
         assert (await third.expect(c.SegmentRead)).request_id == number
-    await first.expect_silence()
-    first.close()
+    third.close()
     await model.until(lambda: model.server.unanswered == 0)
 
 
