@@ -10,7 +10,20 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from tailrace.cli.commands import bench, group, inspect, pipeline, pods, read, restore, scope, server, stream, write
+from tailrace.cli.commands import (
+    bench,
+    group,
+    inspect,
+    pipeline,
+    pipeline_streams,
+    pods,
+    read,
+    restore,
+    scope,
+    server,
+    stream,
+    write,
+)
 from tailrace.cli.settings import DEFAULT_CONTROLLER, SETTINGS
 from tailrace.common.errors import TailraceError
 from tailrace.common.process_exit import end_process
@@ -34,6 +47,7 @@ app.command("write")(write.write)
 app.command("read")(read.read)
 app.add_typer(inspect.app, name="inspect")
 app.add_typer(bench.app, name="bench")
+pipeline.app.command("replay")(pipeline_streams.replay)
 app.add_typer(pipeline.app, name="pipeline")
 
 

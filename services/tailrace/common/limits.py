@@ -565,4 +565,7 @@ SPARK_COMMIT_POLL_MAX_S: Final = 0.25  # between two looks at a transaction that
 SPARK_TRANSACTIONS_MAX: Final = 20_000  # of one batch: their ids are in one record
 SPARK_RUNS_MAX: Final = 64  # starts of a query that its record names
 SPARK_QUERY_LENGTH_MAX: Final = 256  # characters of the option query
+SPARK_JOB_BATCH_BYTES: Final = 1024 * MIB  # that a job reads for one batch of a stream, by default
+SPARK_ROUTING_KEYS_MAX: Final = 1 << 16  # keys that a replay tries, to find one for each segment
+SPARK_PROGRESS_POLL_S: Final = 1  # between two looks at a query's progress; Spark keeps that of 100 batches
 SPARK_WRITE_BYTES: Final = MIB  # of events that a task writes to one segment together

@@ -159,7 +159,7 @@ def test_wrong_options(changes: dict[str, str], words: str) -> None:
 def test_options_of_the_other_kind_of_query() -> None:
     with pytest.raises(BadRequestError, match="maxEventsPerTrigger is an option of streaming queries"):
         parse_options(GIVEN | {"maxeventspertrigger": "5"}, streaming=False)
-    with pytest.raises(BadRequestError, match="a streaming query has no end"):
+    with pytest.raises(BadRequestError, match="the end of a streaming query is a stream cut"):
         parse_options(GIVEN | {"end": "tail"}, streaming=True)
     with pytest.raises(BadRequestError, match="not both"):
         parse_options(GIVEN | {"maxeventspertrigger": "5", "maxbytespertrigger": "5"}, streaming=True)
@@ -174,6 +174,7 @@ def test_options_are_parsed() -> None:
         "valueformat": "json",
     }
     parsed = parse_options(given, streaming=True)
+    assert parse_options(GIVEN | {"end": cut.to_text()}, streaming=True).end == cut
     assert parsed.streams == (STREAM, OTHER)
     assert (parsed.is_json, parsed.fail_fast, parsed.fail_on_data_loss, parsed.max_bytes) == (True, True, True, None)
     assert parse_options(GIVEN | {"start": cut.to_text()}, streaming=False).start == cut

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
@@ -52,6 +53,22 @@ def stream_name(text: str) -> StreamName:
 def position(text: str) -> str | StreamCut:
     """Parse head, tail or a stream cut for typer."""
     return checked(values.parse_position, text)
+
+
+def named_values(name: str, texts: Sequence[str]) -> dict[str, str]:
+    """Return the texts NAME=VALUE of the option `name` by their names. Raises BadParameter."""
+    found = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator or not key:
+            raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=name)
+        found[key] = value
+    return found
+
+
+def place_of(folder: str) -> str:
+    """Return a folder as Spark wants it: a URL unchanged, a path made absolute."""
+    return folder if "://" in folder else Path(folder).absolute().as_uri()
 
 
 RetentionPeriodOption = Annotated[

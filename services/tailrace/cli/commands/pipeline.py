@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tailrace.cli.commands.arguments import named_values as _pairs
+from tailrace.cli.commands.arguments import place_of as _place
 from tailrace.cli.commands.arguments import stream_name
 from tailrace.cli.output import print_json, print_line
 from tailrace.cli.settings import SETTINGS, ControllerOption, JsonOption
@@ -121,18 +122,3 @@ def _input(stream: StreamName, schema: str, time_field: str, options: Sequence[s
         raise typer.BadParameter("a time field needs the columns of the events: --schema", param_hint="--time-field")
     pairs = _pairs("--option", options)
     return Input(SETTINGS.choose_controller(controller), str(stream), schema, time_field, pairs)
-
-
-def _place(folder: str) -> str:
-    """Return a folder as Spark wants it: a URL unchanged, a path made absolute."""
-    return folder if "://" in folder else Path(folder).absolute().as_uri()
-
-
-def _pairs(name: str, texts: Sequence[str]) -> dict[str, str]:
-    pairs = {}
-    for text in texts:
-        key, separator, value = text.partition("=")
-        if not separator or not key:
-            raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=name)
-        pairs[key] = value
-    return pairs

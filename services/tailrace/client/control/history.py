@@ -41,6 +41,10 @@ class StreamHistory(NamedTuple):
     subscribers: Mapping[str, Mapping[int, int]]
     sealed_ms: int | None
 
+    def key_ranges(self) -> dict[int, KeyRange]:
+        """Return the key range of every segment that the stream has had, by id."""
+        return {identifier: key_range for epoch in self.epochs for identifier, key_range in epoch.segments.items()}
+
 
 class HistoryCalls(Caller):
     """The call that returns histories."""

@@ -10,6 +10,7 @@ from tailrace.client.control.tables import TableConfig
 from tailrace.client.model import PingStatus
 from tailrace.client.tables import KeyValueTable, TableKeyParts
 from tailrace.client.types import NOT_EXISTS
+from tailrace.common import limits
 from tailrace.common.errors import (
     CorruptionError,
     IllegalStateError,
@@ -75,12 +76,16 @@ class QueryTable(StreamTransactions):
     async def start(self) -> QueryTable:
         """Create the table of the scope if it is missing. Raises NoSuchScopeError."""
         try:
-            await self._table.start()
+            await self.open()
         except NotFoundError:
             config = TableConfig(partitions=1, primary_key_length=KEY_LENGTH_BYTES)
             await self._controller.create_table(self._stream.scope, TABLE, config)
             await self._table.start()
         return self
+
+    async def open(self) -> None:
+        """Open the table of the scope. Raises NotFoundError when it is missing."""
+        await self._table.start()
 
     async def load(self) -> tuple[QueryRecord, int]:
         """Return the record and its version. Raises CorruptionError, FormatVersionError."""
@@ -100,6 +105,17 @@ class QueryTable(StreamTransactions):
             await self._table.put(self._key, encode(record), version=version)
         except TableKeyBadVersionError as error:
             raise WriteConflictError(f"the record of query {self._query} has changed") from error
+
+
+async def find_record(context: ClientContext, stream: StreamName, query: str) -> QueryRecord | None:
+    """Return the record of a query on a stream; None when it has written nothing. Raises CorruptionError."""
+    table = QueryTable(context, stream, query, limits.TRANSACTION_LEASE_MAX_MS)
+    try:
+        await table.open()
+    except NotFoundError:
+        return None
+    record, version = await table.load()
+    return None if version == NOT_EXISTS else record
 
 
 def key_of(query: str, stream: StreamName) -> bytes:

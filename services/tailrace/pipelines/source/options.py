@@ -40,9 +40,10 @@ DIRECT: Final = ("auto", "always", "never")
 class SourceOptions:
     """Where to read from, and how.
 
-    ``start`` and ``end`` are HEAD, TAIL or a cut. ``max_bytes`` and ``max_events`` bound a batch of a streaming query;
-    None for no bound. ``group``: the reader group (``scope/group``) that publishes the position, or empty.
-    ``tier2``: where tables are read from as far as it has them (None: segment stores); ``direct_only``: only there.
+    ``start`` and ``end`` are HEAD, TAIL or a cut; a streaming query stops reading at an ``end`` that is a cut.
+    ``max_bytes`` and ``max_events`` bound a batch of a streaming query; None for no bound. ``group``: the reader group
+    (``scope/group``) that publishes the position, or empty. ``tier2``: where tables are read from as far as it has them
+    (None: segment stores); ``direct_only``: only there.
     """
 
     controller: str
@@ -88,8 +89,8 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
         raise BadRequestError("give maxBytesPerTrigger or maxEventsPerTrigger, not both")
     if parsed.group and parsed.group.count("/") != 1:
         raise BadRequestError(f"group {parsed.group!r} is not of the form SCOPE/GROUP")
-    if streaming and "end" in options:
-        raise BadRequestError("a streaming query has no end: use the trigger availableNow, or a batch read")
+    if streaming and "end" in options and isinstance(parsed.end, str):
+        raise BadRequestError("the end of a streaming query is a stream cut: for the tail use the trigger availableNow")
     if streaming and (parsed.tier2 is not None or direct != DIRECT[0]):
         raise BadRequestError("tier2 and direct are options of tables: a streaming query reads from the segment stores")
     only_streaming = [

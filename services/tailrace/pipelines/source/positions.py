@@ -18,6 +18,7 @@ from tailrace.common.errors import (
     NoSuchSegmentError,
     NoSuchStreamError,
 )
+from tailrace.common.stream_cut import pairs_of_positions
 from tailrace.common.stream_policies import StreamDataRetention
 from tailrace.common.task_groups import gather_bounded
 from tailrace.pipelines.source.options import HEAD, TAIL
@@ -75,6 +76,11 @@ class Navigator:
         """Raise BadRequestError when a cut is no position of the stream."""
         if not await self.context.controller.is_cut_valid(stream, cut.positions):
             raise BadRequestError(f"the cut is no position of stream {stream}: {cut.to_text()}")
+
+    async def is_beyond(self, stream: StreamName, position: Mapping[int, int], end: Mapping[int, int]) -> bool:
+        """Return whether a position is after another one, for some keys."""
+        ranges = (await self.context.controller.stream_history(stream)).key_ranges()
+        return any(mine > theirs for mine, theirs in pairs_of_positions(position, end, ranges))
 
     async def tail(self, stream: StreamName) -> dict[int, int]:
         """Return the position behind all data."""

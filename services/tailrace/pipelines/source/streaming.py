@@ -14,6 +14,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tailrace.client import BlockingClient
+from tailrace.common.errors import BadRequestError
+from tailrace.common.stream_cut import StreamCut
 from tailrace.pipelines.source.offsets import from_offset, to_offset
 from tailrace.pipelines.source.plan import cut_of, slices
 from tailrace.pipelines.source.positions import Navigator, ReadLimits
@@ -41,6 +43,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._navigator: Navigator | None = None
         self._group: ReaderGroup | None = None
         self._ends: Positions | None = None
+        self._is_checked = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options, "_schema": self._schema, "_client": None}
@@ -80,19 +83,35 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the position after the next batch; `start` when there is nothing to read.
 
         Raises:
-            BadRequestError: `start` is of other streams. DataLossError, IllegalStateError: see `Navigator.advance`.
+            BadRequestError: `start` is of other streams, or beyond the option ``end``. DataLossError,
+                IllegalStateError: see `Navigator.advance`.
         """
         client, navigator = self._connected()
         positions = from_offset(start, self._options.streams)
+        self._check_end(positions)
         bounds = ReadLimits(
             max_bytes=limit.max_bytes if isinstance(limit, ReadMaxBytes) else None,
             max_events=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
         )
         return to_offset(client.run(navigator.advance(positions, bounds, self._ends)))
 
+    def _check_end(self, positions: Positions) -> None:
+        """Take the option ``end`` as the end of the query; at first, check it. Raises BadRequestError."""
+        end = self._options.end
+        if self._is_checked or not isinstance(end, StreamCut):
+            return
+        client, navigator = self._connected()
+        (stream,) = self._options.streams
+        client.run(navigator.check_cut(stream, end))
+        if client.run(navigator.is_beyond(stream, positions[stream], end.positions)):
+            raise BadRequestError(f"the query has read stream {stream} beyond the cut of the option end already")
+        self._ends = {stream: dict(end.positions)}
+        self._is_checked = True
+
     def prepareForTriggerAvailableNow(self) -> None:
-        """Take the present tail as the end of the query."""
-        self._ends = self._tail()
+        """Take the present tail as the end of the query, unless the options name one."""
+        if not isinstance(self._options.end, StreamCut):
+            self._ends = self._tail()
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the present tail, for the query's progress."""

@@ -1,0 +1,74 @@
+"""Commands of ``tailrace pipeline`` that write into streams (docs/spark-jobs.md)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tailrace.cli.commands.arguments import named_values, place_of, position, stream_name
+from tailrace.cli.commands.pipeline import ConfOption, MasterOption, SourceOption, StreamArgument
+from tailrace.cli.output import print_json, print_line
+from tailrace.cli.settings import SETTINGS, ControllerOption, JsonOption
+from tailrace.cli.values import count_text
+from tailrace.client.model import StreamName
+
+TargetOption = Annotated[
+    list[str] | None,
+    typer.Option("--target-option", metavar="NAME=VALUE", help="An option of the data sink; may be repeated."),
+]
+CheckpointOption = Annotated[
+    str,
+    typer.Option(
+        "--checkpoint", metavar="FOLDER", help="Where the job keeps its position: a path or a URL.", show_default=False
+    ),
+]
+TargetArgument = Annotated[
+    StreamName,
+    typer.Argument(
+        metavar="TARGET_SCOPE/TARGET_STREAM", help="The stream to write.", parser=stream_name, show_default=False
+    ),
+]
+PositionOption = Annotated[str, typer.Option(metavar="head|tail|CUT", help="A position in the stream.")]
+
+
+def replay(
+    stream: StreamArgument,
+    target: TargetArgument,
+    checkpoint: CheckpointOption,
+    start: PositionOption = "head",
+    end: PositionOption = "tail",
+    routing_key: Annotated[
+        str,
+        typer.Option(
+            metavar="FIELD",
+            help="The field of JSON events with the routing key. Default: one key for each segment.",
+            show_default=False,
+        ),
+    ] = "",
+    target_controller: Annotated[
+        str | None,
+        typer.Option(metavar="URI", help="Address of the target's controller, if it is another.", show_default=False),
+    ] = None,
+    option: SourceOption = None,
+    target_option: TargetOption = None,
+    conf: ConfOption = None,
+    master: MasterOption = "local[*]",
+    controller: ControllerOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Write a stream's events from a cut to a cut into another stream, each exactly once, also when it is repeated."""
+    from tailrace.pipelines.jobs.replay import Replay, prepare, run_replay
+    from tailrace.pipelines.jobs.session import spark_session
+    from tailrace.pipelines.jobs.target import Target
+
+    address = SETTINGS.choose_controller(controller)
+    into = Target(target_controller or address, target, named_values("--target-option", target_option or ()))
+    options = named_values("--option", option or ())
+    prepared = prepare(Replay(address, stream, into, position(start), position(end), routing_key, options))
+    with spark_session(f"replay {stream}", master, named_values("--conf", conf or ())) as spark:
+        progress = run_replay(spark, prepared, place_of(checkpoint))
+    if json:
+        print_json(progress.as_json())
+    else:
+        print_line(f"{count_text(progress.rows, 'event')} in {progress.batches:,} batches: {target}")
