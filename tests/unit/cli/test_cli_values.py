@@ -1,9 +1,12 @@
 """Sizes, durations, bounds and positions of the command line."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailrace.cli.commands.arguments import place_of
 from tailrace.cli.values import (
     INT64_MAX,
     Bounds,
@@ -91,3 +94,9 @@ def test_sizes_for_people(size: int, text: str) -> None:
 @pytest.mark.parametrize(("count", "text"), [(0, "0 events"), (1, "1 event"), (2, "2 events"), (5000, "5,000 events")])
 def test_counts_for_people(count: int, text: str) -> None:
     assert count_text(count, "event") == text
+
+
+def test_a_path_for_spark_is_absolute_and_not_escaped() -> None:
+    assert place_of("/data/my folder/*.parquet") == "file:///data/my folder/*.parquet"
+    assert place_of("out") == f"file://{Path.cwd()}/out"
+    assert place_of("s3a://bucket/out") == "s3a://bucket/out"

@@ -67,8 +67,11 @@ def named_values(name: str, texts: Sequence[str]) -> dict[str, str]:
 
 
 def place_of(folder: str) -> str:
-    """Return a folder as Spark wants it: a URL unchanged, a path made absolute."""
-    return folder if "://" in folder else Path(folder).absolute().as_uri()
+    """Return a folder or a pattern as Spark wants it: a URL unchanged, a path made absolute.
+
+    Nothing is escaped: Hadoop takes what follows ``file://`` unchanged.
+    """
+    return folder if "://" in folder else f"file://{Path(folder).absolute()}"
 
 
 RetentionPeriodOption = Annotated[
