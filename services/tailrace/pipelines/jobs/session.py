@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import warnings
 from typing import TYPE_CHECKING, Final
@@ -19,6 +20,7 @@ LOCAL_SETTINGS: Final = {"spark.ui.enabled": "false", "spark.log.level": "OFF"}
 """The log would repeat, with a traceback of the JVM, what the exception of a failed query says."""
 SETTINGS: Final = {"spark.sql.session.timeZone": "UTC"}
 _OUR_ERRORS: Final = "tailrace.common.errors."
+_RAISED: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE: \w+)*$")
 
 
 @contextlib.contextmanager
@@ -62,9 +64,12 @@ def spark_session(name: str, master: str, settings: dict[str, str]) -> Iterator[
 
 
 def reason_of(text: str) -> str:
-    """Return the reason in a message of Spark: our own last error in it, else its first line."""
+    """Return the reason in a message of Spark: our own last error, what a job raised in SQL, or the first line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith(_OUR_ERRORS)]
     if ours:
         return ours[-1].partition(": ")[2]
+    raised = _RAISED.search(lines[0]) if lines else None
+    if raised is not None:
+        return raised[1]
     return lines[0] if lines else "no reason given"
