@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql.types import BinaryType, StringType
+from pyspark.sql.types import BinaryType, ByteType, IntegerType, LongType, ShortType, StringType
 
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tailrace.pipelines.sink.options import SinkOptions
 
 _JSON: Final = msgspec.json.Encoder()
+_INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
+"""Types of columns that are routing keys as their decimal text."""
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
@@ -27,7 +29,7 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
     if not options.is_json:
         wanted.append((options.value, (BinaryType, StringType)))
     if options.routing_key:
-        wanted.append((options.routing_key, (StringType,)))
+        wanted.append((options.routing_key, (StringType, *_INTEGERS)))
     for name, types in wanted:
         if name not in schema.fieldNames():
             raise BadRequestError(f"the rows have no column {name}; they have {', '.join(schema.fieldNames())}")
@@ -74,7 +76,7 @@ class EventEncoder:
 
 
 def _texts(batch: pa.RecordBatch, name: str) -> list[str]:
-    texts: list[str] = _column(batch, name).to_pylist()
+    texts: list[str] = _column(batch, name).cast(pa.large_string()).to_pylist()
     return texts
 
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, DataType, DoubleType, LongType, StringType, StructField, StructType
 
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError
@@ -67,7 +67,11 @@ def test_a_streaming_query_has_its_own_batches() -> None:
     [
         ({"a": StringType()}, {}, "no column value; they have a"),
         ({"value": LongType()}, {}, "column value is of type bigint, not binary or string"),
-        ({"value": BinaryType(), "k": LongType()}, {"routingKey": "k"}, "column k is of type bigint, not string"),
+        (
+            {"value": BinaryType(), "k": DoubleType()},
+            {"routingKey": "k"},
+            "column k is of type double, not string or byte",
+        ),
         ({"a": LongType()}, {"valueFormat": "json", "routingKey": "k"}, "no column k"),
     ],
 )
@@ -81,6 +85,15 @@ def test_events_of_a_key_stay_in_order() -> None:
     assert list(EventEncoder(options(routingKey="k")).groups(batch)) == [
         ("a", [b"1", b"3", b"5"]),
         ("b", [b"2", b"4"]),
+    ]
+
+
+def test_an_integer_is_a_key_as_its_decimal_text() -> None:
+    check_columns(StructType([StructField("k", LongType())]), options(valueFormat="json", routingKey="k"))
+    batch = pa.record_batch({"k": pa.array([-5, 2**40, -5], pa.int64())})
+    assert list(EventEncoder(options(valueFormat="json", routingKey="k")).groups(batch)) == [
+        ("-5", [b'{"k":-5}', b'{"k":-5}']),
+        ("1099511627776", [b'{"k":1099511627776}']),
     ]
 
 
