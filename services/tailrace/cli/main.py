@@ -48,6 +48,7 @@ app.command("read")(read.read)
 app.add_typer(inspect.app, name="inspect")
 app.add_typer(bench.app, name="bench")
 pipeline.app.command("replay")(pipeline_streams.replay)
+pipeline.app.command("backfill")(pipeline_streams.backfill)
 app.add_typer(pipeline.app, name="pipeline")
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.cli.commands.arguments import named_values, place_of, position, stream_name
+from tailrace.cli.commands.arguments import named_values, place_of, position, size, stream_name
 from tailrace.cli.commands.pipeline import ConfOption, MasterOption, SourceOption, StreamArgument
 from tailrace.cli.output import print_json, print_line
 from tailrace.cli.settings import SETTINGS, ControllerOption, JsonOption
 from tailrace.cli.values import count_text
 from tailrace.client.model import StreamName
+from tailrace.common import limits
+
+if TYPE_CHECKING:
+    from tailrace.pipelines.jobs.batch_files import Progress
 
 TargetOption = Annotated[
     list[str] | None,
@@ -68,7 +72,59 @@ def replay(
     prepared = prepare(Replay(address, stream, into, position(start), position(end), routing_key, options))
     with spark_session(f"replay {stream}", master, named_values("--conf", conf or ())) as spark:
         progress = run_replay(spark, prepared, place_of(checkpoint))
+    _print(progress, "event", target, json)
+
+
+def backfill(
+    files: Annotated[
+        str, typer.Argument(metavar="PARQUET", help="A file, a folder, a pattern or a URL.", show_default=False)
+    ],
+    target: Annotated[
+        StreamName,
+        typer.Argument(metavar="SCOPE/STREAM", help="The stream to write.", parser=stream_name, show_default=False),
+    ],
+    checkpoint: CheckpointOption,
+    value: Annotated[
+        str,
+        typer.Option(
+            metavar="COLUMN", help="The column of the events. Default: JSON of all columns.", show_default=False
+        ),
+    ] = "",
+    routing_key: Annotated[
+        str, typer.Option(metavar="COLUMN", help="The column of the routing keys.", show_default=False)
+    ] = "",
+    order_by: Annotated[
+        str, typer.Option(metavar="COLUMN", help="The order of the rows of a routing key.", show_default=False)
+    ] = "",
+    batch_size: Annotated[
+        int | None,
+        typer.Option(parser=size, metavar="SIZE", help="Bytes of the files of a batch.", show_default="1GiB"),
+    ] = None,
+    target_option: TargetOption = None,
+    conf: ConfOption = None,
+    master: MasterOption = "local[*]",
+    controller: ControllerOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Write the rows of Parquet files into a stream, each exactly once, also when it is repeated."""
+    from tailrace.pipelines.jobs.backfill import Backfill
+    from tailrace.pipelines.jobs.backfill import backfill as run_backfill
+    from tailrace.pipelines.jobs.session import spark_session
+    from tailrace.pipelines.jobs.target import Target
+
+    options = named_values("--target-option", target_option or ())
+    into = Target(SETTINGS.choose_controller(controller), target, options)
+    job = Backfill(place_of(files), into, value, routing_key, order_by, batch_size or limits.SPARK_JOB_BATCH_BYTES)
+    job.check_options()
+    into.connect_and_check()  # a wrong stream is an error at once, without a start of Spark
+    with spark_session(f"backfill {target}", master, named_values("--conf", conf or ())) as spark:
+        progress = run_backfill(spark, job, place_of(checkpoint))
+    _print(progress, "row", target, json)
+
+
+def _print(progress: Progress, noun: str, target: StreamName, json: bool) -> None:
     if json:
         print_json(progress.as_json())
     else:
-        print_line(f"{count_text(progress.rows, 'event')} in {progress.batches:,} batches: {target}")
+        batches = "1 batch" if progress.batches == 1 else f"{progress.batches:,} batches"
+        print_line(f"{count_text(progress.rows, noun)} in {batches}: {target}")

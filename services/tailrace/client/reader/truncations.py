@@ -105,8 +105,8 @@ class Truncations:
 def _shown(cut: StreamCut) -> str:
     """Return a cut for people: its first segments with offsets."""
     listed = [
-        f"{names.segment_number(each)}.#epoch.{names.segment_epoch(each)}: {offset}" for each, offset
-        in sorted(cut.positions.items())
+        f"{names.segment_number(each)}.#epoch.{names.segment_epoch(each)}: {offset}"
+        for each, offset in sorted(cut.positions.items())
     ]
     more = len(listed) - limits.NAMES_SHOWN_MAX
     return "{" + ", ".join(listed[: limits.NAMES_SHOWN_MAX]) + (f", and {more} more" if more > 0 else "") + "}"

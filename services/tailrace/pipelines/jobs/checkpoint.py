@@ -1,14 +1,22 @@
-"""What the checkpoint of a query says about it. Read with Spark, so that it may be wherever Spark writes."""
+"""What the checkpoint folder of a job says. Read and written with Spark, so that it may be wherever Spark writes."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from tailrace.common.errors import BadRequestError
+from tailrace.common.errors import BadRequestError, FormatVersionError
+from tailrace.pipelines.jobs.backfill_plan import Batch, Plan
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
+
+_PLAN_FOLDER: Final = "plan"
+_PLAN_VERSION: Final = 1
+_PLAN_COLUMNS: Final = (
+    "version int, query string, settings map<string, string>, files map<string, string>, "
+    "batches array<struct<files: array<string>, start: string, end: string>>"
+)
 
 
 def query_with_batches(spark: SparkSession, checkpoint: str) -> str | None:
@@ -17,23 +25,43 @@ def query_with_batches(spark: SparkSession, checkpoint: str) -> str | None:
     Raises:
         BadRequestError: the folder is no checkpoint.
     """
-    commits = read_text(spark, f"{checkpoint}/commits")
-    if commits is None or not commits.inputFiles():
+    if not _has_files(spark, f"{checkpoint}/commits"):
         return None
-    metadata = read_text(spark, f"{checkpoint}/metadata")
-    row = None if metadata is None else metadata.first()
-    if row is None:
+    if not _has_files(spark, f"{checkpoint}/metadata"):
         raise BadRequestError(f"{checkpoint} is no checkpoint of Spark: it has commits and no metadata")
+    (row,) = spark.read.text(f"{checkpoint}/metadata").collect()
     return str(json.loads(row["value"])["id"])
 
 
-def read_text(spark: SparkSession, path: str) -> DataFrame | None:
-    """Return the lines of a file or folder; None when there is none."""
-    from pyspark.errors import AnalysisException
+def read_plan(spark: SparkSession, checkpoint: str) -> Plan | None:
+    """Return the plan of a backfill that a checkpoint has; None when it has none.
 
-    try:
-        return spark.read.text(path)
-    except AnalysisException as error:
-        if error.getCondition() == "PATH_NOT_FOUND":
-            return None
-        raise
+    Raises:
+        FormatVersionError: a newer program made it.
+    """
+    folder = f"{checkpoint}/{_PLAN_FOLDER}"
+    if not _has_files(spark, folder):
+        return None
+    row = spark.read.schema(_PLAN_COLUMNS).parquet(folder).first()
+    if row is None:  # a run ended before it had written the file
+        return None
+    if row["version"] != _PLAN_VERSION:
+        raise FormatVersionError(f"the plan in {checkpoint} has version {row['version']}, not {_PLAN_VERSION}")
+    batches = (Batch(tuple(each["files"]), each["start"], each["end"]) for each in row["batches"])
+    return Plan(row["query"], dict(row["settings"]), dict(row["files"]), tuple(batches))
+
+
+def write_plan(spark: SparkSession, checkpoint: str, plan: Plan) -> None:
+    """Keep a plan in a checkpoint folder: a Parquet file of one row."""
+    batches = [(list(each.files), each.start, each.end) for each in plan.batches]
+    row = (_PLAN_VERSION, plan.query, dict(plan.settings), dict(plan.files), batches)
+    table = spark.createDataFrame([row], _PLAN_COLUMNS).coalesce(1)
+    table.write.mode("overwrite").parquet(f"{checkpoint}/{_PLAN_FOLDER}")
+
+
+def _has_files(spark: SparkSession, path: str) -> bool:
+    """Return whether there is such a file, or a folder with something in it. Spark's reader would log an error."""
+    jvm: Any = spark.sparkContext._jvm
+    place = jvm.org.apache.hadoop.fs.Path(path)
+    files = place.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+    return bool(files.exists(place)) and len(files.listStatus(place)) > 0

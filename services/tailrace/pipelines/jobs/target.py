@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from tailrace.client import BlockingClient
 from tailrace.common.errors import BadRequestError, NoSuchStreamError, StreamSealedError
 from tailrace.pipelines.sink.options import parse_options
 
@@ -40,3 +41,8 @@ class Target:
             raise NoSuchStreamError(f"stream {self.stream} does not exist: create it first")
         if not await context.controller.current_segments(self.stream):
             raise StreamSealedError(f"stream {self.stream} is sealed: nothing can be written into it")
+
+    def connect_and_check(self) -> None:
+        """Check the same with a client of its own."""
+        with BlockingClient(self.controller) as client:
+            client.run(self.check(client.context))
