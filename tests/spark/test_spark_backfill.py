@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 KEYS = 7
 ROWS = 1200
 BATCH_BYTES = 12_000  # of files of about 5,000
+FAST_START = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 START = datetime.datetime(2013, 11, 3, tzinfo=datetime.UTC)
 DEADLINE_S = 300.0
 POLL_S = 0.05
@@ -182,9 +183,10 @@ def test_a_killed_command_goes_on(
         "--checkpoint",
         str(tmp_path / "check point"),
         "--batch-size",
-        str(BATCH_BYTES),
+        "1",  # byte: a batch for each file, so that the kill comes long before the last one
     ]
     arguments += ["--routing-key", "key", "--order-by", "n", "--controller", server.controller]
+    arguments += ["--master", "local[2]", "--conf", FAST_START, "--conf", "spark.sql.shuffle.partitions=2"]
     killed = subprocess.Popen(
         [sys.executable, "-m", "tailrace.cli", "pipeline", "backfill", *arguments],
         stdout=subprocess.PIPE,

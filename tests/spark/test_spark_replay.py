@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 KEYS = 7
 DEADLINE_S = 300.0
 POLL_S = 0.05
+FAST_START = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 EPHEMERAL = {"controller": 0, "rest": 0, "store": 0, "admin": 0}
 
 
@@ -225,7 +226,7 @@ def test_a_killed_command_goes_on(
     server: Endpoints, client: BlockingClient, streams: tuple[str, str], tmp_path: Path
 ) -> None:
     write(client, streams[0], range(2000))
-    killed = _start(server, *streams, "--checkpoint", str(tmp_path), "--option", "maxEventsPerTrigger=200")
+    killed = _start(server, *streams, "--checkpoint", str(tmp_path), "--option", "maxEventsPerTrigger=50")
     try:
         deadline = time.monotonic() + DEADLINE_S
         while not any(client.streams.tail(streams[1]).positions.values()):
@@ -246,8 +247,9 @@ def test_a_killed_command_goes_on(
 
 
 def _start(server: Endpoints, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tailrace.cli", "--controller", server.controller, "pipeline", "replay"]
     return subprocess.Popen(
-        [sys.executable, "-m", "tailrace.cli", "--controller", server.controller, "pipeline", "replay", *arguments],
+        [*command, *arguments, "--master", "local[2]", "--conf", FAST_START],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
