@@ -39,14 +39,19 @@ class ChunkReader:
 
     async def verify(
         self, segment: str, ref: ChunkRef, runs: Sequence[Run] = (), *, sizes: Mapping[str, int] | None = None
-    ) -> None:
+    ) -> int:
         """Read all of a reference and compare it with ``runs``, the ranges that the log holds too, by offset.
+
+        Return how many bytes match their CRC32C.
 
         ``sizes``: lengths of objects to use in place of the reader's.
         """
+        verified = 0
         comparison = _Comparison(segment, ref, runs, self._report)
         async for offset, blocks in self._pieces(segment, ref, self._sizes if sizes is None else sizes):
             comparison.feed(offset, blocks)
+            verified += sum(map(len, blocks))
+        return verified
 
     def _problem(self, segment: str, ref: ChunkRef, offset: int, position: int | None, reason: str) -> None:
         self._report.problem(
