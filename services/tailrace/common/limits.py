@@ -566,3 +566,13 @@ SPARK_TRANSACTIONS_MAX: Final = 20_000  # of one batch: their ids are in one rec
 SPARK_RUNS_MAX: Final = 64  # starts of a query that its record names
 SPARK_QUERY_LENGTH_MAX: Final = 256  # characters of the option query
 SPARK_WRITE_BYTES: Final = MIB  # of events that a task writes to one segment together
+
+# -- audit of Tier 2 on Spark ----------------------------------------------------------------------------------------
+AUDIT_SETTLED_MS: Final = 15 * 60_000  # after it was written, an object that a snapshot does not name is an orphan
+AUDIT_PARTITION_BYTES: Final = 256 * MIB  # of referenced bytes, about, for one task
+AUDIT_PARTITIONS_MAX: Final = 10_000
+AUDIT_OBJECTS_MAX: Final = 4  # read at a time by one task, VERIFY_READ_BYTES each
+AUDIT_BATCH_OBJECTS: Final = 64  # whose findings a task keeps until it returns them
+AUDIT_BATCH_ROWS: Final = 5000  # of an inventory or a list, returned at once
+AUDIT_SHOWN_MAX: Final = 1000  # findings that the summary and the page list; the table has all
+AUDIT_CHART_CONTAINERS_MAX: Final = 40  # that the pictures show
