@@ -139,6 +139,7 @@ def audit(
     from tailrace.cli.audit_output import print_summary, write_page
     from tailrace.common.real_ports import SystemClock
     from tailrace.pipelines.audit.job import audit as run_audit
+    from tailrace.pipelines.audit.job import identity_of
     from tailrace.pipelines.audit.page import check_can_draw
     from tailrace.pipelines.direct.store_location import StoreLocation
     from tailrace.pipelines.jobs.session import spark_session
@@ -154,6 +155,7 @@ def audit(
         page = Path(output) / "page.html"
     if page is not None:
         check_can_draw()
+    identity_of(location)  # a wrong address is an error at once, without a start of Spark
     now_ms = SystemClock().now_ms()
     with spark_session("audit", master, _pairs("--conf", conf or ())) as spark:
         summary = run_audit(spark, location, _place(output), now_ms)

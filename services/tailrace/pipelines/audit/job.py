@@ -34,8 +34,8 @@ def audit(spark: SparkSession, location: StoreLocation, output: str, now_ms: int
     report = f"{output.rstrip('/')}/{REPORT_FOLDER}"
     if _exists(spark, report):
         raise BadRequestError(f"{report} exists: an audit writes to a folder of its own")
-    identity = asyncio.run(_identity(location))
-    containers = spark.range(identity.containers, numPartitions=_partitions(spark, identity.containers))
+    identity = identity_of(location)
+    containers = spark.range(identity.containers, numPartitions=_partitions(identity.containers))
     inventory = containers.selectExpr("cast(id as int) as container").mapInArrow(
         ReadSnapshots(location, identity), COLUMNS
     )
@@ -86,6 +86,11 @@ def summarize(spark: SparkSession, output: str, identity: ClusterIdentity) -> Su
 
 def _fields(row: dict[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in Finding.__dataclass_fields__}
+
+
+def identity_of(location: StoreLocation) -> ClusterIdentity:
+    """Return the cluster of a store. Raises StartError: it holds none. UnavailableError: it does not answer."""
+    return asyncio.run(_identity(location))
 
 
 async def _identity(location: StoreLocation) -> ClusterIdentity:
@@ -141,8 +146,8 @@ def _tasks(spark: SparkSession, known: DataFrame) -> int:
 
     total = known.where(f.col("what") == What.REFERENCE).agg(f.sum("length_bytes")).first()
     length = 0 if total is None else total[0] or 0
-    return _partitions(spark, -(-length // limits.AUDIT_PARTITION_BYTES) + spark.sparkContext.defaultParallelism)
+    return _partitions(-(-length // limits.AUDIT_PARTITION_BYTES) + spark.sparkContext.defaultParallelism)
 
 
-def _partitions(spark: SparkSession, wanted: int) -> int:
+def _partitions(wanted: int) -> int:
     return max(1, min(wanted, limits.AUDIT_PARTITIONS_MAX))

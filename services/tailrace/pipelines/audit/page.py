@@ -94,12 +94,13 @@ def _picture(containers: Sequence[ContainerSums]) -> str:
     shares = [100 * each.share_verified for each in containers]
     bars = panels[1].barh(rows, shares, color=[_GOOD if value == 100 else _LOST for value in shares])
     panels[1].bar_label(bars, labels=[_percent(each.share_verified) for each in containers], padding=3, fontsize=8)
-    panels[1].set_xlim(0, 125)
+    panels[1].set_xlim(0, 135)
     panels[1].set_xticks(range(0, 101, 25))
     panels[1].set_xlabel("verified (%)")
     kinds = [(kind, color) for kind, color in _KINDS.items() if any(kind in each.findings for each in containers)]
     _stack(panels[2], [(kind, color, [each.findings.get(kind, 0) for each in containers]) for kind, color in kinds])
     panels[2].set_xlabel("findings" if kinds else "findings: none")
+    panels[2].locator_params(axis="x", integer=True)
     if not kinds:
         panels[2].set_xlim(0, 1)
         panels[2].set_xticks([])
