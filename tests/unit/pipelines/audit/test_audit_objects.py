@@ -7,6 +7,7 @@ import random
 import pytest
 
 from tailrace.common import limits
+from tailrace.common.errors import UnavailableError
 from tailrace.common.real_ports import SystemClock
 from tailrace.pipelines.audit.classify import Newest
 from tailrace.pipelines.audit.inventory import SnapshotInventory, list_objects
@@ -362,3 +363,29 @@ async def test_objects_that_wait_for_deletion_are_no_orphans(owned: Owned, audit
     named = {row.object for row in audited.of(What.REFERENCE)}
     assert {row.object for row in rows if row.status == Status.PENDING} == pending - named
     assert CHUNK in {row.status for row in audited.of(What.REFERENCE)}
+
+
+async def test_an_object_that_a_newer_snapshot_names_too_is_missing(owned: Owned) -> None:
+    container = await fill(owned)
+    audited = Audited(owned)
+    await audited.take()
+    row = a_chunk(audited)
+    assert row.object
+    await container.append(A, [b"more"])
+    await owned.snapshot()
+    await owned.store.delete([row.object])
+    found = findings(await audited.verify())
+    assert {(each.status, each.object) for each in found} == {(Status.MISSING, row.object)}
+    assert (row.segment, row.offset) in [(each.segment, each.offset) for each in found]
+
+
+async def test_a_store_that_does_not_answer_ends_the_task_and_is_no_damage(
+    owned: Owned, audited: Audited, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def silent(key: str, offset: int, length: int) -> bytes:
+        raise UnavailableError(f"get {key}: no answer")
+
+    await audited.take()
+    monkeypatch.setattr(owned.store, "get_range", silent)
+    with pytest.raises(UnavailableError, match="no answer"):
+        await audited.verify()
