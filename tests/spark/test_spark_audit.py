@@ -40,6 +40,7 @@ EPHEMERAL = {"controller": 0, "rest": 0, "store": 0, "admin": 0}
 CONTAINERS = 4
 COMPACTED = "audit/compacted/0.#epoch.0"
 SMALL_CHUNKS = 40
+SMALL_CHUNK_BYTES = 5000  # COMPACT_RUN_MIN of them are more than a block
 COMMAND_DEADLINE_S = 300.0
 COMPACTION_LOOKS_MAX = 1200
 KIB = 1024
@@ -89,7 +90,7 @@ async def compact(data: Path) -> None:
         container = service.worker.container_for(COMPACTED)
         await container.create_segment(COMPACTED)
         for number in range(SMALL_CHUNKS):
-            await container.append(COMPACTED, [bytes([number]) * 3000])
+            await container.append(COMPACTED, [bytes([number]) * SMALL_CHUNK_BYTES])
             await container.flush_to_storage()
         looks = 0
         while len(container.state.by_name[COMPACTED].chunks) >= limits.COMPACT_RUN_MIN:
@@ -161,7 +162,7 @@ def test_a_whole_cluster_has_no_finding_and_every_byte_is_verified(
     assert truncated
     assert all(int(str(row["offset"])) > 0 for row in truncated)
     assert not [name for name in segments if name.startswith("audit/deleted/")]
-    assert segments[COMPACTED]["length_bytes"] == SMALL_CHUNKS * 3000
+    assert segments[COMPACTED]["length_bytes"] == SMALL_CHUNKS * SMALL_CHUNK_BYTES
     assert int(str(segments[COMPACTED]["refs"])) < limits.COMPACT_RUN_MIN
     # Every byte of a segment is in the chunks that were verified: contiguous from its start to its end.
     for name, row in segments.items():
@@ -316,13 +317,17 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_command_ends_with_1_for_findings_and_writes_a_page(tier2: Path, tmp_path: Path) -> None:
-    chunk = next(path for path in (tier2 / "c0").rglob("*") if path.is_file())
-    chunk.unlink()
+def test_the_command_ends_with_1_for_findings_and_writes_a_page(
+    spark: SparkSession, tier2: Path, tmp_path: Path
+) -> None:
+    chunk = a_chunk(spark, tier2, tmp_path / "before", "audit/scaled/")
+    key = str(chunk["object"])
+    (tier2 / key).unlink()
     failed = command(str(tier2), str(tmp_path / "out"))
     assert failed.returncode == 1, failed.stderr
-    key = str(chunk.relative_to(tier2))
-    assert re.search(rf"^missing: container 0, segment \S+ at \d+, object {key}: ", failed.stdout, re.MULTILINE)
+    assert re.search(
+        rf"^missing: container {chunk['container']}, segment \S+ at \d+, object {key}: ", failed.stdout, re.MULTILINE
+    )
     assert key in (tmp_path / "out/page.html").read_text()
     refused = command(str(tmp_path), str(tmp_path / "none"))
     assert refused.returncode == 1
