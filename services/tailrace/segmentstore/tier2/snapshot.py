@@ -55,7 +55,10 @@ def parse_key(key: str) -> tuple[int, SnapshotName] | None:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A container as of operation ``sequence``: ``body`` is a checkpoint, ``tail`` has (segment id, reference)."""
+    """A container as of operation ``sequence``: ``body`` is a checkpoint, ``tail`` has (segment id, reference).
+
+    ``time_ms`` is when that operation was the last one, in ms since 1970: before ``tail`` was written.
+    """
 
     cluster_id: bytes
     container: int

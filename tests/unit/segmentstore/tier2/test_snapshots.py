@@ -333,6 +333,22 @@ async def test_a_restore_from_the_last_one_while_the_next_is_on_its_way_keeps_it
     assert not container.background.snapshotter.may_delete(needed)
 
 
+async def test_the_time_is_that_of_the_state_and_not_of_the_end_of_its_upload(world: World) -> None:
+    """What was committed while the bytes beside it were written is later than the snapshot."""
+    gate = world.objects = Gate("c7")
+    container = await world.open()
+    await container.create_segment(A)
+    await container.append(A, [b"in the log alone"])
+    taking = asyncio.create_task(take_snapshot(container))
+    await gate.reached.wait()
+    during_ms = world.clock.now_ms()
+    while world.clock.now_ms() <= during_ms:
+        await asyncio.sleep(0)
+    gate.open.set()
+    assert await taking
+    assert (await newest(world))[0].time_ms <= during_ms
+
+
 async def test_an_owner_that_lost_its_log_is_fenced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fenced() -> None:
         raise FencedError("the log was taken", 1000)
