@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, DataError, NotFoundError
+from tailrace.pipelines.audit.outcome import gap_row
 from tailrace.pipelines.audit.rows import CHUNK, INDEX_PAGE, Row, Status, What, to_batch
+from tailrace.pipelines.audit.stores import AuditStore
 from tailrace.pipelines.direct.references import newest_snapshot
 from tailrace.segmentstore.tier2.snapshot import Snapshot, folder, parse_key
 from tailrace.segmentstore.verify.objects import container_of_key
-from tailrace.segmentstore.verify.read_only_store import ReadOnlyStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from tailrace.cluster.cluster_identity import ClusterIdentity
     from tailrace.pipelines.direct.store_location import StoreLocation
     from tailrace.segmentstore.metadata.segment import Segment
+    from tailrace.segmentstore.verify.read_only_store import ReadOnlyStore
 
 
 class SnapshotInventory:
@@ -79,11 +81,7 @@ class SnapshotInventory:
 def _segment_rows(container: int, key: str, segment: Segment, gaps: list[tuple[int, int]]) -> Iterator[Row]:
     chunks = 0
     for start, end in gaps:
-        reason = f"{end - start} bytes have no reference in the newest snapshot"
-        yield Row(
-            What.FINDING, container, segment.name, segment.segment_id, key, None, start, end - start,
-            status=Status.GAP, reason=reason,
-        )  # fmt: skip
+        yield gap_row(container, key, segment.name, segment.segment_id, start, end)
     for kind, refs in ((CHUNK, segment.chunks), (INDEX_PAGE, segment.index_pages)):
         for ref in refs:
             chunks += kind == CHUNK
@@ -115,7 +113,7 @@ class ReadSnapshots:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows. Raises UnavailableError, StartError."""
         with asyncio.Runner() as runner:
-            store = ReadOnlyStore(self.location.open())
+            store = AuditStore(self.location.open())
             inventory = SnapshotInventory(store, uuid.UUID(self.identity.cluster_id))
             try:
                 for batch in batches:
@@ -149,7 +147,7 @@ class ListObjects:
         """Yield the rows of `list_objects`. Raises UnavailableError, StartError."""
         for _ in itertools.chain.from_iterable(batch.to_pylist() for batch in batches):
             with asyncio.Runner() as runner:
-                store = ReadOnlyStore(self.location.open())
+                store = AuditStore(self.location.open())
                 try:
                     yield from _batches(runner, list_objects(store))
                 finally:
