@@ -25,29 +25,33 @@ def unreferenced_status(
     """Return what an object is that no reference of its container's newest snapshot names.
 
     An object of an epoch below the snapshot's is an orphan: the reference of an object is committed by the owner that
-    wrote it, and a later owner has all of those. Of the same or a later epoch it may have been written since the
-    snapshot. So it is an orphan only when it is older than the snapshot by ``limits.AUDIT_SETTLED_MS``.
+    wrote it, and a later owner has all of those. Of the same epoch it may have been written since the snapshot. So it
+    is an orphan only when it is older than the snapshot by ``limits.AUDIT_SETTLED_MS``. Of a later epoch it is none:
+    the snapshot may be of an owner that has lost its log and does not know it yet.
 
-    ``pending``: the snapshot has it among the objects to delete. ``newest`` is None for a container without a readable
-    snapshot.
+    ``modified_ms`` is 0 when it is unknown. ``pending``: the snapshot has it among the objects to delete. ``newest`` is
+    None for a container without a readable snapshot.
     """
+    name, upload, _ = key.partition("#")  # "#": a file of an upload that is not finished
     if key == CLUSTER_KEY:
         return Status.IDENTITY
     container = container_of_key(key)
-    recent = now_ms - modified_ms < limits.AUDIT_SETTLED_MS
+    recent = not modified_ms or now_ms - modified_ms < limits.AUDIT_SETTLED_MS
     if container is None or container >= containers:
-        is_probe = key.startswith("probe/")  # a server that starts writes one and deletes it
-        return Status.UNSETTLED if is_probe and recent else Status.ORPHAN
+        may_be_new = name.startswith("probe/") or (bool(upload) and name == CLUSTER_KEY)  # by a server that starts
+        return Status.UNSETTLED if may_be_new and recent else Status.ORPHAN
     if key.startswith("log/"):
         return Status.LOG
-    if parse_key(key) is not None:
-        return Status.SNAPSHOT
+    if parse_key(name) is not None:
+        return Status.SNAPSHOT if not upload else Status.UNSETTLED if recent else Status.ORPHAN
     if pending:
         return Status.PENDING
-    writer = writer_of_key(key.partition("#")[0])  # "#": a file of an interrupted upload
+    writer = writer_of_key(name)
     if writer is None:
         return Status.ORPHAN
     if newest is None:
         return Status.UNSETTLED if recent else Status.UNACCOUNTED
-    settled = modified_ms + limits.AUDIT_SETTLED_MS <= newest.time_ms
-    return Status.ORPHAN if writer[1] < newest.epoch or settled else Status.UNSETTLED
+    if writer[1] != newest.epoch:
+        return Status.ORPHAN if writer[1] < newest.epoch else Status.UNSETTLED
+    settled = 0 < modified_ms <= newest.time_ms - limits.AUDIT_SETTLED_MS
+    return Status.ORPHAN if settled else Status.UNSETTLED
