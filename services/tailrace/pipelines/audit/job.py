@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import posixpath
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
 
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError
@@ -13,12 +17,16 @@ from tailrace.pipelines.audit.rows import COLUMNS, Status, What
 from tailrace.pipelines.audit.summary import ContainerSums, Finding, Summary
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import DataFrame, SparkSession
 
     from tailrace.cluster.cluster_identity import ClusterIdentity
     from tailrace.pipelines.direct.store_location import StoreLocation
 
 REPORT_FOLDER: Final = "report"
+_ROWS_SETTING: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
+"""A row of work has all references to an object: with Spark's 10,000 rows a batch would be large."""
 _REFERENCE: Final = ("segment", "segment_id", "status as kind", "position", "offset", "length_bytes")
 
 
@@ -28,10 +36,12 @@ def audit(spark: SparkSession, location: StoreLocation, output: str, now_ms: int
     ``now_ms`` is the present time, in ms since 1970. Nothing in Tier 2 is changed.
 
     Raises:
-        BadRequestError: there is a report. StartError: the store holds no cluster. UnavailableError: it does not
-            answer. PySparkException: a task failed.
+        BadRequestError: there is a report, or `output` lies in Tier 2. StartError: the store holds no cluster.
+            UnavailableError: it does not answer. PySparkException: a task failed.
     """
     report = f"{output.rstrip('/')}/{REPORT_FOLDER}"
+    if is_within(output, location.url):
+        raise BadRequestError(f"{output} lies in Tier 2 {location.url}: its report would be objects of no container")
     if _exists(spark, report):
         raise BadRequestError(f"{report} exists: an audit writes to a folder of its own")
     identity = identity_of(location)
@@ -45,7 +55,8 @@ def audit(spark: SparkSession, location: StoreLocation, output: str, now_ms: int
     try:
         work = _work(spark, known, location).repartition(_tasks(spark, known))
         found = work.mapInArrow(VerifyObjects(location, identity, now_ms), COLUMNS)
-        found.write.mode("append").partitionBy("what").parquet(report)
+        with _setting(spark, _ROWS_SETTING, str(limits.AUDIT_BATCH_OBJECTS)):
+            found.write.mode("append").partitionBy("what").parquet(report)
     finally:
         known.unpersist()
     return summarize(spark, output, identity)
@@ -99,6 +110,30 @@ async def _identity(location: StoreLocation) -> ClusterIdentity:
         return await location.identity(store)
     finally:
         await store.close()
+
+
+def is_within(output: str, store: str) -> bool:
+    """Return whether an output, a path or a URL of Spark, lies in a store, a URL of ours."""
+    (scheme, host, path), (store_scheme, store_host, store_path) = _parts(output), _parts(store)
+    return (scheme, host) == (store_scheme, store_host) and f"{path}/".startswith(f"{store_path.rstrip('/')}/")
+
+
+def _parts(url: str) -> tuple[str, str, str]:
+    parts = urlsplit(url)
+    if parts.scheme in ("", "file"):
+        return "file", "", os.path.realpath(unquote(parts.path) if parts.scheme else url)
+    return "s3" if parts.scheme in ("s3a", "s3n") else parts.scheme, parts.netloc, posixpath.normpath(f"/{parts.path}")
+
+
+@contextlib.contextmanager
+def _setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    """Change a setting of the session for a block."""
+    before = spark.conf.get(name)
+    spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        spark.conf.set(name, before)
 
 
 def _exists(spark: SparkSession, folder: str) -> bool:

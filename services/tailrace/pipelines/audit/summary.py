@@ -26,7 +26,12 @@ class Finding:
             parts.append(f"segment {self.segment}" + ("" if self.offset is None else f" at {self.offset}"))
         if self.object:
             parts.append(f"object {self.object}" + ("" if self.position is None else f" at {self.position}"))
-        return f"{self.status}: {', '.join(parts)}: {self.reason}"
+        return _one_line(f"{self.status}: {', '.join(parts)}: {self.reason}")
+
+
+def _one_line(text: str) -> str:
+    """Escape what a terminal would not print: any client of the object store may have chosen a key."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 @dataclass
