@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tailrace.common import limits
-from tailrace.common.errors import CorruptionError, DataError, NotFoundError
-from tailrace.pipelines.audit.outcome import gap_row
-from tailrace.pipelines.audit.rows import CHUNK, INDEX_PAGE, Row, Status, What, to_batch
+from tailrace.common.errors import DataError, NotFoundError
+from tailrace.pipelines.audit.outcome import damaged_row, gap_row
+from tailrace.pipelines.audit.rows import CHUNK, INDEX_PAGE, Row, What, to_batch
 from tailrace.pipelines.audit.stores import AuditStore
 from tailrace.pipelines.direct.references import newest_snapshot
 from tailrace.segmentstore.tier2.snapshot import Snapshot, folder, parse_key
@@ -62,9 +62,9 @@ class SnapshotInventory:
             for pending in snapshot.pending_deletes(key):
                 yield Row(What.PENDING, container, object=pending)
         except DataError as error:
-            newest_key = names[-1].key(container) if names else None
-            yield _damaged(container, newest_key, error)
-            yield Row(What.CONTAINER, container, object=newest_key, refs=0, reason=_reason(error))
+            finding = damaged_row(container, error, names[-1].key(container) if names else None)
+            yield finding
+            yield Row(What.CONTAINER, container, object=finding.object, refs=0, reason=finding.reason)
             return
         yield Row(What.CONTAINER, container, object=key, refs=segments, epoch=snapshot.epoch, time_ms=snapshot.time_ms)
 
@@ -75,7 +75,7 @@ class SnapshotInventory:
         except NotFoundError:
             return
         except DataError as error:
-            yield _damaged(container, key, error)
+            yield damaged_row(container, error, key)
 
 
 def _segment_rows(container: int, key: str, segment: Segment, gaps: list[tuple[int, int]]) -> Iterator[Row]:
@@ -93,14 +93,6 @@ def _segment_rows(container: int, key: str, segment: Segment, gaps: list[tuple[i
         What.SEGMENT, container, segment.name, segment.segment_id, offset=segment.start_offset,
         length_bytes=segment.length - segment.start_offset, refs=chunks,
     )  # fmt: skip
-
-
-def _damaged(container: int, key: str | None, error: DataError) -> Row:
-    return Row(What.FINDING, container, object=key, status=Status.DAMAGED, reason=_reason(error))
-
-
-def _reason(error: DataError) -> str:
-    return error.reason if isinstance(error, CorruptionError) else str(error)
 
 
 @dataclass(frozen=True)

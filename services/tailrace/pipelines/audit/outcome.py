@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tailrace.common.errors import CorruptionError
 from tailrace.pipelines.audit.rows import Row, Status, What
 from tailrace.segmentstore.verify.report import ContainerReport, Report
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from tailrace.common.errors import DataError
     from tailrace.pipelines.audit.work import Reference, Work
 
 
@@ -117,6 +119,18 @@ def object_row(work: Work, status: Status, verified: int | None = None) -> Row:
 def finding_row(work: Work, status: Status, reason: str) -> Row:
     """Return a finding about a whole object."""
     return Row(What.FINDING, _container(work), object=work.key, length_bytes=work.length, status=status, reason=reason)
+
+
+def damaged_row(container: int, error: DataError, key: str | None = None) -> Row:
+    """Return the finding that a snapshot cannot be read; ``key`` is used when the error names no object."""
+    if isinstance(error, CorruptionError):
+        key = error.place.removeprefix("object ")
+    return Row(What.FINDING, container, object=key, status=Status.DAMAGED, reason=reason_of(error))
+
+
+def reason_of(error: DataError) -> str:
+    """Return the reason of an error without the place."""
+    return error.reason if isinstance(error, CorruptionError) else str(error)
 
 
 def gap_row(container: int, snapshot: str, segment: str, segment_id: int, start: int, end: int) -> Row:

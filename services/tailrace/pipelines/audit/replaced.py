@@ -12,9 +12,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from tailrace.common import limits
-from tailrace.common.errors import CorruptionError, DataError
-from tailrace.pipelines.audit.outcome import Outcome
-from tailrace.pipelines.audit.rows import CHUNK, INDEX_PAGE, Row, Status, What
+from tailrace.common.errors import DataError
+from tailrace.pipelines.audit.outcome import Outcome, damaged_row
+from tailrace.pipelines.audit.rows import CHUNK, INDEX_PAGE, Row, Status
 from tailrace.pipelines.audit.stores import WatchedStore
 from tailrace.pipelines.direct.references import newest_snapshot
 from tailrace.segmentstore.verify.chunk_bytes import ChunkReader
@@ -71,7 +71,7 @@ class ReplacedObjects:
                 del newest
             except DataError as error:
                 reason = "the newest snapshot, which would say what took its place, cannot be read"
-                return [*rows, _damaged(container, error), *_unsettled(works, reason)]
+                return [*rows, damaged_row(container, error), *_unsettled(works, reason)]
             again: list[Work] = []
             for work in works:
                 if view is None or view.key == work.snapshot or work.key in view.named:
@@ -153,12 +153,6 @@ def _unsettled(works: Sequence[Work], reason: str) -> list[Row]:
             outcome.chunk(reference, 0, Status.UNSETTLED, reason)
         rows += outcome.rows(Status.UNSETTLED)
     return rows
-
-
-def _damaged(container: int, error: DataError) -> Row:
-    key = error.place.removeprefix("object ") if isinstance(error, CorruptionError) else None
-    reason = error.reason if isinstance(error, CorruptionError) else str(error)
-    return Row(What.FINDING, container, object=key, status=Status.DAMAGED, reason=reason)
 
 
 def end_in_object(ref: ChunkRef) -> int:

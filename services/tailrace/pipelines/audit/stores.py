@@ -16,8 +16,17 @@ if TYPE_CHECKING:
 class AuditStore(ReadOnlyStore):
     """Read an object again, after a pause, before it counts as one that cannot be read.
 
-    Many executors read at a time, so that a store may refuse some requests: that is no damage.
+    Many executors read at a time, so a store may refuse some requests. That is no damage.
     """
+
+    async def get(self, key: str) -> bytes:
+        """See ObjectStore.get."""
+        for pause_s in limits.AUDIT_READ_PAUSES_S:
+            try:
+                return await self._store.get(key)
+            except UnavailableError:
+                await asyncio.sleep(pause_s)
+        return await self._store.get(key)
 
     async def get_range(self, key: str, offset: int, length: int) -> bytes:
         """See ReadOnlyStore.get_range."""

@@ -78,14 +78,21 @@ class Gauged:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
+    async def get(self, key: str) -> bytes:
+        self._refuse(key)
+        return await self._store.get(key)
+
+    def _refuse(self, key: str) -> None:
+        if self._gauge.failures.get(key, 0):
+            self._gauge.failures[key] -= 1
+            raise UnavailableError(f"get {key}: slow down")
+
     async def get_range(self, key: str, offset: int, length: int) -> bytes:
         gauge = self._gauge
         gauge.now += 1
         gauge.most = max(gauge.most, gauge.now)
         try:
-            if gauge.failures.get(key, 0):
-                gauge.failures[key] -= 1
-                raise UnavailableError(f"get {key}: slow down")
+            self._refuse(key)
             return await self._store.get_range(key, offset, length)
         finally:
             gauge.now -= 1
@@ -235,6 +242,11 @@ def test_a_read_that_fails_for_a_while_is_no_damage(
     found = rows(verify(location)(iter([work])))
     assert [row for row in found if row.what == What.FINDING] == []
     assert not any(location.gauge.failures[row.object or ""] for row in found if row.what == What.CHUNK)
+    snapshots = dict.fromkeys((key for key in location.gauge.failures if key.startswith("s0/")), 2)
+    location.gauge.failures.update(snapshots)
+    inventory = rows(ReadSnapshots(location, IDENTITY)(iter(containers(0))))
+    assert [row for row in inventory if row.what == What.FINDING] == []
+    assert not any(location.gauge.failures[key] for key in snapshots)
 
 
 def test_a_store_that_refuses_every_read_ends_the_task(
