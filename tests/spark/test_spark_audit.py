@@ -14,9 +14,11 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.dataset
 import pytest
 
@@ -304,6 +306,26 @@ def test_a_store_of_no_cluster_and_an_existing_report_are_refused(
     run(spark, tier2, tmp_path / "out")
     with pytest.raises(BadRequestError, match="report exists"):
         run(spark, tier2, tmp_path / "out")
+    with pytest.raises(BadRequestError, match="lies in Tier 2"):
+        run(spark, tier2, tier2 / "audit")
+    assert not (tier2 / "audit").exists()
+
+
+def test_a_task_gets_few_objects_at_a_time_and_the_setting_stays(spark: SparkSession) -> None:
+    """A row has all references to an object: batches of 10,000 rows could be large."""
+    from tailrace.pipelines.audit.job import ROWS_SETTING, setting
+
+    def sizes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.record_batch({"rows": pa.array([batch.num_rows], pa.int64())})
+
+    before = spark.conf.get(ROWS_SETTING)
+    frame = spark.range(1000, numPartitions=1).mapInArrow(sizes, "rows long")
+    with setting(spark, ROWS_SETTING, str(limits.AUDIT_BATCH_OBJECTS)):
+        found = [row["rows"] for row in frame.collect()]
+    assert sum(found) == 1000
+    assert max(found) == limits.AUDIT_BATCH_OBJECTS
+    assert spark.conf.get(ROWS_SETTING) == before
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:

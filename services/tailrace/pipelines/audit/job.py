@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tailrace.pipelines.direct.store_location import StoreLocation
 
 REPORT_FOLDER: Final = "report"
-_ROWS_SETTING: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
+ROWS_SETTING: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 """A row of work has all references to an object: with Spark's 10,000 rows a batch would be large."""
 _REFERENCE: Final = ("segment", "segment_id", "status as kind", "position", "offset", "length_bytes")
 
@@ -55,7 +55,7 @@ def audit(spark: SparkSession, location: StoreLocation, output: str, now_ms: int
     try:
         work = _work(spark, known, location).repartition(_tasks(spark, known))
         found = work.mapInArrow(VerifyObjects(location, identity, now_ms), COLUMNS)
-        with _setting(spark, _ROWS_SETTING, str(limits.AUDIT_BATCH_OBJECTS)):
+        with setting(spark, ROWS_SETTING, str(limits.AUDIT_BATCH_OBJECTS)):
             found.write.mode("append").partitionBy("what").parquet(report)
     finally:
         known.unpersist()
@@ -78,7 +78,7 @@ def summarize(spark: SparkSession, output: str, identity: ClusterIdentity) -> Su
         sums[container].chunks += count
         sums[container].referenced_bytes += length
         sums[container].verified_bytes += verified
-        if status == Status.GONE:
+        if status in (Status.GONE, Status.UNSETTLED):
             sums[container].gone_bytes += length - verified
     objects = rows.where((f.col("what") == What.OBJECT) & f.col("length_bytes").isNotNull())
     for status, count, length in objects.groupBy("status").agg(f.count("*"), f.sum("length_bytes")).collect():
@@ -126,7 +126,7 @@ def _parts(url: str) -> tuple[str, str, str]:
 
 
 @contextlib.contextmanager
-def _setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+def setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
     """Change a setting of the session for a block."""
     before = spark.conf.get(name)
     spark.conf.set(name, value)

@@ -40,7 +40,8 @@ class ContainerSums:
 
     ``segment_bytes`` are those between start and end of its segments, ``referenced_bytes`` those that references name
     (with attribute indexes and the beginnings of chunks that are truncated), ``verified_bytes`` those that match their
-    CRC32C. ``gone_bytes`` were deleted, truncated or merged during the audit. ``findings`` are counts by status.
+    CRC32C. ``gone_bytes`` were deleted, truncated, merged or replaced during the audit. ``findings`` are counts by
+    status.
     """
 
     container: int
