@@ -133,7 +133,10 @@ def setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
     try:
         yield
     finally:
-        spark.conf.set(name, before)
+        if before is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, before)
 
 
 def _exists(spark: SparkSession, folder: str) -> bool:
