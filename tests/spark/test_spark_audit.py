@@ -269,6 +269,7 @@ def test_a_cluster_in_an_s3_store_is_audited(
     spark: SparkSession, minio_server: MinioProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from tailrace.pipelines.audit.job import audit
+    from tailrace.pipelines.audit.page import page
     from tailrace.pipelines.direct.store_location import StoreLocation
 
     bucket, data = minio_server.new_bucket(), tmp_path / "data"
@@ -295,6 +296,9 @@ def test_a_cluster_in_an_s3_store_is_audited(
     shutil.rmtree(minio_server.files_of(bucket) / "some/prefix" / key)
     after = audit(spark, location, (tmp_path / "after").as_uri(), now_ms)
     assert {(each.status, each.object) for each in after.listed} == {("missing", key)}
+    found = pyarrow.dataset.dataset(tmp_path / "after/report", format="parquet", partitioning="hive").to_table()
+    shown = [str(found.to_pylist()), page(after, url, "now"), json.dumps(after.as_json())]
+    assert not any(minio_server.secret_key in text for text in shown)
 
 
 def test_a_store_of_no_cluster_and_an_existing_report_are_refused(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     from tailrace.pipelines.audit.summary import ContainerSums, Summary
 
+_NUMBER: Final = re.compile(r"[0-9.,]+( [%A-Za-z]+)?")
+"""A count, a size, a share."""
 _GOOD, _LOST, _GONE = "#2f6f9f", "#c0392b", "#b0b7bd"
 _KINDS: Final = {
     Status.DAMAGED: "#c0392b",
@@ -182,5 +185,5 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    kind = ' class="number"' if text[:1].isdigit() else ""
+    kind = ' class="number"' if _NUMBER.fullmatch(text) else ""
     return f"<td{kind}>{escape(text)}</td>"

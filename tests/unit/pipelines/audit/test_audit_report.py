@@ -66,6 +66,16 @@ def test_the_page_needs_nothing_else_and_escapes_names() -> None:
     assert "75.0000 %" in text
 
 
+def test_numbers_are_aligned_and_texts_that_begin_with_a_digit_are_not() -> None:
+    found = damaged()
+    found.listed = [Finding("missing", 1, "7/a/0", 1234567, "c1/x", None, "70 bytes of the segment are missing")]
+    text = page(found, "tier2", "now")
+    assert "<td>70 bytes of the segment are missing</td>" in text
+    assert "<td>7/a/0</td>" in text
+    assert '<td class="number">1234567</td>' in text
+    assert '<td class="number">75.0000 %</td>' in text
+
+
 def test_a_share_that_is_almost_whole_is_not_shown_as_whole() -> None:
     found = damaged()
     found.containers = [ContainerSums(0, 1, 10**12, 2, 10**12, 10**12 - 1, findings={"damaged": 1})]
