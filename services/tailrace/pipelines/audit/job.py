@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import posixpath
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
+from tailrace.client.blocking.portal import Portal
+from tailrace.cluster.cluster_identity import CLUSTER_KEY
 from tailrace.common import limits
-from tailrace.common.errors import BadRequestError
+from tailrace.common.errors import BadRequestError, StartError
 from tailrace.pipelines.audit.inventory import ListObjects, ReadSnapshots
 from tailrace.pipelines.audit.objects import VerifyObjects
 from tailrace.pipelines.audit.rows import COLUMNS, Status, What
@@ -100,8 +101,20 @@ def _fields(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def identity_of(location: StoreLocation) -> ClusterIdentity:
-    """Return the cluster of a store. Raises StartError: it holds none. UnavailableError: it does not answer."""
-    return asyncio.run(_identity(location))
+    """Return the cluster of a store.
+
+    Raises:
+        StartError: it holds none, or one of a wrong number of containers. UnavailableError: it does not answer.
+    """
+    portal = Portal()  # a notebook has an event loop that runs already
+    try:
+        identity = portal.run(_identity(location))
+    finally:
+        portal.close()
+    if not 1 <= identity.containers <= limits.CONTAINERS_MAX:
+        what = f"{identity.containers} containers, not 1 to {limits.CONTAINERS_MAX}"
+        raise StartError(f"Tier 2 {location.url}: {CLUSTER_KEY} is of a cluster of {what}")
+    return identity
 
 
 async def _identity(location: StoreLocation) -> ClusterIdentity:

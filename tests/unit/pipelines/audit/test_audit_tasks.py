@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import pickle
 import uuid
 from collections.abc import Iterator
@@ -13,11 +14,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tailrace.cluster.cluster_identity import ClusterIdentity
+from tailrace.cluster.cluster_identity import ClusterIdentity, bind_tier2
 from tailrace.common import limits
 from tailrace.common.errors import StartError, UnavailableError
 from tailrace.common.real_ports import SystemClock
 from tailrace.pipelines.audit.inventory import ListObjects, ReadSnapshots
+from tailrace.pipelines.audit.job import identity_of
 from tailrace.pipelines.audit.objects import VerifyObjects
 from tailrace.pipelines.audit.rows import SCHEMA, Row, Status, What
 from tailrace.pipelines.direct.store_location import StoreLocation
@@ -280,3 +282,22 @@ def test_tasks_can_be_sent_and_their_texts_show_no_secret() -> None:
         assert "a-secret" not in repr(task)
         assert "a-token" not in repr(task)
     assert uuid.UUID(IDENTITY.cluster_id) == CLUSTER
+
+
+async def test_a_program_with_a_running_event_loop_can_ask_for_the_cluster(tmp_path: Path) -> None:
+    """As a notebook has one."""
+    location = StoreLocation(tmp_path.as_uri())
+    with pytest.raises(StartError, match="belongs to no cluster"):
+        identity_of(location)
+    await bind_tier2(location.open(), "Tier 2", IDENTITY.cluster_id, CONTAINERS, bound=False)
+    assert identity_of(location) == IDENTITY
+
+
+@pytest.mark.parametrize("containers", [-1, 0, 10**15])
+def test_a_number_of_containers_that_no_cluster_has_is_refused(tmp_path: Path, containers: int) -> None:
+    """The driver keeps sums of each."""
+    (tmp_path / "cluster.json").write_text(
+        json.dumps({"format": 1, "cluster": IDENTITY.cluster_id, "containers": containers})
+    )
+    with pytest.raises(StartError, match=f"of a cluster of {containers} containers, not 1 to"):
+        identity_of(StoreLocation(tmp_path.as_uri()))
