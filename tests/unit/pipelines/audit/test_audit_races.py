@@ -9,6 +9,8 @@ import asyncio
 import itertools
 import random
 from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -95,8 +97,17 @@ class Work:
         return name
 
 
+@pytest.fixture(params=["memory", "folder"])
+async def live(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Owned]:
+    """An empty cluster; over a folder, where uploads that go on can be seen."""
+    owned = Owned(tmp_path.as_uri() if request.param == "folder" else "memory://")
+    yield owned
+    await owned.close()
+
+
 @pytest.mark.parametrize("seed", range(3))
-async def test_no_round_of_audits_finds_anything(owned: Owned, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+async def test_no_round_of_audits_finds_anything(live: Owned, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    owned = live
     for name in FAST:
         monkeypatch.setattr(limits, name, 0.001)
     work = Work(owned, await owned.open(), seed)
