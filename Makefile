@@ -34,11 +34,20 @@ $(STAMPS)/dependencies: requirements/dev.lock | $(STAMPS)/venv
 	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib
 	@touch $@
 
+# PySpark looks for plug-ins in the folders of sys.path, of which an editable installation has none.
+define PLUGINS_PATH
+import pathlib, sysconfig
+folder = pathlib.Path(sysconfig.get_path("purelib"))
+(folder / "tailrace-plugins.pth").write_text(f"{pathlib.Path('services').resolve()}\n")
+endef
+export PLUGINS_PATH
+
 $(STAMPS)/package: pyproject.toml setup.py $(KERNEL_SOURCES) $(STAMPS)/dependencies
 	@echo "building the native kernel"
 	@scripts/check-host.sh $(BIN)/python
 	@PYTHONWARNINGS="ignore:Editable installation" \
 	    $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@$(BIN)/python -c "$$PLUGINS_PATH"
 	@$(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 	@if [ "$${TAILRACE_STRICT_BUILD:-}" = 1 ]; then touch $(STAMPS)/strict-build; fi  # this was one

@@ -569,3 +569,14 @@ SPARK_JOB_BATCH_BYTES: Final = 1024 * MIB  # that a job reads for one batch of a
 SPARK_ROUTING_KEYS_MAX: Final = 1 << 16  # keys that a replay tries, to find one for each segment
 SPARK_PROGRESS_POLL_S: Final = 1  # between two looks at a query's progress; Spark keeps that of 100 batches
 SPARK_WRITE_BYTES: Final = MIB  # of events that a task writes to one segment together
+
+# -- audit of Tier 2 on Spark ----------------------------------------------------------------------------------------
+AUDIT_SETTLED_MS: Final = 15 * 60_000  # after it was written, an object that a snapshot does not name is an orphan
+AUDIT_PARTITION_BYTES: Final = 256 * MIB  # of referenced bytes, about, for one task
+AUDIT_PARTITIONS_MAX: Final = 10_000
+AUDIT_OBJECTS_MAX: Final = 4  # read at a time by one task, VERIFY_READ_BYTES each
+AUDIT_READ_PAUSES_S: Final = (1.0, 3.0)  # after reads that failed, before an object counts as one that cannot be read
+AUDIT_BATCH_OBJECTS: Final = 64  # whose findings a task keeps until it returns them
+AUDIT_BATCH_ROWS: Final = 5000  # of an inventory or a list, returned at once
+AUDIT_SHOWN_MAX: Final = 1000  # findings that the summary and the page list; the table has all
+AUDIT_CHART_CONTAINERS_MAX: Final = 40  # that the pictures show

@@ -109,7 +109,8 @@ class ObstoreObjects:
             except StopAsyncIteration:
                 return
             for meta in page:
-                yield ObjectInfo(meta["path"].removeprefix(self._prefix), meta["size"])
+                modified_ms = round(meta["last_modified"].timestamp() * 1000)
+                yield ObjectInfo(meta["path"].removeprefix(self._prefix), meta["size"], modified_ms)
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Delete objects; missing ones are not an error. An S3 store gets one request for all of them."""
@@ -148,7 +149,11 @@ class FolderObjects(ObstoreObjects):
     def unfinished(self) -> Iterator[ObjectInfo]:
         """Yield the files of interrupted puts; they are not objects."""
         for path in sorted(self._folder.rglob("*#*")):
-            yield ObjectInfo(str(path.relative_to(self._folder)), path.stat().st_size)
+            try:
+                found = path.stat()
+            except FileNotFoundError:
+                continue  # the put has ended meanwhile
+            yield ObjectInfo(str(path.relative_to(self._folder)), found.st_size, found.st_mtime_ns // 1_000_000)
 
     async def list_parts(self, prefix: str, limit: int) -> list[str]:
         """See UploadParts.list_parts."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
@@ -13,10 +13,14 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """A listed object: its key below the store's prefix and its length in bytes."""
+    """A listed object: its key below the store's prefix and its length in bytes.
+
+    ``modified_ms`` is when it was written by the store's clock, in ms since 1970; 0: unknown.
+    """
 
     key: str
     length_bytes: int
+    modified_ms: int = field(default=0, compare=False)
 
 
 class ObjectStore(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 from tailrace.common.errors import CorruptionError, DataLossError, FormatVersionError
@@ -23,7 +24,13 @@ def run(data: bytes) -> None:
         end = 2 + int.from_bytes(content[:2], "big")
         content = _with_header(content[2:end], content[end:])
     checksum = crc32c(content, crc32c(KEY.encode()))
-    Snapshot.decode(KEY, content + checksum.to_bytes(4, "big")).load(KEY)
+    snapshot = Snapshot.decode(KEY, content + checksum.to_bytes(4, "big"))
+    with contextlib.suppress(*DOCUMENTED):
+        snapshot.pending_deletes(KEY)
+    with contextlib.suppress(*DOCUMENTED):
+        for _ in snapshot.covered_segments(KEY):
+            pass
+    snapshot.load(KEY)
 
 
 def _with_header(body: bytes, tail: bytes) -> bytes:

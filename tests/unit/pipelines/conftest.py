@@ -24,9 +24,9 @@ CONTAINERS = 1
 class Owned:
     """A cluster of one container: its log, its objects and its owners."""
 
-    def __init__(self) -> None:
+    def __init__(self, url: str = "memory://") -> None:
         self.log = MemoryLogStore()
-        self.store = open_object_store("memory://")
+        self.store = open_object_store(url)
         self.tier2 = TierTwo(self.store, CLUSTER, CONTAINERS)
         self._epochs = itertools.count(1)
         self._owners: list[Container] = []

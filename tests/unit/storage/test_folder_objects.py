@@ -15,6 +15,7 @@ from tailrace.common import limits
 from tailrace.common.errors import AlreadyExistsError, DeadlineError
 from tailrace.storage import obstores
 from tailrace.storage.obstores import FolderObjects, open_object_store
+from tailrace.storage.port import ObjectInfo
 
 
 async def test_of_rivals_that_create_one_object_one_wins(tmp_path: Path) -> None:
@@ -115,3 +116,16 @@ async def test_only_the_servers_user_reads_objects_and_their_folders(tmp_path: P
     modes = {str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}  # noqa: ASYNC240 - a test
     folders, files = ("new", "new/tier2", "new/tier2/a", "new/tier2/a/b"), ("new/tier2/a/b/c", "new/tier2/a/b/d")
     assert modes == dict.fromkeys(folders, 0o700) | dict.fromkeys(files, 0o600)
+
+
+async def test_a_list_says_when_objects_were_written(tmp_path: Path) -> None:
+    store = FolderObjects(tmp_path)
+    await store.put("a/whole", [b"x"])
+    (tmp_path / "a" / "begun#7000000001").write_bytes(b"xy")
+    for path in (tmp_path / "a" / "whole", tmp_path / "a" / "begun#7000000001"):
+        os.utime(path, ns=(0, 1_700_000_000_123_000_000))
+    (listed,) = [info async for info in store.list("")]
+    (begun,) = store.unfinished()
+    assert (listed.key, listed.length_bytes, listed.modified_ms) == ("a/whole", 1, 1_700_000_000_123)
+    assert (begun.key, begun.length_bytes, begun.modified_ms) == ("a/begun#7000000001", 2, 1_700_000_000_123)
+    assert listed == ObjectInfo("a/whole", 1), "the time makes no other object of it"

@@ -108,6 +108,68 @@ def aggregate(
     _print(progress, "windows", output, json)
 
 
+@app.command()
+def audit(
+    tier2: Annotated[
+        str,
+        typer.Argument(
+            metavar="TIER2", help="The cluster's object store: s3://bucket/prefix or a folder.", show_default=False
+        ),
+    ],
+    output: OutputArgument,
+    s3_endpoint: Annotated[
+        str | None, typer.Option(metavar="URL", help="Endpoint of an S3-compatible object store.", show_default=False)
+    ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Where the page goes.", show_default="page.html in a local FOLDER"),
+    ] = None,
+    no_page: Annotated[bool, typer.Option("--no-page", help="Write no page.")] = False,
+    ignore_orphans: Annotated[
+        bool, typer.Option("--ignore-orphans", help="Exit with 0 although there are orphans.")
+    ] = False,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="NAME=VALUE", help="An option tier2… of the data source; may be repeated."),
+    ] = None,
+    conf: ConfOption = None,
+    master: MasterOption = "local[*]",
+    json: JsonOption = False,
+) -> None:
+    """Read and verify everything in Tier 2, without a server. Exits with 1 when something is wrong."""
+    from tailrace.cli.audit_output import print_summary, write_page
+    from tailrace.common.real_ports import SystemClock
+    from tailrace.pipelines.audit.job import audit as run_audit
+    from tailrace.pipelines.audit.job import identity_of
+    from tailrace.pipelines.audit.page import check_can_draw
+    from tailrace.pipelines.direct.store_location import StoreLocation
+    from tailrace.pipelines.jobs.session import spark_session
+
+    place = tier2 if "://" in tier2 else str(Path(tier2).absolute())
+    options = _pairs("--option", option or ()) | {"tier2": place}
+    if s3_endpoint:
+        options["tier2Endpoint"] = s3_endpoint
+    location = StoreLocation.from_options(options)
+    if location is None:
+        raise typer.BadParameter("it is empty", param_hint="TIER2")
+    if page is None and not no_page and "://" not in output:
+        page = Path(output) / "page.html"
+    if page is not None:
+        check_can_draw()
+    identity_of(location)  # a wrong address is an error at once, without a start of Spark
+    now_ms = SystemClock().now_ms()
+    with spark_session("audit", master, _pairs("--conf", conf or ())) as spark:
+        summary = run_audit(spark, location, _place(output), now_ms)
+    if page is not None:
+        write_page(page, summary, tier2, now_ms)
+    if json:
+        print_json(summary.as_json())
+    else:
+        print_summary(tier2, summary, output, page)
+    if not summary.healthy(ignore_orphans=ignore_orphans):
+        raise typer.Exit(1)
+
+
 def _print(progress: Progress, rows: str, output: str, json: bool) -> None:
     if json:
         print_json(progress.as_json())

@@ -169,6 +169,7 @@ class Snapshotter:
                 await self.check_newest()
                 return True
             await self.check_newest()
+            time_ms = self._ports.clock.now_ms()  # of the state: what is committed during the upload is later
             runs = capture(state, self._ports.cache)
             if runs is None:
                 return False
@@ -178,7 +179,7 @@ class Snapshotter:
             finally:
                 for run in runs:
                     run.release(self._ports.cache)
-            await self._store(sequence, body, tail)
+            await self._store(sequence, time_ms, body, tail)
             # A restore that began from the previous snapshot needs its objects; a restore that begins now checks for
             # this snapshot at its end (docs/adr/0012).
             names = await self.check_newest()
@@ -199,7 +200,7 @@ class Snapshotter:
             await self._ports.commit(ops.AddChunks([], list(dict.fromkeys(ref.object_key for _, ref in tail))))
         return tail
 
-    async def _store(self, sequence: int, body: bytes, tail: Sequence[tuple[int, ChunkRef]]) -> None:
+    async def _store(self, sequence: int, time_ms: int, body: bytes, tail: Sequence[tuple[int, ChunkRef]]) -> None:
         ports, container, epoch = self._ports, self._ports.state.container_id, self._ports.epoch
         key = SnapshotName(epoch, sequence, ports.entropy.token(6).hex()).key(container)
         snapshot = Snapshot(
@@ -207,7 +208,7 @@ class Snapshotter:
             container=container,
             epoch=epoch,
             sequence=sequence,
-            time_ms=ports.clock.now_ms(),
+            time_ms=time_ms,
             body=body,
             tail=tail,
         )

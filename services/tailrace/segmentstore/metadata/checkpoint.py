@@ -77,9 +77,7 @@ def _load(state: ContainerState, as_of_sequence: int, reader: fields.Reader, pla
     for segment in _load_segments(reader, as_of_sequence):
         state.add_segment(segment)
         state.use_objects_of(segment)
-    for _ in range(reader.u32()):
-        name = reader.text()
-        item = MergedSource(*(reader.i64() for _ in range(5)))
+    for name, item in _load_merged(reader):
         state.merged[name] = item
         state.moves[item.source_id] = (item.target_id, item.target_offset)
     for key in reader.texts():
@@ -119,6 +117,31 @@ def segments(container_id: int, as_of_sequence: int, body: fields.Buffer, place:
         yield from _load_segments(reader, as_of_sequence)
     except ValueError as error:
         raise CorruptionError(place, str(error)) from error
+
+
+def pending_deletes(container_id: int, as_of_sequence: int, body: fields.Buffer, place: str) -> list[str]:
+    """Return the keys of the objects that wait for deletion in a checkpoint.
+
+    Raises:
+        CorruptionError: the body is damaged. FormatVersionError: it is of a newer format.
+    """
+    reader = fields.Reader(body, place)
+    try:
+        _load_header(reader, container_id, as_of_sequence, place)
+        for _ in _load_segments(reader, as_of_sequence):
+            pass  # they stand before
+        for _ in _load_merged(reader):
+            pass
+        keys = reader.texts()
+        reader.finish()
+    except ValueError as error:
+        raise CorruptionError(place, str(error)) from error
+    return keys
+
+
+def _load_merged(reader: fields.Reader) -> Iterator[tuple[str, MergedSource]]:
+    for _ in range(reader.u32()):
+        yield reader.text(), MergedSource(*(reader.i64() for _ in range(5)))
 
 
 def _load_segment(reader: fields.Reader, sequence: int) -> Segment:

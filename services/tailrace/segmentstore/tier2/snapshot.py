@@ -55,7 +55,10 @@ def parse_key(key: str) -> tuple[int, SnapshotName] | None:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A container as of operation ``sequence``: ``body`` is a checkpoint, ``tail`` has (segment id, reference)."""
+    """A container as of operation ``sequence``: ``body`` is a checkpoint, ``tail`` has (segment id, reference).
+
+    ``time_ms`` is when that operation was the last one, in ms since 1970: before ``tail`` was written.
+    """
 
     cluster_id: bytes
     container: int
@@ -118,6 +121,17 @@ class Snapshot:
             CorruptionError: the body is damaged; the error names the object. DataLossError: a byte has no reference.
             FormatVersionError: the snapshot is of a newer format.
         """
+        for segment, gaps in self.covered_segments(key):
+            for start, end in gaps:
+                raise DataLossError(f"object {key}: bytes {start} to {end} of segment {segment.name} are not in Tier 2")
+            yield segment
+
+    def covered_segments(self, key: str) -> Iterator[tuple[Segment, list[tuple[int, int]]]]:
+        """Yield the segments as `segments` does, each with the ranges [start, end) that have no reference: no error.
+
+        Raises:
+            CorruptionError, FormatVersionError: see `segments`.
+        """
         place = f"object {key}"
         tail: dict[int, list[ChunkRef]] = {}
         for segment_id, ref in self.tail:
@@ -128,9 +142,11 @@ class Snapshot:
                     segment.chunks.add(ref)
             except ValueError as error:
                 raise CorruptionError(place, f"segment {segment.name}: {error}") from error
-            for start, end in segment.chunks.gaps(segment.start_offset, segment.length):
-                raise DataLossError(f"{place}: bytes {start} to {end} of segment {segment.name} are not in Tier 2")
-            yield segment
+            yield segment, list(segment.chunks.gaps(segment.start_offset, segment.length))
+
+    def pending_deletes(self, key: str) -> list[str]:
+        """Return the keys of the objects that wait for deletion. Raises CorruptionError, FormatVersionError."""
+        return checkpoint.pending_deletes(self.container, self.sequence, self.body, f"object {key}")
 
     def load(self, key: str, *, next_sequence: int = 0, into: ContainerState | None = None) -> ContainerState:
         """Return the container's state, in which every byte has a reference.

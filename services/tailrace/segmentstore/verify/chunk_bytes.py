@@ -38,15 +38,28 @@ class ChunkReader:
         self._advance = advance
 
     async def verify(
-        self, segment: str, ref: ChunkRef, runs: Sequence[Run] = (), *, sizes: Mapping[str, int] | None = None
-    ) -> None:
+        self,
+        segment: str,
+        ref: ChunkRef,
+        runs: Sequence[Run] = (),
+        *,
+        sizes: Mapping[str, int] | None = None,
+        within: tuple[int, int] | None = None,
+    ) -> int:
         """Read all of a reference and compare it with ``runs``, the ranges that the log holds too, by offset.
 
-        ``sizes``: lengths of objects to use in place of the reader's.
+        Return how many bytes match their CRC32C.
+
+        ``sizes``: lengths of objects to use in place of the reader's. ``within``: only the blocks with bytes of this
+        range of segment offsets are read, and only bytes of it are counted.
         """
+        verified = 0
+        start, end = within or (ref.segment_offset, ref.end)
         comparison = _Comparison(segment, ref, runs, self._report)
-        async for offset, blocks in self._pieces(segment, ref, self._sizes if sizes is None else sizes):
+        async for offset, blocks in self._pieces(segment, ref, self._sizes if sizes is None else sizes, start, end):
             comparison.feed(offset, blocks)
+            verified += max(min(offset + sum(map(len, blocks)), end) - max(offset, start), 0)
+        return verified
 
     def _problem(self, segment: str, ref: ChunkRef, offset: int, position: int | None, reason: str) -> None:
         self._report.problem(
@@ -54,12 +67,14 @@ class ChunkReader:
         )
 
     async def _pieces(
-        self, segment: str, ref: ChunkRef, sizes: Mapping[str, int]
+        self, segment: str, ref: ChunkRef, sizes: Mapping[str, int], wanted_from: int, wanted_to: int
     ) -> AsyncIterator[tuple[int, Sequence[memoryview]]]:
         """Yield verified blocks in order, with the segment offset of the first; report and skip damaged ones."""
         readable = self._readable(segment, ref, sizes)
-        for start in range(0, readable, _PIECE_BYTES):
-            length = min(_PIECE_BYTES, readable - start)
+        first = (wanted_from - ref.segment_offset) // chunks.BLOCK_BYTES * chunks.BLOCK_BYTES
+        stop = min(-(-(wanted_to - ref.segment_offset) // chunks.BLOCK_BYTES) * chunks.BLOCK_BYTES, readable)
+        for start in range(first, stop, _PIECE_BYTES):
+            length = min(_PIECE_BYTES, stop - start)
             position, stored, _ = chunks.block_range(ref.data_offset, ref.length, start, length)
             try:
                 raw = await self._store.get_range(ref.object_key, position, stored)

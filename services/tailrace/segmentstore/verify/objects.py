@@ -6,10 +6,9 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tailrace.cluster.cluster_identity import CLUSTER_KEY
-from tailrace.common.errors import CorruptionError, FormatVersionError, NotFoundError
 from tailrace.segmentstore.metadata.fields import ChunkRef
 from tailrace.segmentstore.verify.report import Orphan
-from tailrace.storage import chunks
+from tailrace.segmentstore.verify.sections import SectionReader, StructureError, section_problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,13 +18,12 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.verify.chunk_bytes import ChunkReader
     from tailrace.segmentstore.verify.read_only_store import ReadOnlyStore
     from tailrace.segmentstore.verify.report import ContainerReport, Report
+    from tailrace.storage.chunks import SectionHeader
     from tailrace.storage.port import ObjectStore
 
 KINDS: Final = ("c", "a")
 """First letters of keys: bytes of segments, pages of attribute indexes."""
 _KEY: Final = re.compile(r"(?:[acs]|log/)(\d+)/")
-_HEADER_READ_BYTES: Final = 4096
-"""Holds a footer and the header behind it: names are at most ``limits.SEGMENT_NAME_MAX_BYTES`` long."""
 
 
 def container_of_key(key: str) -> int | None:
@@ -46,7 +44,7 @@ class ObjectWalk:
         advance: Callable[[int], None],
     ) -> None:
         self._store = store
-        self._cluster_id = cluster_id
+        self._reader = SectionReader(store, cluster_id)
         self._state = state
         self._report = report
         self._advance = advance
@@ -99,8 +97,8 @@ class ObjectWalk:
                 self.sizes[info.key] = info.length_bytes
                 place = f"object {info.key}"
                 try:
-                    sections = await self._sections(info.key, place)
-                except _StructureError as error:
+                    sections = await self._reader.sections(info.key, info.length_bytes)
+                except StructureError as error:
                     self._report.problem(str(error), place=place, position=error.position)
                     self._advance(info.length_bytes)
                     continue
@@ -112,14 +110,16 @@ class ObjectWalk:
     async def _walk(self, key: str, refs: list[tuple[Segment, ChunkRef]]) -> None:
         place = f"object {key}"
         try:
-            sections = await self._sections(key, place)
-        except _StructureError as error:
+            sections = await self._reader.sections(key, self.sizes[key])
+        except StructureError as error:
             self._report.problem(str(error), place=place, position=error.position)
             return
         users: dict[int, str] = {}
         for segment, ref in refs:
             section = sections.get(ref.data_offset)
-            reason = self._misuse(segment, ref, section) if section is not None else "no section begins there"
+            reason = section_problem(ref, section)
+            if not reason and section is not None:
+                reason = self._misplaced(segment, ref, section)
             if not reason and ref.data_offset in users:
                 reason = f"segment {users[ref.data_offset]} has the same section"
             users[ref.data_offset] = segment.name
@@ -128,10 +128,8 @@ class ObjectWalk:
                     reason, segment=segment.name, offset=ref.segment_offset, place=place, position=ref.data_offset
                 )
 
-    def _misuse(self, segment: Segment, ref: ChunkRef, section: chunks.SectionHeader) -> str:
-        """Return what is wrong with a reference to a section; empty: nothing. A merge shifts all references equally."""
-        if section.length != ref.length:
-            return f"the section there has {section.length} bytes, not {ref.length}"
+    def _misplaced(self, segment: Segment, ref: ChunkRef, section: SectionHeader) -> str:
+        """Return why a section's bytes are not those of the reference; empty: they are. A merge shifts all equally."""
         shift = ref.segment_offset - section.start_offset
         source = section.segment_id
         expected = (segment.segment_id, 0) if source == segment.segment_id else self._state.moves.get(source)
@@ -142,49 +140,6 @@ class ObjectWalk:
         if known != shift:
             return f"sections of segment number {source} are here by {known} bytes, and by {shift}"
         return ""
-
-    async def _sections(self, key: str, place: str) -> dict[int, chunks.SectionHeader]:
-        """Return the header of each section, by the position of its data. Raises _StructureError."""
-        sections: dict[int, chunks.SectionHeader] = {}
-        size = self.sizes[key]
-        position = 0
-        raw = memoryview(await self._read(key, 0, size))
-        while True:
-            try:
-                header, header_bytes = chunks.decode_header(raw, place)
-            except (CorruptionError, FormatVersionError) as error:
-                raise _StructureError(position, error) from error
-            if header.cluster_id != self._cluster_id:
-                raise _StructureError(position, f"written by another cluster, {header.cluster_id.hex()}")
-            data = position + header_bytes
-            sections[data] = header
-            footer = data + chunks.stored_length(header.length)
-            end = footer + chunks.FOOTER_BYTES
-            if end > size:
-                raise _StructureError(size, f"the object ends {end - size} bytes early")
-            header_crc = int.from_bytes(raw[header_bytes - 4 : header_bytes], "big")
-            raw = memoryview(await self._read(key, footer, size))
-            try:
-                chunks.decode_footer(raw, header_crc, header.length, place)
-            except CorruptionError as error:
-                raise _StructureError(footer, error) from error
-            if end == size:
-                return sections
-            raw, position = raw[chunks.FOOTER_BYTES :], end
-
-    async def _read(self, key: str, position: int, size: int) -> bytes:
-        try:
-            return await self._store.get_range(key, position, min(_HEADER_READ_BYTES, size - position))
-        except (NotFoundError, CorruptionError) as error:
-            raise _StructureError(position, error) from error
-
-
-class _StructureError(Exception):
-    """A section is damaged; the verification of the object ends."""
-
-    def __init__(self, position: int, reason: object) -> None:
-        super().__init__(reason.reason if isinstance(reason, CorruptionError) else str(reason))
-        self.position = position
 
 
 def _refs_by_object(state: ContainerState) -> dict[str, list[tuple[Segment, ChunkRef]]]:

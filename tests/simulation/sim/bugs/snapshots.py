@@ -109,9 +109,9 @@ def _snapshot_of_two_moments(patch: pytest.MonkeyPatch) -> None:
     Breaks: the newest snapshot can always be restored.
     """
 
-    async def store(self: Snapshotter, sequence: int, body: bytes, tail: Any) -> None:
+    async def store(self: Snapshotter, sequence: int, time_ms: int, body: bytes, tail: Any) -> None:
         later = self._ports.state.committed_sequence
-        await original(self, later, checkpoint.encode(self._ports.state), tail)
+        await original(self, later, time_ms, checkpoint.encode(self._ports.state), tail)
 
     original = Snapshotter._store
     patch.setattr(Snapshotter, "_store", store)

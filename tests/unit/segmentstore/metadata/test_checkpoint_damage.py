@@ -41,6 +41,22 @@ def test_a_whole_checkpoint_is_loaded() -> None:
     assert state.resolve(5) == (4, 0)
 
 
+def pending(body: bytes) -> list[str]:
+    return checkpoint.pending_deletes(3, SEQUENCE, body, "here")
+
+
+def test_the_objects_to_delete_are_read_without_a_state() -> None:
+    state = a_state([ChunkRef("c3/a", 0, 0, 8)])
+    assert pending(checkpoint.encode(state)) == []
+    state.pending_deletes = dict.fromkeys(["c3/b", "c3/c"])
+    body = checkpoint.encode(state)
+    assert pending(body) == list(load(body).pending_deletes) == ["c3/b", "c3/c"]
+    with pytest.raises(CorruptionError, match="corruption in here"):
+        pending(body[:-1])
+    with pytest.raises(CorruptionError, match="corruption in here"):
+        pending(body + b"x")
+
+
 def test_an_object_key_that_is_not_utf_8_is_corruption() -> None:
     body = checkpoint.encode(a_state([ChunkRef("c3/a", 0, 0, 8)])).replace(b"c3/a", b"c3/\xff")
     with pytest.raises(CorruptionError, match="corruption in here: object key is not UTF-8"):

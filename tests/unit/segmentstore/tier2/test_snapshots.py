@@ -11,7 +11,7 @@ import pytest
 
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, FencedError, FormatVersionError, UnavailableError
-from tailrace.common.real_ports import SystemEntropy
+from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType
 from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.metadata.fields import ChunkRef
@@ -42,6 +42,15 @@ class Gate(Objects):
             self.reached.set()
             await self.open.wait()
         await super().put(key, data, if_absent=if_absent)
+
+
+class Stopped(SystemClock):
+    """A clock that is set by hand."""
+
+    time_ms = 1_800_000_000_000
+
+    def now_ms(self) -> int:
+        return self.time_ms
 
 
 async def flush(container: Container) -> None:
@@ -331,6 +340,21 @@ async def test_a_restore_from_the_last_one_while_the_next_is_on_its_way_keeps_it
         await taking
     assert needed in container.state.pending_deletes
     assert not container.background.snapshotter.may_delete(needed)
+
+
+async def test_the_time_is_that_of_the_state_and_not_of_the_end_of_its_upload(world: World) -> None:
+    """What was committed while the bytes beside it were written is later than the snapshot."""
+    gate = world.objects = Gate("c7")
+    clock = world.clock = Stopped()
+    container = await world.open()
+    await container.create_segment(A)
+    await container.append(A, [b"in the log alone"])
+    taking = asyncio.create_task(take_snapshot(container))
+    await gate.reached.wait()
+    before_ms, clock.time_ms = clock.time_ms, clock.time_ms + 60_000
+    gate.open.set()
+    assert await taking
+    assert (await newest(world))[0].time_ms == before_ms
 
 
 async def test_an_owner_that_lost_its_log_is_fenced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,1 @@
+"""Reads and verifies a whole cluster from Tier 2 alone, in parallel on Spark (docs/spark-audit.md)."""
