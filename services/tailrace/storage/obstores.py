@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import fcntl
 import itertools
 import os
@@ -212,10 +211,11 @@ def _make_private(folder: Path) -> None:
     if folder.is_dir():
         return
     _make_private(folder.parent)
-    with contextlib.suppress(FileExistsError):
+    try:
         folder.mkdir(0o700)
-    if not folder.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+    except FileExistsError:
+        if not folder.is_dir():
+            raise  # else another process was first
 
 
 def _remove_unlocked(path: Path) -> None:
