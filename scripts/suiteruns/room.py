@@ -33,14 +33,14 @@ def free(folder: Path) -> tuple[int, int]:
     return folder.stat().st_dev, shutil.disk_usage(folder).free
 
 
-def lacking(needs: Mapping[Path, int], free: Callable[[Path], tuple[int, int]]) -> str:
+def lacking(needs: Mapping[Path, int], room_of: Callable[[Path], tuple[int, int]]) -> str:
     """One line that names the device without room for these needs and what to do, or nothing."""
     by_device: dict[int, list[Path]] = {}
     for folder in needs:
-        by_device.setdefault(free(folder)[0], []).append(folder)
+        by_device.setdefault(room_of(folder)[0], []).append(folder)
     for folders in by_device.values():
         total_bytes = sum(needs[folder] for folder in folders)
-        free_bytes = free(folders[0])[1]
+        free_bytes = room_of(folders[0])[1]
         if free_bytes < total_bytes:
             return (
                 f"the long form may write {total_bytes / GIB:.0f} GiB to {' and '.join(map(str, folders))},"

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
-import time
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from harness.sparkcommands import kill_when_it_writes
 from tailrace.cli.demo.server import Endpoints
 from tailrace.client import BlockingClient, ScalingPolicy, StreamConfig, StreamName
 from tailrace.common.errors import BadRequestError, NoSuchStreamError, StreamSealedError
@@ -32,10 +28,7 @@ if TYPE_CHECKING:
 KEYS = 7
 ROWS = 1200
 BATCH_BYTES = 12_000  # of files of about 5,000
-FAST_START = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 START = datetime.datetime(2013, 11, 3, tzinfo=datetime.UTC)
-DEADLINE_S = 300.0
-POLL_S = 0.05
 
 
 @pytest.fixture
@@ -177,34 +170,10 @@ def test_what_cannot_be_written_is_named(
 def test_a_killed_command_goes_on(
     spark: SparkSession, server: Endpoints, client: BlockingClient, stream: str, folder: Path, tmp_path: Path
 ) -> None:
-    arguments = [
-        str(folder / "*.parquet"),
-        stream,
-        "--checkpoint",
-        str(tmp_path / "check point"),
-        "--batch-size",
-        "1",  # byte: a batch for each file, so that the kill comes long before the last one
-    ]
-    arguments += ["--routing-key", "key", "--order-by", "n", "--controller", server.controller]
-    arguments += ["--master", "local[2]", "--conf", FAST_START, "--conf", "spark.sql.shuffle.partitions=2"]
-    killed = subprocess.Popen(
-        [sys.executable, "-m", "tailrace.cli", "pipeline", "backfill", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        deadline = time.monotonic() + DEADLINE_S
-        while not any(client.streams.tail(stream).positions.values()):
-            assert killed.poll() is None, killed.communicate()[1]
-            assert time.monotonic() < deadline, "no event came"
-            time.sleep(POLL_S)
-    finally:
-        os.killpg(killed.pid, signal.SIGKILL)
-        killed.communicate(timeout=DEADLINE_S)
-    assert killed.returncode == -signal.SIGKILL
-    before = sum(map(len, events(client, stream)))
+    options = ["--checkpoint", str(tmp_path / "check point"), "--controller", server.controller]
+    options += ["--routing-key", "key", "--order-by", "n"]
+    options += ["--batch-size", "1"]  # byte: a batch for each file, so that the kill comes long before the last one
+    before = kill_when_it_writes(client, stream, "backfill", str(folder / "*.parquet"), stream, *options)
     assert 0 < before < ROWS
     progress = backfill(spark, server, folder, stream, tmp_path / "check point", **ORDERED)
     assert ROWS - before <= progress.rows <= ROWS

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.sparkcommands import kill_when_it_writes
 from tailrace.cli.demo.server import Endpoints, ServerProcess
 from tailrace.client import BlockingClient, ScalingPolicy, StreamConfig, StreamName
 from tailrace.common.errors import BadRequestError, NoSuchStreamError, StreamSealedError
@@ -29,9 +25,6 @@ if TYPE_CHECKING:
     from tailrace.pipelines.jobs.batch_files import Progress
 
 KEYS = 7
-DEADLINE_S = 300.0
-POLL_S = 0.05
-FAST_START = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 EPHEMERAL = {"controller": 0, "rest": 0, "store": 0, "admin": 0}
 
 
@@ -226,30 +219,9 @@ def test_a_killed_command_goes_on(
     spark: SparkSession, server: Endpoints, client: BlockingClient, streams: tuple[str, str], tmp_path: Path
 ) -> None:
     write(client, streams[0], range(2000))
-    killed = _start(server, *streams, "--checkpoint", str(tmp_path), "--option", "maxEventsPerTrigger=50")
-    try:
-        deadline = time.monotonic() + DEADLINE_S
-        while not any(client.streams.tail(streams[1]).positions.values()):
-            assert killed.poll() is None, killed.communicate()[1]
-            assert time.monotonic() < deadline, "no event came"
-            time.sleep(POLL_S)
-    finally:
-        os.killpg(killed.pid, signal.SIGKILL)
-        killed.communicate(timeout=DEADLINE_S)
-    assert killed.returncode == -signal.SIGKILL
-    before = sum(map(len, events(client, streams[1])))
+    options = ("--checkpoint", str(tmp_path), "--option", "maxEventsPerTrigger=50", "--controller", server.controller)
+    before = kill_when_it_writes(client, streams[1], "replay", *streams, *options)
     assert 0 < before < 2000
     progress = replay(spark, job(server, streams), tmp_path)
     assert 2000 - before <= progress.rows <= 2000
     check(client, streams[1], range(2000))
-
-
-def _start(server: Endpoints, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tailrace.cli", "--controller", server.controller, "pipeline", "replay"]
-    return subprocess.Popen(
-        [*command, *arguments, "--master", "local[2]", "--conf", FAST_START],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.cli.commands.arguments import named_values as _pairs
-from tailrace.cli.commands.arguments import place_of as _place
-from tailrace.cli.commands.arguments import stream_name
+from tailrace.cli.commands.arguments import named_values, place_of, stream_name
 from tailrace.cli.output import print_json, print_line
 from tailrace.cli.settings import SETTINGS, ControllerOption, JsonOption
 from tailrace.client.model import StreamName
@@ -66,9 +64,9 @@ def archive(
     from tailrace.pipelines.jobs.archive import archive as run_archive
     from tailrace.pipelines.jobs.session import spark_session
 
-    with spark_session(f"archive {stream}", master, _pairs("--conf", conf or ())) as spark:
+    with spark_session(f"archive {stream}", master, named_values("--conf", conf or ())) as spark:
         source = _input(stream, schema, time_field, option or (), controller)
-        progress = run_archive(spark, source, _place(output), every)
+        progress = run_archive(spark, source, place_of(output), every)
     _print(progress, "events", output, json)
 
 
@@ -103,9 +101,9 @@ def aggregate(
     from tailrace.pipelines.jobs.session import spark_session
 
     windows = Windows(window, late, tuple(key or ()), tuple(total or ()))
-    with spark_session(f"aggregate {stream}", master, _pairs("--conf", conf or ())) as spark:
+    with spark_session(f"aggregate {stream}", master, named_values("--conf", conf or ())) as spark:
         source = _input(stream, schema, time_field, option or (), controller)
-        progress = run_aggregate(spark, source, windows, _place(output), every)
+        progress = run_aggregate(spark, source, windows, place_of(output), every)
     _print(progress, "windows", output, json)
 
 
@@ -147,7 +145,7 @@ def audit(
     from tailrace.pipelines.jobs.session import spark_session
 
     place = tier2 if "://" in tier2 else str(Path(tier2).absolute())
-    options = _pairs("--option", option or ()) | {"tier2": place}
+    options = named_values("--option", option or ()) | {"tier2": place}
     if s3_endpoint:
         options["tier2Endpoint"] = s3_endpoint
     location = StoreLocation.from_options(options)
@@ -159,8 +157,8 @@ def audit(
         check_can_draw()
     identity_of(location)  # a wrong address is an error at once, without a start of Spark
     now_ms = SystemClock().now_ms()
-    with spark_session("audit", master, _pairs("--conf", conf or ())) as spark:
-        summary = run_audit(spark, location, _place(output), now_ms)
+    with spark_session("audit", master, named_values("--conf", conf or ())) as spark:
+        summary = run_audit(spark, location, place_of(output), now_ms)
     if page is not None:
         write_page(page, summary, tier2, now_ms)
     if json:
@@ -183,5 +181,5 @@ def _input(stream: StreamName, schema: str, time_field: str, options: Sequence[s
 
     if time_field and not schema:
         raise typer.BadParameter("a time field needs the columns of the events: --schema", param_hint="--time-field")
-    pairs = _pairs("--option", options)
+    pairs = named_values("--option", options)
     return Input(SETTINGS.choose_controller(controller), str(stream), schema, time_field, pairs)

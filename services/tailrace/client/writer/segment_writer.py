@@ -330,7 +330,6 @@ class SegmentWriter:
 
         A time that is noted for these events needs a position behind them. No later event of this writer is stored yet.
         """
-        acknowledges = self._in_flight and self._in_flight[0].last_number <= last_event_number
-        if acknowledges and last_event_number != _UNKNOWN_WRITER:
+        if self._in_flight and self._in_flight[0].last_number <= last_event_number:
             info = await self._context.segments.segment_info(self.segment)
             self.acknowledged_length = max(self.acknowledged_length, info.length)

@@ -131,7 +131,7 @@ class AttributeStore:
         segment.damage = Damage(error.place, error.reason, retry_at_s)
 
     @staticmethod
-    def _read(segment: Segment) -> None:
+    def _forget_damage(segment: Segment) -> None:
         """Forget damage once the index was read again later; a lookup that meets it again reports it again."""
         if segment.damage is not None and segment.damage.retry_at_s <= asyncio.get_running_loop().time():
             _log.warning("attribute_index_read_again", segment=segment.name, place=segment.damage.place)
@@ -166,7 +166,7 @@ class AttributeStore:
                     self._damaged(segment, error)
                     raise
             else:
-                self._read(segment)
+                self._forget_damage(segment)
                 return found
 
     async def get(self, segment: Segment, attribute_ids: Sequence[bytes]) -> dict[bytes, int]:
@@ -248,7 +248,7 @@ class AttributeStore:
         except CorruptionError as error:
             self._damaged(segment, error)
             raise
-        self._read(segment)
+        self._forget_damage(segment)
         state = update.state
         root = ops.IndexRoot(
             root_offset=state.root_offset,

@@ -30,6 +30,20 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(limits, name, 0.01)
 
 
+async def small_chunks(owned: Owned, monkeypatch: pytest.MonkeyPatch, length: int) -> tuple[Container, Audited]:
+    """A container with 130 chunks of that many bytes, none of them compacted yet, and an inventory of it."""
+    monkeypatch.setattr(limits, "COMPACT_CREDIT_MAX_BYTES", 0)
+    container = await owned.open()
+    await container.create_segment(A)
+    for number in range(130):
+        await container.append(A, [bytes([number]) * length])
+        await container.flush_to_storage()
+    await owned.snapshot()
+    audited = Audited(owned)
+    await audited.take()
+    return container, audited
+
+
 async def until_replaced(owned: Owned, container: Container, audited: Audited, wanted: int) -> None:
     """Work on until so many objects that the inventory names are deleted."""
     named = {row.object for row in audited.of(What.REFERENCE)}
@@ -47,15 +61,7 @@ async def until_replaced(owned: Owned, container: Container, audited: Audited, w
 async def test_chunks_that_are_compacted_during_the_audit_are_verified_where_they_are_now(
     owned: Owned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "COMPACT_CREDIT_MAX_BYTES", 0)  # not yet
-    container = await owned.open()
-    await container.create_segment(A)
-    for number in range(130):
-        await container.append(A, [bytes([number]) * 1000])
-        await container.flush_to_storage()
-    await owned.snapshot()
-    audited = Audited(owned)
-    await audited.take()
+    container, audited = await small_chunks(owned, monkeypatch, 1000)
     monkeypatch.setattr(limits, "COMPACT_CREDIT_MAX_BYTES", 32 * MIB)
     await until_replaced(owned, container, audited, 100)
     rows = await audited.verify()
@@ -71,15 +77,7 @@ async def test_chunks_that_are_compacted_during_the_audit_are_verified_where_the
 async def test_bytes_that_go_during_the_audit_are_gone_and_not_missing(
     owned: Owned, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    monkeypatch.setattr(limits, "COMPACT_CREDIT_MAX_BYTES", 0)
-    container = await owned.open()
-    await container.create_segment(A)
-    for number in range(130):
-        await container.append(A, [bytes([number]) * 1000])
-        await container.flush_to_storage()
-    await owned.snapshot()
-    audited = Audited(owned)
-    await audited.take()
+    container, audited = await small_chunks(owned, monkeypatch, 1000)
     await (container.truncate(A, 120_000) if change == "truncated" else container.delete(A))
     gone = 120 if change == "truncated" else 130
     await until_replaced(owned, container, audited, gone)
@@ -125,15 +123,7 @@ async def test_an_object_whose_segment_was_merged_and_that_the_target_names_is_m
 
 async def compacted(owned: Owned, monkeypatch: pytest.MonkeyPatch) -> Audited:
     """An inventory of 130 small chunks, of which 100 or more have become parts of larger objects since."""
-    monkeypatch.setattr(limits, "COMPACT_CREDIT_MAX_BYTES", 0)
-    container = await owned.open()
-    await container.create_segment(A)
-    for number in range(130):
-        await container.append(A, [bytes([number]) * 8000])
-        await container.flush_to_storage()
-    await owned.snapshot()
-    audited = Audited(owned)
-    await audited.take()
+    container, audited = await small_chunks(owned, monkeypatch, 8000)
     monkeypatch.setattr(limits, "COMPACT_CREDIT_MAX_BYTES", 32 * MIB)
     await until_replaced(owned, container, audited, 100)
     await owned.snapshot()
