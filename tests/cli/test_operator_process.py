@@ -21,7 +21,7 @@ from minio import Minio
 from harness.apiserver import NAMESPACE, ApiServer, api_server, kubeconfig
 from harness.minio import MinioProcess
 from harness.ports import free_ports
-from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, Manifest
+from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, Kind, Manifest
 from tailrace_operator.kube.manifests import FINALIZER
 from tailrace_operator.kube.objects import (
     CONFIG_MAPS,
@@ -458,6 +458,40 @@ async def test_what_comes_between_the_look_and_the_apply_is_not_changed(
     assert [server.find(CONFIG_MAPS, "main")] == made
     server.remove(CONFIG_MAPS, "main")
     await operators.until_condition("Accepted", "True", "Accepted")
+
+
+@pytest.mark.parametrize("of", [SERVICE_ACCOUNTS, STATEFUL_SETS], ids=lambda kind: kind.plural)
+async def test_children_that_a_deletion_leaves_are_not_taken_back_by_the_reconciliation_it_meets(
+    operators: Operators, store: Store, of: Kind
+) -> None:
+    """Deleted without its children while it is reconciled: none of them goes, and the next one adopts them all."""
+    server = operators.server
+    make_secret(server, store)
+    first = server.make(STREAM_CLUSTERS, stream_cluster(store))
+    left: dict[tuple[str, str], str] = {}
+
+    def meanwhile(manifest: Manifest) -> None:
+        """A user deletes the cluster as the operator is about to write a child that exists."""
+        if not left and server.find(DEPLOYMENTS, "main-controller") is not None:
+            server.orphan(STREAM_CLUSTERS, "main")
+            for kind in CHILDREN:
+                found = [one["metadata"] for one in server.all(kind)]
+                left.update({(kind.plural, metadata["name"]): metadata["uid"] for metadata in found})
+
+    server.refuse[of.plural] = meanwhile
+    await operators.start()
+    await until(lambda: bool(left))
+    again = stream_cluster(store)
+    again["spec"]["adoptClusterId"] = first["metadata"]["uid"]
+    second = server.make(STREAM_CLUSTERS, again)
+
+    def owners(plural: str, name: str) -> list[str]:
+        metadata = (server.objects.get((plural, NAMESPACE, name)) or {"metadata": {}})["metadata"]
+        assert metadata.get("uid") == left[plural, name], f"{plural} {name} was deleted"
+        return [owner["uid"] for owner in metadata.get("ownerReferences") or []]
+
+    assert len(left) == 15
+    await until(lambda: all(owners(*place) == [second["metadata"]["uid"]] for place in left))
 
 
 async def test_what_is_left_of_a_cluster_of_that_name_is_taken_over(operators: Operators, store: Store) -> None:

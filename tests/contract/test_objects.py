@@ -69,6 +69,17 @@ async def test_an_apply_to_a_certain_object_finds_no_other(objects: HttpObjects)
     assert await objects.get(CONFIG_MAPS, NAMESPACE, "a") == made
 
 
+async def test_an_apply_to_a_certain_version_finds_no_other(objects: HttpObjects) -> None:
+    made = await objects.apply(CONFIG_MAPS, NAMESPACE, config_map(k="v"))
+    manifest = config_map(k="w")
+    manifest["metadata"] |= {name: made["metadata"][name] for name in ("uid", "resourceVersion")}
+    changed = await objects.apply(CONFIG_MAPS, NAMESPACE, manifest)
+    assert changed["data"] == {"k": "w"}
+    with pytest.raises(WriteConflictError):
+        await objects.apply(CONFIG_MAPS, NAMESPACE, {**manifest, "data": {"k": "x"}})
+    assert await objects.get(CONFIG_MAPS, NAMESPACE, "a") == changed
+
+
 async def test_an_apply_to_a_certain_object_makes_none(objects: HttpObjects) -> None:
     gone = config_map(k="v")
     gone["metadata"]["uid"] = "00000000-0000-4000-8000-000000000000"

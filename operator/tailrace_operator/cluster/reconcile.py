@@ -8,7 +8,7 @@ references, and the data is kept.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -19,14 +19,13 @@ from tailrace.common.errors import (
     InvalidSpecError,
     NotFoundError,
     UnavailableError,
-    WriteConflictError,
 )
 from tailrace_operator.cluster import checks, names
 from tailrace_operator.cluster.bucket_rules import RULES_FIT, rules_condition
+from tailrace_operator.cluster.child_writer import ChildWriter, Existing, OwnerDeletedError
 from tailrace_operator.cluster.name_conflicts import is_owned, name_conflict
 from tailrace_operator.cluster.plan import Plan
 from tailrace_operator.cluster.pod_diagnostics import pod_problem, terminating_pods
-from tailrace_operator.cluster.render import Child, children
 from tailrace_operator.cluster.state import (
     ACCEPTED,
     CONTROLLER_READY,
@@ -39,7 +38,7 @@ from tailrace_operator.cluster.state import (
 )
 from tailrace_operator.cluster.tier2 import Tier2Error
 from tailrace_operator.kube.manifests import is_deleted
-from tailrace_operator.kube.objects import DEPLOYMENTS, PODS, SECRETS, SERVICES, STATEFUL_SETS
+from tailrace_operator.kube.objects import DEPLOYMENTS, PODS, SECRETS, STATEFUL_SETS
 from tailrace_operator.reconcile.outcome import Condition, Outcome, Status, ready
 from tailrace_operator.schema.specs import StreamClusterSpec
 
@@ -49,11 +48,7 @@ if TYPE_CHECKING:
     from tailrace_operator.cluster.tier2 import Tier2Probe
     from tailrace_operator.kube.objects import Objects
 
-_WORKLOADS: Final = (STATEFUL_SETS, DEPLOYMENTS)
 _TRANSIENT_RETRY_S: Final = 5.0
-
-_Existing: TypeAlias = "dict[tuple[str, str], tuple[Kind, Manifest]]"
-"""Objects by the plural of their kind and their name."""
 
 _logger = structlog.get_logger()
 
@@ -93,6 +88,7 @@ class StreamClusterReconciler:
         period_s: float = limits.OPERATOR_CLUSTER_PERIOD_S,
     ) -> None:
         self._objects = objects
+        self._children = ChildWriter(objects)
         self._probe = probe
         self._placements = placements
         self._image = image
@@ -123,6 +119,12 @@ class StreamClusterReconciler:
         """See Reconciler.reconcile."""
         if is_deleted(manifest):
             return Outcome()  # a deletion may wait for the children: do not create them again
+        try:
+            return await self._reconcile(manifest)
+        except OwnerDeletedError:
+            return Outcome()
+
+    async def _reconcile(self, manifest: Manifest) -> Outcome:
         metadata = manifest["metadata"]
         namespace, name = str(metadata["namespace"]), str(metadata["name"])
         workloads = await self._workloads(manifest)
@@ -135,7 +137,7 @@ class StreamClusterReconciler:
         problem = await self._problem(manifest, spec, workloads)
         if problem is not None:
             return await self._refused(manifest, spec, workloads, problem)
-        existing = await self._existing(self._plan(manifest, spec, ""))
+        existing = await self._children.existing(self._plan(manifest, spec, ""))
         problem = name_conflict(name, metadata["uid"], existing.values())
         if problem is not None:
             return await self._refused(manifest, spec, workloads, problem)
@@ -151,12 +153,13 @@ class StreamClusterReconciler:
         message = f"{spec.tier2.url} at {spec.tier2.endpoint} responds and belongs to this cluster."
         usable = Condition(TIER2_READY, Status.TRUE, "Usable", message)
         try:
-            workloads = await self._apply(self._plan(manifest, spec, credentials), existing, pods=True)
+            plan = self._plan(manifest, spec, credentials)
+            workloads = await self._apply(plan, existing, pods=True)
         except BadRequestError as error:
             refused = _false(ACCEPTED, "ChildRefused", f"The Kubernetes API refuses a child of this resource: {error}")
             return await self._outcome(manifest, spec, workloads, [refused, usable, rules])
         self._placements.ensure(namespace, name)
-        await self._prune(manifest, spec, workloads)
+        await self._prune(plan, workloads)
         return await self._outcome(manifest, spec, workloads, [accepted, usable, rules])
 
     def _plan(self, manifest: Manifest, spec: StreamClusterSpec, credentials: str) -> Plan:
@@ -228,56 +231,17 @@ class StreamClusterReconciler:
             return None
         return found if is_owned(found, metadata["uid"]) else None
 
-    async def _existing(self, plan: Plan) -> _Existing:
-        """Return the existing objects that have the names of the children."""
-        existing: _Existing = {}
-        for child in children(plan):
-            try:
-                found = await self._objects.get(child.kind, plan.namespace, child.name)
-            except NotFoundError:
-                continue
-            existing[child.kind.plural, child.name] = child.kind, found
-        return existing
-
-    async def _apply(self, plan: Plan, existing: _Existing, *, pods: bool) -> _Workloads:
-        """Apply the children, with or without the pods. `existing`: the objects that were checked.
-
-        Raises:
-            BadRequestError: the API server refuses a child.
-            WriteConflictError: an object with a child's name was created or replaced since the check.
-        """
-        applied: dict[str, Manifest] = {}
-        for child in children(plan):
-            if pods or child.kind not in _WORKLOADS:
-                seen = existing.get((child.kind.plural, child.name))
-                applied[child.kind.plural] = await self._apply_one(plan, child, seen[1] if seen else None)
+    async def _apply(self, plan: Plan, existing: Existing, *, pods: bool) -> _Workloads:
+        """Apply the children, with or without the pods. Raises as ChildWriter.apply."""
+        applied = await self._children.apply(plan, existing, pods=pods)
         return _Workloads(applied.get(STATEFUL_SETS.plural), applied.get(DEPLOYMENTS.plural))
 
-    async def _apply_one(self, plan: Plan, child: Child, seen: Manifest | None) -> Manifest:
-        """Change exactly the object that was checked, or create it if there was none."""
-        if seen is None:
-            return await self._objects.apply(child.kind, plan.namespace, child.manifest, only_new=True)
-        metadata = {**child.manifest["metadata"], "uid": seen["metadata"]["uid"]}
-        return await self._objects.apply(child.kind, plan.namespace, {**child.manifest, "metadata": metadata})
-
-    async def _prune(self, manifest: Manifest, spec: StreamClusterSpec, workloads: _Workloads) -> None:
+    async def _prune(self, plan: Plan, workloads: _Workloads) -> None:
         """Delete the Services of pods that were removed by scaling down."""
-        metadata = manifest["metadata"]
         left = int(((workloads.store or {}).get("status") or {}).get("replicas") or 0)
-        wanted = {names.store_pod(metadata["name"], ordinal) for ordinal in range(spec.segment_store.replicas)}
-        still = {names.store_pod(metadata["name"], ordinal) for ordinal in range(left)}
-        labels = names.labels(metadata["name"], names.STORE)
-        for service in await self._objects.list(SERVICES, metadata["namespace"], labels):
-            name = service["metadata"]["name"]
-            if name in wanted | still | {names.store(metadata["name"])} or not is_owned(service, metadata["uid"]):
-                continue
-            try:
-                await self._objects.delete(SERVICES, metadata["namespace"], name, service["metadata"]["uid"])
-                _logger.info(
-                    "service_deleted", namespace=metadata["namespace"], name=name, reason="its pod was removed"
-                )
-            except (NotFoundError, WriteConflictError):
-                continue  # deleted or replaced by another client
+        count = max(left, plan.spec.segment_store.replicas)
+        pods = {names.store_pod(plan.name, ordinal) for ordinal in range(count)}
+        await self._children.delete_services(plan, {*pods, names.store(plan.name)})
 
     # -- status
 

@@ -84,8 +84,8 @@ class Objects(Protocol):
         that this manager takes over those that `manifest` names.
 
         Raises:
-            WriteConflictError: `manifest` has a uid that is not that of the object with its name, or, with `only_new`,
-            an object exists. Nothing was changed.
+            WriteConflictError: `manifest` has a uid or a resourceVersion that is not that of the object with its name,
+            or, with `only_new`, an object exists. Nothing was changed.
         """
         ...
 

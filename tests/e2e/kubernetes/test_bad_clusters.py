@@ -228,6 +228,11 @@ async def test_an_apply_that_may_only_make_takes_no_name_that_is_taken(healthy: 
         with pytest.raises(WriteConflictError):
             await objects.apply(SERVICE_ACCOUNTS, kube.namespace, certain)
         assert await objects.get(SERVICE_ACCOUNTS, kube.namespace, "taken-or-not") == made
+        version = {name: made["metadata"][name] for name in ("uid", "resourceVersion")}
+        seen = {**manifest, "metadata": {**manifest["metadata"], **version}, "secrets": []}
+        await objects.apply(SERVICE_ACCOUNTS, kube.namespace, {**manifest, "automountServiceAccountToken": True})
+        with pytest.raises(WriteConflictError):
+            await objects.apply(SERVICE_ACCOUNTS, kube.namespace, seen)
     finally:
         objects.close()
         kube.delete("serviceaccount", "taken-or-not")

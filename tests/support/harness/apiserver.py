@@ -130,10 +130,7 @@ class ApiServer:
         made = {"apiVersion": kind.api_version, "kind": kind.kind, **deepcopy(manifest), "metadata": metadata}
         if kind.status_apart:
             made.pop("status", None)
-        stored = self._store(place, made, "ADDED")
-        if self._is_orphan(made):  # created by a reconcile that was in progress when its owner was deleted
-            asyncio.get_running_loop().call_soon(self._collect, place, made["metadata"]["uid"])
-        return stored
+        return self._store(place, made, "ADDED")
 
     def edit(self, kind: Kind, name: str, change: dict[str, Any], namespace: str = NAMESPACE) -> Manifest:
         """Patch an object as ``kubectl patch --type=merge`` does, including its status."""
@@ -195,6 +192,8 @@ class ApiServer:
         manifest["metadata"]["resourceVersion"] = str(self._version)
         self.objects[place] = manifest
         self._tell(place[0], change, manifest)
+        if self._is_orphan(manifest):  # written by a reconcile that was in progress when its owner was deleted
+            asyncio.get_running_loop().call_soon(self._collect, place, manifest["metadata"]["uid"])
         return deepcopy(manifest)
 
     def _drop(self, place: Place) -> None:

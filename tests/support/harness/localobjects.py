@@ -127,6 +127,8 @@ class LocalObjects:
             raise WriteConflictError(f"{kind.plural} {manifest['metadata']['name']} exists")
         if manifest["metadata"]["uid"] != found["metadata"]["uid"]:
             raise WriteConflictError(f"{kind.plural} {manifest['metadata']['name']} is another one")
+        if manifest["metadata"].get("resourceVersion") not in (None, found["metadata"]["resourceVersion"]):
+            raise WriteConflictError(f"{kind.plural} {manifest['metadata']['name']} has been modified")
         found["spec"] |= deepcopy(manifest["spec"])
         return self._store(kind, found)
 
