@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EPHEMERAL = {"controller": 0, "rest": 0, "store": 0, "admin": 0}
+SHORT_RUNS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Of every JVM that the tests start, their commands' too: it ends before a better compilation pays."""
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -28,6 +30,15 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
 }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def short_runs() -> Iterator[None]:
+    """Start every JVM as one that does not run for long."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_SUBMIT_OPTS", SHORT_RUNS)
+        patch.setenv("SPARK_LAUNCHER_OPTS", SHORT_RUNS)
+        yield
 
 
 def _start(folder: Path) -> SparkSession:
@@ -46,7 +57,7 @@ def _start(folder: Path) -> SparkSession:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(short_runs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A Spark session with two cores that knows the format ``tailrace``."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PySpark's own

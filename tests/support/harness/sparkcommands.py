@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tailrace.client import BlockingClient
 
-FAST_START = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 DEADLINE_S = 300.0
 POLL_S = 0.05
 
@@ -23,7 +22,7 @@ def kill_when_it_writes(client: BlockingClient, stream: str, *arguments: str) ->
     Its job must have many batches, so that it does not end before.
     """
     command = [sys.executable, "-m", "tailrace.cli", "pipeline", *arguments]
-    settings = ["--master", "local[2]", "--conf", FAST_START, "--conf", "spark.sql.shuffle.partitions=2"]
+    settings = ["--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2"]
     killed = subprocess.Popen(
         [*command, *settings], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
