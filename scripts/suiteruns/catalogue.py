@@ -97,7 +97,11 @@ PURE = "compat/wire/pure"
 
 # In the order in which they are started: what waits and takes long first, what keeps all cores busy last.
 SUITES = (
-    Suite("e2e/pods", (MINIO,), bounds=("test_pods.py", "test_pods_under_load.py", "test_live_controllers.py")),
+    Suite(
+        "e2e/pods",
+        (MINIO,),
+        bounds=("test_pods.py", "test_pods_under_load.py", "test_live_controllers.py", "test_store_cut_off.py"),
+    ),
     Suite("e2e/cluster", (LOCAL_CLUSTER,), cores=WAITS, takes=CLUSTER | MOUNTS),
     # Beside the suite below, whose installation looks at other namespaces.
     Suite(API, cores=WAITS, later_than=("e2e/cluster",), on_cluster=True, limits=False),

@@ -32,6 +32,7 @@ _INTERNAL: Final = "tailrace.io/internal-endpoint"
 _EXTERNAL: Final = "tailrace.io/external-endpoint"
 _LEAVING: Final = "tailrace.io/leaving"
 _NOT_OPEN: Final = "tailrace.io/not-open"
+_STORE_SILENT: Final = "tailrace.io/store-silent-seconds"
 _NUMBER_MAX: Final = 2**62
 _TRANSITIONS_MAX: Final = 2**31 - 1
 
@@ -54,7 +55,8 @@ class WorkerLease:
     """``incarnation`` names the process; ``renewal`` counts its renewals; ``leaving``: it wants no containers.
 
     ``cluster_id``: the cluster whose data it serves; empty when unknown. ``not_open``: which containers it cannot open,
-    and why; empty when there are none.
+    and why; empty when there are none. ``store_silent_s``: for how long the object store has not answered it, in whole
+    seconds; 0 while that is less than ``limits.WORKER_STORE_SILENT_REPORT_S``.
     """
 
     worker: str
@@ -64,6 +66,7 @@ class WorkerLease:
     endpoints: ContainerEndpoints | None = None
     cluster_id: str = ""
     not_open: str = ""
+    store_silent_s: int = 0
 
 
 def container_lease_name(cluster: str, container_id: int) -> str:
@@ -120,7 +123,8 @@ def read_worker_lease(manifest: Manifest) -> WorkerLease | None:
     leaving = annotations.get(_LEAVING) == "true"
     text = annotations.get(_NOT_OPEN)
     not_open = text[: limits.WORKER_REASON_MAX_CHARACTERS] if isinstance(text, str) else ""
-    return WorkerLease(worker, incarnation, renewal, leaving, endpoints, _cluster_id(annotations), not_open)
+    silent_s = _number(annotations.get(_STORE_SILENT)) or 0
+    return WorkerLease(worker, incarnation, renewal, leaving, endpoints, _cluster_id(annotations), not_open, silent_s)
 
 
 def write_worker_lease(cluster: str, lease: WorkerLease, found: Manifest | None, now_ms: int) -> Manifest:
@@ -135,6 +139,9 @@ def write_worker_lease(cluster: str, lease: WorkerLease, found: Manifest | None,
     annotations.pop(_NOT_OPEN, None)
     if lease.not_open:
         annotations[_NOT_OPEN] = lease.not_open
+    annotations.pop(_STORE_SILENT, None)
+    if lease.store_silent_s:
+        annotations[_STORE_SILENT] = str(lease.store_silent_s)
     for name, endpoint in zip((_INTERNAL, _EXTERNAL), _both(lease.endpoints), strict=True):
         annotations.pop(name, None)
         if endpoint is not None:

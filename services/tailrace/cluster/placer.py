@@ -1,6 +1,6 @@
 """The placer: watches the workers and writes the container map. One is active at a time; two do no harm.
 
-See docs/design.md#ownership.
+See docs/design.md#ownership, docs/design.md#failure-detection.
 
 Each step lists the workers' Leases, decides which workers are alive (`failure`), reads the map, decides what moves
 (`placement`), and replaces the map by compare-and-swap. A failure ends the step, and nothing has moved. The map can be
@@ -29,6 +29,7 @@ from tailrace.cluster.leases import (
 )
 from tailrace.cluster.placement import Step, Workers, next_step
 from tailrace.cluster.rebalance_gate import Accepting, RebalanceGate
+from tailrace.cluster.store_silence import StoreSilence
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NotFoundError, UnavailableError, WriteConflictError
 
@@ -94,6 +95,7 @@ class Placer:
         self._cluster = cluster
         self._prober = prober
         self._detector = detector or FailureDetector()
+        self._silence = StoreSilence()
         self._changed = changed
         self._gate = RebalanceGate(limits.PLACER_BALANCE_DELAY_S if balance_delay_s is None else balance_delay_s)
         self._named: frozenset[str] = frozenset()
@@ -141,7 +143,9 @@ class Placer:
         listing = await self._api.list(LEASES, labels_of(self._cluster, WORKER_ROLE))
         leases = [lease for item in listing.items if (lease := read_worker_lease(item)) is not None]
         renewals = {lease.worker: Renewal(lease.incarnation, lease.renewal) for lease in leases}
-        self._detector.look(asyncio.get_running_loop().time(), renewals, self._named)
+        now_s = asyncio.get_running_loop().time()
+        self._detector.look(now_s, renewals, self._named)
+        self._silence.look(now_s, {lease.worker: lease.store_silent_s for lease in leases})
         # Also from Leases: a detector that knows the workers already may have them probed before the map is read.
         self._endpoints |= {lease.worker: lease.endpoints for lease in leases if lease.endpoints is not None}
         return {lease.worker: lease for lease in leases}
@@ -187,11 +191,13 @@ class Placer:
             decision, after = f"nothing moves until it is known whether {', '.join(unheard)} are alive", now
         else:
             workers = _workers(leases, verdict)
+            cut_off = self._silence.cut_off(asyncio.get_running_loop().time(), verdict.alive, workers.accepting)
+            workers = _without_cut_off(workers, cut_off)
             accepting = frozenset((worker, leases[worker].incarnation) for worker in workers.accepting)
             going = sum(bool(assignment.handed_over_by) for assignment in now.assignments.values())
             step = await self._next_step(manifest, now, workers, accepting, going)
             after = _after(now, step)
-            decision = _sentence(step, workers, verdict, going)
+            decision = _sentence(step, workers, verdict, cut_off, going)
         after = dataclasses.replace(after, workers=_endpoints(before, leases, verdict, after))
         self._endpoints = dict(after.workers)
         if after == before:
@@ -309,6 +315,12 @@ def _workers(leases: Mapping[str, WorkerLease], verdict: Verdict) -> Workers:
     return Workers(accepting, [*keeping, *verdict.held], leaving)
 
 
+def _without_cut_off(workers: Workers, cut_off: Collection[str]) -> Workers:
+    """Let workers that are cut off from the object store have no containers: they cannot write or flush them."""
+    collections = (workers.accepting, workers.keeping, workers.leaving)
+    return Workers(*([worker for worker in some if worker not in cut_off] for some in collections))
+
+
 def _after(now: ClusterMap, step: Step) -> ClusterMap:
     assignments = dict(now.assignments)
     for number, worker in step.placed.items():
@@ -331,11 +343,12 @@ def _endpoints(
     return {worker: found[worker] for worker in sorted({*published} - {*verdict.dead} | (needed & found.keys()))}
 
 
-def _sentence(step: Step, workers: Workers, verdict: Verdict, going: int) -> str:
+def _sentence(step: Step, workers: Workers, verdict: Verdict, cut_off: Sequence[str], going: int) -> str:
     parts = [f"workers that take containers: {len(workers.accepting)}"]
     for what, names in (
         ("leaving", workers.leaving),
         ("silent together and kept until they are probed", verdict.held),
+        ("without an answer of the object store", cut_off),
         ("gone", verdict.dead),
     ):
         if names:

@@ -73,8 +73,9 @@ class Renewer:
         *,
         cluster_id: str = "",
         not_open: Callable[[], str] = lambda: "",
+        store_silent_s: Callable[[], int] = lambda: 0,
     ) -> None:
-        """``not_open`` returns which containers the worker cannot open, and why; called before each renewal."""
+        """``not_open`` and ``store_silent_s`` return what the Lease says of that; called before each renewal."""
         self._api = api
         self._cluster = cluster
         self._lease = WorkerLease(worker, incarnation, 0, endpoints=endpoints, cluster_id=cluster_id)
@@ -82,6 +83,7 @@ class Renewer:
         self._clock = clock
         self._heart = heart
         self._not_open = not_open
+        self._store_silent_s = store_silent_s
         self._stored: Manifest | None = None
         self._leaving = False
         self._due = asyncio.Event()
@@ -161,7 +163,7 @@ class Renewer:
     async def _try_write(self) -> bool:
         """Write the next renewal over what was read or stored last; False: the Lease has changed since."""
         lease = dataclasses.replace(self._lease, renewal=self._lease.renewal + 1, leaving=self._leaving)
-        lease = dataclasses.replace(lease, not_open=self._not_open())
+        lease = dataclasses.replace(lease, not_open=self._not_open(), store_silent_s=self._store_silent_s())
         self._lease = lease  # also when the outcome is unknown: no two renewals have the same number
         manifest = write_worker_lease(self._cluster, lease, self._stored, self._clock.now_ms())
         found, self._stored = self._stored, None

@@ -47,6 +47,7 @@ worker_leases = st.builds(
     st.booleans(),
     st.none() | both,
     not_open=st.text(max_size=20),
+    store_silent_s=st.integers(0, 10**6),
 )
 
 

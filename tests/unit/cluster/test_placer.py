@@ -51,6 +51,7 @@ class Stage:
         self.clusters: dict[str, str] = {}
         self.starts: dict[str, int] = {}
         self.answering: set[str] = set()
+        self.store_silent_s: dict[str, int] = {}
         self.refusing: set[str] = set()
         self.asked: list[tuple[str, ContainerEndpoints | None]] = []
         self.refusal_takes_s = 0.0
@@ -86,7 +87,15 @@ class Stage:
             self.renewals[worker] += 1
             leaving, cluster_id = worker in self.leaving, self.clusters.get(worker, "")
             incarnation = str(self.starts.get(worker, 1))
-            lease = WorkerLease(worker, incarnation, self.renewals[worker], leaving, endpoints_of(worker), cluster_id)
+            lease = WorkerLease(
+                worker,
+                incarnation,
+                self.renewals[worker],
+                leaving,
+                endpoints_of(worker),
+                cluster_id,
+                store_silent_s=self.store_silent_s.get(worker, 0),
+            )
             name = worker_lease_name("c", worker)
             if ("leases", name) in self.core.objects:
                 self.core.replace(LEASES, write_worker_lease("c", lease, self.core.get(LEASES, name), 0))
@@ -119,6 +128,67 @@ def on_stage(scenario: Callable[[Stage], Awaitable[None]], **options: Any) -> No
             await scenario(Stage(**options))
 
         world.run(main())
+
+
+STREAK = round(limits.WORKER_STORE_SILENT_S) + 2
+"""Looks after which the placer knows whom the object store answers."""
+
+
+def test_who_is_cut_off_from_the_object_store_has_no_containers_until_it_answers_again() -> None:
+    async def scenario(stage: Stage) -> None:
+        for _ in range(STREAK):
+            await stage.step()
+        assert stage.owners == "aabb"
+        stage.store_silent_s = {"a": round(limits.WORKER_STORE_SILENT_S) - 1}
+        await stage.step()
+        assert stage.owners == "aabb"
+        stage.store_silent_s = {"a": round(limits.WORKER_STORE_SILENT_S)}
+        decision = await stage.step()
+        assert "without an answer of the object store: a" in decision.reason
+        assert stage.owners == "bbbb", "at once, and not handed over: it cannot flush"
+        for _ in range(round(limits.PLACER_UNEVEN_MAX_S) + 10):
+            await stage.step()
+        assert stage.owners == "bbbb"
+        stage.store_silent_s = {}
+        for _ in range(round(limits.PLACER_BALANCE_DELAY_S + limits.PLACER_UNHELD_MAX_S) + 10):
+            await stage.step()
+        assert sorted(stage.owners.lower()) == ["a", "a", "b", "b"]
+
+    on_stage(scenario)
+
+
+def test_when_the_object_store_answers_no_worker_nothing_moves() -> None:
+    async def scenario(stage: Stage) -> None:
+        for _ in range(STREAK):
+            await stage.step()
+        before = stage.owners
+        stage.store_silent_s = {"a": 30, "b": 5, "c": 8}
+        for _ in range(STREAK):
+            await stage.step()
+        assert stage.owners == before
+        stage.store_silent_s = {"a": 30}  # the others notice its return first
+        for _ in range(STREAK - 3):
+            await stage.step()
+        assert stage.owners == before
+        stage.store_silent_s = {}
+        for _ in range(STREAK):
+            await stage.step()
+        assert stage.owners == before
+
+    on_stage(scenario, workers="abc")
+
+
+def test_who_leaves_proves_nothing_of_the_object_store() -> None:
+    async def scenario(stage: Stage) -> None:
+        for _ in range(STREAK):
+            await stage.step()
+        stage.leaving = {"b"}
+        stage.store_silent_s = {"a": 30}
+        decision = await stage.step()
+        assert "without an answer" not in decision.reason
+        assert "a" in stage.owners.lower(), "b takes no containers, though the store answers it"
+
+    on_stage(scenario)
 
 
 def test_who_is_silent_and_refuses_connections_is_replaced_before_the_lapse() -> None:

@@ -105,6 +105,16 @@ async def test_the_lease_names_what_the_worker_cannot_open(api: LocalKubernetes)
     assert stored(api.core).not_open == ""
 
 
+async def test_the_lease_says_for_how_long_the_object_store_does_not_answer(api: LocalKubernetes) -> None:
+    seconds = [0, 12, 0]
+    one = Renewer(api, "c", "w", "1", ENDPOINTS, SystemClock(), Heart(), store_silent_s=lambda: seconds[0])
+    await one.register()
+    for expected in (0, 12, 0):
+        seconds[0] = expected
+        await one.renew()
+        assert stored(api.core).store_silent_s == expected
+
+
 async def test_who_leaves_says_so(api: LocalKubernetes) -> None:
     one = renewer(api)
     await one.register()

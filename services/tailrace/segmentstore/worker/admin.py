@@ -49,6 +49,11 @@ class Inspectable(Protocol):
         """Return the worker's cache."""
         ...
 
+    @property
+    def store_silent_s(self) -> float | None:
+        """Return for how long the object store has not answered; None: that is not followed."""
+        ...
+
     def containers(self) -> list[Container]:
         """Return the running containers."""
         ...
@@ -82,6 +87,9 @@ class _Metrics(Collector):
         snapshot = self._worker.cache.cache.snapshot()
         for name in ("max_bytes", "used_bytes", "stored_bytes", "reserved_blocks", "pinned_blocks", "entries"):
             yield GaugeMetricFamily(f"tailrace_cache_{name}", f"Cache: {name}", value=getattr(snapshot, name))
+        if (silent_s := self._worker.store_silent_s) is not None:
+            about = "Seconds for which requests to the object store have had no answer"
+            yield GaugeMetricFamily("tailrace_worker_store_silent_seconds", about, value=silent_s)
         families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {
             name: GaugeMetricFamily(f"tailrace_container_{name}", f"Container: {name}", labels=["container"])
             for name in ("running", "segments", "log_bytes", "untiered_bytes", "pending_deletes", "last_sequence")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from tailrace.cluster.cluster_identity import bind_tier2
+from tailrace.cluster.cluster_identity import CLUSTER_KEY, bind_tier2
 from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint
 from tailrace.cluster.follower import Follower
 from tailrace.cluster.heartbeat import Heart
@@ -34,6 +34,7 @@ from tailrace.segmentstore.server.listener import SegmentStoreServer
 from tailrace.segmentstore.worker.container_supervisor import name_not_open, summarise_not_open
 from tailrace.segmentstore.worker.folder_logs import epoch_of_objects
 from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
+from tailrace.storage.contact import ContactStore, StoreContact, keep_contact
 from tailrace.storage.obstores import open_object_store
 
 if TYPE_CHECKING:
@@ -111,6 +112,9 @@ class ClusterStoreService:
         self._scan_slots = scan_slots()
         self._heart = Heart()
         self._not_open = ""
+        self._contact = StoreContact()
+        self._store_silent_s = 0
+        self._contacting: list[asyncio.Task[NoReturn]] = []
         self._renewals = self._make_renewals()
         self._registering: asyncio.Task[None] | None = None
         self.worker: Worker
@@ -130,8 +134,9 @@ class ClusterStoreService:
         spec = self._spec
         self._api = self._connect()
         self._stack.push_async_callback(self._api.close)
-        self._store = self._open_store()
+        self._store = ContactStore(self._open_store(), self._contact)
         self._stack.push_async_callback(self._store.close)
+        self._keep_contact()
         if spec.tried:  # renew the Lease soon, or the placer moves the containers to other workers
             self._register()
         await self._retry_until_answered(self._bind)
@@ -147,6 +152,7 @@ class ClusterStoreService:
             cluster_id=uuid.UUID(spec.cluster_id).bytes,
             log_opened=self._log_opened,
             lower_epoch=self._epochs.lower,
+            contact=self._contact,
         )
         budgets = spec.budgets
         self.worker = Worker(spec.container_count, (), budgets, ports)
@@ -182,6 +188,20 @@ class ClusterStoreService:
         if spec.kubeconfig is None:
             return in_cluster(spec.namespace)
         return from_kubeconfig(spec.namespace, spec.kubeconfig)
+
+    def _keep_contact(self) -> None:
+        """Follow until `close` for how long Tier 2 does not answer, also while a start waits for it."""
+        loop = asyncio.get_running_loop()
+        contacting = keep_contact(self._store, self._contact, CLUSTER_KEY)
+        self._contacting = [loop.create_task(contacting), loop.create_task(self._note_silence())]
+        self._stack.push_async_callback(_cancel, self._contacting)
+
+    async def _note_silence(self) -> NoReturn:
+        """Remember what the Lease is to say; its thread reads it before each renewal."""
+        while True:
+            silent_s = int(self._contact.silent_s(asyncio.get_running_loop().time()))
+            self._store_silent_s = silent_s if silent_s >= limits.WORKER_STORE_SILENT_REPORT_S else 0
+            await asyncio.sleep(limits.WORKER_LEASE_RENEW_S / 2)
 
     def _register(self) -> None:
         """Create the worker's Lease and renew it until `close`."""
@@ -258,13 +278,14 @@ class ClusterStoreService:
         following = loop.create_task(follower.run())
         tasks = [superseded, following, loop.create_task(self._report_progress(follower))]
         try:
-            await asyncio.wait((superseded, following, leaving), return_when=asyncio.FIRST_COMPLETED)
+            endless = (superseded, following, *self._contacting)
+            await asyncio.wait((*endless, leaving), return_when=asyncio.FIRST_COMPLETED)
             if leaving.done():
                 tasks.append(loop.create_task(follower.drain(together_with=spec.siblings)))
-                await asyncio.wait((superseded, following, tasks[-1]), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((*endless, tasks[-1]), return_when=asyncio.FIRST_COMPLETED)
             if superseded.done():
                 raise NotOwnerError(f"worker {spec.worker} was started elsewhere, or cannot renew its Lease")
-            for task in (following, tasks[-1]):
+            for task in (*endless, tasks[-1]):
                 if task.done():
                     task.result()
         finally:
@@ -279,7 +300,7 @@ class ClusterStoreService:
                 self._report(WAITING + reported)
             await asyncio.sleep(limits.WORKER_PROGRESS_POLL_S)
         self._report(FOLLOWING)
-        await report_not_open(self.worker, self._report, self._name_not_open)
+        await report_not_open(self.worker, self._report, self._name_not_open, lambda: self._store_silent_s)
 
     def _name_not_open(self, text: str) -> None:
         """Remember what the Lease is to say; its thread reads it before each renewal."""
@@ -303,6 +324,7 @@ class ClusterStoreService:
                 heart=self._heart,
                 cluster_id=spec.cluster_id,
                 not_open=lambda: self._not_open,
+                store_silent_s=lambda: self._store_silent_s,
             )
         finally:
             await _cancel([beating])
@@ -320,14 +342,22 @@ class ClusterStoreService:
 
 
 async def report_not_open(
-    worker: Worker, report: Callable[[str], None], name: Callable[[str], None] = lambda _: None
+    worker: Worker,
+    report: Callable[[str], None],
+    name: Callable[[str], None] = lambda _: None,
+    store_silent_s: Callable[[], int] = lambda: 0,
 ) -> NoReturn:
-    """Report for how long containers have not been open, and why; `name` them without times. Runs until cancelled."""
+    """Report for how long containers have not been open, and why; `name` them without times. Runs until cancelled.
+
+    Also that the object store does not answer, when that lasts (`store_silent_s`).
+    """
     was = ""
     while True:
-        found = worker.not_open()
-        name(name_not_open(found))
-        now = summarise_not_open(found)
+        found, silent_s = worker.not_open(), store_silent_s()
+        is_silent = silent_s >= limits.WORKER_STORE_SILENT_S
+        name("; ".join(filter(None, ("the object store does not answer" if is_silent else "", name_not_open(found)))))
+        silence = f"the object store has not answered for {silent_s} s" if is_silent else ""
+        now = "; ".join(filter(None, (silence, summarise_not_open(found))))
         if now != was:
             report(WAITING + now if now else FOLLOWING)
             was = now

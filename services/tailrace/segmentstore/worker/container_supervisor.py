@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.api import ContainerStatus
     from tailrace.segmentstore.attributes.pages import PageRoom
     from tailrace.segmentstore.cache.cache_manager import CacheManager
+    from tailrace.storage.contact import StoreContact
     from tailrace.storage.port import ObjectStore
 
 _logger = structlog.get_logger()
@@ -52,7 +53,8 @@ class WorkerPorts:
     ``open_log(container id)`` returns the log of a container, not yet opened. ``next_epoch(container id, floor)`` takes
     its next epoch (`cluster.ownership.Epochs.take`). ``log_opened(container id, epoch)`` records that its log exists.
     ``lower_epoch(container id, last)`` gives back an epoch that is too far above the log's last one, where the epoch
-    store can do that (`cluster.lease_epochs.LeaseEpochs.lower`).
+    store can do that (`cluster.lease_epochs.LeaseEpochs.lower`). ``contact`` follows whether ``store`` answers; None:
+    nothing does.
     """
 
     store: ObjectStore
@@ -63,6 +65,7 @@ class WorkerPorts:
     cluster_id: bytes
     log_opened: Callable[[int, int], None] = _nothing
     lower_epoch: Callable[[int, int], Awaitable[None]] | None = None
+    contact: StoreContact | None = None
 
 
 @dataclass(frozen=True, slots=True)

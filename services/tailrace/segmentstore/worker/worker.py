@@ -204,6 +204,12 @@ class Worker:
         """Return the worker's cache."""
         return self._shared.cache
 
+    @property
+    def store_silent_s(self) -> float | None:
+        """Return for how long the object store has not answered; None: that is not followed."""
+        contact = self._shared.ports.contact
+        return None if contact is None else contact.silent_s(asyncio.get_running_loop().time())
+
     def containers(self) -> list[Container]:
         """Return the running containers by number."""
         supervisors = [self._supervisors[container_id] for container_id in self.owned()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
@@ -24,6 +24,7 @@ from tailrace.cluster.leases import (
     write_container_lease,
 )
 from tailrace.cluster.placer import Placer
+from tailrace.cluster.store_silence import StoreSilence
 from tailrace.common import limits
 from tailrace.log.object import ObjectLog
 from tailrace.segmentstore.container.ownership_check import OwnershipCheck
@@ -190,3 +191,43 @@ def _lapsed_together_given_up(patch: pytest.MonkeyPatch) -> None:
     Breaks: an outage between most workers and the Kubernetes API moves no container.
     """
     patch.setattr(FailureDetector, "_hold", lambda self, lapsed, now_s: None)
+
+
+def _cut_off(seed: int) -> FleetWorkload:
+    """The object store answers some workers and not others, for long."""
+    return _short(seed, ["away_from_objects"], 2, least_s=25.0)
+
+
+@bug("cut-off-worker-keeps-containers", _cut_off, checker="workloads/fleetplacement.py", words="is cut off since")
+def _cut_off_worker_keeps_containers(patch: pytest.MonkeyPatch) -> None:
+    """The placer trusts every worker that renews its Lease.
+
+    Breaks: a worker that the object store does not answer gives up its containers.
+    """
+    patch.setattr(StoreSilence, "cut_off", lambda self, now_s, alive, accepting: [])
+
+
+def _without_objects(seed: int) -> FleetWorkload:
+    """The object store answers no worker, for long."""
+    return _short(seed, ["no_objects"], 2, least_s=20.0)
+
+
+@bug(
+    "outage-of-the-store-moves-containers",
+    _without_objects,
+    checker="workloads/fleetplacement.py",
+    words="without a cause",
+)
+def _outage_of_the_store_moves_containers(patch: pytest.MonkeyPatch) -> None:
+    """The placer compares only with what the others' Leases say at the moment.
+
+    Breaks: an outage of the object store, and its end, move no container.
+    """
+
+    def cut_off(self: StoreSilence, now_s: float, alive: Collection[str], accepting: Collection[str]) -> list[str]:
+        silent_s = self._silent_s
+        if all(silent_s.get(worker) for worker in accepting):
+            return []
+        return [worker for worker in alive if silent_s.get(worker, 0) >= limits.WORKER_STORE_SILENT_S]
+
+    patch.setattr(StoreSilence, "cut_off", cut_off)

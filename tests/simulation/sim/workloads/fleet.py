@@ -61,6 +61,8 @@ class FleetWorkload:
         self.writers, self.users = rng.randint(1, 2), rng.randint(0, 2)
         self.segments = rng.randint(2, 4)
         self.clients: Clients | None = None
+        self.given_up = 0
+        """Cuts from the object store by which a worker lost its containers, as it had to."""
         self.knobs: dict[tuple[Any, str], Any] = {
             (limits, "METADATA_BUCKETS"): 2,
             (limits, "CHECKPOINT_INTERVAL_OPERATIONS"): rng.choice([50, 100_000]),
@@ -209,6 +211,9 @@ class FleetWorkload:
         nemesis.result()
         if self.nemesis.harmless:
             self.maps.check_stood_still(settled_at_s, self.nemesis.causes)
+        if {*self.nemesis.kinds} == {"away_from_objects"}:
+            names = [node.name for node in self.stores.values()]
+            self.given_up = self.maps.check_cut_off(names)
         await self._settled()
         try:
             async with asyncio.timeout(CALM_DEADLINE_S):

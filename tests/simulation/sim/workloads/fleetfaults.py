@@ -186,6 +186,7 @@ class Nemesis:
         span_s, node = self._span_s(), self._fleet.stores[self._store()]
         self._hurt(node.name, span_s)
         node.store.cut()
+        self._fleet.maps.cut_off(node.name, span_s)
         await asyncio.sleep(span_s)
         node.store.heal()
 

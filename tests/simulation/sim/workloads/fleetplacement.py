@@ -22,6 +22,12 @@ SEEN_IN_BLINKS_S = 1.5
 """The same when the placer may are paused over a list that it was sent: `LOOKS_MIN` looks say little of a time."""
 SEEN_LATE_S = 4.0
 """So much longer than a lapse is a silence that no placer can miss: two of its looks, and slow answers to both."""
+CUT_OFF_LEAST_S = limits.WORKER_STORE_SILENT_S - limits.WORKER_STORE_PROBE_S - 1.0
+"""The object store was away for so long at least from a worker that loses its containers by it."""
+CUT_OFF_SEEN_S = limits.WORKER_STORE_SILENT_S + limits.WORKER_STORE_PROBE_S + 6.0
+"""So long after a cut its worker has no containers any more, when nothing else is wrong."""
+CUT_OFF_LATE_S = limits.WORKER_STORE_PROBE_DEADLINE_S + 5.0
+"""So long after its return a worker may lose them still: it has to notice, its Lease to say so, the placer to look."""
 TOGETHER_S = limits.WORKER_LEASE_TOGETHER_S - 1.5
 """Silences that begin so close to each other are together for every placer, whenever it looks."""
 
@@ -81,6 +87,7 @@ class MapHistory:
         self._maps: list[tuple[float, dict[int, str]]] = []
         self._silences = Silences()
         self._unanswered: list[tuple[float, str]] = []
+        self._cut_off: list[tuple[float, float, str]] = []
         kubernetes.core.subscribers.append(self._changed)
 
     def _changed(self, event: Change) -> None:
@@ -96,6 +103,10 @@ class MapHistory:
     def unanswered(self, worker: str) -> None:
         """The placer asked the worker, and had no answer."""
         self._unanswered.append((self._loop.time(), worker))
+
+    def cut_off(self, worker: str, span_s: float) -> None:
+        """The worker cannot reach the object store for so long from now on."""
+        self._cut_off.append((self._loop.time(), self._loop.time() + span_s, worker))
 
     @property
     def now(self) -> dict[int, str]:
@@ -121,7 +132,8 @@ class MapHistory:
         """Nothing happened since then that is a reason to move a container.
 
         That a worker lapses is one, as the placer promises it: no renewal for 5 s, unless most lapse together (then: no
-        answer either). When the worker is back, containers come back to it.
+        answer either). That the object store does not answer it alone is another one. When the worker is back,
+        containers come back to it.
         """
         before: dict[int, str] = {}
         given_up: set[str] = set()
@@ -138,7 +150,33 @@ class MapHistory:
     def _may_be_given_up(self, worker: str, since_s: float, until_s: float, causes: Causes) -> bool:
         if causes.unanswered and any(since_s < at_s < until_s and who == worker for at_s, who in self._unanswered):
             return True
+        if self._may_be_cut_off(worker, until_s):
+            return True
         return causes.silences and self._silences.may_lapse_alone(worker, since_s, until_s, blinks=causes.blinks)
+
+    def check_cut_off(self, workers: Collection[str]) -> int:
+        """Each worker that the object store did not answer, while it answered another one, lost its containers in time.
+
+        Nothing else was wrong. Returns how many there were.
+        """
+        count = 0
+        for began_s, ended_s, worker in self._cut_off:
+            seen_s = began_s + CUT_OFF_SEEN_S
+            cut = {who for since_s, to_s, who in self._cut_off if since_s < seen_s and to_s > began_s - CUT_OFF_SEEN_S}
+            if ended_s <= seen_s or cut >= {*workers}:
+                continue
+            count += 1
+            assignments = next(found for at_s, found in reversed(self._maps) if at_s <= seen_s)
+            require(
+                worker not in assignments.values(), f"{worker} is cut off since {began_s:.1f} and has {assignments}"
+            )
+        return count
+
+    def _may_be_cut_off(self, worker: str, until_s: float) -> bool:
+        return any(
+            who == worker and ended_s - began_s >= CUT_OFF_LEAST_S and began_s < until_s < ended_s + CUT_OFF_LATE_S
+            for began_s, ended_s, who in self._cut_off
+        )
 
 
 def _givers(before: Mapping[int, str], after: Mapping[int, str], given_up: Collection[str]) -> list[str]:

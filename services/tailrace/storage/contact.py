@@ -1,0 +1,133 @@
+"""For how long an object store has not answered a process (docs/design.md#failure-detection).
+
+A worker that cannot reach the object store cannot write its logs, though Kubernetes sees it renew its Lease. The placer
+gives its containers to other workers while the store answers those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from tailrace.common import limits
+from tailrace.common.errors import NotFoundError, TailraceError, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Sequence
+    from typing import NoReturn
+
+    from tailrace.storage.port import Buffer, ObjectInfo, ObjectStore
+
+
+class StoreContact:
+    """Since when requests have had no answer; pure. All times are seconds of one monotonic clock.
+
+    Any answer counts, also that there is no such object; a deadline or a lost connection is none.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._waiting: dict[int, float] = {}
+        """Start of each request under way, oldest first; requests are bounded by those who make them."""
+        self._failed_s: float | None = None
+        """Start of the oldest request that failed since the last answer."""
+        self._answered_s: float | None = None
+
+    def began(self, now_s: float) -> int:
+        """Record the start of a request; return its number for `ended`."""
+        number = next(self._numbers)
+        self._waiting[number] = now_s
+        return number
+
+    def ended(self, number: int, now_s: float, *, answered: bool) -> None:
+        """Record the end of a request."""
+        began_s = self._waiting.pop(number)
+        if answered:
+            self._answered_s, self._failed_s = now_s, None
+        elif self._failed_s is None:
+            self._failed_s = began_s
+
+    def silent_s(self, now_s: float) -> float:
+        """Return for how long the store has left requests without an answer; 0.0 when there are none."""
+        begun = [*itertools.islice(self._waiting.values(), 1), *([] if self._failed_s is None else [self._failed_s])]
+        if not begun:
+            return 0.0
+        since_s = min(begun)
+        return now_s - (since_s if self._answered_s is None else max(since_s, self._answered_s))
+
+    def is_due(self, now_s: float) -> bool:
+        """Return whether to make a request, because there was no answer for ``limits.WORKER_STORE_PROBE_S``."""
+        return self._answered_s is None or now_s - self._answered_s >= limits.WORKER_STORE_PROBE_S
+
+
+class ContactStore:
+    """An object store whose requests a `StoreContact` follows."""
+
+    def __init__(self, store: ObjectStore, contact: StoreContact) -> None:
+        self._store = store
+        self._contact = contact
+
+    @contextmanager
+    def _request(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        number, answered = self._contact.began(loop.time()), False
+        try:
+            yield
+            answered = True
+        except UnavailableError:
+            raise
+        except (TailraceError, StopAsyncIteration):
+            answered = True
+            raise
+        finally:
+            self._contact.ended(number, loop.time(), answered=answered)
+
+    async def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> None:
+        """See ObjectStore.put."""
+        with self._request():
+            await self._store.put(key, data, if_absent=if_absent)
+
+    async def get(self, key: str) -> bytes:
+        """See ObjectStore.get."""
+        with self._request():
+            return await self._store.get(key)
+
+    async def get_range(self, key: str, offset: int, length: int) -> bytes:
+        """See ObjectStore.get_range."""
+        with self._request():
+            return await self._store.get_range(key, offset, length)
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        """See ObjectStore.list. Each object counts as a request, so that a reader's pauses do not."""
+        found = self._store.list(prefix).__aiter__()
+        while True:
+            try:
+                with self._request():
+                    each = await found.__anext__()
+            except StopAsyncIteration:
+                return
+            yield each
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """See ObjectStore.delete."""
+        with self._request():
+            await self._store.delete(keys)
+
+    async def close(self) -> None:
+        """See ObjectStore.close."""
+        await self._store.close()
+
+
+async def keep_contact(store: ObjectStore, contact: StoreContact, key: str) -> NoReturn:
+    """Ask for an object, `key`, whenever there was no answer for a while, so that silence is known. Until cancelled."""
+    loop = asyncio.get_running_loop()
+    while True:
+        if contact.is_due(loop.time()):
+            try:
+                async with asyncio.timeout(limits.WORKER_STORE_PROBE_DEADLINE_S):
+                    await store.get(key)
+            except (NotFoundError, UnavailableError, TimeoutError):
+                pass  # `contact` knows
+        await asyncio.sleep(limits.WORKER_STORE_PROBE_S / 4)
