@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -113,31 +112,15 @@ class PageReads:
     def __init__(self, cache: PageCache, tier2: ChunkObjects) -> None:
         self.cache = cache
         self._tier2 = tier2
-        self._under_way: dict[PageKey, asyncio.Future[bytes | None]] = {}
 
     async def read(self, ref: ChunkRef, key: PageKey) -> bytes:
-        """Return a page's bytes. Raises what `ChunkObjects.read_exact` raises, in all calls that share the read."""
-        while (waiting := self._under_way.get(key)) is not None:
-            page = await asyncio.shield(waiting)
-            if page is not None:
-                return page
-            # The call that read the page was cancelled: the first one that gets here reads it.
-        done: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-        self._under_way[key] = done
-        try:
-            page = await self._tier2.read_exact(ref, key.offset, key.length)
-        except Exception as error:
-            done.set_exception(error)
-            done.exception()  # mark it as retrieved: no other call may wait
-            raise
-        else:
-            self.cache.put(key, page)
-            done.set_result(page)
-            return page
-        finally:
-            del self._under_way[key]
-            if not done.done():
-                done.set_result(None)
+        """Return a page's bytes. Raises what `ChunkObjects.read_exact` and `SharedReads.read` raise."""
+        return await self._tier2.shared.read(key, lambda: self._read(ref, key))
+
+    async def _read(self, ref: ChunkRef, key: PageKey) -> bytes:
+        page = await self._tier2.read_exact(ref, key.offset, key.length)
+        self.cache.put(key, page)
+        return page
 
 
 class SegmentPages:

@@ -53,12 +53,13 @@ class CacheManager:
         """Return an upper bound of the blocks that so many bytes in so many pieces take."""
         return blocks_needed(length) + length // limits.CACHE_ENTRY_MAX_BYTES + pieces + 1
 
+    def has_room(self, blocks: int) -> bool:
+        """Return whether so many blocks are free, or would be after evictions; views may pin some of them."""
+        return self.cache.available_blocks + self._evictable_blocks >= blocks
+
     def reserve(self, blocks: int) -> bool:
-        """Reserve blocks, evict entries for them; return False when that is not enough."""
-        if self.cache.reserve(blocks):
-            return True
-        self._evict(blocks)
-        if self.cache.reserve(blocks):
+        """Reserve blocks, evict no more entries than they need; return False when there are too few."""
+        if self._evict(blocks) and self.cache.reserve(blocks):
             return True
         self._press()
         return False
@@ -82,13 +83,17 @@ class CacheManager:
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
 
-    def _evict(self, blocks: int) -> None:
+    def _evict(self, blocks: int) -> bool:
+        """Evict entries until so many blocks are free. Return False when there are too few, and evict none for that."""
+        if not self.has_room(blocks):
+            return False
         while self.cache.available_blocks < blocks and self._evictable:
             entry, _ = self._evictable.popitem(last=False)
             self._evictable_blocks -= blocks_needed(entry.length)
             entry.owner.remove(entry)
             self._free(entry)
             self.evictions += 1
+        return self.cache.available_blocks >= blocks
 
     def _free(self, entry: Entry) -> None:
         if entry.address >= 0:
@@ -144,8 +149,7 @@ class CacheManager:
             stop = min(gap[1], gap[0] + limits.CACHE_ENTRY_MAX_BYTES)
             piece = view[gap[0] - offset : stop - offset]
             blocks = blocks_needed(len(piece))
-            self._evict(blocks)
-            if self.cache.available_blocks < blocks:
+            if not self._evict(blocks):
                 return
             entry = Entry(index, gap[0], len(piece), self.cache.insert(piece))
             index.add(entry)

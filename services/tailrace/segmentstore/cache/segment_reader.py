@@ -5,8 +5,7 @@ See docs/design.md#cache, docs/protocol/wire.md#reads.
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
@@ -18,9 +17,12 @@ from tailrace.common.errors import (
     NotFoundError,
     TailraceError,
 )
+from tailrace.kernel import blocks_needed
 from tailrace.segmentstore.api import ReadResult
+from tailrace.segmentstore.cache.read_positions import ReadPositions
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Coroutine
 
     from tailrace.log.port import ReadableLog
@@ -29,8 +31,28 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.metadata.read_index import Entry
     from tailrace.segmentstore.metadata.segment import Segment
     from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects
+    from tailrace.segmentstore.tier2.shared_reads import SharedRead
 
 _logger = structlog.get_logger()
+
+
+class _Range(NamedTuple):
+    """Names the bytes that one read of Tier 2 fetches."""
+
+    segment_id: int
+    start: int
+
+
+class _Fetched(NamedTuple):
+    """Bytes of a segment from `offset` on."""
+
+    offset: int
+    data: bytes
+
+    def slice(self, offset: int, max_length: int) -> bytes | None:
+        """Return a copy of the bytes from `offset` on; None when it is not among them."""
+        skip = offset - self.offset
+        return self.data[skip : skip + max_length] if 0 <= skip < len(self.data) else None
 
 
 class SegmentReader:
@@ -47,15 +69,19 @@ class SegmentReader:
         self._log = log
         self._tier2 = tier2
         self._spawn = spawn
-        self._fetches: dict[tuple[int, int], asyncio.Task[None]] = {}
-        self._last_end: dict[int, int] = {}
+        self.positions = ReadPositions()
         self.cache_hits = 0
         self.fetches = 0
 
     async def read(
         self, segment: Segment, offset: int, max_length: int, alive: Callable[[Segment], bool]
     ) -> ReadResult:
-        """Return bytes from `offset`, which is below the committed length: at most `max_length`, at least one."""
+        """Return bytes from `offset`, which is below the committed length: at most `max_length`, at least one.
+
+        Raises:
+            NoSuchSegmentError, SegmentTruncatedError: the bytes are gone. ContainerStoppedError: the container stopped.
+            UnavailableError: Tier 2 does not answer. CorruptionError: the bytes are damaged.
+        """
         while True:
             if not alive(segment):
                 raise NoSuchSegmentError(segment.name)
@@ -68,13 +94,17 @@ class SegmentReader:
             try:
                 if entries:
                     return await self._from_log(segment, entries[0], offset, limit)
-                data = await self._fetch(segment, offset)
+                fetched = await self._fetch(segment, offset).result()
             except (CorruptionError, KeyError):
                 if self._unchanged(segment, entries, offset, alive):
                     raise
                 continue  # deleted, merged, truncated or moved to Tier 2 meanwhile: look up again
+            data = fetched.slice(offset, limit)
             if data is not None:
-                return self._result(segment, offset, data[:limit])
+                if alive(segment):
+                    self._read_ahead(segment, offset, offset + len(data))
+                return self._result(segment, offset, data)
+            # The chunk that held the offset was replaced during a read that another reader began: look up again.
 
     @staticmethod
     def _unchanged(segment: Segment, entries: list[Entry], offset: int, alive: Callable[[Segment], bool]) -> bool:
@@ -91,7 +121,7 @@ class SegmentReader:
             cached.append(entry)
             end = entry.end
         data = self._cache.copy(cached, offset, min(limit, end - offset))
-        self._prefetch(segment, offset, offset + len(data), cached[-1])
+        self._read_ahead(segment, offset, offset + len(data))
         return self._result(segment, offset, data)
 
     @staticmethod
@@ -117,19 +147,15 @@ class SegmentReader:
 
     # -- Tier 2 --------------------------------------------------------------------------------------------------
 
-    async def _fetch(self, segment: Segment, offset: int) -> bytes | None:
-        """Fetch the aligned range around an offset into the cache; return the bytes from `offset`.
+    def _fetch(self, segment: Segment, offset: int) -> SharedRead[_Fetched]:
+        """Begin or join a read of the aligned range around an offset, which is kept in the cache if that has room."""
+        aligned = offset - offset % limits.STORAGE_READ_ALIGNMENT_BYTES
+        ref = segment.chunks.find(offset)
+        start = aligned if ref is None else max(aligned, ref.segment_offset)
+        key = _Range(segment.segment_id, start)
+        return self._tier2.shared.join(key, lambda: self._fetch_range(segment, offset, aligned))
 
-        Return None after a fetch that another reader of the range started: the cache may hold the bytes now.
-        """
-        key = (segment.segment_id, offset - offset % limits.STORAGE_READ_ALIGNMENT_BYTES)
-        running = self._fetches.get(key)
-        if running is not None:
-            await asyncio.wait([running])  # whatever its outcome: the caller looks up again
-            return None
-        return await self._fetch_range(segment, offset, key[1])
-
-    async def _fetch_range(self, segment: Segment, offset: int, aligned: int) -> bytes:
+    async def _fetch_range(self, segment: Segment, offset: int, aligned: int) -> _Fetched:
         for attempt in range(2):
             ref = segment.chunks.find(offset)
             if ref is None:
@@ -150,7 +176,7 @@ class SegmentReader:
                 self._cache.insert_fetched(
                     segment.read_index, kept_from, memoryview(data)[kept_from - first : end - first]
                 )
-            return data[offset - first :]
+            return _Fetched(first, data)
         raise AssertionError("unreachable: the second attempt returns or raises")
 
     @staticmethod
@@ -158,31 +184,24 @@ class SegmentReader:
         """Return whether the segment still holds the reference: it may be merged or deleted."""
         return segment.chunks.find(ref.segment_offset) is ref
 
-    def _prefetch(self, segment: Segment, start: int, end: int, last: Entry) -> None:
-        """Fetch the next range ahead for a sequential reader."""
-        sequential = self._last_end.get(segment.segment_id) == start
-        if len(self._last_end) > limits.PREFETCH_POSITIONS_MAX:
-            self._last_end.clear()
-        self._last_end[segment.segment_id] = end
-        if not sequential or not last.evictable or last.end - end > limits.STORAGE_READ_ALIGNMENT_BYTES // 2:
+    def _read_ahead(self, segment: Segment, start: int, end: int) -> None:
+        """Fetch the next range that the cache lacks and can hold, when the read of [start, end) continues another."""
+        if not self.positions.advance(segment.segment_id, start, end):
             return
-        position = last.end
-        if position >= segment.length or segment.read_index.find(position) is not None:
+        near = min(end + limits.STORAGE_READ_ALIGNMENT_BYTES // 2, segment.length)
+        gap = segment.read_index.first_gap(end, near) if end < near else None
+        if gap is None or segment.chunks.find(gap[0]) is None or len(self._tier2.shared) >= limits.STORAGE_READS_MAX:
             return
-        ref = segment.chunks.find(position)
-        key = (segment.segment_id, position - position % limits.STORAGE_READ_ALIGNMENT_BYTES)
-        if ref is None or key in self._fetches or len(self._fetches) >= limits.STORAGE_READS_MAX:
-            return
-        self._fetches[key] = self._spawn(self._prefetch_range(segment, position, key))
+        if self._cache.has_room(blocks_needed(limits.STORAGE_READ_ALIGNMENT_BYTES)):
+            self._spawn(self._finish_read_ahead(segment, gap[0], self._fetch(segment, gap[0])))
 
-    async def _prefetch_range(self, segment: Segment, offset: int, key: tuple[int, int]) -> None:
+    @staticmethod
+    async def _finish_read_ahead(segment: Segment, offset: int, read: SharedRead[_Fetched]) -> None:
         try:
-            await self._fetch_range(segment, offset, key[1])
+            await read.result()
         except TailraceError as error:
             # A reader of the range gets the same error; no request waits for the prefetch itself.
             _logger.info("prefetch_failed", segment=segment.name, offset=offset, reason=str(error))
-        finally:
-            del self._fetches[key]
 
     async def read_range(self, segment: Segment, start: int, end: int, alive: Callable[[Segment], bool]) -> bytearray:
         """Return exactly [start, end), for the storage writer and the table layer.

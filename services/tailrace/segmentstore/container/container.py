@@ -60,6 +60,7 @@ class Container:
             epoch,
             ports.entropy,
             confirm_owner=core.confirm_owner_or_stop,
+            spawn=core.spawn_for_caller,
         )
         attributes = AttributeStore(tier2, ports.pages)
         reader = SegmentReader(ports.cache, ports.log, tier2, core.spawn)

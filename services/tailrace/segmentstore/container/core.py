@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tailrace.storage.port import ObjectStore
 
 _logger = structlog.get_logger()
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,7 @@ class ContainerCore:
         self.stop_cause: Exception | None = None
         self.stopped = asyncio.Event()
         self.tasks: dict[asyncio.Task[None], None] = {}  # not sets: they are cancelled in order
-        self.caller_tasks: dict[asyncio.Task[None], None] = {}
+        self.caller_tasks: dict[asyncio.Task[Any], None] = {}
 
     # -- phase ---------------------------------------------------------------------------------------------------
 
@@ -164,14 +165,14 @@ class ContainerCore:
         if isinstance(error, Exception):
             self.stop(error)
 
-    def spawn_for_caller(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def spawn_for_caller(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
         """Run work that a caller awaits, and that continues when the caller is cancelled. The caller gets its error."""
         task = asyncio.get_running_loop().create_task(work)
         self.caller_tasks[task] = None
         task.add_done_callback(self._caller_task_done)
         return task
 
-    def _caller_task_done(self, task: asyncio.Task[None]) -> None:
+    def _caller_task_done(self, task: asyncio.Task[Any]) -> None:
         self.caller_tasks.pop(task, None)
         if not task.cancelled():
             task.exception()  # mark it as retrieved: the caller may be gone

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, NotFoundError, UnavailableError
 from tailrace.segmentstore.metadata.fields import ChunkRef
+from tailrace.segmentstore.tier2.shared_reads import SharedReads, spawn_plainly
 from tailrace.storage import chunks
 from tailrace.storage.port import UploadParts
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from tailrace.common.ports import Entropy
+    from tailrace.segmentstore.tier2.shared_reads import Spawn
     from tailrace.storage.port import ObjectInfo, ObjectStore
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -56,7 +58,8 @@ class Section:
 class ChunkObjects:
     """The objects of one container in Tier 2. Keys: ``c<container>/<segment id>/<start>-<end>-<epoch>-<nonce>``.
 
-    ``confirm_owner`` raises FencedError when the container has a later owner.
+    ``confirm_owner`` raises FencedError when the container has a later owner. ``spawn`` runs shared reads until the
+    container stops.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class ChunkObjects:
         entropy: Entropy,
         *,
         confirm_owner: Callable[[], Awaitable[None]] | None = None,
+        spawn: Spawn = spawn_plainly,
     ) -> None:
         self._store = store
         self._confirm_owner = confirm_owner
@@ -76,6 +80,8 @@ class ChunkObjects:
         self._epoch = epoch
         self._entropy = entropy
         self._reads = asyncio.Semaphore(limits.STORAGE_READS_MAX)
+        self.shared = SharedReads(spawn)
+        """Reads that several calls may wait for: ranges of segments, index pages."""
         self._uncertain: dict[str, None] = {}
         self.shared_bytes: dict[str, int] = {}
         """Lengths of known objects with several sections; of others references say it."""
