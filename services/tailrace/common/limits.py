@@ -21,6 +21,7 @@ EVENT_MAX_BYTES: Final = 8 * MIB
 APPEND_BLOCK_MAX_BYTES: Final = 32 * MIB  # after reassembly
 CONNECTION_IN_FLIGHT_MAX_BYTES: Final = 16 * MIB
 ALL_CONNECTIONS_IN_FLIGHT_MAX_BYTES: Final = 48 * MIB
+APPEND_IN_FLIGHT_BYTES: Final = 2 * KIB  # that an append in flight takes beside its data, about
 READ_REPLY_MAX_BYTES: Final = 2 * MIB
 SETUP_APPENDS_PER_CONNECTION_MAX: Final = 2048
 REQUEST_DEADLINE_S: Final = 60.0

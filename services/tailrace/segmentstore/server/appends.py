@@ -111,7 +111,7 @@ class AppendProcessor:
         writer.outstanding[request.sequence] = request
         writer.last_stored = number
         self._account(writer.scope, append.length, 1)
-        self._budget.charge(append.length)
+        self._budget.charge(append.length + limits.APPEND_IN_FLIGHT_BYTES)
         return self._submit(request, writer.container)
 
     def resubmit(self) -> asyncio.Future[None] | None:
@@ -128,7 +128,7 @@ class AppendProcessor:
         self._closed = True
         self._writers.clear()
         if self._kept is not None:
-            self._budget.release(self._kept.length)
+            self._budget.release(self._kept.length + limits.APPEND_IN_FLIGHT_BYTES)
             self._kept = None
 
     def _request(self, writer: WriterState, append: WireAppend) -> WriterAppend:
@@ -181,7 +181,7 @@ class AppendProcessor:
         writer = request.writer
         assert writer is not None
         del writer.outstanding[request.sequence]
-        self._budget.release(request.length)
+        self._budget.release(request.length + limits.APPEND_IN_FLIGHT_BYTES)
         if self._closed:
             return
         if request.event_number > writer.last_acked:
@@ -206,7 +206,7 @@ class AppendProcessor:
         writer = request.writer
         assert writer is not None
         del writer.outstanding[request.sequence]
-        self._budget.release(request.length)
+        self._budget.release(request.length + limits.APPEND_IN_FLIGHT_BYTES)
         if not self._closed:
             writer.failed(request, error)
             self._report_failures(writer)

@@ -1,4 +1,4 @@
-"""Bounds the bytes in flight: received bytes that wait for their commit (docs/design.md#admit).
+"""Bounds the bytes in flight: received bytes that wait for their commit, and their records (docs/design.md#admit).
 
 The server does not read a connection above its share, nor any connection while all together are above the total. An
 exception keeps small connections from starving: one with less than `limits.CONNECTION_IN_FLIGHT_FREE_BYTES` outstanding

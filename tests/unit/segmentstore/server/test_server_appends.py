@@ -336,6 +336,27 @@ async def test_in_flight_bytes_are_bounded_for_one_connection(model: Any) -> Non
     assert in_flight.outstanding_bytes == 0
 
 
+async def test_small_appends_in_flight_are_bounded_by_the_memory_that_they_take(model: Any) -> None:
+    client = await model.connect()
+    await client.create(SEGMENT)
+    await client.setup(W, SEGMENT)
+    model.model.hold()
+    count, event = 20_000, b"event"
+    most = limits.CONNECTION_IN_FLIGHT_MAX_BYTES + limits.APPEND_IN_FLIGHT_BYTES + len(event)
+    client.send(*(end(number, event) for number in range(1, count + 1)))
+    sent = asyncio.create_task(client.writer.drain())
+    in_flight = model.in_flight
+    await model.until(lambda: in_flight.outstanding_bytes > limits.CONNECTION_IN_FLIGHT_MAX_BYTES)
+    for _ in range(50):
+        await model.turn()
+        assert in_flight.outstanding_bytes <= most
+    model.model.release()
+    while (await client.expect(c.DataAppended)).event_number < count:
+        assert in_flight.outstanding_bytes <= most
+    await sent
+    assert in_flight.outstanding_bytes == 0
+
+
 async def test_bytes_of_a_lost_connection_are_released(model: Any) -> None:
     client = await model.connect()
     await client.create(SEGMENT)
@@ -343,7 +364,7 @@ async def test_bytes_of_a_lost_connection_are_released(model: Any) -> None:
     model.model.hold()
     client.send(end(1, b"abc"), end(2, b"abc"))
     await client.expect_silence()
-    assert model.in_flight.outstanding_bytes == 6
+    assert model.in_flight.outstanding_bytes == 6 + 2 * limits.APPEND_IN_FLIGHT_BYTES
     client.writer.transport.abort()
     await model.until(lambda: model.server.connections == 0)
     model.model.release()
