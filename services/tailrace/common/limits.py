@@ -68,7 +68,6 @@ REFUSALS_LOGGED_EVERY_S: Final = 10.0  # refused connections are counted in betw
 
 # -- containers (docs/design.md#write-path) -----------------------------------------------------------------------
 FRAME_PAYLOAD_TARGET_BYTES: Final = 1 * MIB  # a log frame with this much payload is closed
-FRAME_PIECE_MIN_BYTES: Final = 256 * KIB  # an operation that spans frames has at most one piece per so many bytes
 CONTROL_OPERATION_MAX_BYTES: Final = 1 * MIB  # size in the log of a client's request other than an append
 ATTRIBUTE_UPDATES_PER_OPERATION_MAX: Final = 1024
 CHECKPOINT_INTERVAL_BYTES: Final = 64 * MIB

@@ -4,6 +4,9 @@ See "Yet Another Cache but for the Streaming World".
 
 Entries that Tier 2 holds are evicted, least recently used first. All others can only be freed by a flush or a deletion,
 so a caller that finds no room waits for one.
+
+An append reserves, when it is staged, exactly what its commit takes. While it waits for its commit, only an event that
+`StagedTail` knows can change that, and such an event adjusts the reservation first, or is put off.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tailrace.common import limits
 from tailrace.kernel import BLOCK_BYTES, BlockCache, CacheView, blocks_needed
+from tailrace.segmentstore.cache.staged_tail import StagedTail
 from tailrace.segmentstore.cache.throttle import Throttle
 from tailrace.segmentstore.metadata.read_index import Entry, LogPlaces, ReadIndex
 
@@ -34,6 +38,8 @@ class CacheManager:
         self.evictions = 0
         self._evictable: OrderedDict[Entry, None] = OrderedDict()
         self._evictable_blocks = 0
+        self.staged: dict[ReadIndex, StagedTail] = {}
+        """Tails of segments with staged appends or merges; what they take together is what is reserved."""
         self.throttle = Throttle(cache.max_bytes, self._kept_bytes, self._press)
         self._room: asyncio.Future[None] | None = None
         self._pressure_listeners: list[Callable[[], None]] = []
@@ -48,18 +54,13 @@ class CacheManager:
 
     # -- room ----------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def blocks_for(length: int, pieces: int = 1) -> int:
-        """Return an upper bound of the blocks that so many bytes in so many pieces take."""
-        return blocks_needed(length) + length // limits.CACHE_ENTRY_MAX_BYTES + pieces + 1
-
     def has_room(self, blocks: int) -> bool:
         """Return whether so many blocks are free, or would be after evictions; views may pin some of them."""
         return self.cache.available_blocks + self._evictable_blocks >= blocks
 
     def reserve(self, blocks: int) -> bool:
         """Reserve blocks, evict no more entries than they need; return False when there are too few."""
-        if self._evict(blocks) and self.cache.reserve(blocks):
+        if self.cache.reserve(blocks) or (self._evict(blocks) and self.cache.reserve(blocks)):
             return True
         self._press()
         return False
@@ -100,38 +101,82 @@ class CacheManager:
             self.cache.delete(entry.address)
             entry.address = -1
 
+    # -- staged appends ------------------------------------------------------------------------------------------
+
+    def growth(self, index: ReadIndex, end: int, length: int) -> int:
+        """Return how many more blocks one more append takes. `end`: the segment's committed length."""
+        return self._tail(index, end).growth(length)
+
+    def stage_append(self, index: ReadIndex, end: int, length: int) -> bool:
+        """Reserve what an append takes at its commit; return False when there is no room. `end` as of `growth`."""
+        tail = self.staged.get(index) or self._tail(index, end)
+        blocks = tail.growth(length)
+        if blocks and not self.reserve(blocks):
+            return False
+        tail.append_staged(length)
+        self.staged[index] = tail
+        return True
+
+    def stage_merge(self, index: ReadIndex, end: int) -> None:
+        """Note that the entries of another segment will follow, by `move`. `end` as of `growth`."""
+        tail = self.staged[index] = self._tail(index, end)
+        tail.merge_staged()
+
+    def unstage(self, index: ReadIndex) -> None:
+        """Return the reservation of staged appends that will never be committed."""
+        tail = self.staged.pop(index, None)
+        if tail is not None:
+            self._release(tail.blocks)
+
+    def _tail(self, index: ReadIndex, end: int) -> StagedTail:
+        return self.staged.get(index) or StagedTail(_free_in_tail(index, end))
+
+    def _release(self, blocks: int) -> None:
+        if blocks:
+            self.cache.release_reservation(blocks)
+            self._freed()
+
+    def _settled(self, index: ReadIndex, tail: StagedTail) -> None:
+        """Forget a tail because nothing is staged; flush it again if it could not be made evictable before."""
+        del self.staged[index]
+        if tail.flush_again:
+            self._press()
+
+    def _close_tail(self, entry: Entry) -> bool:
+        """Reserve what staged appends take in addition when an entry no longer grows; return False without room."""
+        tail = self.staged.get(entry.owner)
+        if tail is None or entry is not entry.owner.last:
+            return True
+        if not self.reserve(tail.closing()):
+            tail.flush_again = True
+            return False
+        tail.closed()
+        return True
+
     # -- entries -------------------------------------------------------------------------------------------------
 
-    def append_tail(self, index: ReadIndex, offset: int, data: Buffer, blocks: int) -> int:
-        """Add committed bytes at a segment's tail, from a reservation of `blocks`; return what is left of it."""
-        cache = self.cache
+    def append_tail(self, index: ReadIndex, offset: int, data: Buffer) -> None:
+        """Add the committed bytes of a staged append at a segment's tail."""
+        cache, tail = self.cache, self.staged[index]
         view = memoryview(data)
         position, total = 0, len(view)
-        before = cache.reserved_blocks
+        # Whole blocks, so that only the last entry has a block that is partly filled.
+        entry_max = limits.CACHE_ENTRY_MAX_BYTES // BLOCK_BYTES * BLOCK_BYTES
         while position < total:
             last = index.last
-            take = min(total - position, limits.CACHE_ENTRY_MAX_BYTES)
-            if (
-                last is not None
-                and not last.evictable
-                and last.address >= 0
-                and last.offset + last.length == offset + position
-                and last.length < limits.CACHE_ENTRY_MAX_BYTES
-            ):
-                take = min(take, limits.CACHE_ENTRY_MAX_BYTES - last.length)
+            take = min(total - position, entry_max)
+            if last is not None and _grows(last, offset + position) and last.length < entry_max:
+                take = min(take, entry_max - last.length)
                 last.address = cache.append(last.address, last.length, view[position : position + take], True)
                 last.length += take
             else:
                 address = cache.insert(view[position : position + take], True)
-                index.add(Entry(index, offset + position, take, address))
+                last = Entry(index, offset + position, take, address)
+                index.add(last)
             position += take
-        return blocks - (before - cache.reserved_blocks)
-
-    def release(self, blocks: int) -> None:
-        """Return the rest of a reservation to the cache."""
-        if blocks:
-            self.cache.release_reservation(blocks)
-            self._freed()
+            tail.append_committed(take, -last.length % BLOCK_BYTES)
+        if tail.idle:
+            self._settled(index, tail)
 
     def add_log_places(self, index: ReadIndex, offset: int, length: int, places: LogPlaces) -> None:
         """Add an entry for bytes that recovery leaves in the log."""
@@ -157,12 +202,19 @@ class CacheManager:
             position = stop
 
     def make_evictable(self, entry: Entry) -> None:
-        """Allow the eviction of an entry: Tier 2 holds every byte of it."""
+        """Allow the eviction of an entry: Tier 2 holds every byte of it.
+
+        A tail entry that staged appends will extend stays when there is no room for a new block for them. It is flushed
+        and comes here again once it was extended.
+        """
         if not entry.evictable:
-            entry.evictable = True
             if entry.address < 0:
+                entry.evictable = True
                 entry.owner.remove(entry)
                 return
+            if not self._close_tail(entry):
+                return
+            entry.evictable = True
             self._evictable[entry] = None
             self._evictable_blocks += blocks_needed(entry.length)
             self._freed()
@@ -181,9 +233,9 @@ class CacheManager:
         self._freed()
 
     def drop_below(self, index: ReadIndex, offset: int) -> None:
-        """Free entries that end at or below `offset`."""
+        """Free entries that end at or below `offset`; a tail entry that `make_evictable` would leave stays."""
         for entry in index.between(0, offset):
-            if entry.end <= offset:
+            if entry.end <= offset and self._close_tail(entry):
                 index.remove(entry)
                 self.drop(entry)
 
@@ -192,11 +244,16 @@ class CacheManager:
         for entry in index.clear():
             self.drop(entry)
 
-    def move(self, source: ReadIndex, target: ReadIndex, shift: int) -> None:
-        """Move the entries of a merged source to its target."""
+    def move(self, source: ReadIndex, target: ReadIndex, shift: int, end: int) -> None:
+        """Move the entries of a merged source to its target, whose committed length is `end` then."""
         for entry in source.clear():
             entry.offset += shift
             target.add(entry)
+        tail = self.staged.get(target)
+        if tail is not None:
+            self._release(tail.merge_committed(_free_in_tail(target, end)))
+            if tail.idle:
+                self._settled(target, tail)
 
     # -- bytes ---------------------------------------------------------------------------------------------------
 
@@ -221,6 +278,17 @@ class CacheManager:
         """Release a view of `pin`."""
         view.release()
         self._freed()
+
+
+def _grows(entry: Entry, end: int) -> bool:
+    """Return whether bytes from `end` on may be added to an entry."""
+    return not entry.evictable and entry.address >= 0 and entry.end == end
+
+
+def _free_in_tail(index: ReadIndex, end: int) -> int:
+    """Return how many bytes from `end` on fit in the last block of the tail entry."""
+    last = index.last
+    return -last.length % BLOCK_BYTES if last is not None and _grows(last, end) else 0
 
 
 def mark_tiered(segment: Segment | None, ref: ChunkRef, cache: CacheManager) -> None:

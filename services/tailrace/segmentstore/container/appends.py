@@ -79,18 +79,16 @@ class AppendPath:
                 raise
         if (again := core.admission.check(ops.append_body_max(request.length, len(values)))) is not None:
             return again
-        blocks = 0
         if request.length:
             cache = self._cache
             if (admitted := cache.throttle.ask(request.length)) is not None:
                 return admitted
-            blocks = cache.blocks_for(request.length, 1 + request.length // limits.FRAME_PIECE_MIN_BYTES)
-            if not cache.reserve(blocks):
+            if not cache.stage_append(segment.read_index, segment.length, request.length):
                 return cache.room()
         crc = 0
         for part in request.data:
             crc = crc32c(part, crc)
-        item = StagedAppend(request, segment, offset, crc, values, blocks)
+        item = StagedAppend(request, segment, offset, crc, values)
         segment.staged_length = offset + request.length
         segment.stage_attributes(values)
         segment.inflight += 1

@@ -64,16 +64,13 @@ class Committer:
         state = self._state
         state.committed_sequence = item.sequence
         state.next_sequence = item.sequence + 1
-        offset, blocks = item.offset, item.blocks
-        item.blocks = 0
+        offset = item.offset
         if item.length:
-            cache, index = self._cache, segment.read_index
             at = offset
             for _, piece in item.pieces:
-                blocks = cache.append_tail(index, at, piece, blocks)
+                self._cache.append_tail(segment.read_index, at, piece)
                 at += len(piece)
             segment.add_pending(PendingAppend(offset, item.length, item.crc, item.begin.sequence))
-            cache.release(blocks)
         segment.length = offset + item.length
         segment.set_attributes(item.sequence, item.attributes)
         segment.release(key for key, _ in item.attributes)
@@ -93,7 +90,7 @@ class Committer:
             case ops.Merge():
                 assert before is not None
                 target = state.segments[operation.target_id]
-                cache.move(before.read_index, target.read_index, operation.target_offset)
+                cache.move(before.read_index, target.read_index, operation.target_offset, target.length)
                 target.inflight -= 1
                 target.release(key for key, _ in operation.attributes)
                 self._touched[target.segment_id] = target

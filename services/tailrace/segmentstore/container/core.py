@@ -114,8 +114,9 @@ class ContainerCore:
             self.cache.remove_listener(self.flush_queue.flush_now)
             for item in self.processor.stop(cause):
                 if isinstance(item, StagedAppend):
-                    self.cache.release(item.blocks)
                     item.request.failed(item.request, OutcomeUnknownError(str(self.stopped_error())))
+            for segment in (*self.state.segments.values(), *self.state.staged_creates.values()):
+                self.cache.unstage(segment.read_index)
         self.committer.stop(self.stopped_error())
         self.ownership.stop()
         for segment in self.state.segments.values():

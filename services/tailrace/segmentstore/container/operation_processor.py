@@ -42,7 +42,6 @@ class StagedAppend:
     __slots__ = (
         "attributes",
         "begin",
-        "blocks",
         "crc",
         "length",
         "offset",
@@ -54,7 +53,7 @@ class StagedAppend:
     )
 
     def __init__(
-        self, request: AppendRequest, segment: Segment, offset: int, crc: int, attributes: Attributes, blocks: int
+        self, request: AppendRequest, segment: Segment, offset: int, crc: int, attributes: Attributes
     ) -> None:
         self.request = request
         self.segment = segment
@@ -62,7 +61,6 @@ class StagedAppend:
         self.length = request.length
         self.crc = crc
         self.attributes = attributes
-        self.blocks = blocks
         self.sequence = 0
         self.size = 0
         self.pieces: list[tuple[Frame, memoryview]] = []

@@ -174,7 +174,7 @@ class Recovery:
             source, target = before[operation.source_id], before[operation.target_id]
             assert source is not None
             assert target is not None
-            self._cache.move(source.read_index, target.read_index, operation.target_offset)
+            self._cache.move(source.read_index, target.read_index, operation.target_offset, target.length)
         elif isinstance(operation, ops.Delete):
             segment = before[operation.segment_id]
             assert segment is not None
@@ -209,10 +209,9 @@ class Recovery:
             return
         cache = self._cache
         for run in self._runs.values():
-            index, offset, blocks = run.segment.read_index, run.offset, cache.blocks_for(run.length)
-            if cache.cache.available_blocks > blocks + self._spare_blocks and cache.reserve(blocks):
-                data = run.pieces[0] if len(run.pieces) == 1 else b"".join(run.pieces)
-                cache.release(cache.append_tail(index, offset, data, blocks))
+            index, offset = run.segment.read_index, run.offset
+            if self._reserve(index, offset, run.length):
+                cache.append_tail(index, offset, run.pieces[0] if len(run.pieces) == 1 else b"".join(run.pieces))
                 continue
             for piece, places in zip(run.pieces, run.places, strict=True):
                 self._insert(index, offset, piece, places)
@@ -222,11 +221,15 @@ class Recovery:
     def _insert(self, index: ReadIndex, offset: int, data: memoryview, places: LogPlaces) -> None:
         """Insert one append into the cache if it has room; else point the read index to the log."""
         cache, length = self._cache, len(data)
-        blocks = cache.blocks_for(length)
-        if cache.cache.available_blocks > blocks + self._spare_blocks and cache.reserve(blocks):
-            cache.release(cache.append_tail(index, offset, data, blocks))
+        if self._reserve(index, offset, length):
+            cache.append_tail(index, offset, data)
         else:
             cache.add_log_places(index, offset, length, _data_places(places, length))
+
+    def _reserve(self, index: ReadIndex, offset: int, length: int) -> bool:
+        cache = self._cache
+        blocks = cache.growth(index, offset, length) + self._spare_blocks
+        return cache.cache.available_blocks > blocks and cache.stage_append(index, offset, length)
 
 
 def _data_places(places: LogPlaces, length: int) -> LogPlaces:

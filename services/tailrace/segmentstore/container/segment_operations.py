@@ -131,6 +131,7 @@ class SegmentOperations:
 
     async def _stage_merge(self, into: Segment, origin: Segment, values: Attributes) -> MergeResult:
         offset, length = into.staged_length, origin.staged_length
+        self._core.cache.stage_merge(into.read_index, into.length)
         into.staged_length += length
         into.stage_attributes(values)
         into.inflight += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -11,13 +12,16 @@ from sim.workloads.pressure import PressureWorkload, Shortage
 from sim.workloads.server import ServerWorkload
 from tailrace.kernel import BlockCache, _cache_py
 from tailrace.segmentstore.api import ReadResult
+from tailrace.segmentstore.cache import cache_manager, segment_reader
 from tailrace.segmentstore.cache.cache_manager import CacheManager
 from tailrace.segmentstore.cache.segment_reader import SegmentReader
+from tailrace.segmentstore.cache.staged_tail import StagedTail
 from tailrace.segmentstore.container import committer, recovery
 from tailrace.segmentstore.metadata.fields import ChunkRef
 from tailrace.segmentstore.metadata.read_index import Entry, ReadIndex
 from tailrace.segmentstore.metadata.segment import Segment
 from tailrace.segmentstore.server.budgets import ConnectionBudget
+from tailrace.segmentstore.tier2.shared_reads import SharedRead
 
 
 def _crowded(seed: int) -> PressureWorkload:
@@ -99,21 +103,37 @@ def _cache_full_at_commit(patch: pytest.MonkeyPatch) -> None:
             return super().append(address, expected_length, data, False)
 
     _cache_made_by(patch, Unreserved)
-    patch.setattr(CacheManager, "blocks_for", staticmethod(lambda length, pieces=1: 0))
+    patch.setattr(StagedTail, "blocks", property(lambda self: 0))
+    patch.setattr(StagedTail, "growth", lambda self, length: 0)
+    patch.setattr(StagedTail, "closing", lambda self: 0)
 
 
 @bug(
     "reservation-not-returned",
     PressureWorkload,
     checker="checks/memory.py",
-    words="blocks stay reserved though nothing is under way",
+    words="blocks are reserved, staged appends take",
 )
 def _reservation_not_returned(patch: pytest.MonkeyPatch) -> None:
-    """The blocks that an append reserved and did not need stay reserved.
+    """The blocks that appends behind a merge reserved and do not need stay reserved.
 
     Breaks: all memory of a container comes back when nothing is under way.
     """
-    patch.setattr(CacheManager, "release", lambda self, blocks: None)
+    patch.setattr(CacheManager, "_release", lambda self, blocks: None)
+
+
+@bug(
+    "closed-tail-takes-unreserved-block",
+    _crowded,
+    checker="checks/memory.py",
+    words="blocks are reserved, staged appends take",
+)
+def _closed_tail_takes_unreserved_block(patch: pytest.MonkeyPatch) -> None:
+    """A tail entry becomes evictable while appends count on its last block, and no other block is reserved for them.
+
+    Breaks: an append never takes more of the cache than is reserved for it.
+    """
+    patch.setattr(StagedTail, "closing", lambda self: 0)
 
 
 @bug(
@@ -163,18 +183,45 @@ def _appended_to_evictable_entry(patch: pytest.MonkeyPatch) -> None:
 
     Breaks: every acknowledged byte can be read from the cache, the log or Tier 2.
     """
-    append = CacheManager.append_tail
+    patch.setattr(cache_manager, "_grows", lambda entry, end: entry.address >= 0 and entry.end == end)
+    patch.setattr(CacheManager, "_close_tail", lambda self, entry: True)
 
-    def append_tail(self: CacheManager, entries: ReadIndex, offset: int, data: Any, blocks: int) -> int:
-        last = entries.last
-        if last is None or not (last.evictable and last.address >= 0 and last.end == offset):
-            return append(self, entries, offset, data, blocks)
-        last.evictable = False
-        left = append(self, entries, offset, data, blocks)
-        last.evictable = True
-        return left
 
-    patch.setattr(CacheManager, "append_tail", append_tail)
+@bug(
+    "read-shared-by-offset-alone",
+    _small,
+    checker="workloads/segment_model.py",
+    words="not a possible state: .*content",
+)
+def _read_shared_by_offset_alone(patch: pytest.MonkeyPatch) -> None:
+    """Reads of Tier 2 that begin at the same offset share one request, whichever segments they read.
+
+    Breaks: a reader gets the bytes of its own segment.
+    """
+    patch.setattr(segment_reader, "_Range", lambda segment_id, start: start)
+
+
+@bug(
+    "reader-that-leaves-ends-shared-read",
+    _small,
+    checker="workloads/pressureclients.py",
+    words="a read ends as if the container had stopped",
+)
+def _reader_that_leaves_ends_shared_read(patch: pytest.MonkeyPatch) -> None:
+    """A reader that goes away cancels the request that other readers wait for, too.
+
+    Breaks: a read of a container that runs fails only with Tier 2.
+    """
+    result = SharedRead.result
+
+    async def leave(self: SharedRead[Any]) -> Any:
+        try:
+            return await result(self)
+        except asyncio.CancelledError:
+            self.task.cancel()
+            raise
+
+    patch.setattr(SharedRead, "result", leave)
 
 
 @bug(

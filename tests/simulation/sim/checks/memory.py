@@ -9,7 +9,8 @@ from typing import Any
 
 from sim.violations import require
 from tailrace.common import limits
-from tailrace.kernel import BLOCK_BYTES, BlockCache, blocks_needed
+from tailrace.kernel import BLOCK_BYTES, blocks_needed
+from tailrace.segmentstore.cache.cache_manager import CacheManager
 from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.metadata.state import ContainerState
 from tailrace.segmentstore.tables.cache import EntryCache
@@ -18,9 +19,12 @@ OWN_OPERATIONS_MAX_BYTES = 2 * limits.MIB
 """Checkpoints and commits of flushes of the simulated containers: they are bounded in number, not refused."""
 
 
-def check_cache(cache: BlockCache, states: list[ContainerState], allowed_bytes: int) -> None:
-    """Every block is free or holds bytes that a read index knows, and all of them are within the bound."""
-    figures = cache.snapshot()
+def check_cache(manager: CacheManager, states: list[ContainerState], allowed_bytes: int) -> None:
+    """Every block is free or holds bytes that a read index knows, and all of them are within the bound.
+
+    What is reserved is what the staged appends will take.
+    """
+    figures = manager.cache.snapshot()
     require(figures.max_bytes <= allowed_bytes, f"a cache of {allowed_bytes} bytes takes {figures.max_bytes}")
     require(
         figures.metadata_bytes + figures.total_blocks * BLOCK_BYTES <= allowed_bytes,
@@ -29,6 +33,11 @@ def check_cache(cache: BlockCache, states: list[ContainerState], allowed_bytes: 
     require(
         0 <= figures.reserved_blocks <= figures.free_blocks,
         f"{figures.reserved_blocks} blocks are promised, {figures.free_blocks} are free",
+    )
+    wanted = sum(tail.blocks for tail in manager.staged.values())
+    require(
+        figures.reserved_blocks == wanted,
+        f"{figures.reserved_blocks} blocks are reserved, staged appends take {wanted}",
     )
     known = sum(
         blocks_needed(entry.length)
@@ -65,10 +74,12 @@ def check_entries(entries: EntryCache, allowed_bytes: int) -> None:
 
 def check_idle(container: Container) -> None:
     """Nothing is under way: whatever was taken for it was given back."""
-    pipeline, cache = container.core.processor, container.core.cache.cache
+    pipeline, manager = container.core.processor, container.core.cache
+    cache = manager.cache
     require(pipeline.staged_bytes == 0, f"{pipeline.staged_bytes} bytes stay staged though nothing is under way")
     require(pipeline.unwritten_bytes == 0, f"{pipeline.unwritten_bytes} bytes stay unwritten")
     require(cache.reserved_blocks == 0, f"{cache.reserved_blocks} blocks stay reserved though nothing is under way")
+    require(not manager.staged, f"tails of {len(manager.staged)} segments stay staged though nothing is under way")
     require(cache.pinned_blocks == 0, f"{cache.pinned_blocks} blocks stay pinned though no client reads")
     for segment in container.state.segments.values():
         require(segment.inflight == 0, f"{segment.name}: {segment.inflight} operations stay in flight")
@@ -78,8 +89,9 @@ def check_idle(container: Container) -> None:
         require(not segment.waiters, f"{segment.name}: readers still wait")
 
 
-def check_returned(cache: BlockCache) -> None:
+def check_returned(manager: CacheManager) -> None:
     """All containers are closed: the cache is empty."""
-    figures = cache.snapshot()
+    require(not manager.staged, f"a closed container leaves the staged tails of {len(manager.staged)} segments")
+    figures = manager.cache.snapshot()
     left = (figures.entries, figures.reserved_blocks, figures.pinned_blocks, figures.total_blocks - figures.free_blocks)
     require(left == (0, 0, 0, 0), f"a closed container leaves {left} entries, reserved, pinned and used blocks")

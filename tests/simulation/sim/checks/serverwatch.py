@@ -59,7 +59,7 @@ class ServerWatch:
         require(0 <= context.unanswered.requests <= limits.REQUESTS_MAX, f"{context.unanswered.requests} requests")
         states = [container.state for container in worker.containers()]
         if len(states) == self._containers:  # none of them recovers or ends
-            check_cache(worker.cache.cache, states, worker.budgets.cache_bytes)
+            check_cache(worker.cache, states, worker.budgets.cache_bytes)
 
     async def idle(self) -> None:
         """Without writes nothing stays in flight, and nothing stays reserved."""

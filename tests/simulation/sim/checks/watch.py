@@ -54,7 +54,7 @@ class ContainerWatch:
         if owner is None:
             return
         self._monotonic.look(owner.state)
-        check_cache(owner.core.cache.cache, [owner.state], self._cache_bytes)
+        check_cache(owner.core.cache, [owner.state], self._cache_bytes)
         check_container(owner, LARGEST_APPEND_BYTES, attribute_store._PAGES_MAX_BYTES)
 
     async def idle(self) -> None:
@@ -75,5 +75,5 @@ class ContainerWatch:
     def closed(self) -> None:
         """The owner was closed."""
         if self._owner is not None:
-            check_returned(self._owner.core.cache.cache)
+            check_returned(self._owner.core.cache)
         self._owner = None

@@ -12,6 +12,7 @@ from sim.workloads.leaving import LeftError, maybe_leave, settled
 from sim.workloads.streams import parse, record
 from tailrace.common.errors import (
     BadAttributeError,
+    ContainerStoppedError,
     NoSuchSegmentError,
     SegmentExistsError,
     SegmentTruncatedError,
@@ -36,6 +37,7 @@ class HoldingReader:
     def __init__(self, names: list[str], rng: random.Random) -> None:
         self.random = rng
         self.names = names
+        self.company_chance = 0.3
         self.steps = 0
 
     async def live(self, container: Container) -> None:
@@ -45,7 +47,9 @@ class HoldingReader:
                 await self._read(container)
             except (NoSuchSegmentError, SegmentTruncatedError):
                 await asyncio.sleep(0.01)
-            except UnavailableError:
+            except UnavailableError as error:
+                stopped = isinstance(error, ContainerStoppedError) and container.core.phase == "running"
+                require(not stopped, f"a read ends as if the container had stopped, and it runs: {error}")
                 await asyncio.sleep(0.1)
 
     async def _read(self, container: Container) -> None:
@@ -56,7 +60,13 @@ class HoldingReader:
             await asyncio.sleep(0.02)
             return
         offset = rng.randint(properties.start_offset, properties.length - 1)
-        result = await container.read(name, offset, rng.randint(1, 100_000), wait=False)
+        length = rng.randint(1, 100_000)
+        if rng.random() < self.company_chance:
+            # Another reader of the same place, which began before and may go away before its answer comes.
+            other = asyncio.create_task(maybe_leave(container.read(name, offset, length, wait=False), rng, 0.7))
+            other.add_done_callback(lambda done: done.cancelled() or done.exception())  # this reader gets the same
+            await asyncio.sleep(0)
+        result = await container.read(name, offset, length, wait=False)
         self.steps += 1
         got = b"".join(result.data)
         require(len(got) == result.length and result.offset == offset, f"{name}: a read answered something else")
