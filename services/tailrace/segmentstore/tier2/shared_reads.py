@@ -41,9 +41,6 @@ class SharedReads:
     def __len__(self) -> int:
         return len(self._reads)
 
-    def __contains__(self, key: Hashable) -> bool:
-        return key in self._reads
-
     def join(self, key: Hashable, begin: Callable[[], Coroutine[Any, Any, T]]) -> SharedRead[T]:
         """Join the read of `key`, or begin it. Await `SharedRead.result` afterwards, exactly once.
 
