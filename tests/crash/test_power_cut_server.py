@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,7 @@ limits.LOG_FRAME_MAX_BYTES = 64 * 1024
 limits.LOG_RESERVE_BYTES = 16 * 1024
 limits.FLUSH_INTERVAL_S = 3600.0
 """
-LOG = {"file_bytes": 512 * 1024, "max_frame_bytes": 64 * 1024, "reserve_bytes": 16 * 1024}
+LOG: dict[str, Any] = {"file_bytes": 512 * 1024, "max_frame_bytes": 64 * 1024, "reserve_bytes": 16 * 1024}
 HELLO_CODE = b"\xff\xff\xff\x81"
 
 

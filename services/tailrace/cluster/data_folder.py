@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from tailrace.common import limits
-from tailrace.common.durable_folder import RealFolderFiles, sync_folder
-from tailrace.common.errors import OverloadedError, StartError
+from tailrace.common.durable_folder import NO_SPACE, RealFolderFiles, sync_folder
+from tailrace.common.errors import DiskFullError, OverloadedError, StartError
 from tailrace.common.ports import Entropy, new_uuid
 
 if TYPE_CHECKING:
@@ -55,6 +55,10 @@ class DataFolder:
         self.manifest = manifest
         self._lock = lock
 
+    def has_opened(self) -> bool:
+        """Return whether the log of any container was opened. Raises StartError: an epoch file is damaged."""
+        return _has_opened(self.path)
+
     def close(self) -> None:
         """Unlock the folder."""
         os.close(self._lock)
@@ -66,7 +70,8 @@ def take_epoch(data: Path, container_id: int, floor: int = 0, files: FolderFiles
     A lock per container prevents that two processes get the same epoch.
 
     Raises:
-        StartError: the epoch file is damaged, or cannot be written. OverloadedError: another process takes one now.
+        StartError: the epoch file is damaged, or cannot be written. DiskFullError: the disk has no room for it.
+        OverloadedError: another process takes one now.
     """
     with _epochs_locked(data, container_id, files):
         epoch = max(last_epoch(data, container_id, files), floor) + 1
@@ -78,7 +83,8 @@ def note_opened(data: Path, container_id: int, epoch: int, files: FolderFiles = 
     """Record durably that the container's log was opened for an epoch: the log must exist from now on.
 
     Raises:
-        StartError: the epoch file is damaged or cannot be written. OverloadedError: another process takes an epoch now.
+        StartError: the epoch file is damaged or cannot be written. DiskFullError: the disk has no room for it.
+        OverloadedError: another process takes an epoch now.
     """
     with _epochs_locked(data, container_id, files):
         opened = max(opened_epoch(data, container_id, files), epoch)
@@ -106,10 +112,14 @@ def _epochs_locked(data: Path, container_id: int, files: FolderFiles) -> Iterato
 
 def _write_epochs(data: Path, container_id: int, epoch: int, opened: int, files: FolderFiles) -> None:
     file = _epoch_file(data, container_id)
+    content = json.dumps({"epoch": epoch, "opened": opened}).encode()
     try:
-        files.replace_file(str(file), json.dumps({"epoch": epoch, "opened": opened}).encode())
+        files.replace_file(str(file), content)
+        # A container opens on a full disk too, and takes an epoch for that. The file that was replaced made room.
+        files.keep_room(str(file), len(content))
     except OSError as error:
-        raise StartError(f"epoch file {file} cannot be written: {error.strerror}") from error
+        text = f"epoch file {file} cannot be written: {error.strerror}"
+        raise (DiskFullError if error.errno in NO_SPACE else StartError)(text) from error
 
 
 def last_epoch(data: Path, container_id: int, files: FolderFiles = _FILES) -> int:
@@ -131,6 +141,11 @@ def _read_epochs(file: Path, files: FolderFiles) -> tuple[int, int]:
         return int(content["epoch"]), int(content.get("opened", 0))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StartError(f"epoch file {file} is damaged") from error
+
+
+def _has_opened(path: Path) -> bool:
+    """Return whether any container's log was opened. Raises StartError: an epoch file is damaged."""
+    return any(_read_epochs(epochs, _FILES)[1] for epochs in sorted((path / "epochs").glob("*.json")))
 
 
 def _epoch_file(data: Path, container_id: int) -> Path:
@@ -196,7 +211,7 @@ def _take_lock(path: Path, lock: int) -> None:
 def _manifest(path: Path, containers: int, tier2: str, log: LogKind | None, entropy: Entropy) -> Manifest:
     file = path / _MANIFEST
     found = _read_manifest(file) if file.exists() else None
-    had_logs = any(_read_epochs(epochs, _FILES)[1] for epochs in sorted((path / "epochs").glob("*.json")))
+    had_logs = _has_opened(path)
     used = had_logs or (path / "log").exists()
     if had_logs and not (path / "log").exists() and (found is None or found.log == "file"):
         raise StartError(f"log folder {path / 'log'} is missing: it had the logs of this folder's containers")

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 _T = TypeVar("_T")
+NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Errors of a full disk."""
 
 
 class FileLock(Protocol):
@@ -32,6 +35,13 @@ class FolderFiles(Protocol):
 
     def replace_file(self, path: str, content: bytes) -> None:
         """Replace a file or create it, durably: a power cut leaves the old content or the new one."""
+        ...
+
+    def keep_room(self, path: str, length_bytes: int) -> None:
+        """Keep room for the next `replace_file` of a content of that length, so that it works on a full disk.
+
+        Does nothing when the disk has no room now.
+        """
         ...
 
     def is_directory(self, path: str) -> bool:
@@ -64,13 +74,18 @@ class RealFolderFiles:
 
     def replace_file(self, path: str, content: bytes) -> None:
         """See FolderFiles.replace_file."""
-        temporary = os.path.splitext(path)[0] + ".part"
-        with open(temporary, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
+        temporary = _part_of(path)
+        _write_part(temporary, content)
         os.replace(temporary, path)
         sync_folder(os.path.dirname(path))
+
+    def keep_room(self, path: str, length_bytes: int) -> None:
+        """See FolderFiles.keep_room."""
+        try:
+            _write_part(_part_of(path), bytes(length_bytes))
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
 
     def is_directory(self, path: str) -> bool:
         """See FolderFiles.is_directory."""
@@ -104,6 +119,21 @@ class RealFolderFiles:
     async def in_background(self, function: Callable[[], _T]) -> _T:
         """See FolderFiles.in_background."""
         return await asyncio.get_running_loop().run_in_executor(None, function)
+
+
+def _part_of(path: str) -> str:
+    """Return the name under which a file's next content is written."""
+    return os.path.splitext(path)[0] + ".part"
+
+
+def _write_part(path: str, content: bytes) -> None:
+    """Write a file durably into the blocks that it has already, if any: a full disk has no others."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    with open(descriptor, "r+b") as stream:
+        stream.write(content)
+        stream.truncate()
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
 class RealFileLock:

@@ -351,6 +351,7 @@ CONTROLLER_BEAT_S: Final = 2.0  # between heartbeats of a controller that is not
 CONTROLLER_LOOK_S: Final = 1.0  # between looks at the others' heartbeats
 CONTROLLER_LAPSE_S: Final = 5.0  # without a heartbeat, on the observer's clock: others adopt the controller's work
 CONTROLLER_RESCAN_S: Final = 10.0  # between looks through the pending work of the buckets that a controller owns
+CONTROLLER_READY_TIMEOUT_S: Final = 30.0  # before a standalone server listens although its controller is not ready
 CONTROLLER_START_TIMEOUT_S: Final = 5.0  # for tables that cannot be reached, before a controller serves without them
 RETENTION_PERIOD_S: Final = 1800.0  # between truncations of a stream by its policy
 RETENTION_PERIOD_MIN_S: Final = 0.1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
@@ -138,7 +139,7 @@ class Controller:
         self.sweep = SweepJob(context, membership, TransactionManager(context, driver), listing)
         self._pending = PendingWork(context, driver, entities)
         self._living: asyncio.Task[None] | None = None
-        self._started = False
+        self._ready = asyncio.Event()
         self._starting: asyncio.Task[None] | None = None
         self._troubles: dict[str, str] = {}
         self.services = ControllerServices(core, authorize, account)
@@ -146,7 +147,14 @@ class Controller:
     @property
     def ready(self) -> bool:
         """Whether all calls can be answered."""
-        return self._started
+        return self._ready.is_set()
+
+    async def wait_ready(self, timeout_s: float) -> bool:
+        """Wait until `ready`, at most for the timeout; return whether it is."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._ready.wait()
+        return self.ready
 
     @property
     def instance(self) -> str:
@@ -257,7 +265,7 @@ class Controller:
         self.scaling.start()
         self.watermarks.start()
         self.sweep.start()
-        self._started = True
+        self._ready.set()
 
     async def _live(self) -> None:
         """Write heartbeats, look at those of other controllers, and adopt work that no controller runs."""
@@ -288,7 +296,7 @@ class Controller:
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-        self._started = False
+        self._ready.clear()
         await self.retention.close()
         await self.scaling.close()
         await self.watermarks.close()

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol, TypeAlias, TypeVar
 
 from tailrace.common import limits
-from tailrace.common.durable_folder import FolderFiles, RealFolderFiles, sync_folder
+from tailrace.common.durable_folder import NO_SPACE, FolderFiles, RealFolderFiles, sync_folder
 from tailrace.common.errors import DiskFullError, StartError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -23,7 +23,6 @@ _T = TypeVar("_T")
 _IOV_MAX: Final = 1024
 _EWMA_WEIGHT: Final = 0.1
 _ZEROS: Final = bytes(limits.LOG_ZERO_CHUNK_BYTES)
-_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class DiskFile(Protocol):
@@ -160,7 +159,7 @@ class RealDisk(RealFolderFiles):
         except BaseException as error:
             file.close()
             os.unlink(path)
-            if isinstance(error, OSError) and error.errno in _NO_SPACE:
+            if isinstance(error, OSError) and error.errno in NO_SPACE:
                 raise DiskFullError(f"no space for {length_bytes} bytes of log in {os.path.dirname(path)}") from error
             raise
         return file

@@ -54,8 +54,9 @@ class FileLog(SequencedLog):
 
     Frames are written when they are appended; one fdatasync makes all earlier writes durable. A disk error stops the
     log for good, because after a failed fdatasync the content of the disk is unknown. ``opened_epoch`` is the last
-    epoch for which the log is known to have been opened; a log that ends before it is refused. Construct it inside a
-    running event loop.
+    epoch for which the log is known to have been opened; a log that ends before it is refused. With ``opens_full`` a
+    log that was opened before opens on a full disk too: it is read, and its first frames wait for a file. Construct it
+    inside a running event loop.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class FileLog(SequencedLog):
         max_frame_bytes: int = limits.LOG_FRAME_MAX_BYTES,
         reserve_bytes: int = limits.LOG_RESERVE_BYTES,
         opened_epoch: int = 0,
+        opens_full: bool = False,
     ) -> None:
         self._smallest_file_bytes = frames.frame_length_max(max_frame_bytes) + _START_MAX_BYTES + _MARKS_MAX_BYTES
         if file_bytes % frames.SECTOR_BYTES or file_bytes < self._smallest_file_bytes:
@@ -79,8 +81,10 @@ class FileLog(SequencedLog):
         self._file_bytes = file_bytes
         self._reserve_bytes = reserve_bytes
         self._opened_epoch = opened_epoch
+        self._opens_full = opens_full and opened_epoch > 0
         self._lock: DirectoryLock | None = None
         self._decision = Decision()
+        self._garbage: list[str] = []
         self._identity = FrameIdentity(container, 0, b"")
         self._files: list[LogFile] = []
         self._current: LogFile | None = None
@@ -120,7 +124,10 @@ class FileLog(SequencedLog):
     # -- opening -------------------------------------------------------------------------------------------------
 
     async def open(self, epoch: int, nonce: bytes) -> None:
-        """See DurableLog.open. StartError: the directory is in use or not writable. DiskFullError: no space."""
+        """See DurableLog.open. StartError: the directory is in use or not writable. DiskFullError: no space.
+
+        With ``opens_full`` and without space, `check_space` raises DiskFullError until a first file is made.
+        """
         if self._lock is not None or self._failure is not None:
             raise IllegalStateError(f"log {self._directory} was opened before")
         try:
@@ -155,11 +162,23 @@ class FileLog(SequencedLog):
             await self._settle(accepted)
         await self._disk.sync_directory(self._directory)
         self._acknowledged_through = decision.next_sequence - 1
-        await self._begin_epoch()
-        for path in decision.garbage:
-            self._disk.unlink(path)
-        await self._disk.sync_directory(self._directory)
+        self._garbage = list(decision.garbage)
+        try:
+            await self._begin_epoch()
+        except DiskFullError as error:
+            # Nothing of this epoch is stored: until its first file, the directory's lock alone keeps others away.
+            if not self._opens_full:
+                raise
+            self._stock.full_reason = error
+        else:
+            self._remove_garbage()
+            await self._disk.sync_directory(self._directory)
         self._stock_task = asyncio.get_running_loop().create_task(self._run_stock())
+
+    def _remove_garbage(self) -> None:
+        """Remove the files that recovery did not accept, once a durable START frame of this epoch says so too."""
+        while self._garbage:
+            self._disk.unlink(self._garbage.pop())
 
     async def _settle(self, accepted: AcceptedFile) -> None:
         """Make the valid frames durable, and free the space behind them.
@@ -245,7 +264,7 @@ class FileLog(SequencedLog):
         length = sum(map(len, views))
         if length > self._max_frame_bytes:
             raise BadRequestError(f"payload: {length} bytes do not fit in a log frame of {self._max_frame_bytes}")
-        if self._failure is None and self._current is None:
+        if self._failure is None and self._stock_task is None:
             raise IllegalStateError(f"log {self._directory} is not open")
         if self._failure is not None:
             future.set_exception(self._failure)
@@ -274,9 +293,9 @@ class FileLog(SequencedLog):
     def _write(self, item: _Append) -> bool:
         """Write one frame; False when no file has room for it."""
         file = self._current
-        assert file is not None
-        buffers, length = self._encode(item, file)
-        if file.position + length > file.length_bytes - (_MARKS_MAX_BYTES if item.kind is FrameKind.DATA else 0):
+        buffers, length = ([], 0) if file is None else self._encode(item, file)
+        kept_bytes = _MARKS_MAX_BYTES if item.kind is FrameKind.DATA else 0
+        if file is None or file.position + length > file.length_bytes - kept_bytes:
             if item.kind is FrameKind.MARK:
                 return True  # no room for the MARK: the next frame carries the log start
             taken = self._stock.take()
@@ -360,6 +379,9 @@ class FileLog(SequencedLog):
         if log_start > self._durable_log_start:
             self._durable_log_start = log_start
             self._retire_files()
+        if self._garbage:  # the log was opened without room for its first file, and has one now
+            self._remove_garbage()
+            self._directory_unsynced = True
 
     def _fail(self, error: Exception) -> None:
         """Stop for good: frames that are not acknowledged never will be."""

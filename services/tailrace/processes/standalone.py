@@ -118,6 +118,7 @@ class Standalone:
             options.data, containers=options.containers, tier2=options.tier2, entropy=entropy, log=options.log
         )
         self._stack.callback(folder.close)
+        known = folder.has_opened()
         specs = self._specs(folder)
         self.budgets = specs[0].budgets
         check_fits(self.budgets, memory_limit(), len(specs))
@@ -129,7 +130,9 @@ class Standalone:
             stopped = await self._start_in_process(specs[0], listeners[0])
         else:
             stopped = await self._start_processes(specs, listeners)
-        await self._start_controller(specs, [listener.getsockname()[1] for listener in listeners], stopped)
+        ports = [listener.getsockname()[1] for listener in listeners]
+        controller = self._controller(specs, ports)
+        await self._start_controller(controller, stopped, known=known)
         self.addresses["stores"] = [f"{self._advertised}:{listener.getsockname()[1]}" for listener in listeners]
         self.addresses["pid"] = os.getpid()
 
@@ -209,7 +212,7 @@ class Standalone:
         await self._serve_http("admin", app, self.options.admin_port)
         return await workers.stopped_containers()
 
-    async def _start_controller(self, specs: list[StoreSpec], ports: list[int], stopped: list[int]) -> None:
+    def _controller(self, specs: list[StoreSpec], ports: list[int]) -> Controller:
         options = self.options
         clock, entropy = SystemClock(), SystemEntropy()
         pool = ConnectionPool()
@@ -240,15 +243,20 @@ class Standalone:
         metadata = TableMetadataStore(segments)
         marks = mark_segments(pool, segments, entropy)
         listing = SegmentLister(pool, count, local.__getitem__)
-        controller = Controller(
+        return Controller(
             metadata, segments, published, clock, entropy, config, rates=rates, listing=listing, mark_segments=marks
         )
+
+    async def _start_controller(self, controller: Controller, stopped: list[int], *, known: bool) -> None:
+        """Start the controller and listen. One of a folder with data listens although it cannot write its records."""
+        options = self.options
         self._stack.push_async_callback(controller.close)
-        if stopped:
-            _logger.error("serving_in_part", stopped_containers=stopped)
-            controller.start_when_possible()
-        else:
+        if not known and not stopped:
             await controller.start()
+        else:
+            controller.start_when_possible()
+            if stopped or not await controller.wait_ready(limits.CONTROLLER_READY_TIMEOUT_S) or controller.trouble:
+                _logger.error("serving_in_part", stopped_containers=stopped, controller=controller.trouble)
         server = ControllerServer(
             controller.services,
             options.bind,

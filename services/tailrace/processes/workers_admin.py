@@ -93,7 +93,9 @@ def create_app(workers: Workers, container_count: int, find_owner: FindOwner) ->
         answers = [answer.json() for answer in (await workers.ask_all("/v1/health")).values()]
         containers = {name: state for answer in answers for name, state in answer["containers"].items()}
         ready = len(answers) == len(workers.all) and all(answer["ready"] for answer in answers)
-        return JSONResponse({"ready": ready, "containers": containers}, status_code=200 if ready else 503)
+        troubles = sorted({trouble for answer in answers for trouble in answer["troubles"]})
+        content = {"ready": ready, "troubles": troubles, "containers": containers}
+        return JSONResponse(content, status_code=200 if ready else 503)
 
     @app.get("/v1/workers")
     async def all_workers() -> list[dict[str, Any]]:

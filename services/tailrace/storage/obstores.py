@@ -301,7 +301,8 @@ async def probe(store: ObjectStore, nonce: str, place: str = "Tier 2") -> None:
     """Write, read back and delete one object, to find a wrong address or credential at start.
 
     Raises:
-        StartError: the text names `place` and the store's error.
+        StartError: it is no store for this cluster; the text names `place` and the store's error.
+        UnavailableError: it does not take objects, as a full one, or does not answer; the text says the same.
     """
     key = f"probe/{nonce}"
     try:
@@ -312,5 +313,7 @@ async def probe(store: ObjectStore, nonce: str, place: str = "Tier 2") -> None:
         if await store.get(key) != nonce.encode():
             raise StartError(f"{place} returned other bytes than those written")
         await store.delete([key])
-    except (UnavailableError, AlreadyExistsError, NotFoundError, ObjectPermissionError) as error:
+    except UnavailableError as error:
+        raise UnavailableError(f"{place} is not available: {error}") from error
+    except (AlreadyExistsError, NotFoundError, ObjectPermissionError) as error:
         raise StartError(f"{place} is not available: {error}") from error

@@ -46,7 +46,9 @@ async def _spawned(world: SimWorld, task: asyncio.Task[None]) -> None:
     await task
 
 
-def new_log(disk: object, directory: str = "/data/log") -> FileLog:
+def new_log(
+    disk: object, directory: str = "/data/log", *, opened_epoch: int = 0, opens_full: bool = False
+) -> FileLog:
     return FileLog(
         disk,  # type: ignore[arg-type]
         directory,
@@ -54,6 +56,8 @@ def new_log(disk: object, directory: str = "/data/log") -> FileLog:
         file_bytes=128 * KIB,
         max_frame_bytes=16 * KIB,
         reserve_bytes=32 * KIB,
+        opened_epoch=opened_epoch,
+        opens_full=opens_full,
     )
 
 
@@ -153,6 +157,40 @@ def test_a_log_opens_on_a_nearly_full_disk_with_a_small_file() -> None:
         await again.open(2, NONCE)
         assert await again.append([b"after"]) == 1
         await again.close()
+
+    simulated(main)
+
+
+def test_a_log_without_room_to_begin_is_read_and_written_later() -> None:
+    async def main(world: SimWorld, log: FileLog) -> None:
+        await log.append([b"before"])
+        await log.close()
+        world.disk.fill(1e9)
+        for epoch in (2, 3):  # the first one ends without having written anything
+            again = new_log(world.disk.attach(world.process(str(epoch))), opened_epoch=1, opens_full=True)
+            await again.open(epoch, NONCE)
+            assert [bytes(frame.payload) async for frame in again.recover()] == [b"before"]
+            assert await again.read(0, 0, 6) == b"before"
+            with pytest.raises(DiskFullError, match="no space for"):
+                again.check_space(1, reserved=True)
+            appended = [again.append([b"after"]), again.append([b"at last"])]
+            await again.truncate(1)
+            await asyncio.sleep(5)
+            assert not any(future.done() for future in appended)
+            if epoch == 2:
+                await again.close()
+                with pytest.raises(UnavailableError):
+                    await appended[0]
+                with pytest.raises(UnavailableError):
+                    await appended[1]
+        world.disk.end_episodes()
+        assert await asyncio.gather(*appended) == [1, 2]
+        assert again.check_space(1) is None
+        await again.close()
+        last = new_log(world.disk.attach(world.process("last")), opened_epoch=3)
+        await last.open(4, NONCE)
+        assert [bytes(frame.payload) async for frame in last.recover()] == [b"after", b"at last"]
+        await last.close()
 
     simulated(main)
 

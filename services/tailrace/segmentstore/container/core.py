@@ -17,7 +17,7 @@ from tailrace.segmentstore.container.ownership_check import OwnershipCheck
 from tailrace.segmentstore.metadata.state import ContainerState
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from tailrace.common.ports import Clock, Entropy
     from tailrace.log.port import DurableLog
@@ -35,10 +35,15 @@ _logger = structlog.get_logger()
 _T = TypeVar("_T")
 
 
+def _record_nothing(epoch: int) -> None:
+    """No-op where no file says that the log exists."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerPorts:
     """What a container is made of; all of it can be simulated.
 
+    ``log_opened(epoch)`` records that the log exists and holds an operation of this epoch.
     The containers of a process share ``upload_slots`` and ``pages``. They share ``recovery_lock`` too, so that they
     recover one after another (docs/design.md#cache).
     """
@@ -52,6 +57,7 @@ class ContainerPorts:
     upload_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(limits.UPLOADS_MAX))
     pages: PageRoom | None = None
     recovery_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    log_opened: Callable[[int], None] = _record_nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

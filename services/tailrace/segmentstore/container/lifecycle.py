@@ -36,6 +36,8 @@ class Lifecycle:
     async def start(self, nonce: bytes) -> None:
         """Take over the log, recover from it, and begin to serve.
 
+        A log that has no room for the first operation is read; appends are refused until it has room.
+
         Raises:
             FencedError: the log has a newer owner. DataError: the data cannot be proved; the container stays stopped.
         """
@@ -56,7 +58,7 @@ class Lifecycle:
             raise
         core.begin()
         self._background.checkpointer.begin()
-        await core.commit_control(ops.Recovered(core.epoch, core.state.next_sequence))
+        has_room = await self._begin_epoch()
         self._background.start()
         _logger.info(
             "container_recovered",
@@ -67,7 +69,28 @@ class Lifecycle:
             log_ms=round((log_opened_s - began_s) * 1000),
             recovery_ms=round((recovered_s - log_opened_s) * 1000),
             first_commit_ms=round((loop.time() - recovered_s) * 1000),
+            log_has_room=has_room,
         )
+
+    async def _begin_epoch(self) -> bool:
+        """Commit this epoch's first operation; return False when it is staged only, because the disk is full.
+
+        It is the first operation in either case. The log is recorded as opened once it holds that operation: before,
+        the log of an owner that was killed would seem to have lost its end.
+        """
+        core = self._core
+        operation = ops.Recovered(core.epoch, core.state.next_sequence)
+        has_room = core.admission.has_room(len(operation.encode()))
+        committed = core.processor.stage_control(operation)
+        if has_room:
+            await self._record_opening(committed)
+        else:
+            core.spawn(self._record_opening(committed))
+        return has_room
+
+    async def _record_opening(self, committed: asyncio.Future[None]) -> None:
+        await committed
+        self._core.ports.log_opened(self._core.epoch)
 
     async def close(self, flush: bool) -> None:
         """Stop serving; with `flush`, first move everything to Tier 2 and checkpoint, so that recovery is short.

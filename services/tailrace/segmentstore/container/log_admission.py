@@ -90,6 +90,15 @@ class LogAdmission:
                 return
             await asyncio.shield(again)
 
+    def has_room(self, body_bytes: int) -> bool:
+        """Return whether an operation of the container's own fits now or soon; without room the disk counts as full."""
+        try:
+            self.check_background(body_bytes)
+        except DiskFullError as error:
+            self._refuse(error)
+            return False
+        return True
+
     # -- full disk ------------------------------------------------------------------------------------------------
 
     def _refuse(self, error: DiskFullError) -> None:

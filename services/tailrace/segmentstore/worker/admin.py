@@ -43,6 +43,7 @@ class Inspectable(Protocol):
     """What the admin interface reads; a `Worker` is one."""
 
     budgets: Budgets
+    tier2_trouble: str
 
     @property
     def cache(self) -> CacheManager:
@@ -128,6 +129,7 @@ def create_app(worker: Inspectable) -> FastAPI:
         ready = bool(statuses) and all(status.state == "running" for status in statuses)
         content = {
             "ready": ready,
+            "troubles": [worker.tier2_trouble] if worker.tier2_trouble else [],
             "containers": {
                 status.container_id: {"state": status.state, "reason": status.reason} for status in statuses
             },

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -17,12 +18,14 @@ import structlog
 from tailrace.common import limits
 from tailrace.common.errors import (
     DataError,
+    DiskFullError,
     EpochTooHighError,
     FencedError,
     NotOwnerError,
     TailraceError,
     UnavailableError,
 )
+from tailrace.segmentstore.api import ContainerStatus
 from tailrace.segmentstore.container.container import Container, ContainerPorts
 from tailrace.segmentstore.tables.cache import EntryCache
 from tailrace.segmentstore.tables.service import TableService
@@ -33,7 +36,6 @@ if TYPE_CHECKING:
 
     from tailrace.common.ports import Clock, Entropy
     from tailrace.log.port import DurableLog
-    from tailrace.segmentstore.api import ContainerStatus
     from tailrace.segmentstore.attributes.pages import PageRoom
     from tailrace.segmentstore.cache.cache_manager import CacheManager
     from tailrace.storage.contact import StoreContact
@@ -146,9 +148,18 @@ class ContainerSupervisor:
 
     # -- running -------------------------------------------------------------------------------------------------
 
-    async def open_first(self) -> None:
-        """Open the container, then keep it running. Raises what prevents the opening, except unproved data."""
-        await self._open()
+    async def open_first(self, *, on_full_disk: bool) -> None:
+        """Open the container, then keep it running. Raises what prevents the opening, except unproved data.
+
+        With `on_full_disk` a full disk is not raised either: the container is opened when there is room.
+        """
+        try:
+            await self._open()
+        except DiskFullError as error:
+            if not on_full_disk:
+                raise
+            self._not_opened(error)
+            self.failed = ContainerStatus(self.container_id, "stopped", self._why_closed, 0, 0, 0, 0, 0, 0)
         self._tried.set()
         self._task = asyncio.get_running_loop().create_task(self._keep())
 
@@ -193,10 +204,14 @@ class ContainerSupervisor:
             return False
         except (TailraceError, OSError) as error:
             # Any of these may pass: a full disk, a log that cannot be read or locked at the moment.
-            self._pauses.not_opened(error)
-            self._why_closed = str(error) or repr(error)
-            _logger.warning("container_not_opened", container=self.container_id, reason=str(error))
+            self._not_opened(error)
         return True
+
+    def _not_opened(self, error: Exception) -> None:
+        """Record why an attempt to open failed that is repeated."""
+        self._pauses.not_opened(error)
+        self._why_closed = str(error) or repr(error)
+        _logger.warning("container_not_opened", container=self.container_id, reason=str(error))
 
     async def _watch(self, container: Container) -> None:
         """Return when the container has stopped by itself and is closed."""
@@ -229,7 +244,6 @@ class ContainerSupervisor:
                 container = Container(self.container_id, epoch, self._ports_of_container())
                 try:
                     await container.start(ports.entropy.token(16))
-                    ports.log_opened(self.container_id, epoch)
                 except FencedError as error:
                     await container.close()
                     self._floor = max(self._floor, error.epoch)
@@ -273,6 +287,7 @@ class ContainerSupervisor:
             upload_slots=shared.upload_slots,
             pages=shared.pages,
             recovery_lock=shared.turn,
+            log_opened=partial(ports.log_opened, self.container_id),
         )
 
     # -- release -------------------------------------------------------------------------------------------------

@@ -86,6 +86,7 @@ class FileLogs:
             max_frame_bytes=limits.LOG_FRAME_MAX_BYTES,
             reserve_bytes=limits.LOG_RESERVE_BYTES,
             opened_epoch=self._opened[container_id],
+            opens_full=True,
         )
 
     async def next_epoch(self, container_id: int, floor: int) -> int:

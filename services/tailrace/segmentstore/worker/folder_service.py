@@ -5,17 +5,20 @@ See docs/design.md#processes.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import structlog
+
 from tailrace.cluster.cluster_identity import bind_tier2
 from tailrace.cluster.data_folder import opened_epoch
 from tailrace.common import limits
 from tailrace.common.budgets import Budgets, budgets_for
-from tailrace.common.errors import StartError
+from tailrace.common.errors import StartError, UnavailableError
 from tailrace.log.disk import RealDisk
 from tailrace.segmentstore.server.budgets import InFlightBudget
 from tailrace.segmentstore.server.listener import SegmentStoreServer
@@ -24,12 +27,13 @@ from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
 from tailrace.storage.obstores import open_object_store, probe
 
 if TYPE_CHECKING:
-    import asyncio
     import socket
 
     from tailrace.cluster.data_folder import LogKind
     from tailrace.common.ports import Clock, Entropy
     from tailrace.storage.port import ObjectStore
+
+_logger = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +70,19 @@ class StoreService:
         self._server: SegmentStoreServer
 
     async def start(self) -> None:
-        """Reach Tier 2 and recover every container. Raises StartError."""
+        """Reach Tier 2 and recover every container.
+
+        A folder that was served before starts on full disks too: a container that cannot be opened for lack of room is
+        opened later, and one whose log or Tier 2 takes no more bytes is read.
+
+        Raises:
+            StartError: the text says in one line what is wrong.
+        """
         spec = self._spec
         budgets = spec.budgets
         data = Path(spec.data)
-        store = await self._open_tier2(bound=any(opened_epoch(data, container_id) for container_id in spec.owned))
+        known = any(opened_epoch(data, container_id) for container_id in spec.owned)
+        store, trouble = await self._open_tier2(bound=known)
         disk = RealDisk()
         self._stack.callback(disk.close)
         logs = folder_logs(spec.log, data, spec.owned, disk)
@@ -87,22 +99,54 @@ class StoreService:
         )
         self.worker = Worker(spec.container_count, spec.owned, budgets, ports)
         self._stack.push_async_callback(self.worker.close)
-        await self.worker.start()
+        await self.worker.start(on_full_disks=known)
+        if trouble:
+            self._report_until_available(store, trouble)
         in_flight = InFlightBudget(budgets.in_flight_bytes)
         self._server = SegmentStoreServer(
             self.worker, in_flight, self._clock, self._entropy, connections_max=self._connections_max
         )
         self._stack.push_async_callback(self._server.close)
 
-    async def _open_tier2(self, *, bound: bool) -> ObjectStore:
-        """Open Tier 2 and bind it to the cluster; `bound`: it was bound before. Raises StartError."""
+    async def _open_tier2(self, *, bound: bool) -> tuple[ObjectStore, str]:
+        """Open Tier 2 and bind it to the cluster; `bound`: it was bound before. Raises StartError.
+
+        Returns also why it takes no objects now; empty: it does. One that was bound before must only be read.
+        """
         spec = self._spec
         store = open_object_store(spec.tier2, s3_endpoint=spec.s3_endpoint, create=not bound)
         self._stack.push_async_callback(store.close)
         place = self._tier2_place
-        await probe(store, self._entropy.token(8).hex(), place)
-        await bind_tier2(store, place, spec.cluster_id, spec.container_count, bound=bound)
-        return store
+        trouble = ""
+        try:
+            await probe(store, self._entropy.token(8).hex(), place)
+        except UnavailableError as error:
+            if not bound:
+                raise StartError(str(error)) from error
+            trouble = str(error)
+        try:
+            await bind_tier2(store, place, spec.cluster_id, spec.container_count, bound=bound)
+        except UnavailableError as error:
+            raise StartError(trouble or f"{place} is not available: {error}") from error
+        return store, trouble
+
+    def _report_until_available(self, store: ObjectStore, trouble: str) -> None:
+        """Report in the log and in the worker's health that Tier 2 takes no objects, until it does."""
+        _logger.error("tier2_takes_no_objects", reason=trouble)
+        self.worker.tier2_trouble = trouble
+        probing = asyncio.get_running_loop().create_task(self._probe_until_available(store))
+        self._stack.push_async_callback(_cancelled, probing)
+
+    async def _probe_until_available(self, store: ObjectStore) -> None:
+        while self.worker.tier2_trouble:
+            await asyncio.sleep(limits.STORAGE_RETRY_MAX_S)
+            try:
+                await probe(store, self._entropy.token(8).hex(), self._tier2_place)
+            except (UnavailableError, StartError) as error:
+                self.worker.tier2_trouble = str(error)
+            else:
+                self.worker.tier2_trouble = ""
+                _logger.warning("tier2_takes_objects", place=self._tier2_place)
 
     @property
     def _tier2_place(self) -> str:
@@ -123,3 +167,9 @@ class StoreService:
     async def close(self) -> None:
         """Stop serving. All acknowledged data is on disk already."""
         await self._stack.aclose()
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    """Cancel a task and wait for its end."""
+    task.cancel()
+    await asyncio.wait([task])

@@ -52,18 +52,21 @@ class Worker:
         self._routes: dict[str, int] = {}
         self._compaction: asyncio.Task[None] | None = None
         self._closed = False
+        self.tier2_trouble = ""
+        """Why Tier 2 has taken no objects since the start; empty: it does."""
 
     # -- lifecycle -----------------------------------------------------------------------------------------------
 
-    async def start(self) -> None:
+    async def start(self, *, on_full_disks: bool = False) -> None:
         """Recover the first containers, one after another, then keep them running.
 
-        A container whose data is not proved whole stays stopped and is reported; the others run. Any other error that
-        prevents an opening is raised.
+        A container whose data is not proved whole stays stopped and is reported; the others run. With `on_full_disks`,
+        one that cannot be opened because its disk is full is opened later. Any other error that prevents an opening is
+        raised.
         """
         self._compaction = asyncio.get_running_loop().create_task(self._compact_tables())
         for container_id in self._first:
-            await self._supervisor(container_id).open_first()
+            await self._supervisor(container_id).open_first(on_full_disk=on_full_disks)
 
     def expect_container(self, container_id: int) -> None:
         """Let requests for the container wait: it opens here soon. `unexpect_container` ends this."""

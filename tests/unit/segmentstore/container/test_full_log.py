@@ -9,6 +9,7 @@ import pytest
 import structlog
 
 from sim import SimWorld
+from sim.process import SimProcess
 from tailrace.common import limits
 from tailrace.common.errors import DiskFullError
 from tailrace.kernel import BlockCache
@@ -54,26 +55,38 @@ class Scenario:
             assert await self.container.read_exact(NAME, offset, len(data)) == data
 
 
+async def opened(world: SimWorld, process: SimProcess, epoch: int, recorded: list[int]) -> Container:
+    """Open the container. `recorded` are the epochs for which its log is known to have been opened."""
+    log = FileLog(
+        world.disk.attach(process),
+        "/data/log",
+        1,
+        file_bytes=256 * KIB,
+        max_frame_bytes=16 * KIB,
+        reserve_bytes=48 * KIB,
+        opened_epoch=max(recorded, default=0),
+        opens_full=True,
+    )
+    ports = ContainerPorts(
+        log=log,
+        store=world.store.attach(process),
+        cache=CacheManager(BlockCache(8 << 20)),
+        clock=world.clock(),
+        entropy=world.entropy("store"),
+        cluster_id=bytes(16),
+        log_opened=recorded.append,
+    )
+    container = Container(1, epoch, ports)
+    await container.start(bytes(16))
+    return container
+
+
 def run_scenario(main: Callable[[Scenario], Awaitable[None]]) -> None:
     with SimWorld(3) as world:
         process = world.process("store")
 
         async def run() -> None:
-            log = FileLog(
-                world.disk.attach(process),
-                "/data/log",
-                1,
-                file_bytes=256 * KIB,
-                max_frame_bytes=16 * KIB,
-                reserve_bytes=48 * KIB,
-            )
-            entropy = world.entropy("store")
-            store, cache = world.store.attach(process), CacheManager(BlockCache(8 << 20))
-            ports = ContainerPorts(
-                log=log, store=store, cache=cache, clock=world.clock(), entropy=entropy, cluster_id=bytes(16)
-            )
-            container = Container(1, 1, ports)
-            await container.start(bytes(16))
+            container = await opened(world, process, 1, [])
             await container.create_segment(NAME)
             await main(Scenario(world, container))
             await container.close()
@@ -160,6 +173,59 @@ def test_what_was_staged_before_the_disk_was_known_to_be_full_is_written() -> No
         scenario.world.store.failure_chance = 0.0
 
     run_scenario(main)
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_an_opening_without_any_room(power: bool) -> None:
+    """Owners that die on a full disk leave nothing; the data is read meanwhile, and room lets the last one write."""
+    data, recorded = b"acknowledged" * 1000, list[int]()
+
+    async def write(world: SimWorld, process: SimProcess) -> None:
+        container = await opened(world, process, 1, recorded)
+        await container.create_segment(NAME)
+        await container.append(NAME, [data])
+
+    async def read(world: SimWorld, process: SimProcess, epoch: int) -> Container:
+        container = await opened(world, process, epoch, recorded)
+        assert await container.read_exact(NAME, 0, len(data)) == data
+        assert "no space for" in container.status().reason
+        with pytest.raises(DiskFullError, match="no space for"):
+            await container.append(NAME, [b"refused"])
+        return container
+
+    async def write_again(world: SimWorld, process: SimProcess) -> None:
+        container = await read(world, process, 5)
+        await asyncio.sleep(60)  # of the simulation: background tasks wait for room, too
+        assert container.status().state == "running"
+        assert recorded == [1]
+        world.disk.end_episodes()
+        async with asyncio.timeout(ANSWER_DEADLINE_S):
+            while container.status().reason:  # noqa: ASYNC110  # the status is plain data
+                await asyncio.sleep(0.1)
+        await container.append(NAME, [b"more"])
+        assert recorded == [1, 5]
+
+    async def read_again(world: SimWorld, process: SimProcess) -> None:
+        container = await opened(world, process, 6, recorded)
+        assert await container.read_exact(NAME, 0, len(data) + 4) == data + b"more"
+        await container.close()
+
+    with SimWorld(5) as world:
+
+        async def whole() -> None:
+            owner = world.process("1")
+            await owner.spawn(write(world, owner))
+            for epoch in (2, 3, 4):
+                world.crash(owner, power=power)
+                world.disk.fill(1e9)
+                owner = world.process(str(epoch))
+                await owner.spawn(read(world, owner, epoch))
+            for work in (write_again, read_again):
+                world.crash(owner, power=power)
+                owner = world.process(work.__name__)
+                await owner.spawn(work(world, owner))
+
+        world.run(whole())
 
 
 @pytest.mark.parametrize("frame_bytes", [1, 7, 60, 100])
