@@ -53,6 +53,7 @@ docs/protocol/wire.md#failure-replies)::
         └── FencedError
     └── DataError                       never retried, never skipped: names the place
         ├── CorruptionError
+        │   └── MemoryDamageError       not stored data: a recovery from the log may have the right bytes
         ├── DataLossError
         └── FormatVersionError
     └── StartError                      a process that cannot start says why in one line
@@ -451,6 +452,10 @@ class CorruptionError(DataError):
         super().__init__(f"corruption in {place}: {reason}")
         self.place = place
         self.reason = reason
+
+
+class MemoryDamageError(CorruptionError):
+    """Bytes in memory differ from those that were written; a recovery from the log has the right ones, if stored."""
 
 
 class DataLossError(DataError):

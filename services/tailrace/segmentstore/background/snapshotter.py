@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from tailrace.common import limits
-from tailrace.common.errors import CorruptionError, FencedError, TailraceError, UnavailableError
+from tailrace.common.errors import CorruptionError, FencedError, MemoryDamageError, TailraceError, UnavailableError
 from tailrace.kernel import crc32c
 from tailrace.segmentstore.metadata import checkpoint
 from tailrace.segmentstore.metadata import operations as ops
@@ -252,14 +252,14 @@ class TailRun:
         self.pieces.clear()
 
     def section(self) -> Section:
-        """Return the bytes, each append verified. Raises CorruptionError."""
+        """Return the bytes, each append verified. Raises MemoryDamageError."""
         content = bytearray()
         for offset, view in self.pieces:
             content += view.tobytes()[max(self.start - offset, 0) : self.end - offset]
         data = memoryview(content)
         for item in self.items:
             if crc32c(data[item.offset - self.start : item.end - self.start]) != item.crc:
-                raise CorruptionError(
+                raise MemoryDamageError(
                     f"segment {self.name} at {item.offset}",
                     f"{item.length} cached bytes differ from those that were written",
                 )

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import structlog
 
 from tailrace.common import limits
-from tailrace.common.errors import CorruptionError, NoSuchSegmentError, SegmentTruncatedError, UnavailableError
+from tailrace.common.errors import (
+    CorruptionError,
+    MemoryDamageError,
+    NoSuchSegmentError,
+    SegmentTruncatedError,
+    UnavailableError,
+)
 from tailrace.kernel import crc32c
 from tailrace.segmentstore.attributes.attribute_store import AttributeStore
 from tailrace.segmentstore.background.flush_queue import attributes_due
@@ -181,7 +187,7 @@ class StorageWriter:
                 continue  # partly truncated: its first bytes are gone
             piece = data[item.offset - start : item.end - start]
             if crc32c(piece) != item.crc:
-                raise CorruptionError(
+                raise MemoryDamageError(
                     f"segment {name} at {item.offset}",
                     f"{item.length} cached bytes differ from those that were written",
                 )

@@ -33,6 +33,7 @@ _COUNTERS: Final = {
     "tier2_bytes_compacted",
     "tier2_bytes_moved",
     "orphans_deleted",
+    "memory_damages",
     "cache_hits",
     "tier2_fetches",
 }

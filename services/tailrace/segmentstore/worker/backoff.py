@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tailrace.common import limits
-from tailrace.common.errors import DiskFullError, FencedError, UnavailableError
+from tailrace.common.errors import DiskFullError, FencedError, MemoryDamageError, UnavailableError
 
 
 class Backoff:
@@ -53,3 +53,25 @@ class Pauses:
     def next_s(self) -> float:
         """The pause before the next attempt."""
         return self._current.next_s()
+
+
+class MemoryDamages:
+    """Decides whether a container with damaged memory is recovered from its log; ``recoveries`` counts that.
+
+    A place that differs again after a recovery is wrong in the log, too. Many places in a short time mean that the
+    memory of the machine cannot be trusted.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[str, None] = {}
+        self.recoveries = 0
+
+    def may_recover(self, error: MemoryDamageError, ran_s: float) -> bool:
+        """Record where memory differed, and for how long the container ran; return whether a recovery may help."""
+        if ran_s > limits.CONTAINER_MEMORY_DAMAGE_FORGET_S:
+            self._places.clear()
+        if error.place in self._places or len(self._places) >= limits.CONTAINER_MEMORY_DAMAGES_MAX:
+            return False
+        self._places[error.place] = None
+        self.recoveries += 1
+        return True

@@ -2,14 +2,15 @@
 
 See docs/design.md#ownership.
 
-A container that stops because of its data stays stopped, with its reason. One that lost its log is opened again with
-another epoch only. The epoch store refuses that epoch when the container belongs to another worker by then.
+A container that stops because of its data stays stopped, with its reason. One whose cached bytes differ from those that
+were written is recovered from its log, unless they differ again. One that lost its log is opened again with another
+epoch only. The epoch store refuses that epoch when the container belongs to another worker by then.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from tailrace.common.errors import (
     DiskFullError,
     EpochTooHighError,
     FencedError,
+    MemoryDamageError,
     NotOwnerError,
     TailraceError,
     UnavailableError,
@@ -29,7 +31,7 @@ from tailrace.segmentstore.api import ContainerStatus
 from tailrace.segmentstore.container.container import Container, ContainerPorts
 from tailrace.segmentstore.tables.cache import EntryCache
 from tailrace.segmentstore.tables.service import TableService
-from tailrace.segmentstore.worker.backoff import Pauses
+from tailrace.segmentstore.worker.backoff import MemoryDamages, Pauses
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -137,6 +139,7 @@ class ContainerSupervisor:
         self._given_up = given_up
         self._floor = 0
         self._pauses = Pauses()
+        self._damages = MemoryDamages()
         self._provable = True
         self._task: asyncio.Task[None] | None = None
         self._tried = asyncio.Event()
@@ -217,13 +220,17 @@ class ContainerSupervisor:
         """Return when the container has stopped by itself and is closed."""
         started_s = asyncio.get_running_loop().time()
         cause = await container.wait_stopped()
-        self._pauses.stopped(cause, asyncio.get_running_loop().time() - started_s)
+        ran_s = asyncio.get_running_loop().time() - started_s
+        self._pauses.stopped(cause, ran_s)
         self.failed = container.status()
         self.container = self.tables = None
         self._closed_at_s, self._why_closed = asyncio.get_running_loop().time(), str(cause) or repr(cause)
         if isinstance(cause, FencedError):
             self._floor = max(self._floor, cause.epoch)
-        if isinstance(cause, DataError):
+        if isinstance(cause, MemoryDamageError) and self._damages.may_recover(cause, ran_s):
+            self.failed = replace(self.failed, reason=f"{cause}; the container is recovered from its log")
+            _logger.error("container_memory_damaged", container=self.container_id, place=cause.place)
+        elif isinstance(cause, DataError):
             self._provable = False
         await container.close()
         self._opened = None
@@ -332,4 +339,7 @@ class ContainerSupervisor:
 
     def status(self) -> ContainerStatus | None:
         """Return the container's status, or its status when it stopped; None when it was never opened."""
-        return self.failed if self.container is None else self.container.status()
+        status = self.failed if self.container is None else self.container.status()
+        if status is None:
+            return None
+        return replace(status, details={**status.details, "memory_damages": self._damages.recoveries})

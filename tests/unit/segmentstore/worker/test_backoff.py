@@ -11,11 +11,12 @@ from tailrace.common.errors import (
     CorruptionError,
     DiskFullError,
     FencedError,
+    MemoryDamageError,
     OutcomeUnknownError,
     StartError,
     UnavailableError,
 )
-from tailrace.segmentstore.worker.backoff import Pauses
+from tailrace.segmentstore.worker.backoff import MemoryDamages, Pauses
 
 PASSING = UnavailableError("the epoch is not available")
 FAILING = OSError(errno.EIO, "a read failed")
@@ -70,3 +71,24 @@ def test_a_container_that_stayed_open_starts_again_with_the_shortest_pause() -> 
     assert pauses.next_s() == 32.0
     pauses.stopped(OutcomeUnknownError("the log is lost"), limits.CONTAINER_RESTART_MAX_S + 1)
     assert pauses.next_s() == 1.0
+
+
+def damage(offset: int) -> MemoryDamageError:
+    return MemoryDamageError(f"segment scope/stream/0 at {offset}", "100 cached bytes differ")
+
+
+def test_memory_that_is_damaged_at_one_place_twice_is_not_recovered_again() -> None:
+    damages = MemoryDamages()
+    assert damages.may_recover(damage(0), 5.0)
+    assert damages.may_recover(damage(100), 5.0)
+    assert not damages.may_recover(damage(0), 5.0)
+    assert damages.recoveries == 2
+
+
+def test_memory_that_is_damaged_in_many_places_is_recovered_again_only_after_a_long_time() -> None:
+    damages = MemoryDamages()
+    most = limits.CONTAINER_MEMORY_DAMAGES_MAX
+    assert all(damages.may_recover(damage(place), 5.0) for place in range(most))
+    assert not damages.may_recover(damage(most), 5.0)
+    assert damages.may_recover(damage(0), limits.CONTAINER_MEMORY_DAMAGE_FORGET_S + 1)
+    assert damages.recoveries == most + 1

@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from tailrace.common import limits
 from tailrace.common.budgets import budgets_for
-from tailrace.common.errors import StartError, UnavailableError
+from tailrace.common.errors import MemoryDamageError, StartError, UnavailableError
 from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.log.memory import MemoryLog, MemoryLogStore
 from tailrace.log.port import Buffer, RecoveredFrame
+from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.tables.service import TableService
+from tailrace.segmentstore.worker.backoff import Backoff
 from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
 from tailrace.storage.obstores import open_object_store
 
 from ..conftest import eventually
 
 NAME = "scope/stream/0.#epoch.0"
+CONTENT = bytes(range(1, 251)) * 400
 
 
 class Faults:
@@ -30,6 +35,7 @@ class Faults:
         self.appends = self.recoveries = self.epochs = 0
         self.locked = False
         self.epoch = 0
+        self.log = MemoryLogStore()
 
     async def next_epoch(self, container_id: int, floor: int) -> int:
         if self.epochs:
@@ -86,7 +92,7 @@ async def worker(faults: Faults, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     monkeypatch.setattr(limits, "CONTAINER_RESTART_MAX_S", 0.05)
     monkeypatch.setattr(limits, "CONTAINER_REOPEN_MIN_S", 0.01)
     monkeypatch.setattr(limits, "TABLE_COMPACTION_INTERVAL_S", 0.02)
-    log = MemoryLogStore()
+    log = faults.log
     store = open_object_store("memory://")
     ports = WorkerPorts(
         store, lambda _: FaultyLog(log, faults), faults.next_epoch, SystemClock(), SystemEntropy(), b"c" * 16
@@ -94,7 +100,7 @@ async def worker(faults: Faults, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     worker = Worker(1, (0,), budgets_for(64 * limits.MIB, 1), ports)
     await worker.start()
     await worker.container_by_id(0).create_segment(NAME)
-    await worker.container_by_id(0).append(NAME, [b"x" * 100_000])
+    await worker.container_by_id(0).append(NAME, [CONTENT])
     yield worker
     await worker.close()
     await store.close()
@@ -110,8 +116,89 @@ async def test_a_container_is_opened_again_until_it_stays(worker: Worker, faults
     await eventually(lambda: worker.containers() and worker.containers()[0].status().state == "running")
     assert (faults.appends, faults.recoveries, faults.epochs) == (0, 0, 0)
     container = worker.container_by_id(0)
-    assert await container.read_exact(NAME, 0, 100_000) == b"x" * 100_000
+    assert await container.read_exact(NAME, 0, 100_000) == CONTENT
     assert worker.cache.cache.available_blocks == before
+
+
+def flip_cached_bit(container: Container, at: int) -> None:
+    """Damage one byte of NAME in the block cache, as failing memory does."""
+    entry = container.state.by_name[NAME].read_index.find(at)
+    assert entry is not None
+    with container.core.cache.pin(entry) as view:
+        skip, buffers = at - entry.offset, iter(view.buffers)
+        while skip >= len(block := next(buffers)):
+            skip -= len(block)
+        memory: Any = block.obj
+        wanted, place = bytes(block), -1
+        while True:  # the memory of blocks that were freed has the same bytes
+            place = memory.find(wanted, place + 1)
+            memory[place + skip] ^= 1
+            if bytes(block) != wanted:
+                return
+            memory[place + skip] ^= 1
+
+
+async def stopped_by_damage(worker: Worker) -> Container:
+    """Let the storage writer find what is damaged; return the container that stopped."""
+    container = worker.container_by_id(0)
+    container.core.flush_queue.flush_now()
+    await eventually(lambda: container.core.stop_cause is not None)
+    assert isinstance(container.core.stop_cause, MemoryDamageError)
+    return container
+
+
+async def replaced(worker: Worker, container: Container) -> None:
+    """Wait until a container is open that is not the given one."""
+    await eventually(lambda: worker.containers() not in ([], [container]))
+
+
+async def test_a_container_with_damaged_memory_is_recovered_from_its_log(worker: Worker) -> None:
+    for damages in (1, 2):
+        offset, _ = await worker.container_by_id(0).append(NAME, [CONTENT])
+        with capture_logs() as logs:
+            flip_cached_bit(worker.container_by_id(0), offset + 5)
+            await replaced(worker, await stopped_by_damage(worker))
+        (line,) = [line for line in logs if line["event"] == "container_memory_damaged"]
+        assert (line["container"], line["place"]) == (0, f"segment {NAME} at {offset}")
+        container = worker.container_by_id(0)
+        assert await container.read_exact(NAME, 0, (damages + 1) * len(CONTENT)) == CONTENT * (damages + 1)
+        await container.flush_to_storage()
+        assert worker.status()[0].untiered_bytes == 0
+        assert worker.status()[0].details["memory_damages"] == damages
+        assert worker.status()[0].reason == ""
+
+
+async def test_health_names_the_damage_until_the_container_is_recovered(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Backoff, "next_s", lambda self: 3600.0)
+    flip_cached_bit(worker.container_by_id(0), 5)
+    await stopped_by_damage(worker)
+    await eventually(lambda: worker.status()[0].state == "stopped")
+    assert worker.status()[0].reason == (
+        f"corruption in segment {NAME} at 0: {len(CONTENT)} cached bytes differ from those that were written;"
+        " the container is recovered from its log"
+    )
+
+
+async def test_damage_that_a_recovery_does_not_heal_stops_the_container(worker: Worker, faults: Faults) -> None:
+    """The log has the wrong bytes, too: a memory log has no checksum of its own."""
+    container = worker.container_by_id(0)
+    flip_cached_bit(container, 5)
+    for number, (epoch, payload) in enumerate(faults.log.frames):
+        at = payload.find(CONTENT)
+        if at >= 0:
+            faults.log.frames[number] = epoch, payload[:at] + bytes([payload[at] ^ 1]) + payload[at + 1 :]
+    await replaced(worker, await stopped_by_damage(worker))
+    await stopped_by_damage(worker)
+    await eventually(lambda: worker.status()[0].state == "stopped")
+    for _ in range(20):
+        await asyncio.sleep(limits.CONTAINER_RESTART_MAX_S)
+        assert not worker.containers()
+    status = worker.status()[0]
+    assert status.reason.startswith(f"corruption in segment {NAME} at 0: ")
+    assert "recovered from its log" not in status.reason
+    assert status.details["memory_damages"] == 1
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "a read failed"), ValueError("an unexpected one")])
