@@ -34,6 +34,7 @@ from tailrace.common import limits
 from tailrace.common.errors import UnavailableError
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.tier2.chunk_objects import OBJECT_KINDS, ChunkObjects, writer_of_key
+from tailrace.segmentstore.tier2.snapshot import parse_key
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -95,7 +96,7 @@ class OrphanSweep:
         """
         listed_after = self._state.committed_sequence
         orphans, complete = await self._list()
-        parts = await self._tier2.abandoned_parts(self._is_of_earlier_owner)
+        parts = await self._tier2.abandoned_parts(self._is_upload_of_earlier_owner)
         if orphans or parts:
             await asyncio.sleep(limits.DELETE_DELAY_S)
         before = self.deleted
@@ -142,7 +143,17 @@ class OrphanSweep:
 
     def _is_of_earlier_owner(self, key: str) -> bool:
         """Return whether an earlier owner of this container wrote the object; False for keys of any other form."""
-        writer = writer_of_key(key)
+        return self._is_earlier(writer_of_key(key))
+
+    def _is_upload_of_earlier_owner(self, key: str) -> bool:
+        """As `_is_of_earlier_owner`, for the key that an unfinished upload was for: also that of a snapshot.
+
+        Snapshots themselves are no orphans: the snapshotter deletes them (docs/design.md#snapshots).
+        """
+        named = parse_key(key)
+        return self._is_earlier(writer_of_key(key) if named is None else (named[0], named[1].epoch))
+
+    def _is_earlier(self, writer: tuple[int, int] | None) -> bool:
         return writer is not None and writer[0] == self._state.container_id and writer[1] < self._tier2.epoch
 
 

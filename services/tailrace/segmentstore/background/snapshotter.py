@@ -190,14 +190,21 @@ class Snapshotter:
 
     async def _write_tail(self, runs: Sequence[TailRun]) -> list[tuple[int, ChunkRef]]:
         tail: list[tuple[int, ChunkRef]] = []
-        for batch in _batches(runs):
-            async with self._ports.upload_slots:
-                tail += await self._ports.tier2.write([run.section() for run in batch])
-            for run in batch:
-                run.release(self._ports.cache)
-        if tail:
-            # Only the snapshot needs these objects. Once committed here, every later owner knows of them too.
-            await self._ports.commit(ops.AddChunks([], list(dict.fromkeys(ref.object_key for _, ref in tail))))
+        tier2 = self._ports.tier2
+        try:
+            for batch in _batches(runs):
+                async with self._ports.upload_slots:
+                    tail += await tier2.write([run.section() for run in batch])
+                for run in batch:
+                    run.release(self._ports.cache)
+        except Exception:
+            # No snapshot will name them: the next one, or the next flush, puts them on the pending-delete list.
+            tier2.remember_unreferenced(ref.object_key for _, ref in tail)
+            raise
+        # Only the snapshot needs the objects of its tail. Once committed here, every later owner knows of them too.
+        pending = [*dict.fromkeys(ref.object_key for _, ref in tail), *tier2.take_unreferenced()]
+        if pending:
+            await self._ports.commit(ops.AddChunks([], pending))
         return tail
 
     async def _store(self, sequence: int, time_ms: int, body: bytes, tail: Sequence[tuple[int, ChunkRef]]) -> None:

@@ -154,7 +154,7 @@ class StorageWriter:
                     except Exception as error:
                         failed = failed or error
                 if refs:
-                    await self._ports.commit(ops.AddChunks(refs, self._tier2.take_uncertain()))
+                    await self._ports.commit(ops.AddChunks(refs, self._tier2.take_unreferenced()))
                     self.flushes += 1
         finally:
             for upload in uploads:

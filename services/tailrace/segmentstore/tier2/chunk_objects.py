@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, NotFoundError, UnavailableError
 from tailrace.segmentstore.metadata.fields import ChunkRef
+from tailrace.segmentstore.tier2 import snapshot
 from tailrace.segmentstore.tier2.shared_reads import SharedReads, spawn_plainly
 from tailrace.storage import chunks
 from tailrace.storage.port import UploadParts
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
     from tailrace.common.ports import Entropy
     from tailrace.segmentstore.tier2.shared_reads import Spawn
@@ -82,7 +83,7 @@ class ChunkObjects:
         self._reads = asyncio.Semaphore(limits.STORAGE_READS_MAX)
         self.shared = SharedReads(spawn)
         """Reads that several calls may wait for: ranges of segments, index pages."""
-        self._uncertain: dict[str, None] = {}
+        self._unreferenced: dict[str, None] = {}
         self.shared_bytes: dict[str, int] = {}
         """Lengths of known objects with several sections; of others references say it."""
         self.bytes_written = 0
@@ -120,7 +121,7 @@ class ChunkObjects:
         try:
             await self._store.put(key, buffers)
         except UnavailableError:
-            self._remember_uncertain(key)
+            self.remember_unreferenced([key])
             raise
         if len(sections) > 1:
             self.shared_bytes[key] = position
@@ -128,15 +129,16 @@ class ChunkObjects:
         self.objects_written += 1
         return refs
 
-    def _remember_uncertain(self, key: str) -> None:
-        self._uncertain[key] = None
-        if len(self._uncertain) > limits.UPLOADS_UNCERTAIN_MAX:
-            del self._uncertain[next(iter(self._uncertain))]  # the next owner's sweep finds it
+    def remember_unreferenced(self, keys: Iterable[str]) -> None:
+        """Remember objects of this owner that may exist, and that no operation references or ever will."""
+        self._unreferenced.update(dict.fromkeys(keys))
+        while len(self._unreferenced) > limits.OBJECTS_UNREFERENCED_MAX:
+            del self._unreferenced[next(iter(self._unreferenced))]  # the next owner's sweep finds it
 
-    def take_uncertain(self) -> list[str]:
-        """Return the keys whose write failed since the last call: objects that may exist without a reference."""
-        keys = list(self._uncertain)
-        self._uncertain.clear()
+    def take_unreferenced(self) -> list[str]:
+        """Return the keys that were remembered since the last call; commit them to the pending deletes."""
+        keys = list(self._unreferenced)
+        self._unreferenced.clear()
         return keys
 
     async def read(self, ref: ChunkRef, offset: int, length: int) -> tuple[int, list[memoryview]]:
@@ -184,11 +186,11 @@ class ChunkObjects:
         return self._store.list(f"{kind}{self._container_id}/")
 
     async def abandoned_parts(self, is_of_earlier_owner: Callable[[str], bool]) -> list[str]:
-        """Return the names of unfinished uploads of earlier owners, if the store can list them."""
+        """Return the names of unfinished uploads of earlier owners, if the store can list them; also of snapshots."""
         if not isinstance(self._store, UploadParts):
             return []
         names: list[str] = []
-        for kind in OBJECT_KINDS:
+        for kind in (*OBJECT_KINDS, snapshot.KIND):
             names += await self._store.list_parts(f"{kind}{self._container_id}", limits.SWEEP_ORPHANS_MAX)
         return [name for name in names if is_of_earlier_owner(name.partition("#")[0])]
 

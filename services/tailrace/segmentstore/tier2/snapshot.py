@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.metadata.fields import Buffer, ChunkRef
     from tailrace.segmentstore.metadata.segment import Segment
 
+KIND: Final = "s"
+"""First letter of keys."""
 MAGIC: Final = b"TRSN"
 VERSION: Final = 1
 _HEADER: Final = struct.Struct(">4sB3x16sqqqqqq")
@@ -44,7 +46,7 @@ class SnapshotName(NamedTuple):
 
 def folder(container: int) -> str:
     """Return the prefix of the keys of a container's snapshots."""
-    return f"s{container}"
+    return f"{KIND}{container}"
 
 
 def parse_key(key: str) -> tuple[int, SnapshotName] | None:

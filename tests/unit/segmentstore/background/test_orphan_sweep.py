@@ -12,6 +12,7 @@ from tailrace.common.errors import ContainerStoppedError, CorruptionError, Unava
 from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.metadata.state import ContainerState
+from tailrace.segmentstore.tier2.snapshot import SnapshotName
 from tailrace.storage.obstores import FolderObjects, ObstoreObjects
 
 from ..conftest import World, eventually, take_snapshot
@@ -198,8 +199,22 @@ async def test_files_of_uploads_that_were_cut_off_go(world: World, tmp_path: Pat
     store = FolderObjects(tmp_path)
     container = await second_owner(world)
     container.storage.tier2._store = store
-    left = [f"{key(1)}#{os.getpid()}000000001", f"{key(1, kind='a', number=1)}#1000000001"]
-    kept = [f"{key(2)}#1000000001", f"{key(1, container=71)}#1000000001", "c7/notes#1000000001", "probe/x#1000000001"]
+    left = [
+        f"{key(1)}#{os.getpid()}000000001",
+        f"{key(1, kind='a', number=1)}#1000000001",
+        f"{SnapshotName(1, 9, '0a0b').key(7)}#1000000001",
+    ]
+    kept = [
+        f"{key(2)}#1000000001",
+        f"{key(1, container=71)}#1000000001",
+        "c7/notes#1000000001",
+        "probe/x#1000000001",
+        f"{SnapshotName(2, 9, '0a0b').key(7)}#1000000001",
+        f"{SnapshotName(1, 9, '0a0b').key(71)}#1000000001",
+    ]
+    snapshots = [SnapshotName(epoch, 9, "0c0d").key(7) for epoch in (1, 2)]
+    await store.put(snapshots[0], [b"an earlier owner's"])
+    await store.put(snapshots[1], [b"this one's"])
     for name in (*left, *kept):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -208,3 +223,4 @@ async def test_files_of_uploads_that_were_cut_off_go(world: World, tmp_path: Pat
     assert await container.background.sweep.sweep()
     found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*#*")}  # noqa: ASYNC240 - a test
     assert found == set(kept)
+    assert [info.key async for info in store.list("s7")] == snapshots, "the sweep leaves snapshots alone"

@@ -380,6 +380,50 @@ async def test_flipped_bytes_of_the_cache_never_come_into_one(world: World) -> N
     assert not await names(world)
 
 
+async def objects_of(world: World) -> list[str]:
+    """The keys of all chunks that Tier 2 holds."""
+    return sorted([item.key async for item in world.objects.list("c7")])
+
+
+@pytest.mark.parametrize("flushed", [True, False], ids=["flushed", "deleted"])
+@pytest.mark.parametrize("failing", [1, 2, 3, 4], ids=["first object", "second", "third", "snapshot"])
+async def test_objects_of_one_that_failed_are_deleted_by_the_same_owner(
+    world: World, monkeypatch: pytest.MonkeyPatch, failing: int, flushed: bool
+) -> None:
+    monkeypatch.setattr(limits, "FLUSH_TICK_S", 0.01)
+    monkeypatch.setattr(limits, "DELETE_DELAY_S", 0.0)
+    content = bytes(range(256)) * 400
+    monkeypatch.setattr(limits, "FLUSH_THRESHOLD_BYTES", len(content) + 1)  # an object for each segment
+    container = await world.open()
+    names_of = [f"scope/stream/{number}.#epoch.0" for number in range(3)]
+    for name in names_of:
+        await container.create_segment(name)
+        await container.append(name, [content])
+    world.objects.failing_puts = {world.objects.puts + failing}
+    with pytest.raises(UnavailableError):
+        await take_snapshot(container)
+    left = await objects_of(world)
+    assert len(left) == failing - 1
+    if flushed:
+        await flush(container)
+        kept = list(container.state.object_uses)
+        assert not {*kept} & {*left}
+    else:
+        kept = []
+        for name in names_of:
+            await container.delete(name)
+    await take_snapshot(container)
+    container.core.flush_queue.flush_now()
+    for _ in range(3):  # a snapshot supersedes the one before it
+        await take_snapshot(container)
+        await asyncio.sleep(0.05)
+    await eventually(lambda: not container.state.pending_deletes)
+    assert await objects_of(world) == sorted(kept)
+    if flushed:
+        for name in names_of:
+            assert await container.read_exact(name, 0, len(content)) == content
+
+
 async def test_the_last_one_has_what_is_acknowledged_while_the_container_closes(world: World) -> None:
     world.log_delay_s = 0.05
     container = await world.open()
