@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from tailrace.common import limits
 from tailrace.common.budgets import budgets_for
-from tailrace.common.errors import MemoryDamageError, StartError, UnavailableError
+from tailrace.common.errors import ContainerStoppedError, DiskFullError, MemoryDamageError, StartError, UnavailableError
 from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.log.memory import MemoryLog, MemoryLogStore
 from tailrace.log.port import Buffer, RecoveredFrame
@@ -37,7 +37,11 @@ class Faults:
         self.epoch = 0
         self.log = MemoryLogStore()
 
+        self.full = False
+
     async def next_epoch(self, container_id: int, floor: int) -> int:
+        if self.full:
+            raise DiskFullError("epoch file 0.json cannot be written: No space left on device")
         if self.epochs:
             self.epochs -= 1
             raise OSError(errno.ENOSPC, "no space left")
@@ -118,6 +122,35 @@ async def test_a_container_is_opened_again_until_it_stays(worker: Worker, faults
     container = worker.container_by_id(0)
     assert await container.read_exact(NAME, 0, 100_000) == CONTENT
     assert worker.cache.cache.available_blocks == before
+
+
+async def test_a_start_on_a_disk_without_room_for_an_epoch(worker: Worker, faults: Faults) -> None:
+    """A known folder: the container is reported as stopped, and opened when there is room. A new one is refused."""
+    await worker.close()
+    faults.full = True
+    ports = WorkerPorts(
+        worker._shared.ports.store,
+        lambda _: FaultyLog(faults.log, faults),
+        faults.next_epoch,
+        SystemClock(),
+        SystemEntropy(),
+        b"c" * 16,
+    )
+    later = Worker(1, (0,), budgets_for(64 * limits.MIB, 1), ports)
+    with pytest.raises(DiskFullError):
+        await later.start()
+    await later.close()
+    later = Worker(1, (0,), budgets_for(64 * limits.MIB, 1), ports)
+    await later.start(on_full_disks=True)
+    (status,) = later.status()
+    assert (status.state, "No space left" in status.reason) == ("stopped", True)
+    with pytest.raises(ContainerStoppedError, match="No space left"):
+        later.container_by_id(0)
+    faults.full = False
+    await eventually(later.containers)
+    assert later.status()[0].state == "running"
+    assert await later.container_by_id(0).read_exact(NAME, 0, len(CONTENT)) == CONTENT
+    await later.close()
 
 
 def flip_cached_bit(container: Container, at: int) -> None:
