@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tailrace.cluster import data_folder, file_epochs
 from tailrace.common import limits
 from tailrace.common.durable_folder import FolderFiles
 from tailrace.log.file import FileLog
+from tailrace.segmentstore.container.lifecycle import Lifecycle
 from tailrace.segmentstore.worker import folder_logs
 
 
@@ -38,6 +40,25 @@ def _opened_note_ignored(patch: pytest.MonkeyPatch) -> None:
         )
 
     patch.setattr(folder_logs.FileLogs, "open_log", open_log)
+
+
+@bug(
+    "opening-noted-before-the-log-has-it",
+    ServerWorkload,
+    checker="workloads/serverfolder.py",
+    words="is taken for lost and is not",
+)
+def _opening_noted_before_the_log_has_it(patch: pytest.MonkeyPatch) -> None:
+    """A container is noted as opened before its first operation is committed: on a full disk its log has no file yet.
+
+    Breaks: a server that was killed on a full disk serves its containers after the next start.
+    """
+
+    async def record_opening(self: Lifecycle, committed: asyncio.Future[None]) -> None:
+        self._core.ports.log_opened(self._core.epoch)
+        await committed
+
+    patch.setattr(Lifecycle, "_record_opening", record_opening)
 
 
 @bug("epoch-given-before-it-is-written", ServerWorkload, checker="workloads/serverfolder.py", words="was given epoch")

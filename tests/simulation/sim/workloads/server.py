@@ -165,6 +165,8 @@ class ServerWorkload:
             try:
                 world.run(self._main())
             finally:
+                if self.worker is not None:
+                    self.folder.opened(self.worker)
                 self.folder.check()
             require(not world.store.overwritten, f"objects were overwritten: {world.store.overwritten}")
 
@@ -210,6 +212,7 @@ class ServerWorkload:
         entropy, clock = world.entropy(process.name), world.clock("server")
         self.worker = Worker(CONTAINERS, range(CONTAINERS), BUDGETS, await self.folder.ports(process))
         await self.worker.start()
+        self.folder.opened(self.worker)
         store = SegmentStoreServer(self.worker, InFlightBudget(BUDGETS.in_flight_bytes), clock, entropy)
         await store.start("127.0.0.1", PORT)
         self.watch.follow(self.worker, store)

@@ -75,6 +75,12 @@ class ServerFolder:
         """Raise Violation when a promise was broken."""
         require(not self._broken, "; ".join(self._broken[:5]))
 
+    def opened(self, worker: Worker) -> None:
+        """Promise that a worker refuses no container because parts of its log are missing: none was lost."""
+        for status in worker.status():
+            missing = any(words in status.reason for words in ("has lost epoch", ", but had one of epoch"))
+            self._promise(not missing, f"a log is taken for lost and is not: {status.reason}")
+
     def lose_epochs(self) -> None:
         """Perhaps lose the epochs while no server runs: the claims of object logs replace them."""
         if self.loses_epochs and self.random.random() < 0.7:
