@@ -9,11 +9,14 @@ from sim.workloads.container import ContainerWorkload
 from sim.workloads.segment_model import SoleClient
 from sim.workloads.streams import SharedStream
 from tailrace.common import limits
+from tailrace.common.errors import CorruptionError
+from tailrace.segmentstore.attributes.attribute_store import AttributeStore
 from tailrace.segmentstore.background import storage_writer
 from tailrace.segmentstore.container.checkpointer import Checkpointer
 from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.container.recovery import Recovery
 from tailrace.segmentstore.metadata import operations as ops
+from tailrace.segmentstore.metadata.segment import Segment
 from tailrace.segmentstore.metadata.state import ContainerState
 
 
@@ -131,3 +134,55 @@ def _shared_object_deleted_with_first_user(patch: pytest.MonkeyPatch) -> None:
         self.pending_deletes.update(dict.fromkeys(operation.orphans))
 
     patch.setattr(ContainerState, "_add_chunks", one_after_the_other)
+
+
+@bug(
+    "damaged-index-stops-its-container",
+    ContainerWorkload,
+    checker="checks/damaged_index.py",
+    words="a damaged index of .* stops the container",
+)
+def _damaged_index_stops_its_container(patch: pytest.MonkeyPatch) -> None:
+    """A flush that meets a damaged page of an attribute index ends the storage writer.
+
+    Breaks: a damaged attribute index refuses what needs it, and all other segments go on.
+    """
+
+    async def flush_attributes(self: storage_writer.StorageWriter, segment: Segment) -> None:
+        flush = await self._attributes.build_update(segment)
+        if flush is not None:
+            await self._ports.commit(flush.operation)
+            segment.dirty.settle_items(flush.items)
+
+    patch.setattr(storage_writer.StorageWriter, "_flush_attributes", flush_attributes)
+
+
+@bug(
+    "damaged-index-taken-for-empty",
+    ContainerWorkload,
+    checker="checks/damaged_index.py",
+    words="has other attributes than before .* was damaged",
+)
+def _damaged_index_taken_for_empty(patch: pytest.MonkeyPatch) -> None:
+    """A lookup in a damaged attribute index finds nothing.
+
+    Breaks: damage is never served.
+    """
+    iterate_once, look_up = AttributeStore._iterate_once, AttributeStore._look_up
+
+    async def found(self: AttributeStore, segment: Segment, wanted: list[bytes]) -> dict[bytes, int]:
+        try:
+            return await look_up(self, segment, wanted)
+        except CorruptionError:
+            return {}
+
+    async def listed(
+        self: AttributeStore, segment: Segment, from_id: bytes, to_id: bytes, limit: int
+    ) -> tuple[list[tuple[bytes, int]], bool, bytes]:
+        try:
+            return await iterate_once(self, segment, from_id, to_id, limit)
+        except CorruptionError:
+            return [], True, to_id
+
+    patch.setattr(AttributeStore, "_look_up", found)
+    patch.setattr(AttributeStore, "_iterate_once", listed)

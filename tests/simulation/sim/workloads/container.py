@@ -7,6 +7,7 @@ import copy
 import random
 
 from sim.checks.copies import copied
+from sim.checks.damaged_index import Attributes, attributes, check_damaged_index
 from sim.checks.tidy import come_to_order, tidy_knobs
 from sim.checks.tiers import Contents, check_same_contents, check_tiers, contents
 from sim.checks.undamaged import undamaged
@@ -225,6 +226,7 @@ class ContainerWorkload:
         await come_to_order(container, self.world.store)
         self._check_objects(container)
         await self._check_places(container, flushed=True)
+        await self._check_damaged_index(container)
         await container.close()
         self.watch.closed()
 
@@ -255,6 +257,23 @@ class ContainerWorkload:
         await asyncio.wait([reading])
         check_same_contents(known, reading.result(), "a recovery of a copy")
         other.world.crash(process)
+
+    async def _check_damaged_index(self, container: Container) -> None:
+        """In a copy of the world, with one index damaged."""
+        known, values = await contents(container), await attributes(container)
+        other = copy.copy(self)
+        other.world = copied(self.world)
+        process = other.world.process("damaged")
+        checking = process.spawn(other._recovered_with_damage(process, known, values))
+        await asyncio.wait([checking])
+        checking.result()
+        other.world.crash(process)
+
+    async def _recovered_with_damage(self, process: SimProcess, known: Contents, values: Attributes) -> None:
+        container = self.make_container(process, self.epoch + 1)
+        await container.start(bytes(16))
+        await check_damaged_index(self.world, container, known, values)
+        await container.close()
 
     async def _recovered_contents(self, process: SimProcess) -> Contents:
         container = self.make_container(process, self.epoch + 1)
