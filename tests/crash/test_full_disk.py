@@ -202,10 +202,11 @@ async def until_written(client: Client) -> None:
         await writer.write_event(b"with room again")
 
 
-async def test_a_start_with_a_full_tier_2(disk: SmallDisk, tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_start_with_a_full_tier_2(disk: SmallDisk, tmp_path: Path, workers: int) -> None:
     """The log has room: the server writes there, and moves the bytes when Tier 2 has room."""
-    options = ("--cache", "512MiB", "--containers", "1", "--tier2", f"file://{disk.folder}/tier2")
-    async with Server(tmp_path / "server", options=options) as server:
+    options = ("--cache", "512MiB", "--containers", str(workers), "--tier2", f"file://{disk.folder}/tier2")
+    async with Server(tmp_path / "server", options=options, workers=workers) as server:
         await server.start()
         async with Client(server.controller) as client:
             await create_stream(client, STREAM, 2)
@@ -231,4 +232,4 @@ async def test_a_start_with_a_full_tier_2(disk: SmallDisk, tmp_path: Path) -> No
                 await asyncio.sleep(0.2)
         await server.flush()
         await healthy(server)
-        assert len(server.log_events("tier2_takes_objects")) == 1
+        assert len(server.log_events("tier2_takes_objects")) == workers
