@@ -19,6 +19,7 @@ from tailrace.common.errors import (
     WriteConflictError,
 )
 from tailrace.pipelines.sink.query_record import QueryRecord, decode, encode
+from tailrace.pipelines.sink.sealed_stream import reason_to_report
 
 if TYPE_CHECKING:
     import uuid
@@ -43,13 +44,14 @@ class StreamTransactions:
         return await self._controller.transaction_state(self._stream, transaction)
 
     async def extend(self, transaction: uuid.UUID) -> None:
-        """Extend the lease. Raises IllegalStateError when the transaction is not open."""
+        """Extend the lease. Raises StreamSealedError, IllegalStateError when the transaction is not open."""
         status = await self._controller.ping_transaction(self._stream, transaction, self._lease_ms)
         if status is not PingStatus.OK:
-            raise IllegalStateError(
+            ended = IllegalStateError(
                 f"transaction {transaction} of {self._stream} is no longer open ({status.name.lower()}): the batch "
                 f"took longer than its lease of {self._lease_ms // 1000} s. Write smaller batches"
             )
+            raise await reason_to_report(self._controller, self._stream, ended)
 
     async def commit(self, transaction: uuid.UUID) -> None:
         """Decide to commit."""

@@ -11,10 +11,11 @@ from pyspark.sql.datasource import WriterCommitMessage
 from tailrace.client import BlockingClient
 from tailrace.client.writer.event_writer import EventWriter
 from tailrace.client.writer.transactions import TransactionalWriter
-from tailrace.common.errors import TailraceError
+from tailrace.common.errors import IllegalStateError, TailraceError
 from tailrace.pipelines.sink.commit import start_run
 from tailrace.pipelines.sink.event_values import EventEncoder
 from tailrace.pipelines.sink.query_table import QueryTable
+from tailrace.pipelines.sink.sealed_stream import reason_to_report
 
 if TYPE_CHECKING:
     import uuid
@@ -76,7 +77,11 @@ def _write_at_once(
 def _write_transaction(
     client: BlockingClient, options: SinkOptions, encoder: EventEncoder, batches: Iterator[pa.RecordBatch]
 ) -> uuid.UUID | None:
-    """Return the transaction of the rows, durable and open; None without rows. It is aborted when writing fails."""
+    """Return the transaction of the rows, durable and open; None without rows. It is aborted when writing fails.
+
+    Raises:
+        StreamSealedError: the stream is sealed. IllegalStateError: the transaction has ended for another reason.
+    """
     transaction: Transaction | None = None
     try:
         for batch in batches:
@@ -90,11 +95,15 @@ def _write_transaction(
             return None
         client.run(_leave_open(transaction))
         return transaction.transaction_id
-    except BaseException:
+    except BaseException as error:
         if transaction is not None:
             # The error that stopped the task is the one to report; without an abort the lease ends the transaction.
             with contextlib.suppress(TailraceError):
                 client.run(transaction.abort())
+        if isinstance(error, IllegalStateError):
+            reason = client.run(reason_to_report(client.context.controller, options.stream, error))
+            if reason is not error:
+                raise reason from error
         raise
 
 
