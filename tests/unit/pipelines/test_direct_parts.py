@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tailrace.common.errors import CorruptionError, SegmentTruncatedError
 from tailrace.kernel import _frames, _frames_py, pack_events
 from tailrace.pipelines.direct import SegmentReferences, events
-from tailrace.pipelines.direct.events import EventFrames
+from tailrace.pipelines.direct.events import EventBatch, EventFrames
 from tailrace.pipelines.direct.references import requests
 from tailrace.segmentstore.metadata.fields import ChunkRef
 
@@ -138,3 +138,9 @@ def test_a_long_event_is_joined_once() -> None:
         batches = [frames.add([memoryview(packed)[at : at + 1000]]) for at in range(0, len(packed), 1000)]
     assert [len(event) for batch in batches if batch for event in batch.events()] == [1_000_000, 3]
     assert calls <= 3
+
+
+def test_the_text_of_a_batch_is_without_its_bytes() -> None:
+    """Python makes the text of a result that `asyncio.Runner.run` returns, each time."""
+    batch = EventBatch(3, bytes(3000), bytes(16), bytes(24))
+    assert repr(batch) == "EventBatch(count=3)"

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import struct
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tailrace.common import limits
@@ -33,12 +33,15 @@ class EventBatch:
 
     ``payloads`` are their bytes. ``ends`` are ``count`` + 1 native int32: 0, then where each ends in ``payloads``: the
     offsets of an Arrow binary array. ``offsets`` are ``count`` native int64: where each begins in the segment.
+
+    Its text is without the bytes: `asyncio.Runner.run` makes the text of each result (of its task, for a signal
+    handler), and that of a MiB takes ten times as long as to read it.
     """
 
     count: int
-    payloads: bytes
-    ends: bytes
-    offsets: bytes
+    payloads: bytes = field(repr=False)
+    ends: bytes = field(repr=False)
+    offsets: bytes = field(repr=False)
 
     def events(self) -> list[bytes]:
         """Return the events one by one: for tests and small results."""
