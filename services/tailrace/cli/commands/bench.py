@@ -186,6 +186,36 @@ def transactions(
 
 
 @app.command()
+def spark(
+    folder: FolderOption = None,
+    data: Annotated[
+        int, typer.Option("--size", parser=size, metavar="SIZE", help="Bytes of the stream's events, of 1 KB each.")
+    ] = "500MB",  # type: ignore[assignment]  # typer parses defaults too
+    cores: Annotated[
+        int | None, typer.Option(min=1, help="Spark's cores.", show_default="those of this process")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of runs; the best one counts.")] = 2,
+    tier2: Annotated[
+        str,
+        typer.Option(
+            metavar="URL", help="Tier 2 of the new server. A folder in it is kept.", show_default="its folder"
+        ),
+    ] = "",
+    s3_endpoint: S3EndpointOption = None,
+    json: JsonOption = False,
+    plot: PlotOption = None,
+) -> None:
+    """Measure Spark: tables from Tier 2 and from the segment store, a query, the sink, and Parquet beside them."""
+    import os
+
+    from tailrace.cli.bench.spark import Load, measure_spark
+    from tailrace.cli.bench.target import own_options
+
+    load = Load.of(data, cores or len(os.sched_getaffinity(0)), repeats)
+    _report("spark", measure_spark(folder, own_options("file", tier2, s3_endpoint), load, _note_case), json, plot)
+
+
+@app.command()
 def cache(
     entries: Annotated[int, typer.Option(min=1, help="Entries or operations of each test.")] = 50_000,
     repeats: Annotated[int, typer.Option(min=1, help="Number of runs; the best one counts.")] = 3,

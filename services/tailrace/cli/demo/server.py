@@ -81,6 +81,11 @@ class ServerProcess:
         """Addresses of the server after its start."""
 
     @property
+    def data(self) -> Path:
+        """Return the data folder."""
+        return self._data
+
+    @property
     def log_file(self) -> Path:
         """Return the file of the server's output."""
         return self._log_file
