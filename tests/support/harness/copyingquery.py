@@ -27,7 +27,6 @@ SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "512m",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_OF_A_BATCH),
 }
@@ -95,7 +94,8 @@ def main() -> None:
     builder = SparkSession.builder.master("local[2,4]" if copy.repeats else "local[2]").config(
         "spark.local.dir", f"{copy.folder}/local"
     )
-    for name, value in SETTINGS.items():
+    java = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={copy.folder}"  # a killed JVM leaves files there
+    for name, value in (SETTINGS | {"spark.driver.extraJavaOptions": java}).items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     register(session)
