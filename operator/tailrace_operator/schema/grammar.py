@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tailrace.common import limits
+from tailrace.common.budgets import smallest_controller_bytes
 from tailrace.common.names import USER_NAME_PATTERN
 
 GROUP: Final = "tailrace.io"
@@ -34,8 +35,7 @@ CPU_NUMBER_MAX: Final = 9999
 QUANTITY_MAX_LENGTH: Final = 20
 SIZE_MAX: Final = "1Ei"
 SIZE_MAX_BYTES: Final = 2**60
-MEMORY_MIN: Final = "64Mi"  # less means a forgotten unit; the operator computes whether the memory suffices
-MEMORY_MIN_BYTES: Final = 64 * limits.MIB
+MEMORY_MIN_MIB: Final = 64  # less means a forgotten unit; the operator computes whether the memory suffices
 
 # -- StreamCluster --------------------------------------------------------------------------------------------------
 CONTAINERS_DEFAULT: Final = 16
@@ -47,6 +47,7 @@ WORKERS_ALL_MAX: Final = limits.CONTAINERS_MAX  # more workers would have no con
 CONTROLLER_REPLICAS_DEFAULT: Final = 2
 CONTROLLER_REPLICAS_MAX: Final = 16
 CONTROLLER_MEMORY_DEFAULT: Final = "512Mi"
+CONTROLLER_MEMORY_MIN_MIB: Final = smallest_controller_bytes() // limits.MIB  # with less, a pod refuses to start
 RETENTION_PERIOD_DEFAULT: Final = "30m"
 BUCKET: Final = r"^[a-z0-9][a-z0-9.-]*[a-z0-9]$"
 BUCKET_MIN_LENGTH: Final = 3

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
+from tailrace.common import limits
 from tailrace_operator.schema import grammar
 from tailrace_operator.schema.build import Rule
 
-MEMORY_AT_LEAST: Final = Rule(
-    f"type(self) == int ? self >= {grammar.MEMORY_MIN_BYTES} : "
-    f"!isQuantity(self) || quantity(self).compareTo(quantity('{grammar.MEMORY_MIN}')) >= 0",
-    f"memory must be at least {grammar.MEMORY_MIN}, for example 1536Mi",
+
+def _memory_at_least(smallest_mib: int, example: str) -> Rule:
+    return Rule(
+        f"type(self) == int ? self >= {smallest_mib * limits.MIB} : "
+        f"!isQuantity(self) || quantity(self).compareTo(quantity('{smallest_mib}Mi')) >= 0",
+        f"memory must be at least {smallest_mib}Mi, for example {example}",
+    )
+
+
+MEMORY_AT_LEAST: Final = _memory_at_least(grammar.MEMORY_MIN_MIB, "1536Mi")
+CONTROLLER_MEMORY_AT_LEAST: Final = _memory_at_least(
+    grammar.CONTROLLER_MEMORY_MIN_MIB, grammar.CONTROLLER_MEMORY_DEFAULT
 )
 CPU_POSITIVE: Final = Rule(
     "type(self) == int ? self > 0 : !isQuantity(self) || quantity(self).isGreaterThan(quantity('0'))",

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from tailrace.common import limits
 from tailrace.common.errors import InvalidSpecError
 from tailrace_operator.schema import grammar, readergroup, rules, stream, streamcluster, values
 from tailrace_operator.schema.apply import applied
@@ -89,10 +90,18 @@ class StreamClusterSpec:
             ),
             containers=spec["containers"],
             segment_store=SegmentStoreSpec(
-                store["replicas"], store["workers"], *_resources(store, "spec.segmentStore")
+                store["replicas"],
+                store["workers"],
+                *_resources(store, "spec.segmentStore", rules.MEMORY_AT_LEAST, grammar.MEMORY_MIN_MIB),
             ),
             controller=ControllerSpec(
-                spec["controller"]["replicas"], *_resources(spec["controller"], "spec.controller")
+                spec["controller"]["replicas"],
+                *_resources(
+                    spec["controller"],
+                    "spec.controller",
+                    rules.CONTROLLER_MEMORY_AT_LEAST,
+                    grammar.CONTROLLER_MEMORY_MIN_MIB,
+                ),
             ),
             retention_period_ms=values.duration_ms(spec["retention"]["period"]),
             adopt_cluster_id=spec.get("adoptClusterId"),
@@ -237,9 +246,9 @@ def _size(text: str, path: str) -> int:
     return found
 
 
-def _resources(spec: dict[str, Any], path: str) -> tuple[int, int | None]:
+def _resources(spec: dict[str, Any], path: str, at_least: Rule, smallest_mib: int) -> tuple[int, int | None]:
     memory_bytes = values.size_bytes(spec["memory"])
-    _hold(rules.MEMORY_AT_LEAST, f"{path}.memory", memory_bytes >= grammar.MEMORY_MIN_BYTES)
+    _hold(at_least, f"{path}.memory", memory_bytes >= smallest_mib * limits.MIB)
     if "cpu" not in spec:
         return memory_bytes, None
     cpu_millis = values.cpu_millis(spec["cpu"])

@@ -47,13 +47,13 @@ IDENTITY_STAYS: Final = Rule(
 )
 
 
-def _memory(description: str, default: str) -> Schema:
+def _memory(description: str, default: str, at_least: Rule) -> Schema:
     return quantity(
         description,
         pattern=grammar.SIZE,
         maximum=grammar.SIZE_NUMBER_MAX,
         default=default,
-        rules=[rules.MEMORY_AT_LEAST],
+        rules=[at_least],
     )
 
 
@@ -82,6 +82,7 @@ def _segment_store() -> Schema:
             "memory": _memory(
                 "Memory limit of a pod. The caches and buffers of its workers are derived from it.",
                 grammar.STORE_MEMORY_DEFAULT,
+                rules.MEMORY_AT_LEAST,
             ),
             "cpu": _cpu(),
         },
@@ -97,7 +98,9 @@ def _controller() -> Schema:
             "replicas": integer(
                 "Pods.", minimum=1, maximum=grammar.CONTROLLER_REPLICAS_MAX, default=grammar.CONTROLLER_REPLICAS_DEFAULT
             ),
-            "memory": _memory("Memory limit of a pod.", grammar.CONTROLLER_MEMORY_DEFAULT),
+            "memory": _memory(
+                "Memory limit of a pod.", grammar.CONTROLLER_MEMORY_DEFAULT, rules.CONTROLLER_MEMORY_AT_LEAST
+            ),
             "cpu": _cpu(),
         },
         defaulted=True,

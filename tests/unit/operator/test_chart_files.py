@@ -11,11 +11,14 @@ import jsonschema
 import pytest
 import yaml
 
+from tailrace.common.budgets import controller_budgets, smallest_controller_bytes
+from tailrace.common.errors import InvalidSpecError
 from tailrace_operator.schema.specs import ReaderGroupSpec, StreamClusterSpec, StreamSpec
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 CHART = REPOSITORY / "charts/tailrace"
 EXAMPLES = sorted((REPOSITORY / "examples/kubernetes").glob("*.yaml"))
+TIER2 = {"bucket": "data", "endpoint": "http://minio:9000", "credentialsSecret": "s3"}
 PARSERS = {"StreamCluster": StreamClusterSpec.parse, "Stream": StreamSpec.parse, "ReaderGroup": ReaderGroupSpec.parse}
 SOURCES = (
     "services/tailrace/segmentstore/worker/admin.py",
@@ -77,6 +80,7 @@ def test_every_value_is_in_the_schema_and_the_other_way_round() -> None:
         ("cluster.spec.segmentstore", {"memory": "2Gi"}),
         ("cluster.spec.segmentStore", {"memory": "2 GB"}),
         ("cluster.spec.segmentStore", {"cpu": 0.5}),
+        ("cluster.spec.controller", {"memory": "64Mi"}),
         ("cluster.spec.tier2", {"bukket": "data"}),
         ("minio.bucket", "ab"),
         ("minio.persistence.size", "much"),
@@ -93,6 +97,31 @@ def test_wrong_values_are_refused(path: str, value: object) -> None:
         inner = inner[place]
     inner[name] = value
     assert not jsonschema.Draft7Validator(schema()).is_valid(changed)
+
+
+@pytest.mark.parametrize(
+    "memory", ["175Mi", "175.999Mi", "00175Mi", "9Mi", "0", "180223Ki", "184M", "1", 176 * 2**20 - 1]
+)
+def test_a_controller_s_memory_that_its_pods_would_refuse(memory: str | int) -> None:
+    """The least that the chart takes is the least with which a pod starts; fractions are left to the resource."""
+    assert smallest_controller_bytes() == 176 * 2**20
+    spec = {"controller": {"memory": memory}}
+    changed = {**values(), "cluster": {"enabled": True, "name": "", "spec": spec}}
+    fits = memory == "184M"  # left to the resource's own rule: 184.6M would do
+    assert jsonschema.Draft7Validator(schema()).is_valid(changed) == fits
+    cluster = {"metadata": {"name": "main"}, "spec": {**spec, "tier2": TIER2}}
+    with pytest.raises(InvalidSpecError, match=re.escape("memory must be at least 176Mi, for example 512Mi")):
+        StreamClusterSpec.parse(cluster)
+
+
+@pytest.mark.parametrize(
+    "memory", ["176Mi", "0176Mi", "176.5Mi", "1000Mi", "0.5Gi", "1G", "185M", 176 * 2**20, "200000k"]
+)
+def test_a_controller_s_memory_with_which_its_pods_start(memory: str | int) -> None:
+    spec = {"controller": {"memory": memory}}
+    jsonschema.validate({**values(), "cluster": {"enabled": True, "name": "", "spec": spec}}, schema())
+    parsed = StreamClusterSpec.parse({"metadata": {"name": "main"}, "spec": {**spec, "tier2": TIER2}})
+    controller_budgets(parsed.controller.memory_bytes)
 
 
 def test_a_spec_of_a_cluster_is_taken_in_parts() -> None:

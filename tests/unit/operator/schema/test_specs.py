@@ -131,7 +131,7 @@ def test_a_reader_group_with_everything() -> None:
         (manifest({"tier2": TIER2 | {"bucket": "x"}}), "spec.tier2.bucket", "at least 3"),
         (manifest({"tier2": TIER2, "containers": 0}), "spec.containers", "below 1"),
         (manifest({"tier2": TIER2, "containers": True}), "spec.containers", "is not an integer"),
-        (manifest({"tier2": TIER2, "controller": {"memory": "12"}}), "spec.controller.memory", "at least 64Mi"),
+        (manifest({"tier2": TIER2, "controller": {"memory": "12"}}), "spec.controller.memory", "at least 176Mi"),
         (manifest({"tier2": TIER2, "controller": {"cpu": "0m"}}), "spec.controller.cpu", "more than 0"),
         (manifest({"tier2": TIER2, "segmentStore": {"memory": "1 Gi"}}), "spec.segmentStore.memory", "does not match"),
     ],
