@@ -31,7 +31,7 @@ from tailrace.pipelines.sink.query_record import NO_BATCH, QueryRecord
 from tailrace.pipelines.sink.query_table import QueryTable
 
 FULL = os.environ.get("TAILRACE_TEST_PROFILE") == "full"
-SEEDS = range(1, 21) if FULL else (1, 2)
+SEEDS = range(1, 21) if FULL else (1,)
 KILLS_PER_SCENARIO = 5
 SCENARIO_DEADLINE_S = 1800
 SOURCE, TARGET = StreamName("spark", "from"), StreamName("spark", "to")
@@ -236,17 +236,14 @@ async def truncate_the_source(scenario: Scenario) -> None:
 CHANGES: tuple[Step, ...] = (scale_the_source, truncate_the_source, scale_the_target)
 
 
-SHORT: tuple[tuple[Step, ...], ...] = (
-    (scale_the_source, python_worker, truncate_the_source, driver_that_commits),
-    (truncate_the_source, server_under_the_query, scale_the_source, scale_the_target),
-)
-"""Few starts of drivers: each takes some ten seconds of processor time."""
+SHORT: tuple[Step, ...] = (scale_the_source, python_worker, truncate_the_source, driver_that_commits)
+"""Few starts of drivers: each takes some ten seconds of processor time. The long form kills the server, too."""
 
 
 def planned(rng: random.Random, seed: int) -> tuple[Step, ...]:
     """The steps of a scenario: in the long form some kills, each kind in its turn, with a change before each."""
     if not FULL:
-        return SHORT[seed - 1]
+        return SHORT
     first = (seed - 1) * KILLS_PER_SCENARIO
     kills = [KILLS[(first + each) % len(KILLS)] for each in range(KILLS_PER_SCENARIO)]
     changes = [CHANGES[(first + each) % len(CHANGES)] for each in range(KILLS_PER_SCENARIO)]
