@@ -15,7 +15,7 @@ from harness.kubectl import Kubectl
 REPOSITORY = Path(__file__).resolve().parents[3]
 LOCAL = REPOSITORY / "tests/e2e/cluster"
 LOADED = REPOSITORY / "build/e2e/loaded.json"
-STORAGE_CLASS = "e2e"
+STORAGE_CLASS = "e2e-local"
 VOLUME_FOLDER = "/run/node/volumes"
 UP_LIMIT_S = 1800.0
 IMAGES_LIMIT_S = 1800.0
@@ -124,6 +124,9 @@ def make_volume(kube: Kubectl) -> None:
         "kind": "StorageClass",
         "metadata": {"name": STORAGE_CLASS},
         "provisioner": "kubernetes.io/no-provisioner",
+        # The scheduler binds the claim itself. It may not look again for five minutes at a pod that it has refused
+        # because the claim was not bound yet.
+        "volumeBindingMode": "WaitForFirstConsumer",
     }
     kube.apply(storage_class, volume)
 
