@@ -44,6 +44,10 @@ FolderOption = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Parent of the new server's temporary folder.", show_default="the system's"),
 ]
+Tier2Option = Annotated[
+    str,
+    typer.Option(metavar="URL", help="Tier 2 of the new server. A folder in it is kept.", show_default="its folder"),
+]
 S3EndpointOption = Annotated[
     str | None, typer.Option(metavar="URL", help="Endpoint of an S3-compatible object store.", show_default=False)
 ]
@@ -68,12 +72,7 @@ def ingest(
     log: Annotated[
         Literal["file", "object"], typer.Option(help="Logs of the new server: in files, or in objects of --tier2.")
     ] = "file",
-    tier2: Annotated[
-        str,
-        typer.Option(
-            metavar="URL", help="Tier 2 of the new server. A folder in it is kept.", show_default="its folder"
-        ),
-    ] = "",
+    tier2: Tier2Option = "",
     s3_endpoint: S3EndpointOption = None,
     json: JsonOption = False,
     plot: PlotOption = None,
@@ -195,12 +194,7 @@ def spark(
         int | None, typer.Option(min=1, help="Spark's cores.", show_default="those of this process")
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Number of runs; the best one counts.")] = 2,
-    tier2: Annotated[
-        str,
-        typer.Option(
-            metavar="URL", help="Tier 2 of the new server. A folder in it is kept.", show_default="its folder"
-        ),
-    ] = "",
+    tier2: Tier2Option = "",
     s3_endpoint: S3EndpointOption = None,
     json: JsonOption = False,
     plot: PlotOption = None,

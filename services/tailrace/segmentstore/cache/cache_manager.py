@@ -109,7 +109,7 @@ class CacheManager:
 
     def stage_append(self, index: ReadIndex, end: int, length: int) -> bool:
         """Reserve what an append takes at its commit; return False when there is no room. `end` as of `growth`."""
-        tail = self.staged.get(index) or self._tail(index, end)
+        tail = self._tail(index, end)
         blocks = tail.growth(length)
         if blocks and not self.reserve(blocks):
             return False
