@@ -23,6 +23,7 @@ from tailrace.controller.metadata.ports import NOT_EXISTS, UNCONDITIONAL, Metada
 from tailrace.segmentstore.worker.folder_service import StoreService, StoreSpec
 
 TABLE = "_system/_tables/b7"
+SORTED = "_system/_tables/sorted"
 
 
 @contextlib.asynccontextmanager
@@ -174,3 +175,44 @@ async def test_the_largest_batch_and_what_is_too_large(store: MetadataStore) -> 
     with pytest.raises(BadRequestError):
         await store.put(TABLE, [Put(b"a", bytes(limits.TABLE_VALUE_MAX_BYTES + 1), UNCONDITIONAL)])
     assert await values(store, b"a", b"another") == [None, None]
+
+
+async def test_a_table_with_keys_of_one_length_is_read_in_ranges(store: MetadataStore) -> None:
+    for _ in range(2):
+        await store.create_table(SORTED, 4)
+    expected = {b"%04d" % number: b"value %d" % number for number in range(300)}
+    await store.put(SORTED, [Put(key, expected[key], NOT_EXISTS) for key in sorted(expected, reverse=True)])
+    assert [entry.key for entry in await store.span(SORTED, b"0010", b"0012", 10)] == [b"0010", b"0011", b"0012"]
+    assert await store.span(SORTED, b"0300", b"9999", 10) == []
+    seen: list[tuple[bytes, bytes]] = []
+    first = b"0000"
+    while page := await store.span(SORTED, first, b"\xff\xff\xff\xff", 7):
+        assert len(page) <= 20, "about as many as asked for"
+        seen.extend((entry.key, entry.value) for entry in page)
+        first = (int.from_bytes(page[-1].key, "big") + 1).to_bytes(4, "big")
+    assert seen == sorted(expected.items())
+    (entry,) = await store.span(SORTED, b"0007", b"0007", 10)
+    (version,) = await store.put(SORTED, [Put(b"0007", b"new", UNCONDITIONAL)])
+    assert version > entry.version
+    with pytest.raises(WriteConflictError):
+        await store.remove(SORTED, [(b"0007", entry.version)])
+    await store.remove(SORTED, [(b"0007", version)])
+    with pytest.raises(WriteConflictError):
+        await store.remove(SORTED, [(b"0007", version)])
+    (later,) = await store.put(SORTED, [Put(b"0007", b"again", NOT_EXISTS)])
+    assert later > version
+
+
+async def test_what_a_table_with_keys_of_one_length_refuses(store: MetadataStore) -> None:
+    await store.create_table(SORTED, 4)
+    with pytest.raises(BadRequestError):
+        await store.put(SORTED, [Put(b"12345", b"x", NOT_EXISTS)])
+    with pytest.raises(BadRequestError):
+        await store.span(SORTED, b"1", b"9999", 10)
+    with pytest.raises(BadRequestError):
+        await store.span(TABLE, b"0000", b"9999", 10)
+    with pytest.raises(NoSuchSegmentError):
+        await store.span("_system/_tables/none", b"0000", b"9999", 10)
+    await store.delete_table(SORTED)
+    with pytest.raises(NoSuchSegmentError):
+        await store.span(SORTED, b"0000", b"9999", 10)

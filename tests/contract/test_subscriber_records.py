@@ -17,6 +17,7 @@ from tailrace.controller.metadata.ports import NOT_EXISTS, Put
 from tailrace.controller.metadata.records import StreamRecord, Subscriber, SubscribersRecord, encode
 from tailrace.controller.metadata.scope_store import ScopeStore
 from tailrace.controller.metadata.stream_store import StreamKey, StreamStore
+from tailrace.controller.metadata.tag_index import TagIndex
 from tailrace.controller.workflows.context import ControllerConfig, WorkflowContext
 from tailrace.controller.workflows.segments import SegmentOperations
 
@@ -42,9 +43,11 @@ async def test_a_stream_with_as_many_subscribers_as_it_takes(tmp_path: Path) -> 
             KEY.table, [Put(KEY.root, encode(root), NOT_EXISTS), Put(KEY.subscribers, earlier, NOT_EXISTS)]
         )
         entropy = SystemEntropy()
+        scopes = ScopeStore(metadata, SystemClock(), entropy)
         context = WorkflowContext(
             store=StreamStore(metadata, entropy),
-            scopes=ScopeStore(metadata, SystemClock(), entropy),
+            scopes=scopes,
+            tags=TagIndex(metadata, scopes, entropy),
             segments=SegmentOperations(segments),
             clock=SystemClock(),
             entropy=entropy,

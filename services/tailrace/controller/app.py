@@ -25,6 +25,7 @@ from tailrace.controller.managers.scopes import ScopeManager
 from tailrace.controller.managers.stream_cuts import CutReader
 from tailrace.controller.managers.streams import StreamManager
 from tailrace.controller.managers.tables import TableManager
+from tailrace.controller.managers.tag_lists import TagLists
 from tailrace.controller.managers.transactions import TransactionManager
 from tailrace.controller.managers.watermarks import WatermarkManager
 from tailrace.controller.metadata.metadata_store import (
@@ -36,6 +37,7 @@ from tailrace.controller.metadata.metadata_store import (
 )
 from tailrace.controller.metadata.scope_store import ScopeStore
 from tailrace.controller.metadata.stream_store import StreamStore
+from tailrace.controller.metadata.tag_index import TagIndex
 from tailrace.controller.workflows.adoption import PendingWork
 from tailrace.controller.workflows.context import INTENT_ID_BYTES, ControllerConfig, WorkflowContext
 from tailrace.controller.workflows.driver import StreamDriver
@@ -98,6 +100,7 @@ class Controller:
         context = WorkflowContext(
             store=store,
             scopes=scopes,
+            tags=TagIndex(metadata, scopes, entropy),
             segments=operations,
             clock=clock,
             entropy=entropy,
@@ -113,6 +116,7 @@ class Controller:
         groups = ReaderGroupManager(context, entities, streams)
         tables = TableManager(context, entities)
         retention = RetentionManager(context, driver, streams, cuts)
+        self._tag_lists = TagLists(context, membership)
         core = Core(
             context=context,
             driver=driver,
@@ -120,6 +124,7 @@ class Controller:
             groups=groups,
             tables=tables,
             scopes=ScopeManager(context, entities, driver, streams=streams, groups=groups, tables=tables),
+            tag_lists=self._tag_lists,
             cuts=cuts,
             retention=retention,
             containers=container_map,
@@ -301,6 +306,7 @@ class Controller:
         await self.scaling.close()
         await self.watermarks.close()
         await self.sweep.close()
+        await self._tag_lists.close()
         await self._entities.close()
         await self._driver.close()
         if self._living is not None and not self._config.sole:

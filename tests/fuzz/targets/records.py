@@ -47,6 +47,8 @@ def seeds() -> Iterator[bytes]:
         records.SubscribersRecord(index={"s/g": records.IndexedSubscriber("id", True)}),
         records.Subscriber("id", 1, {4294967297: 7}),
         records.OpenShard((bytes(16),)),
+        records.ScopeStreamEntry(("blue",), 1, ("red",)),
+        records.TaggedStream("blue", "x", bytes(8)),
     ):
         stored = records.encode(record)
         yield bytes([KINDS.index(type(record)), records.VERSION]) + stored[records.HEADER.size :]

@@ -22,6 +22,8 @@ from tailrace.common.errors import (
 )
 from tailrace.controller.app import Controller
 from tailrace.controller.metadata.metadata_store import CONTROLLERS_TABLE, MemoryMetadataStore
+from tailrace.controller.metadata.scope_store import ScopeStore
+from tailrace.controller.metadata.tag_index import TagIndex
 from tailrace.controller.workflows.context import ControllerConfig
 from tailrace.rpc import controller_pb2 as pb
 
@@ -246,6 +248,18 @@ class World:
         )
         self.controllers.append(controller)
         return controller
+
+    def tags(self) -> tuple[ScopeStore, TagIndex]:
+        """The scopes and their indexes of tags, without a controller."""
+        entropy = SeededEntropy(0)
+        scopes = ScopeStore(self.metadata, self.clock, entropy)
+        return scopes, TagIndex(self.metadata, scopes, entropy)
+
+    async def tagged(self, tag: str) -> list[str]:
+        """Streams of the scope "scope" that its index has under a tag, as a list by tag returns them."""
+        scopes, tags = self.tags()
+        owner = await scopes.require_existing("scope")
+        return (await tags.page("scope", owner, tag, 1000, ""))[0]
 
     async def close(self) -> None:
         """Stop every controller."""

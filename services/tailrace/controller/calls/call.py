@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tailrace.controller.managers.stream_cuts import CutReader
     from tailrace.controller.managers.streams import StreamManager
     from tailrace.controller.managers.tables import TableManager
+    from tailrace.controller.managers.tag_lists import TagLists
     from tailrace.controller.metadata.ports import ContainerMap
     from tailrace.controller.workflows.context import WorkflowContext
     from tailrace.controller.workflows.driver import StreamDriver
@@ -44,6 +45,7 @@ class Core:
     groups: ReaderGroupManager
     tables: TableManager
     scopes: ScopeManager
+    tag_lists: TagLists
     cuts: CutReader
     retention: RetentionManager
     containers: ContainerMap

@@ -122,7 +122,10 @@ class StreamService:
     async def _list(self, scope: str, token: str, tag: str) -> pb.StreamsInScopeResponse:
         try:
             await self._scopes.require(scope)
-            found, following = await self._scopes.list_names(scope, STREAMS, limits.LIST_PAGE_ENTRIES_MAX, token, tag)
+            if tag:
+                found, following = await self._core.tag_lists.page(scope, tag, limits.LIST_PAGE_ENTRIES_MAX, token)
+            else:
+                found, following = await self._scopes.list_names(scope, STREAMS, limits.LIST_PAGE_ENTRIES_MAX, token)
         except NoSuchScopeError:
             return pb.StreamsInScopeResponse(
                 status=pb.StreamsInScopeResponse.SCOPE_NOT_FOUND, continuationToken=pb.ContinuationToken()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _LOG = structlog.get_logger(__name__)
 _BUCKETS_KEY = b"buckets"
 _INSTANCE_PREFIX = b"instance/"
+INDEXES: Final = 1
+"""The indexes that this program keeps (`InstanceRecord`)."""
 
 
 class Membership:
@@ -53,6 +55,8 @@ class Membership:
         self._lapse_s = lapse_s
         self._detector = FailureDetector(lapse_s, lapse_s / 2, lapse_s / 2)
         self._beat = 0
+        self._looks_with_earlier = 0
+        self._has_looked = False
         self._others: Mapping[str, InstanceRecord] = {}
         self._buckets = BucketsRecord(0, ())
 
@@ -71,6 +75,16 @@ class Membership:
         """The buckets that this controller owns, as of the last look."""
         return frozenset(self._mine(self.owners))
 
+    @property
+    def since_earlier(self) -> int | None:
+        """A number that stays the same while all controllers keep the indexes; None while one may live that does not.
+
+        None also before the first look.
+        """
+        if not self._has_looked or not all(record.indexes for record in self._others.values()):
+            return None
+        return self._looks_with_earlier
+
     def may_live(self, instance: str) -> bool:
         """Whether that controller may be alive."""
         return instance == self.instance or instance in self._others
@@ -86,12 +100,13 @@ class Membership:
     def take_all(self) -> None:
         """Own every bucket, without a look at others: no other controller can run."""
         self._buckets = BucketsRecord(0, (self.instance,) * limits.METADATA_BUCKETS)
+        self._has_looked = True
 
     async def beat(self) -> None:
         """Write a heartbeat. Raises UnavailableError when it cannot be written in time."""
         self._beat += 1
         endpoints = tuple(f"{host}:{port}" for host, port in self._endpoints)
-        record = InstanceRecord(self.instance, self._beat, endpoints)
+        record = InstanceRecord(self.instance, self._beat, endpoints, INDEXES)
         await self._metadata.put(CONTROLLERS_TABLE, [Put(self._key, encode(record), UNCONDITIONAL)])
 
     async def look(self) -> bool:
@@ -114,7 +129,9 @@ class Membership:
             record.instance: (entry, record) for entry, record in found if record and record.instance != self.instance
         }
         before = (self.owners, frozenset(self._others))
+        self._looks_with_earlier += not all(record.indexes for _, record in records.values())
         alive = self._judge({name: record for name, (_, record) in records.items()}, loop.time())
+        self._has_looked = True
         await self._forget([entry for name, (entry, _) in records.items() if name not in self._others])
         await self._assign(buckets, alive)
         return bool(before[1] - frozenset(self._others)) or self._mine(before[0]) != self._mine(self.owners)

@@ -60,6 +60,11 @@ def scope_table(scope: str, nonce: bytes) -> str:
     return f"{TABLES_PREFIX}scope/{scope}/{nonce.hex()}"
 
 
+def tag_table(scope: str, nonce: bytes) -> str:
+    """Return the table segment that finds a scope's streams by tag; it belongs to `scope_table`."""
+    return f"{TABLES_PREFIX}tags/{scope}/{nonce.hex()}"
+
+
 class RetryableMetadata:
     """A metadata store that reports missing `OWN_TABLES` as unavailable, so that clients retry.
 
@@ -70,9 +75,9 @@ class RetryableMetadata:
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
 
-    async def create_table(self, table: str) -> None:
+    async def create_table(self, table: str, key_length: int = 0) -> None:
         """See MetadataStore.create_table."""
-        await self._metadata.create_table(table)
+        await self._metadata.create_table(table, key_length)
 
     async def delete_table(self, table: str) -> None:
         """See MetadataStore.delete_table."""
@@ -98,6 +103,11 @@ class RetryableMetadata:
         with _expected(table):
             return await self._metadata.entries(table, limit, token)
 
+    async def span(self, table: str, first: bytes, last: bytes, limit: int) -> list[Stored]:
+        """See MetadataStore.span."""
+        with _expected(table):
+            return await self._metadata.span(table, first, last, limit)
+
 
 @contextlib.contextmanager
 def _expected(table: str) -> Iterator[None]:
@@ -117,10 +127,10 @@ class TableMetadataStore:
     def __init__(self, tables: TablePort) -> None:
         self._tables = tables
 
-    async def create_table(self, table: str) -> None:
+    async def create_table(self, table: str, key_length: int = 0) -> None:
         """Make sure that the table exists."""
         try:
-            await self._tables.create_table(table)
+            await self._tables.create_table(table, key_length)
         except SegmentExistsError:
             return
 
@@ -156,6 +166,11 @@ class TableMetadataStore:
         found, following = await self._tables.table_entries(table, limit, token)
         return [_stored(entry) for entry in found], following
 
+    async def span(self, table: str, first: bytes, last: bytes, limit: int) -> list[Stored]:
+        """Return some entries of a range of keys."""
+        found, _ = await self._tables.table_entries(table, limit, b"", first, last)
+        return [_stored(entry) for entry in found]
+
 
 def _stored(entry: TableEntry) -> Stored:
     return Stored(entry.key, entry.value, entry.version)
@@ -175,11 +190,13 @@ class MemoryMetadataStore:
 
     def __init__(self) -> None:
         self._tables: dict[str, dict[bytes, tuple[bytes, int]]] = {}
+        self._key_lengths: dict[str, int] = {}
         self._last_version = 0
 
-    async def create_table(self, table: str) -> None:
+    async def create_table(self, table: str, key_length: int = 0) -> None:
         """Make sure that the table exists."""
-        self._tables.setdefault(table, {})
+        if table not in self._tables:
+            self._tables[table], self._key_lengths[table] = {}, key_length
 
     async def delete_table(self, table: str) -> None:
         """Make sure that the table does not exist."""
@@ -195,6 +212,7 @@ class MemoryMetadataStore:
         rows = self._rows(table)
         _check_sizes(entries)
         for entry in entries:
+            self._check_key(table, entry.key)
             self._check(table, rows, entry.key, entry.version)
         versions = []
         for entry in entries:
@@ -214,8 +232,19 @@ class MemoryMetadataStore:
     async def entries(self, table: str, limit: int, token: bytes) -> tuple[list[Stored], bytes]:
         """Return entries in order of key; the token is a marker byte and the last key."""
         rows = self._rows(table)
+        if self._key_lengths[table] and token:
+            raise BadRequestError(f"table {table}: continuation token in a table with keys of fixed length")
         following = sorted(key for key in rows if not token or key > token[1:])[:limit]
         return [Stored(key, *rows[key]) for key in following], b"\1" + following[-1] if following else token
+
+    async def span(self, table: str, first: bytes, last: bytes, limit: int) -> list[Stored]:
+        """Return entries of a range of keys."""
+        rows = self._rows(table)
+        if not self._key_lengths[table]:
+            raise BadRequestError(f"table {table}: its keys have no fixed length, so they have no order")
+        self._check_key(table, first)
+        self._check_key(table, last)
+        return [Stored(key, *rows[key]) for key in sorted(key for key in rows if first <= key <= last)[:limit]]
 
     def dump(self) -> dict[str, dict[bytes, bytes]]:
         """Return all records without versions, for tests that compare end states."""
@@ -226,6 +255,11 @@ class MemoryMetadataStore:
         if rows is None:
             raise NoSuchSegmentError(table)
         return rows
+
+    def _check_key(self, table: str, key: bytes) -> None:
+        length = self._key_lengths[table]
+        if length and len(key) != length:
+            raise BadRequestError(f"table {table}: key of {len(key)} bytes in a table with keys of {length}")
 
     def _check(self, table: str, rows: dict[bytes, tuple[bytes, int]], key: bytes, version: int) -> None:
         current = rows[key][1] if key in rows else NOT_EXISTS

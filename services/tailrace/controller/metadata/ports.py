@@ -118,8 +118,13 @@ class TablePort(Protocol):
         """Return entries in the order of the keys; None for a missing one."""
         ...
 
-    async def table_entries(self, name: str, limit: int, token: bytes) -> tuple[list[TableEntry], bytes]:
-        """Return about `limit` entries and the token of the next page; no entries at the end."""
+    async def table_entries(
+        self, name: str, limit: int, token: bytes = b"", from_key: bytes = b"", to_key: bytes = b""
+    ) -> tuple[list[TableEntry], bytes]:
+        """Return about `limit` entries and the token of the next page; no entries at the end.
+
+        Keys of fixed length have a range, inclusive, and no token (docs/protocol/wire.md#iterators).
+        """
         ...
 
 
@@ -157,8 +162,8 @@ class MetadataStore(Protocol):
     missing table.
     """
 
-    async def create_table(self, table: str) -> None:
-        """Make sure that the table exists."""
+    async def create_table(self, table: str, key_length: int = 0) -> None:
+        """Make sure that the table exists. With a `key_length` all keys have that many bytes, and `span` reads them."""
         ...
 
     async def delete_table(self, table: str) -> None:
@@ -185,6 +190,14 @@ class MetadataStore(Protocol):
     async def entries(self, table: str, limit: int, token: bytes) -> tuple[list[Stored], bytes]:
         """Return about `limit` entries in the table's order, and the token of the next page; b"" starts.
 
-        No entries at the end. Entries that exist during the whole iteration are returned exactly once.
+        No entries at the end. Entries that exist during the whole iteration are returned exactly once. Not for tables
+        with keys of a fixed length.
+        """
+        ...
+
+    async def span(self, table: str, first: bytes, last: bytes, limit: int) -> list[Stored]:
+        """Return about `limit` entries with keys from `first` to `last`, inclusive, in order of their keys.
+
+        No entries: there are none. For tables with keys of a fixed length, which both keys must have.
         """
         ...

@@ -291,13 +291,26 @@ class ScopeRecord(msgspec.Struct, frozen=True):
 
 
 class ScopeStreamEntry(msgspec.Struct, frozen=True):
-    """A stream in its scope's table. Repeats the tags, so that lists by tag read one table.
+    """A stream in its scope's table. Repeats the tags, by which lists by tag are decided.
 
-    ``incarnation`` is that of the listed stream; entries of older versions have 0.
+    ``incarnation`` is that of the listed stream; entries of older versions have 0. ``leaving`` are tags that the stream
+    has no more and that its scope's index of tags may still have.
     """
 
     tags: tuple[str, ...] = ()
     incarnation: int = 0
+    leaving: tuple[str, ...] = ()
+
+
+class TaggedStream(msgspec.Struct, frozen=True):
+    """An entry of a scope's index of tags: the stream may have the tag; its entry in the scope's table decides.
+
+    ``nonce`` is random, because each write must differ from an earlier equal one.
+    """
+
+    tag: str
+    stream: str
+    nonce: bytes
 
 
 class ReaderGroupRecord(msgspec.Struct, frozen=True):
@@ -352,11 +365,15 @@ class PendingRecord(msgspec.Struct, frozen=True):
 
 
 class InstanceRecord(msgspec.Struct, frozen=True):
-    """A running controller. ``beat`` rises with each of its heartbeats; ``endpoints`` are ``host:port`` for clients."""
+    """A running controller. ``beat`` rises with each of its heartbeats; ``endpoints`` are ``host:port`` for clients.
+
+    ``indexes`` is 1 when its workflow steps keep the indexes of tags, and 0 of earlier versions.
+    """
 
     instance: str
     beat: int
     endpoints: tuple[str, ...] = ()
+    indexes: int = 0
 
 
 class BucketsRecord(msgspec.Struct, frozen=True):
@@ -385,6 +402,7 @@ Record = (
     | WriterMark
     | ScopeRecord
     | ScopeStreamEntry
+    | TaggedStream
     | ReaderGroupRecord
     | TableRecord
     | PendingRecord
@@ -419,6 +437,7 @@ _KINDS: Final[dict[type[msgspec.Struct], int]] = {
     MarkedStream: 19,
     Subscriber: 20,
     OpenShard: 21,
+    TaggedStream: 22,
 }
 _BY_NUMBER: Final = {number: kind for kind, number in _KINDS.items()}
 VERSION: Final = 3

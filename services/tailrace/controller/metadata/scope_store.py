@@ -21,13 +21,14 @@ from tailrace.common.errors import (
     NotEmptyError,
     WriteConflictError,
 )
+from tailrace.common.task_groups import gather_bounded
 from tailrace.controller.metadata.changes import Change, R, Snapshot, change_records
-from tailrace.controller.metadata.metadata_store import SCOPES_TABLE, scope_table
+from tailrace.controller.metadata.metadata_store import SCOPES_TABLE, scope_table, tag_table
 from tailrace.controller.metadata.ports import NOT_EXISTS, UNCONDITIONAL, MetadataStore, Put, Stored
 from tailrace.controller.metadata.records import Record, ScopeRecord, ScopeStreamEntry, decode, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from tailrace.common.ports import Clock, Entropy
 
@@ -115,6 +116,7 @@ class ScopeStore:
                 raise NotEmptyError(f"scope {scope} is not empty")
             # under its version: another controller may have finished, and the scope may exist again
             await self._metadata.remove(SCOPES_TABLE, [(scope.encode(), found.version)])
+        await self._metadata.delete_table(tag_table(scope, nonce))
         await self._metadata.delete_table(scope_table(scope, nonce))
 
     async def is_empty(self, scope: str, record: ScopeRecord) -> bool:
@@ -240,6 +242,36 @@ class ScopeStore:
             return name.removeprefix(prefix)
 
         return await _list(page, limit, token, name_of)
+
+    async def tags(self, scope: str, owner: ScopeRecord, streams: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """Return the tags of streams by their entries in the scope; those that it does not list have none."""
+        table = scope_table(scope, owner.nonce)
+        keys = [(STREAMS + stream).encode() for stream in streams]
+
+        async def read(part: Sequence[bytes]) -> list[Stored | None]:
+            return await self._metadata.get(table, part)
+
+        size = limits.TAG_ENTRIES_PER_BATCH_MAX
+        try:
+            parts = await gather_bounded([keys[start : start + size] for start in range(0, len(keys), size)], read)
+        except NoSuchSegmentError:
+            return dict.fromkeys(streams, ())  # the scope is gone, or has never listed anything
+        found = [entry for part in parts for entry in part]
+        return {
+            stream: () if entry is None else decode(ScopeStreamEntry, entry.value, f"scope {scope}[{stream}]").tags
+            for stream, entry in zip(streams, found, strict=True)
+        }
+
+    async def tagged(self, scope: str, owner: ScopeRecord, token: bytes) -> tuple[list[tuple[str, str]], bytes | None]:
+        """Return the pairs of tag and stream in some entries of the scope, and where to go on; None: all were read."""
+        found, following = await self._entries(scope, owner, limits.METADATA_TABLE_PAGE_ENTRIES, token)
+        pairs: list[tuple[str, str]] = []
+        for entry in found:
+            name = entry.key.decode()
+            if name.startswith(STREAMS):
+                record = decode(ScopeStreamEntry, entry.value, f"scope {scope}[{name}]")
+                pairs += [(tag, name.removeprefix(STREAMS)) for tag in record.tags]
+        return pairs, following if found else None
 
     async def list_all(self, scope: str, prefix: str, limit: int = limits.REST_PAGE_ENTRIES_MAX) -> list[str]:
         """Return every name of one kind, sorted, at most `limit`."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tailrace.controller.metadata.model import StreamSegment
     from tailrace.controller.metadata.scope_store import ScopeStore
     from tailrace.controller.metadata.stream_store import StreamKey, StreamStore
+    from tailrace.controller.metadata.tag_index import TagIndex
     from tailrace.controller.workflows.segments import SegmentOperations
 
 INTENT_ID_BYTES = 8
@@ -67,6 +68,7 @@ class WorkflowContext:
 
     store: StreamStore
     scopes: ScopeStore
+    tags: TagIndex
     segments: SegmentOperations
     clock: Clock
     entropy: Entropy

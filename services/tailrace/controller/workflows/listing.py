@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from tailrace.common import limits
 from tailrace.common.errors import NoSuchScopeError, WriteConflictError
 from tailrace.controller.metadata.model import StreamState
-from tailrace.controller.metadata.records import ScopeStreamEntry, StreamRecord
+from tailrace.controller.metadata.records import ScopeStreamEntry
 from tailrace.controller.metadata.scope_store import STREAMS
 
 if TYPE_CHECKING:
+    from tailrace.controller.metadata.records import ScopeRecord, StreamRecord
     from tailrace.controller.metadata.stream_store import StreamKey
     from tailrace.controller.workflows.context import WorkflowContext
 
@@ -37,29 +38,58 @@ async def is_gone(context: WorkflowContext, key: StreamKey, root: StreamRecord) 
 
 
 async def add(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
-    """List a stream that is being created, or update the tags of its entry.
+    """List a stream that is being created, or update the tags of its entry; then index its tags.
 
     Raises:
         NoSuchScopeError: the scope does not exist, or is being deleted and does not list the stream yet.
         WriteConflictError: the stream is not in that workflow any more.
     """
     scopes, name = context.scopes, STREAMS + key.stream
-    entry = ScopeStreamEntry(root.config.tags, root.incarnation)
     for _ in range(limits.METADATA_CONFLICTS_MAX):
         owner, found, version = await scopes.entry(key.scope, name, ScopeStreamEntry)
-        if found == entry:
+        entry = _following(found, root)
+        if found != entry:
+            if owner.deleting and (found is None or found.incarnation != root.incarnation):
+                raise NoSuchScopeError(f"scope {key.scope} is being deleted")
+            await require_current(context, key, root)
+            try:
+                version = await scopes.put_entry(key.scope, owner, name, entry, version)
+            except WriteConflictError:
+                continue
+            if found is None:
+                await _look_again(context, key, root, owner.nonce, version)
+        if await _index(context, key, owner, entry, version):
             return
-        if owner.deleting and (found is None or found.incarnation != root.incarnation):
-            raise NoSuchScopeError(f"scope {key.scope} is being deleted")
-        await require_current(context, key, root)
-        try:
-            version = await scopes.put_entry(key.scope, owner, name, entry, version)
-        except WriteConflictError:
-            continue
-        if found is None:
-            await _look_again(context, key, root, owner.nonce, version)
-        return
     raise WriteConflictError(f"scope {key.scope}: {limits.METADATA_CONFLICTS_MAX} changes of one entry in a row")
+
+
+def _following(found: ScopeStreamEntry | None, root: StreamRecord) -> ScopeStreamEntry:
+    """Return the entry that a stream is to have: with the tags of the root, and those that the index may still have."""
+    tags, before = root.config.tags, () if found is None else (*found.tags, *found.leaving)
+    leaving = dict.fromkeys(tag for tag in before if tag not in tags)
+    return ScopeStreamEntry(tags, root.incarnation, tuple(sorted(leaving)))
+
+
+async def _index(
+    context: WorkflowContext, key: StreamKey, owner: ScopeRecord, entry: ScopeStreamEntry, version: int
+) -> bool:
+    """Index the tags of an entry that is stored; return False when the entry was changed meanwhile.
+
+    An entry that says which tags leave is rewritten when they have left: a step that is cut short leaves none behind.
+    """
+    if entry.tags:
+        pairs = [(tag, key.stream) for tag in entry.tags]
+        await context.tags.put(key.scope, owner, pairs)
+        await context.tags.drop(key.scope, owner, pairs)  # if the stream has lost them since: this step is late
+    if not entry.leaving:
+        return True
+    await context.tags.drop(key.scope, owner, [(tag, key.stream) for tag in entry.leaving])
+    settled = ScopeStreamEntry(entry.tags, entry.incarnation)
+    try:
+        await context.scopes.put_entry(key.scope, owner, STREAMS + key.stream, settled, version)
+    except WriteConflictError:
+        return False
+    return True
 
 
 async def _look_again(context: WorkflowContext, key: StreamKey, root: StreamRecord, nonce: bytes, version: int) -> None:
@@ -73,6 +103,11 @@ async def _look_again(context: WorkflowContext, key: StreamKey, root: StreamReco
         raise WriteConflictError(f"stream {key}: another controller has finished this workflow")
 
 
+def _without_tags(entry: ScopeStreamEntry) -> ScopeStreamEntry:
+    leaving = dict.fromkeys((*entry.tags, *entry.leaving))
+    return ScopeStreamEntry((), entry.incarnation, tuple(sorted(leaving)))
+
+
 async def remove(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
     """Unlist a stream that is being deleted. Raises WriteConflictError when it is not in that workflow."""
     scopes, name = context.scopes, STREAMS + key.stream
@@ -84,6 +119,14 @@ async def remove(context: WorkflowContext, key: StreamKey, root: StreamRecord) -
         if found is None or found.incarnation > root.incarnation:
             return
         await require_current(context, key, root)
+        if found.tags:
+            found = _without_tags(found)
+            try:
+                version = await scopes.put_entry(key.scope, owner, name, found, version)
+            except WriteConflictError:
+                continue
+        if found.leaving:
+            await context.tags.drop(key.scope, owner, [(tag, key.stream) for tag in found.leaving])
         if await scopes.remove_entry(key.scope, owner.nonce, name, version):
             return
     raise WriteConflictError(f"scope {key.scope}: {limits.METADATA_CONFLICTS_MAX} changes of one entry in a row")

@@ -30,13 +30,16 @@ from tailrace.controller.metadata.records import (
     Rolling,
     ScaleIntent,
     ScopeRecord,
+    ScopeStreamEntry,
     StreamRecord,
     Subscriber,
     SubscribersRecord,
+    TaggedStream,
     TransactionRecord,
     decode,
     encode,
 )
+from tailrace.controller.metadata.tag_index import index_key
 from tailrace.controller.metadata.transaction_ledger import digest
 
 PAGE = Path(__file__).resolve().parents[4] / "docs/formats/controller.md"
@@ -89,7 +92,9 @@ RECORDS: dict[str, records.Record] = {
     ),
     "scope": ScopeRecord(bytes(range(8)), 1700000000000),
     "pending": PendingRecord("stream", "s", "x", "0011223344556677"),
-    "instance": InstanceRecord("0011223344556677", 3, ("c.example:9090",)),
+    "instance": InstanceRecord("0011223344556677", 3, ("c.example:9090",), 1),
+    "stream_entry": ScopeStreamEntry(("blue", "green"), 1, ("red",)),
+    "tagged": TaggedStream("blue", "x", bytes(range(8))),
     "buckets": BucketsRecord(5, ("0011223344556677", "")),
     "retention": RetentionRecord(
         next_number=3,
@@ -131,6 +136,19 @@ def test_a_transaction_of_earlier_versions_has_no_length_of_its_lease() -> None:
 
 def test_a_mark_of_earlier_versions_names_no_controller() -> None:
     assert decode(PendingRecord, VECTORS["pending_earlier"], "place") == PendingRecord("stream", "s", "x")
+
+
+def test_a_controller_of_earlier_versions_keeps_no_indexes() -> None:
+    found = decode(InstanceRecord, VECTORS["instance_earlier"], "place")
+    assert found == InstanceRecord("0011223344556677", 3, ("c.example:9090",), indexes=0)
+
+
+def test_an_entry_of_earlier_versions_has_no_tags_that_leave() -> None:
+    assert decode(ScopeStreamEntry, VECTORS["stream_entry_earlier"], "place") == ScopeStreamEntry(("blue", "green"), 1)
+
+
+def test_the_key_of_a_tagged_stream() -> None:
+    assert f"`{index_key('blue', 'x').hex()}`" in PAGE.read_text()
 
 
 def test_subscribers_of_earlier_versions_are_in_one_record() -> None:

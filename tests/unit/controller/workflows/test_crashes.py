@@ -110,6 +110,19 @@ async def update(api: Any, world: Any) -> None:
     await api.call("updateStream", api.config(3, tags=pb.Tags(tag=["u"])))
 
 
+async def make_tagged(api: Any, world: Any) -> None:
+    await api.setup(2, tags=pb.Tags(tag=["kept", "lost"]))
+
+
+async def make_tagged_and_sealed(api: Any, world: Any) -> None:
+    await make_tagged(api, world)
+    await api.call("sealStream", api.info)
+
+
+async def retag(api: Any, world: Any) -> None:
+    await api.call("updateStream", api.config(2, tags=pb.Tags(tag=["kept", "u"])))
+
+
 async def scale(api: Any, world: Any) -> None:
     if await api.current() == [0, 1]:
         await api.scale([0, 1], [(0.0, 0.25), (0.25, 1.0)])
@@ -248,6 +261,9 @@ SCENARIOS = {
     "create a scope": Scenario(nothing, create_scope),
     "create a stream": Scenario(make_scope, create_stream),
     "update with a scale": Scenario(make_stream, update),
+    "update of tags": Scenario(make_tagged, retag),
+    "delete with tags": Scenario(make_tagged_and_sealed, delete),
+    "delete a scope with tags": Scenario(make_tagged, delete_everything),
     "scale": Scenario(make_stream, scale),
     "truncate": Scenario(make_history, truncate),
     "seal with open transactions": Scenario(make_transactions, seal),
@@ -296,6 +312,9 @@ async def end_state(api: Any, world: Any) -> dict[str, Any]:
             state[rpc] = await api.call(rpc, request)
             if hasattr(state[rpc], "continuationToken"):
                 state[rpc].ClearField("continuationToken")
+    for tag in ("t", "u", "kept", "lost"):
+        with contextlib.suppress(TailraceError):  # the scope may be deleted
+            state[f"index of {tag}"] = await world.tagged(tag)
     listed = await api.call("listStreamsInScope", pb.StreamsInScopeRequest(scope=SCOPE))
     state["streams"] = (listed.status, sorted(info.stream for info in listed.streams))
     tables = world.metadata.dump()

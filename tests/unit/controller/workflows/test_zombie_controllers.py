@@ -179,6 +179,7 @@ async def test_a_late_deletion_leaves_the_stream_alone_that_was_created_again(zo
         assert (await api.call("getStreamConfiguration", api.info)).tags.tag == ["new"]
         segments = world.segments.names("scope/_MARKstream")
         assert len(segments) == 1, "the new stream has lost its mark stream"
+        assert (await world.tagged("new"), await world.tagged("old")) == (["stream"], [])
 
     await zombies.at_each_call(sealed, lambda api: api.call("deleteStream", api.info), check, 26)
 
@@ -219,6 +220,8 @@ async def test_a_late_update_brings_no_old_tags_back(zombies: Zombies) -> None:
         await Twins.wake(stall, doing)
         tag = (await api.call("getStreamConfiguration", api.info)).tags.tag[0]
         for asked in "abc":
+            indexed = await world.tagged(asked)
+            assert bool(indexed) == (asked == tag), f"the stream has tag {tag}, and is indexed for {asked}: {indexed}"
             request = pb.StreamsInScopeWithTagRequest(scope=SCOPE, tag=asked)
             found = (await api.call("listStreamsInScopeForTag", request)).streams
             assert bool(found) == (asked == tag), f"the stream has tag {tag}, and is listed for {asked}: {found}"
