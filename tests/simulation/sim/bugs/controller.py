@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -23,8 +24,9 @@ from tailrace.controller.metadata import changes, epochs, scope_store, stream_st
 from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.model import Epoch, StreamSegment, StreamState, TransactionState
 from tailrace.controller.metadata.ports import Put, Stored
-from tailrace.controller.metadata.records import StreamRecord, TransactionRecord
+from tailrace.controller.metadata.records import ScopeRecord, StreamRecord, TaggedStream, TransactionRecord, decode
 from tailrace.controller.metadata.stream_store import StreamKey
+from tailrace.controller.metadata.tag_index import TagIndex
 from tailrace.controller.metadata.transaction_ledger import TransactionLedger
 from tailrace.controller.metadata.transitions import require, transaction_committing
 from tailrace.controller.sweep.decision import Fate, fate_of_segment
@@ -421,3 +423,66 @@ def _sweep_of_a_running_creation(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(sweep, "fate_of_segment", of_active_ones)
     patch.setattr(Sightings, "see", lambda self, segment, now_s: 0.0)
+
+
+def _many_retags(seed: int) -> ClusterWorkload:
+    """The workload with little but short-lived streams, and controllers that live long enough to use an index."""
+    workload = ClusterWorkload(seed)
+    workload.controller_faults, workload.crashes, workload.lost_answers = False, 0, 0.0
+    workload.lives.lives, workload.tables.lives = 4, 0
+    workload.main.turns = workload.main.rounds = 1
+    workload.main.scales = workload.main.truncations = workload.main.transactors = 0
+    return workload
+
+
+@bug(
+    "tag-left-in-the-index",
+    _many_retags,
+    checker="workloads/clusterlives.py",
+    words="by tag life.* the scope lists .*stream",
+)
+def _tag_left_in_the_index(patch: pytest.MonkeyPatch) -> None:
+    """A tag that a stream loses stays in the index, and a list by tag takes the index's word.
+
+    Breaks: a list by tag has the streams that have the tag, and no others.
+    """
+
+    async def keep(self: TagIndex, scope: str, owner: ScopeRecord, pairs: Iterable[tuple[str, str]]) -> None:
+        """Remove nothing."""
+
+    async def having(
+        self: TagIndex, scope: str, owner: ScopeRecord, tag: str, table: str, found: Sequence[Stored]
+    ) -> list[str]:
+        """Look at no entry of the scope."""
+        return [decode(TaggedStream, entry.value, table).stream for entry in found]
+
+    patch.setattr(TagIndex, "drop", keep)
+    patch.setattr(TagIndex, "_having", having)
+
+
+@bug(
+    "tag-indexed-after-the-answer",
+    _many_retags,
+    checker="workloads/clusterlives.py",
+    words=r"by tag (life|later)\d+ the scope lists \[\]",
+)
+def _tag_indexed_after_the_answer(patch: pytest.MonkeyPatch) -> None:
+    """A step leaves the entries of the index to a task, and the call answers before it has run.
+
+    Breaks: a list by tag has every stream whose creation or update was answered.
+    """
+    put = TagIndex.put
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def later(self: TagIndex, scope: str, owner: ScopeRecord, pairs: Iterable[tuple[str, str]]) -> None:
+        """Write after a while."""
+
+        async def write(wanted: list[tuple[str, str]]) -> None:
+            await asyncio.sleep(5)
+            await put(self, scope, owner, wanted)
+
+        task = asyncio.get_running_loop().create_task(write(list(pairs)))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    patch.setattr(TagIndex, "put", later)
