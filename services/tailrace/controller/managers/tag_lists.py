@@ -1,6 +1,6 @@
 """List the streams of a scope that have a tag: by the index where it can be trusted, else by a look at all streams.
 
-See docs/controller.md#lists-by-tag, ADR 0037.
+See docs/controller.md#lists-by-tag, ADR 0035.
 
 Controllers of earlier versions do not keep the index. So a controller trusts the index of a scope only after it has
 looked through the scope once since such a controller may have lived, and has added what was missing.

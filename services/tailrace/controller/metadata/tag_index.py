@@ -1,6 +1,6 @@
 """Find the streams of a scope by tag: one table with sorted keys beside the table that lists the scope's contents.
 
-See docs/controller.md#lists-by-tag, ADR 0037.
+See docs/controller.md#lists-by-tag, ADR 0035.
 
 A stream's entry in its scope decides which tags it has; an entry here only finds it. Two rules keep every stream that
 has a tag in the index, whatever is cut short, repeated or late:
