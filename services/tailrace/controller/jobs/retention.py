@@ -16,7 +16,6 @@ import structlog
 from tailrace.common import limits
 from tailrace.common.errors import NoSuchStreamError, TailraceError, WriteConflictError
 from tailrace.common.task_groups import run_all
-from tailrace.controller.jobs.unlisted import list_unlisted
 from tailrace.controller.metadata.metadata_store import RETENTION_TABLE, bucket_of
 from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.reading import readable
@@ -80,8 +79,6 @@ class RetentionJob:
             if loop.time() >= retry_s and mine and (due or mine - served):
                 began_s = loop.time()
                 try:
-                    if mine - served:
-                        await list_unlisted(self._context, mine)
                     await self._round(mine if due else mine - served)
                     served = mine
                     if due:

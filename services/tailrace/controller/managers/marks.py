@@ -1,6 +1,10 @@
 """Store writers' times and positions, of which watermarks are made.
 
 See docs/protocol/server.md#watermarks.
+
+A writer that has a mark renews it under the mark's own version, and leaves the stream's root alone: many writers note
+times without a conflict. Whatever takes a writer from the root removes the mark first, so the renewal fails then. The
+first mark of a writer is written together with the root.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from tailrace.common.errors import BadRequestError, OverloadedError
 from tailrace.common.names import check_entity_name
 from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.epochs import is_behind
-from tailrace.controller.metadata.records import Record, StreamRecord, WriterMark
+from tailrace.controller.metadata.records import StreamRecord, WriterMark
 from tailrace.controller.metadata.transitions import require
 from tailrace.controller.workflows import marked
 from tailrace.controller.workflows.writer_marks import has_room, make_room, with_writer
@@ -63,20 +67,22 @@ class MarkManager:
         def decide(found: StreamRecord | None, now: Snapshot) -> Change[NoteResult]:
             current = require(found, key)
             stored = now.get(WriterMark, item)
+            if current.incarnation != root.incarnation:
+                return Change(NoteResult.INVALID_POSITION)  # the position is of the stream that was deleted meanwhile
             if stored is not None and timestamp < stored.timestamp:
                 return Change(NoteResult.INVALID_TIME)
             if stored is not None and (stored.timestamp, stored.position) == (timestamp, position):
                 return Change(NoteResult.SUCCESS)  # stored by an earlier attempt of this call whose reply was lost
             if stored is not None and stored != before:
                 return Change(NoteResult.INVALID_POSITION)  # the same writer noted two times at once
-            puts: dict[bytes, Record] = {item: mark, key.root: current}
+            if stored is not None and writer in current.writers:
+                return Change(NoteResult.SUCCESS, {item: mark})  # see the module's text
             if not has_room(current, writer):
                 raise OverloadedError(
                     f"stream {key} has {limits.WRITER_MARKS_PER_STREAM_MAX} writers that noted times within the last"
                     f" {limits.WRITER_MARK_IDLE_MAX_MS / 60_000:g} minutes or longer, which is the maximum"
                 )
-            puts[key.root] = with_writer(current, writer)
-            return Change(NoteResult.SUCCESS, puts)
+            return Change(NoteResult.SUCCESS, {item: mark, key.root: with_writer(current, writer)})
 
         return await self._context.store.change(key, [item], decide)
 

@@ -9,6 +9,7 @@ import pytest
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NotAllowedError, OverloadedError
 from tailrace.common.names import qualified_segment_name, segment_id
+from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.rpc import controller_pb2 as pb
 
 GROUP_ID = "11111111-2222-3333-4444-555555555555"
@@ -256,6 +257,24 @@ async def test_times_and_positions_never_go_back(api: Any) -> None:
     assert await note(13, {0: 9, 1: 1}) == answer.INVALID_POSITION
     with pytest.raises(BadRequestError, match="writer name"):
         await note(1, {0: 0}, "a b")
+
+
+async def test_a_writer_renews_its_time_without_a_change_of_the_root(api: Any, world: Any) -> None:
+    await api.setup()
+    key = StreamKey("scope", "stream")
+
+    async def note(writer: str, timestamp: int) -> int:
+        """Note a time; return the version of the root afterwards."""
+        cut = pb.StreamCut(streamInfo=api.info, cut={0: timestamp})
+        request = pb.TimestampFromWriter(writer=writer, timestamp=timestamp, position=cut)
+        assert (await api.call("noteTimestampFromWriter", request)).result == pb.TimestampResponse.SUCCESS
+        (root,) = await world.metadata.get(key.table, [key.root])
+        return int(root.version)
+
+    first = await note("a", 1)
+    second = await note("b", 1)
+    assert second > first, "the root lists another writer"
+    assert [await note("a", 2), await note("b", 2), await note("a", 3)] == [second] * 3
 
 
 async def test_a_full_stream_forgets_writers_that_left(api: Any, world: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,17 +96,6 @@ async def test_streams_without_a_policy_leave_the_list(world: Any, make_api: Any
     assert listed(world) == {b"scope/stream"}
 
 
-async def test_a_stream_that_is_not_listed_is_found_by_the_next_controller(
-    world: Any, make_api: Any, until: Any
-) -> None:
-    first = await world.start(sole=True)
-    await make_api(first).setup(retentionPolicy=POLICY)
-    await first.close()
-    await world.metadata.remove(RETENTION_TABLE, [(b"scope/stream", -(2**63))])
-    await world.start(sole=True, retention_period_s=PERIOD_S, seed=2)
-    await until(lambda: listed(world) == {b"scope/stream"})
-
-
 async def test_two_controllers_share_the_streams_and_one_takes_over(world: Any, make_api: Any, until: Any) -> None:
     fast = {"beat_s": 0.02, "look_s": 0.02, "lapse_s": 5.0, "retention_period_s": PERIOD_S}
     first = await world.start(seed=1, **fast)
@@ -126,8 +115,6 @@ async def test_two_controllers_share_the_streams_and_one_takes_over(world: Any, 
         await until(lambda ends=ends: all(job.rounds >= rounds for job, rounds in ends))
     await until(lambda: all(start_of(world, name) == 10 for name in names))
     await until(lambda: first.retention.truncations > 0 and second.retention.truncations > 0)
-    # As if the first one were of a version that lists nothing.
-    await world.metadata.remove(RETENTION_TABLE, [(f"scope/{name}".encode(), -(2**63)) for name in names])
     await first.close()
     for name in names:
         await append(world, name)

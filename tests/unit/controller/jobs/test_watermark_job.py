@@ -201,20 +201,6 @@ async def test_another_controller_continues(world: Any, make_api: Any, until: An
     assert first.watermarks.written + second.watermarks.written == 24
 
 
-async def test_a_stream_that_is_not_listed_is_found_by_the_next_controller(
-    world: Any, make_api: Any, until: Any, marks: ModelMarks
-) -> None:
-    """It comes from a version that listed none."""
-    first = await world.start(sole=True)
-    api = make_api(first)
-    await api.setup(timestampAggregationTimeout=60_000)
-    await note(api, "a", 10, {0: 100})
-    await first.close()
-    await world.metadata.remove(MARKED_TABLE, [(b"scope/stream", -(2**63))])
-    await world.start(sole=True, retention_period_s=PERIOD_S, watermark_period_s=PERIOD_S, mark_segments=marks.open)
-    await until(lambda: marks.of() == [(10, 10, {0: 100})])
-
-
 async def test_a_controller_remembers_a_bounded_number_of_positions(
     world: Any, make_api: Any, until: Any, marks: ModelMarks, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tailrace.common import limits
+from tailrace.common.errors import OverloadedError
 from tailrace.controller.metadata.metadata_store import CONTROLLERS_TABLE, PENDING_TABLE
 from tailrace.controller.metadata.records import StreamRecord, decode
 from tailrace.controller.metadata.stream_store import StreamKey
@@ -357,6 +358,54 @@ async def test_the_same_cut_and_time_noted_twice_are_accepted(world: Any, make_a
     assert [answer.status for answer in published] == [pb.UpdateSubscriberStatus.SUCCESS] * 2
     noted = await asyncio.gather(*(api.call("noteTimestampFromWriter", note) for _ in range(2)))
     assert [answer.result for answer in noted] == [pb.TimestampResponse.SUCCESS] * 2
+
+
+def noted(api: Any, writer: str, timestamp: int, position: dict[int, int]) -> Any:
+    """A call by which a writer notes a time."""
+    cut = pb.StreamCut(streamInfo=api.info, cut=position)
+    return api.call("noteTimestampFromWriter", pb.TimestampFromWriter(writer=writer, timestamp=timestamp, position=cut))
+
+
+def marks_of(api: Any, world: Any) -> tuple[set[str], set[str]]:
+    """(the writers that the stream's root lists, the writers that have marks)."""
+    key = StreamKey(api.scope, api.stream)
+    rows = world.metadata.dump()[key.table]
+    prefix = key.writer("")
+    marks = {row.removeprefix(prefix).decode() for row in rows if row.startswith(prefix)}
+    return set(decode(StreamRecord, rows[key.root], "root").writers), marks
+
+
+async def test_a_late_time_brings_no_forgotten_writer_back(zombies: Zombies, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WRITER_MARKS_PER_STREAM_MAX", 1)
+
+    async def prepare(api: Any) -> None:
+        await api.setup(1)
+        assert (await noted(api, "a", 1, {0: 0})).result == pb.TimestampResponse.SUCCESS
+
+    async def check(api: Any, world: Any, stall: Stall, doing: asyncio.Task[Any]) -> None:
+        world.clock.ms += limits.WRITER_MARK_IDLE_MAX_MS + 1
+        assert (await noted(api, "b", 1, {0: 0})).result == pb.TimestampResponse.SUCCESS
+        await Twins.wake(stall, doing)
+        assert isinstance(doing.exception(), OverloadedError), "the stream has no room for the late one"
+        assert marks_of(api, world) == ({"b"}, {"b"})
+
+    await zombies.at_each_call(prepare, lambda api: noted(api, "a", 2, {0: 0}), check, 3)
+
+
+async def test_a_late_time_is_not_of_the_stream_that_was_created_again(zombies: Zombies) -> None:
+    async def prepare(api: Any) -> None:
+        await api.setup(1)
+        assert (await noted(api, "a", 1, {0: 0})).result == pb.TimestampResponse.SUCCESS
+
+    async def check(api: Any, world: Any, stall: Stall, doing: asyncio.Task[Any]) -> None:
+        await api.call("sealStream", api.info)
+        await api.call("deleteStream", api.info)
+        await api.call("createStream", api.config(1))
+        await Twins.wake(stall, doing)
+        assert doing.result().result == pb.TimestampResponse.INVALID_POSITION
+        assert marks_of(api, world) == (set(), set())
+
+    await zombies.at_each_call(prepare, lambda api: noted(api, "a", 2, {0: 0}), check, 3)
 
 
 @pytest.mark.parametrize("damage", ["nothing", "parent sealed", "own truncated", "own deleted"])
