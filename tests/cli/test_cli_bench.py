@@ -146,6 +146,19 @@ def test_transactions_with_a_server_of_its_own(cli, tmp_path: Path) -> None:
     assert {row["system"] for row in rows} == {"tailrace"}
 
 
+def test_many_streams(cli, tmp_path: Path) -> None:
+    rows = checked("streams", cli.ok("bench", "streams", "--streams", "40", "--folder", str(tmp_path), "--json"))
+    created = [row for row in rows if row["metric"] == "streams" and row["value"] > 0]
+    assert [row["case"] for row in created] == ["create", "first event"]
+    pages = {row["case"]: row["value"] for row in rows if row["metric"] == "pages of a list"}
+    assert pages == {"list": 1, "list by tag": 1}
+    assert {row["case"] for row in rows if row["metric"] == "server memory" and row["value"] > 0} == {
+        *("create", "first event", "start"),
+        *("retention, first round", "retention, nothing new"),
+    }
+    assert names_in(tmp_path) == []
+
+
 def test_cache_and_attributes(cli) -> None:
     rows = checked("cache", cli.ok("bench", "cache", "--entries", "200", "--repeats", "1", "--json"))
     assert {row["system"] for row in rows} == {"tailrace native", "tailrace pure Python", "dict"}

@@ -24,12 +24,12 @@ class Target:
     pid: int | None = None
     process: ServerProcess | None = None
 
-    async def restart(self) -> None:
-        """Restart the server over the same folder, with an empty cache."""
+    async def restart(self, extra: Sequence[str] = ()) -> None:
+        """Restart the server over the same folder, with an empty cache, and ``extra`` on its command line."""
         if self.process is None:
             raise BadRequestError("the benchmark restarts only its own server; omit --controller")
         await self.process.stop()
-        self._follow(await self.process.start())
+        self._follow(await self.process.start(extra))
 
     def _follow(self, endpoints: Endpoints) -> None:
         self.controller, self.admin, self.pid = endpoints.controller, endpoints.admin, endpoints.pid
@@ -37,6 +37,12 @@ class Target:
     def cpu_s(self) -> float | None:
         """Return the processor time of the benchmark's own server; None for another one."""
         return None if self.pid is None else _cpu_s(self.pid)
+
+    def resident_bytes(self) -> int | None:
+        """Return the memory that the benchmark's own server uses; None for another one."""
+        if self.pid is None:
+            return None
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @contextlib.asynccontextmanager

@@ -51,6 +51,10 @@ Tier2Option = Annotated[
 S3EndpointOption = Annotated[
     str | None, typer.Option(metavar="URL", help="Endpoint of an S3-compatible object store.", show_default=False)
 ]
+LogOption = Annotated[
+    Literal["file", "object"],
+    typer.Option("--log", help="Logs of the new server: in files, or in objects of --tier2."),
+]
 SecondsOption = Annotated[float, typer.Option(min=0.1, help="How long each case is measured.")]
 ClientOption = Annotated[
     Client, typer.Option("--client", help="Tailrace's client, or the Pravega Java client (4 s + 8 s a case).")
@@ -69,9 +73,7 @@ def ingest(
     window: Annotated[
         int, typer.Option(parser=size, metavar="SIZE", help="Maximum of unacknowledged bytes, for 100 B events.")
     ] = "1MiB",  # type: ignore[assignment]  # typer parses defaults too
-    log: Annotated[
-        Literal["file", "object"], typer.Option(help="Logs of the new server: in files, or in objects of --tier2.")
-    ] = "file",
+    log: LogOption = "file",
     tier2: Tier2Option = "",
     s3_endpoint: S3EndpointOption = None,
     json: JsonOption = False,
@@ -182,6 +184,23 @@ def transactions(
             )
 
     _report("transactions", run(work()), json, plot)
+
+
+@app.command()
+def streams(
+    folder: FolderOption = None,
+    count: Annotated[int, typer.Option("--streams", min=10, max=100_000, metavar="N", help="Number of streams.")] = 1000,
+    tier2: Tier2Option = "",
+    s3_endpoint: S3EndpointOption = None,
+    log: LogOption = "file",
+    json: JsonOption = False,
+    plot: PlotOption = None,
+) -> None:
+    """Measure a server with many streams: create, write, list, start, and two rounds of retention."""
+    from tailrace.cli.bench.streams import measure_streams
+    from tailrace.cli.bench.target import own_options
+
+    _report("streams", run(measure_streams(folder, own_options(log, tier2, s3_endpoint), count, _note_case)), json, plot)
 
 
 @app.command()

@@ -90,8 +90,10 @@ class ServerProcess:
         """Return the file of the server's output."""
         return self._log_file
 
-    async def start(self) -> Endpoints:
+    async def start(self, extra: Sequence[str] = ()) -> Endpoints:
         """Start the server and wait until it is ready; a restart keeps the addresses.
+
+        ``extra`` is added to the command line of this start.
 
         Raises:
             StartError: the server ended (with its last line of output) or was not ready in time.
@@ -103,7 +105,7 @@ class ServerProcess:
             start_of_log = log.tell()
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "tailrace.cli.main", "standalone"),
-                *("--data", str(self._data), "--ready-file", str(self._ready_file), *ports, *self._options),
+                *("--data", str(self._data), "--ready-file", str(self._ready_file), *ports, *self._options, *extra),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

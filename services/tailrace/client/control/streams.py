@@ -173,6 +173,12 @@ class StreamCalls(Caller):
 
         Raises NoSuchScopeError.
         """
+        async for page in self.stream_pages(scope, tag=tag):
+            for name in page:
+                yield name
+
+    async def stream_pages(self, scope: str, *, tag: str | None = None) -> AsyncIterator[list[StreamName]]:
+        """Yield what `list_streams` yields as the controller's replies have it, each one page. Raises NoSuchScopeError."""
         token = pb.ContinuationToken(token="")
         while True:
             if tag is None:
@@ -186,8 +192,7 @@ class StreamCalls(Caller):
             check_status(reply, f"scope {scope}", _NO_SCOPE)
             if not reply.streams:
                 return
-            for info in reply.streams:
-                yield StreamName(info.scope, info.stream)
+            yield [StreamName(info.scope, info.stream) for info in reply.streams]
             token = reply.continuationToken
 
 
