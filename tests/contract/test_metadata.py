@@ -20,6 +20,7 @@ from tailrace.common.http import listen
 from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.controller.metadata.metadata_store import MemoryMetadataStore, TableMetadataStore
 from tailrace.controller.metadata.ports import NOT_EXISTS, UNCONDITIONAL, MetadataStore, Put
+from tailrace.processes.standalone import OwnStorePool
 from tailrace.segmentstore.worker.folder_service import StoreService, StoreSpec
 
 TABLE = "_system/_tables/b7"
@@ -27,8 +28,8 @@ SORTED = "_system/_tables/sorted"
 
 
 @contextlib.asynccontextmanager
-async def real_segments(folder: Path) -> AsyncIterator[SegmentClient]:
-    """A client of a segment store over a folder."""
+async def real_segments(folder: Path, *, in_process: bool = False) -> AsyncIterator[SegmentClient]:
+    """A client of a segment store over a folder: over a connection, or as its own controller calls it."""
     spec = StoreSpec(
         data=str(folder / "data"),
         tier2=f"file://{folder / 'tier2'}",
@@ -50,14 +51,14 @@ async def real_segments(folder: Path) -> AsyncIterator[SegmentClient]:
     try:
         await service.start()
         await service.listen_on(listener)
-        yield SegmentClient(pool, locate)
+        yield SegmentClient(OwnStorePool(service.in_process, pool) if in_process else pool, locate)
     finally:
         await pool.close()
         await service.close()
         listener.close()
 
 
-@pytest.fixture(params=["memory", "table segments"])
+@pytest.fixture(params=["memory", "table segments", "table segments of this process"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MetadataStore]:
     """A store with one empty table."""
     async with contextlib.AsyncExitStack() as stack:
@@ -65,7 +66,9 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         if request.param == "memory":
             made = MemoryMetadataStore()
         else:
-            made = TableMetadataStore(await stack.enter_async_context(real_segments(tmp_path)))
+            in_process = request.param == "table segments of this process"
+            segments = await stack.enter_async_context(real_segments(tmp_path, in_process=in_process))
+            made = TableMetadataStore(segments)
         await made.create_table(TABLE)
         yield made
 

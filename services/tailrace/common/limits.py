@@ -34,6 +34,7 @@ TRANSIENT_SEGMENTS_PER_CONNECTION_MAX: Final = 1024
 SEND_BUFFER_HIGH_BYTES: Final = 1 * MIB  # above it a connection gets no replies and is not read
 SEND_PROGRESS_S: Final = 1.0  # while others wait for room, each connection must take replies within this time
 SEND_PROGRESS_MIN_BYTES: Final = 64 * KIB  # and at least so many bytes
+IN_PROCESS_LARGE_REPLIES_MAX: Final = 16  # table reads of the controller in this process that are served at a time
 LARGE_REPLIES_PER_CONNECTION_MAX_BYTES: Final = 8 * MIB  # table reads of one connection that are served at a time
 SEND_GATHER_BYTES: Final = 64 * KIB  # replies of one loop turn are joined up to this size
 TCP_KEEPALIVE_IDLE_S: Final = 60  # silence after which the kernel probes a peer

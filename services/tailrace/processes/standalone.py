@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from tailrace.client.connections.listing import SegmentLister
-from tailrace.client.connections.pool import ConnectionPool
+from tailrace.client.connections.pool import CONTROL_LANE, ConnectionPool
 from tailrace.client.connections.rates import RateClient
 from tailrace.client.connections.segments import SegmentClient
 from tailrace.client.group.watermarks import mark_segments
@@ -46,7 +46,9 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
+    from tailrace.client.connections.pool import RequestPool, Requests
     from tailrace.cluster.data_folder import LogKind
+    from tailrace.segmentstore.server.in_process import InProcessRequests
 
 _logger = structlog.get_logger()
 
@@ -126,12 +128,13 @@ class Standalone:
             await self._listen_store(options.store_port + (number if options.store_port else 0), len(specs))
             for number in range(len(specs))
         ]
+        own: InProcessRequests | None = None
         if len(specs) == 1:
-            stopped = await self._start_in_process(specs[0], listeners[0])
+            own, stopped = await self._start_in_process(specs[0], listeners[0])
         else:
             stopped = await self._start_processes(specs, listeners)
         ports = [listener.getsockname()[1] for listener in listeners]
-        controller = self._controller(specs, ports)
+        controller = self._controller(specs, ports, own)
         await self._start_controller(controller, stopped, known=known)
         self.addresses["stores"] = [f"{self._advertised}:{listener.getsockname()[1]}" for listener in listeners]
         self.addresses["pid"] = os.getpid()
@@ -181,14 +184,15 @@ class Standalone:
                     raise
             await asyncio.sleep(limits.WORKER_PORT_POLL_S)
 
-    async def _start_in_process(self, spec: StoreSpec, listener: socket.socket) -> list[int]:
-        """Serve from this process; return the containers that could not be recovered."""
+    async def _start_in_process(self, spec: StoreSpec, listener: socket.socket) -> tuple[InProcessRequests, list[int]]:
+        """Serve from this process; return what serves its controller, and the containers that are not recovered."""
         service = StoreService(spec, SystemClock(), SystemEntropy(), self._connections.store)
         self._stack.push_async_callback(service.close)
         await service.start()
         await service.listen_on(listener)
         await self._serve_http("admin", create_admin_app(service.worker), self.options.admin_port)
-        return [status.container_id for status in service.worker.status() if status.state != "running"]
+        stopped = [status.container_id for status in service.worker.status() if status.state != "running"]
+        return service.in_process, stopped
 
     async def _start_processes(self, specs: list[StoreSpec], listeners: list[socket.socket]) -> list[int]:
         """Serve from worker processes; return the containers that could not be recovered."""
@@ -212,7 +216,8 @@ class Standalone:
         await self._serve_http("admin", app, self.options.admin_port)
         return await workers.stopped_containers()
 
-    def _controller(self, specs: list[StoreSpec], ports: list[int]) -> Controller:
+    def _controller(self, specs: list[StoreSpec], ports: list[int], own: InProcessRequests | None) -> Controller:
+        """Return the controller. It calls the segment store of this process, `own`, without a connection (ADR 0036)."""
         options = self.options
         clock, entropy = SystemClock(), SystemEntropy()
         pool = ConnectionPool()
@@ -231,7 +236,8 @@ class Standalone:
         async def locate(segment: str) -> StoreEndpoint:
             return local[container_of(segment, count)]
 
-        segments = SegmentClient(pool, locate, entropy=entropy, deadline_s=limits.RPC_REQUESTS_DEADLINE_S)
+        requests: RequestPool = pool if own is None else OwnStorePool(own, pool)
+        segments = SegmentClient(requests, locate, entropy=entropy, deadline_s=limits.RPC_REQUESTS_DEADLINE_S)
         # The lock on the folder lets no second server run.
         config = ControllerConfig(
             sole=True,
@@ -239,10 +245,10 @@ class Standalone:
             watermark_period_s=options.watermark_period_s,
             scaling_time_factor=options.scaling_time_factor,
         )
-        rates = RateClient(pool, count, local.__getitem__)
+        rates = RateClient(requests, count, local.__getitem__)
         metadata = TableMetadataStore(segments)
         marks = mark_segments(pool, segments, entropy)
-        listing = SegmentLister(pool, count, local.__getitem__)
+        listing = SegmentLister(requests, count, local.__getitem__)
         return Controller(
             metadata, segments, published, clock, entropy, config, rates=rates, listing=listing, mark_segments=marks
         )
@@ -277,6 +283,18 @@ class Standalone:
     async def close(self) -> None:
         """Stop serving. All acknowledged data is on disk already."""
         await self._stack.aclose()
+
+
+class OwnStorePool:
+    """Leads requests to the segment store of this process; reads and appends of events go over connections."""
+
+    def __init__(self, own: InProcessRequests, pool: ConnectionPool) -> None:
+        self._own = own
+        self._pool = pool
+
+    async def get(self, endpoint: StoreEndpoint, lane: str = CONTROL_LANE) -> Requests:
+        """See `RequestPool`."""
+        return self._own if lane == CONTROL_LANE else await self._pool.get(endpoint, lane)
 
 
 def check_s3_endpoint(tier2: str, endpoint: str | None, environment: Mapping[str, str]) -> None:

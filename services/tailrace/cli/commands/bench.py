@@ -189,7 +189,9 @@ def transactions(
 @app.command()
 def streams(
     folder: FolderOption = None,
-    count: Annotated[int, typer.Option("--streams", min=10, max=100_000, metavar="N", help="Number of streams.")] = 1000,
+    count: Annotated[
+        int, typer.Option("--streams", min=10, max=100_000, metavar="N", help="Number of streams.")
+    ] = 1000,
     tier2: Tier2Option = "",
     s3_endpoint: S3EndpointOption = None,
     log: LogOption = "file",
@@ -200,7 +202,9 @@ def streams(
     from tailrace.cli.bench.streams import measure_streams
     from tailrace.cli.bench.target import own_options
 
-    _report("streams", run(measure_streams(folder, own_options(log, tier2, s3_endpoint), count, _note_case)), json, plot)
+    _report(
+        "streams", run(measure_streams(folder, own_options(log, tier2, s3_endpoint), count, _note_case)), json, plot
+    )
 
 
 @app.command()

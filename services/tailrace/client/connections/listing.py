@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tailrace.client.connections.pool import CONTROL_LANE
 from tailrace.client.connections.replies import error_of
 from tailrace.common import limits
 from tailrace.wire import commands as c
@@ -11,7 +12,7 @@ from tailrace.wire import commands as c
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tailrace.client.connections.pool import ConnectionPool
+    from tailrace.client.connections.pool import RequestPool
     from tailrace.client.types import Endpoint
 
 
@@ -21,7 +22,7 @@ class SegmentLister:
     ``locate`` returns the endpoint of a container, and raises UnavailableError while it has no owner.
     """
 
-    def __init__(self, pool: ConnectionPool, container_count: int, locate: Callable[[int], Endpoint]) -> None:
+    def __init__(self, pool: RequestPool, container_count: int, locate: Callable[[int], Endpoint]) -> None:
         self.container_count = container_count
         self._pool = pool
         self._locate = locate
@@ -32,7 +33,7 @@ class SegmentLister:
         Raises:
             UnavailableError: the container does not answer, or not in time.
         """
-        connection = await self._pool.get(self._locate(container_id), "control")
+        connection = await self._pool.get(self._locate(container_id), CONTROL_LANE)
         reply = await connection.request(c.ListSegments(container_id, "", 0, after), limits.SEGMENT_LIST_DEADLINE_S)
         if not isinstance(reply, c.SegmentsListed):
             raise error_of(reply)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tailrace.client.connections.connection import Connection, connect
 from tailrace.common.errors import ClientClosedError
@@ -12,6 +12,27 @@ if TYPE_CHECKING:
     import ssl
 
     from tailrace.client.types import Endpoint
+    from tailrace.wire import commands as c
+
+
+CONTROL_LANE: Final = "control"
+"""The lane of requests that have one reply and wait for nothing."""
+
+
+class Requests(Protocol):
+    """Takes requests and returns their replies: a `Connection`, or a segment store in this process."""
+
+    async def request(self, command: Any, deadline_s: float | None = ...) -> c.Command:
+        """See `Connection.request`."""
+        ...
+
+
+class RequestPool(Protocol):
+    """Finds who answers requests to an endpoint."""
+
+    async def get(self, endpoint: Endpoint, lane: str = ...) -> Requests:
+        """See `ConnectionPool.get`."""
+        ...
 
 
 class ConnectionPool:
@@ -28,7 +49,7 @@ class ConnectionPool:
         self._retired: list[Connection] = []
         self._open = True
 
-    async def get(self, endpoint: Endpoint, lane: str = "control") -> Connection:
+    async def get(self, endpoint: Endpoint, lane: str = CONTROL_LANE) -> Connection:
         """Return an open connection. Several callers share one attempt to open it.
 
         Raises:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from tailrace.client.connections.pool import CONTROL_LANE
 from tailrace.client.connections.replies import error_of
 from tailrace.common import limits
 from tailrace.common.errors import DeadlineError
@@ -13,7 +14,7 @@ from tailrace.wire import commands as c
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tailrace.client.connections.pool import ConnectionPool
+    from tailrace.client.connections.pool import RequestPool
     from tailrace.client.types import Endpoint
 
 
@@ -23,7 +24,7 @@ class RateClient:
     ``locate`` returns the endpoint of a container, and raises UnavailableError while it has no owner.
     """
 
-    def __init__(self, pool: ConnectionPool, container_count: int, locate: Callable[[int], Endpoint]) -> None:
+    def __init__(self, pool: RequestPool, container_count: int, locate: Callable[[int], Endpoint]) -> None:
         self.container_count = container_count
         self._pool = pool
         self._locate = locate
@@ -40,7 +41,7 @@ class RateClient:
             async with asyncio.timeout(limits.SCALING_RATES_DEADLINE_S):
                 while has_more:
                     after = found[-1].segment_id if found else -1
-                    connection = await self._pool.get(self._locate(container_id), "control")
+                    connection = await self._pool.get(self._locate(container_id), CONTROL_LANE)
                     request = c.GetSegmentRates(container_id, "", 0, after, list(windows_ms))
                     reply = await connection.request(request, limits.CLIENT_REPLY_DEADLINE_S)
                     if not isinstance(reply, c.SegmentRates):

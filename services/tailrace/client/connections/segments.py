@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from tailrace.client.connections.pool import CONTROL_LANE
 from tailrace.client.connections.replies import error_of
 from tailrace.client.retry import Attempts, with_retries
 from tailrace.client.types import (
@@ -46,7 +47,7 @@ from tailrace.wire import commands as c
 if TYPE_CHECKING:
     import uuid
 
-    from tailrace.client.connections.pool import ConnectionPool
+    from tailrace.client.connections.pool import RequestPool
     from tailrace.client.connections.tokens import TokenSource
     from tailrace.common.ports import Entropy
 
@@ -67,7 +68,7 @@ class SegmentClient:
 
     def __init__(
         self,
-        pool: ConnectionPool,
+        pool: RequestPool,
         locate: Locate,
         *,
         forget: Callable[[str], None] | None = None,
@@ -135,7 +136,7 @@ class SegmentClient:
                     segment,
                     make(await self.token(segment)),
                     reply,
-                    lane="control",
+                    lane=CONTROL_LANE,
                     deadline_s=limits.CLIENT_REPLY_DEADLINE_S,
                 )
             except WrongHostError:
@@ -236,7 +237,11 @@ class SegmentClient:
             try:
                 command = c.UpdateSegmentAttribute(0, name, raw, new, expected, await self.token(name))
                 reply = await self._once(
-                    name, command, c.SegmentAttributeUpdated, lane="control", deadline_s=limits.CLIENT_REPLY_DEADLINE_S
+                    name,
+                    command,
+                    c.SegmentAttributeUpdated,
+                    lane=CONTROL_LANE,
+                    deadline_s=limits.CLIENT_REPLY_DEADLINE_S,
                 )
             except WrongHostError:
                 raise

@@ -178,7 +178,7 @@ class StreamCalls(Caller):
                 yield name
 
     async def stream_pages(self, scope: str, *, tag: str | None = None) -> AsyncIterator[list[StreamName]]:
-        """Yield what `list_streams` yields as the controller's replies have it, each one page. Raises NoSuchScopeError."""
+        """Yield the streams of `list_streams` by pages, one for each reply. Raises NoSuchScopeError."""
         token = pb.ContinuationToken(token="")
         while True:
             if tag is None:

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 class Call:
     """What a handler receives: the segment's container and the state of the connection.
 
-    ``transients`` are the existing transient segments that the connection created.
+    ``outbox`` is None for a request that came without a connection. ``transients`` are the existing transient segments
+    that the connection created.
     """
 
     context: ServerContext
     container: SegmentContainer
-    outbox: Outbox
+    outbox: Outbox | None
     transients: dict[str, SegmentContainer]
 
     @property

@@ -12,6 +12,7 @@ from tailrace.common.auth import account_nothing, allow_all
 from tailrace.common.logs import LimitedLog
 from tailrace.segmentstore.server.connection import OLDEST_WIRE_VERSION, Connection
 from tailrace.segmentstore.server.context import ServerContext
+from tailrace.segmentstore.server.in_process import InProcessRequests
 from tailrace.segmentstore.server.receiving import ReceiveRoom
 from tailrace.segmentstore.server.unanswered import Unanswered
 from tailrace.segmentstore.server.unsent import UnsentReplies
@@ -73,6 +74,10 @@ class SegmentStoreServer:
             background=self._background,
             oldest_version=oldest_version,
         )
+
+    def in_process(self) -> InProcessRequests:
+        """Return what serves requests of this process without a connection; close it before the server."""
+        return InProcessRequests(self._context)
 
     async def start(self, host: str, port: int, ssl: ssl_module.SSLContext | None = None) -> tuple[str, int]:
         """Listen on `host` and `port` (0 for an ephemeral one); return the address. Raises OSError."""

@@ -6,7 +6,7 @@ See docs/protocol/wire.md#replies.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from tailrace.common import limits, names
 from tailrace.common.auth import AccessLevel
@@ -14,18 +14,17 @@ from tailrace.common.errors import (
     DataError,
     DiskFullError,
     NoSuchSegmentError,
-    OutcomeUnknownError,
     ProtocolError,
     TailraceError,
 )
-from tailrace.segmentstore.server import segments, tables
-from tailrace.segmentstore.server.calls import Call, Handler, Reply
-from tailrace.segmentstore.server.context import scope_of
+from tailrace.segmentstore.server import segments
+from tailrace.segmentstore.server.answers import HANDLERS, answer, as_owner, container_of
+from tailrace.segmentstore.server.calls import Call, Handler
 from tailrace.segmentstore.server.replies import Failure, failure_reply
 from tailrace.wire import commands as c
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Callable, Coroutine
 
     from tailrace.common.auth import Principal
     from tailrace.segmentstore.api import SegmentContainer
@@ -35,10 +34,6 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.server.outbox import Outbox
     from tailrace.segmentstore.server.writers import WriterState
     from tailrace.wire.command import Command
-
-_T = TypeVar("_T")
-
-HANDLERS: Final[dict[type[Command], Handler]] = {**segments.HANDLERS, **tables.HANDLERS}
 
 
 class RequestProcessor:
@@ -170,7 +165,7 @@ class RequestProcessor:
                 if not handler.waits:
                     await self._outbox.room(reply_bytes)
                 with self._outbox.reserved(reply_bytes):
-                    reply = await self._answer(self._call(command, segment, handler), command, handler)
+                    reply = await answer(self._call(command, segment, handler), command, handler)
             if isinstance(reply, bytes):
                 self._outbox.send(reply)
             else:
@@ -183,39 +178,10 @@ class RequestProcessor:
         except Exception as error:
             self._fail(f"{type(command).__name__} of {segment} failed: {type(error).__name__}: {error}", error)
 
-    async def _answer(self, call: Call, command: Any, handler: Handler) -> Reply:
-        """Return the handler's reply, once ownership is confirmed: a stale owner must not reply.
-
-        See docs/design.md#stale-owners.
-        """
-        if (handler.waits or handler.reply_bytes is not None) and not call.container.may_answer():
-            await call.container.wait_owner()  # before the reply takes memory
-        if not handler.changes:
-            return await _as_owner(call.container, handler.function(call, command))
-        try:
-            reply = await handler.function(call, command)
-        except OutcomeUnknownError:
-            raise
-        except TailraceError:
-            await _confirmed(call.container)
-            raise
-        if isinstance(reply, c.SegmentAttributeUpdated) and not reply.success:
-            await _confirmed(call.container)
-        return reply  # a change was acknowledged by the log, which confirms ownership
-
-    def _call(self, command: Any, segment: str, handler: Handler) -> Call:
+    def _call(self, command: Command, segment: str, handler: Handler) -> Call:
         """Authorize and account the request, and find its container. Raises their errors."""
-        context = self._context
-        if handler.segment_field:
-            names.check_segment_name(segment)
-            context.authorize(self._principal, command.token, segment, handler.level)
-            context.account(scope_of(segment), 0, 1)
-            container = context.registry.container_for(segment)
-        else:
-            context.authorize(self._principal, command.token, names.INTERNAL_SCOPE, handler.level)
-            context.account(names.INTERNAL_SCOPE, 0, 1)
-            container = context.registry.container_by_id(command.container_id)
-        return Call(context, container, self._outbox, self._transients)
+        container = container_of(self._context, self._principal, command, segment, handler)
+        return Call(self._context, container, self._outbox, self._transients)
 
     async def _setup(self, command: c.SetupAppend, writer: WriterState, appends: AppendProcessor) -> None:
         context, segment = self._context, command.segment
@@ -226,7 +192,7 @@ class RequestProcessor:
                 context.authorize(self._principal, command.token, segment, AccessLevel.READ_UPDATE)
                 context.account(writer.scope, 0, 1)
                 container = context.registry.container_for(segment)
-                number = await _as_owner(container, _writer_state(container, segment, command.writer_id))
+                number = await as_owner(container, _writer_state(container, segment, command.writer_id))
             appends.finish_setup(writer, container, number)
             self._outbox.reply(c.AppendSetup(command.request_id, segment, command.writer_id, number))
         except TailraceError as error:
@@ -273,19 +239,3 @@ class RequestProcessor:
 async def _writer_state(container: SegmentContainer, segment: str, writer_id: bytes) -> int:
     await segments.refuse_table(container, segment)
     return await container.writer_state(segment, writer_id)
-
-
-async def _as_owner(container: SegmentContainer, work: Awaitable[_T]) -> _T:
-    """Return or raise the outcome of `work`, once the container has confirmed its ownership."""
-    try:
-        outcome = await work
-    except TailraceError:
-        await _confirmed(container)
-        raise
-    await _confirmed(container)
-    return outcome
-
-
-async def _confirmed(container: SegmentContainer) -> None:
-    if not container.may_answer():
-        await container.wait_owner()

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tailrace.segmentstore.api import SegmentContainer
+    from tailrace.segmentstore.server.outbox import Outbox
     from tailrace.wire.command import Command
 
 _READ_MIN_BYTES: Final = 8
@@ -51,20 +52,21 @@ async def read_segment(call: Call, command: c.ReadSegment) -> bytes:
     """Read; at the tail the reply waits for data without a deadline (docs/protocol/wire.md#reads)."""
     if command.offset < 0:
         raise BadRequestError(f"offset {command.offset} is negative")
+    assert call.outbox is not None, "reads that wait come over a connection"
     length = min(limits.READ_REPLY_MAX_BYTES, max(_READ_MIN_BYTES, command.suggested_length))
     expected_bytes = 0  # most reads wait at the tail for little data
     while True:
         await call.outbox.room(expected_bytes)
         # The peer may stop taking replies while the read waits: then read again when it takes them.
-        reply, expected_bytes = await _read_once(call, command, length)
+        reply, expected_bytes = await _read_once(call, call.outbox, command, length)
         if reply is not None:
             return reply
 
 
-async def _read_once(call: Call, command: c.ReadSegment, length: int) -> tuple[bytes | None, int]:
+async def _read_once(call: Call, outbox: Outbox, command: c.ReadSegment, length: int) -> tuple[bytes | None, int]:
     """Return the reply, or None when its data has no room any more; and the length of the data."""
     result = await call.container.read(command.segment, command.offset, length, wait=True)
-    if call.outbox.is_full(result.length):
+    if outbox.is_full(result.length):
         return None, result.length
     call.context.account(scope_of(command.segment), result.length, 0)
     reply = encode_segment_read(

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from tailrace.cluster.data_folder import LogKind
     from tailrace.common.ports import Clock, Entropy
+    from tailrace.segmentstore.server.in_process import InProcessRequests
     from tailrace.storage.port import ObjectStore
 
 _logger = structlog.get_logger()
@@ -67,6 +68,8 @@ class StoreService:
         self._connections_max = connections_max
         self._stack = contextlib.AsyncExitStack()
         self.worker: Worker
+        self.in_process: InProcessRequests
+        """Serves the requests of a controller in this process."""
         self._server: SegmentStoreServer
 
     async def start(self) -> None:
@@ -107,6 +110,8 @@ class StoreService:
             self.worker, in_flight, self._clock, self._entropy, connections_max=self._connections_max
         )
         self._stack.push_async_callback(self._server.close)
+        self.in_process = self._server.in_process()
+        self._stack.push_async_callback(self.in_process.close)
 
     async def _open_tier2(self, *, bound: bool) -> tuple[ObjectStore, str]:
         """Open Tier 2 and bind it to the cluster; `bound`: it was bound before. Raises StartError.
