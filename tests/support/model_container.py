@@ -252,7 +252,9 @@ class ModelContainer:
             await room
         return await done
 
-    async def get_attributes(self, segment: str, attribute_ids: Sequence[bytes]) -> dict[bytes, int]:
+    async def get_attributes(
+        self, segment: str, attribute_ids: Sequence[bytes], *, keep: bool = False
+    ) -> dict[bytes, int]:
         self.attribute_reads += 1
         attributes = self._segment(segment).attributes
         return {identifier: attributes[identifier] for identifier in attribute_ids if identifier in attributes}

@@ -287,8 +287,13 @@ class SegmentContainer(Protocol):
         """Return the committed properties."""
         ...
 
-    async def get_attributes(self, segment: str, attribute_ids: Sequence[bytes]) -> dict[bytes, int]:
-        """Return committed values; ids that are not set are missing from the result."""
+    async def get_attributes(
+        self, segment: str, attribute_ids: Sequence[bytes], *, keep: bool = False
+    ) -> dict[bytes, int]:
+        """Return committed values; ids that are not set are missing from the result.
+
+        With `keep` they stay in memory for a while, so that a change of them that follows looks up none of them again.
+        """
         ...
 
     async def update_attributes(self, segment: str, updates: Sequence[AttributeUpdate]) -> None:

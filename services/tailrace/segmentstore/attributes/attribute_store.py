@@ -169,15 +169,22 @@ class AttributeStore:
                 self._forget_damage(segment)
                 return found
 
-    async def get(self, segment: Segment, attribute_ids: Sequence[bytes]) -> dict[bytes, int]:
-        """Return the committed values of those attributes that are set, all as of one moment."""
+    async def get(self, segment: Segment, attribute_ids: Sequence[bytes], *, keep: bool = False) -> dict[bytes, int]:
+        """Return the committed values of those attributes that are set, all as of one moment.
+
+        With `keep` those that were looked up stay in memory until room is needed, as after `load`.
+        """
         committed = segment.committed
         found: dict[bytes, int] = {}
         absent = {key for key in attribute_ids if key not in committed and not is_core_attribute(key)}
         if absent and segment.index.root_length:
             segment.hold(attribute_ids)  # also those in memory: they are read after the lookup
             try:
-                found = await self._look_up(segment, sorted(absent))
+                wanted = sorted(absent)
+                found = await self._look_up(segment, wanted)
+                if keep:
+                    _keep(segment, wanted, found)
+                    self.make_room(segment)
             finally:
                 segment.release(attribute_ids)
         segment.touch(attribute_ids)

@@ -171,9 +171,11 @@ class Container:
         """See `SegmentContainer.info`."""
         return self.core.committed_segment(segment).properties()
 
-    async def get_attributes(self, segment: str, attribute_ids: Sequence[bytes]) -> dict[bytes, int]:
+    async def get_attributes(
+        self, segment: str, attribute_ids: Sequence[bytes], *, keep: bool = False
+    ) -> dict[bytes, int]:
         """See `SegmentContainer.get_attributes`."""
-        return await self._reads.get_attributes(segment, attribute_ids)
+        return await self._reads.get_attributes(segment, attribute_ids, keep=keep)
 
     async def iterate_attributes(
         self, segment: str, from_id: bytes, to_id: bytes, limit: int

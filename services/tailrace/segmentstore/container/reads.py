@@ -35,10 +35,12 @@ class ReadPath:
 
     # -- attributes ----------------------------------------------------------------------------------------------
 
-    async def get_attributes(self, segment: str, attribute_ids: Sequence[bytes]) -> dict[bytes, int]:
+    async def get_attributes(
+        self, segment: str, attribute_ids: Sequence[bytes], *, keep: bool = False
+    ) -> dict[bytes, int]:
         """See `SegmentContainer.get_attributes`."""
         target = self._core.committed_segment(segment)
-        values = await self._attributes.get(target, attribute_ids)
+        values = await self._attributes.get(target, attribute_ids, keep=keep)
         return self._if_live(target, values)
 
     async def iterate_attributes(

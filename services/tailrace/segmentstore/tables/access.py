@@ -70,7 +70,7 @@ class TableAccess:
         cold = [attribute_id for attribute_id in ids if attribute_id not in buckets]
         try:
             if cold:
-                buckets.update(await self.reader.buckets(table, cold))
+                buckets.update(await self.reader.buckets(table, cold, keep=True))
         except SegmentTruncatedError as error:
             raise WriteConflictError(str(error)) from error
         return buckets

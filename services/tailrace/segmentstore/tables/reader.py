@@ -25,9 +25,16 @@ class TableReader:
         self._cache = cache
 
     async def buckets(
-        self, table: SegmentProperties, attribute_ids: Sequence[bytes], max_bytes: int | None = None
+        self,
+        table: SegmentProperties,
+        attribute_ids: Sequence[bytes],
+        max_bytes: int | None = None,
+        *,
+        keep: bool = False,
     ) -> dict[bytes, Bucket]:
         """Return the committed buckets of these attributes; empty ones for attributes that are not set.
+
+        `keep`: they are about to be changed (`SegmentContainer.get_attributes`).
 
         Raises:
             BadRequestError: the entries have more than `max_bytes`; the rest of them is not read.
@@ -35,7 +42,7 @@ class TableReader:
             WriteConflictError: the table was deleted and created again meanwhile; retry.
             CorruptionError: an entry is damaged; the error names its place.
         """
-        heads = await self._container.get_attributes(table.name, attribute_ids)
+        heads = await self._container.get_attributes(table.name, attribute_ids, keep=keep)
         await self.check_same(table)
         found = await self.chains(table, list(heads.values()), max_bytes)
         buckets = dict(zip(heads, found, strict=True))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
@@ -10,6 +11,7 @@ from tailrace.common import limits
 from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.kernel import BlockCache
 from tailrace.log.memory import MemoryLog, MemoryLogStore
+from tailrace.segmentstore import attributes
 from tailrace.segmentstore.cache.cache_manager import CacheManager
 from tailrace.segmentstore.container.container import Container, ContainerPorts
 from tailrace.segmentstore.tables.service import TableService
@@ -87,3 +89,35 @@ async def test_tables_survive_flushes_compaction_and_restarts(owners: Owners, ke
         found, _ = await tables.iterate_entries(table, 1000, b"", b"", b"")
         assert {item.key: item for item in found} == expected
         assert (await tables.info(table)).entry_count == len(expected)
+
+
+@pytest.mark.parametrize("at_once", [1, 20])
+async def test_a_change_looks_its_key_up_once(owners: Owners, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The value that the plan needs is still in memory when the change is staged."""
+    table, keys = "scope/table/0", [number.to_bytes(4, "big") for number in range(at_once)]
+    container = await owners.next()
+    tables = TableService(container)
+    await tables.create_table(table, 0)
+    await tables.update(table, [TableEntry(key, b"old") for key in keys])
+    segment = container.state.by_name[table]
+    update = await container.storage.attributes.build_update(segment)
+    assert update is not None
+    await container.core.commit_control(update.operation)
+    await container.flush_to_storage()
+    container = await owners.next()
+    tables = TableService(container)
+    lookups: list[int] = []
+    get_many = attributes.get_many
+
+    async def counted(
+        state: attributes.IndexState, wanted: Sequence[bytes], pages: attributes.PageReader
+    ) -> dict[bytes, int]:
+        lookups.append(len(wanted))
+        return await get_many(state, wanted, pages)
+
+    monkeypatch.setattr(attributes, "get_many", counted)
+    await asyncio.gather(*(tables.update(table, [TableEntry(key, b"new")]) for key in keys))
+    assert lookups == [1] * at_once
+    await tables.update(table, [TableEntry(keys[0], b"newer")])
+    assert len(lookups) == at_once, "it is in memory"
+    assert [found and found.value for found in await tables.get(table, keys)] == [b"newer", *[b"new"] * (at_once - 1)]
