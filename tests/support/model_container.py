@@ -369,6 +369,10 @@ class ModelContainer:
             core,
         )
 
+    def available(self, segment: str, offset: int) -> int:
+        model = self.segments.get(segment)
+        return 0 if model is None else max(0, model.length - offset)
+
     async def read(self, segment: str, offset: int, max_length: int, *, wait: bool) -> ReadResult:
         model = self._segment(segment)
         self.reads += 1

@@ -316,6 +316,10 @@ class SegmentContainer(Protocol):
         """
         ...
 
+    def available(self, segment: str, offset: int) -> int:
+        """Return how many committed bytes follow an offset: 0 when `read` would wait or be refused."""
+        ...
+
     async def read(self, segment: str, offset: int, max_length: int, *, wait: bool) -> ReadResult:
         """Read committed bytes from `offset` (docs/protocol/wire.md#reads).
 

@@ -187,6 +187,10 @@ class Container:
         """See `SegmentContainer.writer_state`."""
         return await self._reads.writer_state(segment, writer_id)
 
+    def available(self, segment: str, offset: int) -> int:
+        """See `SegmentContainer.available`."""
+        return self._reads.available(segment, offset)
+
     async def read(self, segment: str, offset: int, max_length: int, *, wait: bool) -> ReadResult:
         """See `SegmentContainer.read`."""
         return await self._reads.read(segment, offset, max_length, wait)

@@ -70,6 +70,11 @@ class ReadPath:
 
     # -- bytes ---------------------------------------------------------------------------------------------------
 
+    def available(self, segment: str, offset: int) -> int:
+        """See `SegmentContainer.available`."""
+        target = self._core.state.by_name.get(segment)
+        return 0 if target is None else max(0, target.length - offset)
+
     async def read(self, segment: str, offset: int, max_length: int, wait: bool) -> ReadResult:
         """See `SegmentContainer.read`."""
         core = self._core

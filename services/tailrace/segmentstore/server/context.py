@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tailrace.common.logs import LimitedLog
     from tailrace.common.ports import Clock, Entropy
     from tailrace.segmentstore.server.budgets import InFlightBudget
+    from tailrace.segmentstore.server.large_replies import LargeReplyTurns
     from tailrace.segmentstore.server.receiving import ReceiveRoom
     from tailrace.segmentstore.server.registry import ContainerRegistry
     from tailrace.segmentstore.server.unanswered import Unanswered
@@ -30,6 +31,7 @@ class ServerContext:
     in_flight: InFlightBudget
     unsent: UnsentReplies
     unanswered: Unanswered
+    large_replies: LargeReplyTurns
     clock: Clock
     entropy: Entropy
     authorize: Authorize

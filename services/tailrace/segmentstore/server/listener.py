@@ -13,6 +13,7 @@ from tailrace.common.logs import LimitedLog
 from tailrace.segmentstore.server.connection import OLDEST_WIRE_VERSION, Connection
 from tailrace.segmentstore.server.context import ServerContext
 from tailrace.segmentstore.server.in_process import InProcessRequests
+from tailrace.segmentstore.server.large_replies import LargeReplyTurns
 from tailrace.segmentstore.server.receiving import ReceiveRoom
 from tailrace.segmentstore.server.unanswered import Unanswered
 from tailrace.segmentstore.server.unsent import UnsentReplies
@@ -65,6 +66,7 @@ class SegmentStoreServer:
             in_flight=budgets,
             unsent=unsent or UnsentReplies(loop),
             unanswered=Unanswered(),
+            large_replies=LargeReplyTurns(),
             clock=clock,
             entropy=entropy,
             authorize=authorize,

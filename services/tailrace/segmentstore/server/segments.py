@@ -39,8 +39,7 @@ from tailrace.wire.codec import encode_segment_read
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace.segmentstore.api import SegmentContainer
-    from tailrace.segmentstore.server.outbox import Outbox
+    from tailrace.segmentstore.api import ReadResult, SegmentContainer
     from tailrace.wire.command import Command
 
 _READ_MIN_BYTES: Final = 8
@@ -52,24 +51,26 @@ async def read_segment(call: Call, command: c.ReadSegment) -> bytes:
     """Read; at the tail the reply waits for data without a deadline (docs/protocol/wire.md#reads)."""
     if command.offset < 0:
         raise BadRequestError(f"offset {command.offset} is negative")
-    assert call.outbox is not None, "reads that wait come over a connection"
+    outbox = call.outbox
+    assert outbox is not None, "reads that wait come over a connection"
     length = min(limits.READ_REPLY_MAX_BYTES, max(_READ_MIN_BYTES, command.suggested_length))
-    expected_bytes = 0  # most reads wait at the tail for little data
     while True:
-        await call.outbox.room(expected_bytes)
-        # The peer may stop taking replies while the read waits: then read again when it takes them.
-        reply, expected_bytes = await _read_once(call, call.outbox, command, length)
-        if reply is not None:
-            return reply
+        # A peer that takes no replies causes no reads: those that it sends one after the other begin one by one.
+        expected_bytes = min(length, call.container.available(command.segment, command.offset))
+        await outbox.room(expected_bytes)
+        if expected_bytes > limits.SEND_GATHER_BYTES:
+            await call.context.large_replies.begin()
+            await outbox.room(expected_bytes)  # another read of this peer may have begun meanwhile
+        with outbox.reserved(expected_bytes):
+            result = await call.container.read(command.segment, command.offset, length, wait=True)
+        # It may have waited at the tail, and the peer may have stopped taking replies: then it is read again later.
+        if result.length <= expected_bytes or not outbox.is_full(result.length):
+            return _read_reply(call, command, result)
 
 
-async def _read_once(call: Call, outbox: Outbox, command: c.ReadSegment, length: int) -> tuple[bytes | None, int]:
-    """Return the reply, or None when its data has no room any more; and the length of the data."""
-    result = await call.container.read(command.segment, command.offset, length, wait=True)
-    if outbox.is_full(result.length):
-        return None, result.length
+def _read_reply(call: Call, command: c.ReadSegment, result: ReadResult) -> bytes:
     call.context.account(scope_of(command.segment), result.length, 0)
-    reply = encode_segment_read(
+    return encode_segment_read(
         command.segment,
         command.offset,
         result.data,
@@ -78,7 +79,6 @@ async def _read_once(call: Call, outbox: Outbox, command: c.ReadSegment, length:
         end_of_segment=result.end_of_segment,
         request_id=command.request_id,
     )
-    return reply, result.length
 
 
 async def get_info(call: Call, command: c.GetStreamSegmentInfo) -> Command:

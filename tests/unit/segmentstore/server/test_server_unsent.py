@@ -144,6 +144,68 @@ async def test_table_replies_that_the_peer_does_not_take_are_not_made(model: Any
     assert answered == set(range(20))
 
 
+async def test_reads_whose_replies_the_peer_does_not_take_are_not_made(setting: Any) -> None:
+    """Reads that are sent at once begin one after the other, so that other connections are served between them."""
+    client, count, size = await setting.connect(), 50, limits.READ_REPLY_MAX_BYTES
+    await client.create(SEGMENT)
+    await client.setup(W, SEGMENT)
+    client.send(c.AppendBlockEnd(W, 0, bytes(4 * size), 1, 1, 1))
+    await client.expect(c.DataAppended)
+    container = setting.registry.container_for(SEGMENT)
+    begun = 0
+    read = container.read
+
+    async def counted(*args: Any, **keywords: Any) -> Any:
+        nonlocal begun
+        begun += 1
+        return await read(*args, **keywords)
+
+    container.read = counted
+    client.writer.transport.pause_reading()
+    client.send(*(c.ReadSegment(SEGMENT, number % 4 * size, size, "", number) for number in range(count)))
+    await setting.until(lambda: begun > 0)
+    for _ in range(1000):
+        await setting.turn()
+    assert begun < 10
+    client.writer.transport.resume_reading()
+    replies = [await client.expect(c.SegmentRead) for _ in range(count)]
+    assert sorted(reply.request_id for reply in replies) == list(range(count))
+    assert all(len(reply.data) == size for reply in replies)
+    assert begun == count, "none was read twice"
+
+
+async def test_large_reads_of_many_connections_begin_in_turns(setting: Any) -> None:
+    """So that the small requests of others are answered between them."""
+    size, count = limits.READ_REPLY_MAX_BYTES, 12
+    clients = [await setting.connect() for _ in range(count)]
+    await clients[0].create(SEGMENT)
+    await clients[0].setup(W, SEGMENT)
+    clients[0].send(c.AppendBlockEnd(W, 0, bytes(size), 1, 1, 1))
+    await clients[0].expect(c.DataAppended)
+    container = setting.registry.container_for(SEGMENT)
+    turns, begun = 0, []
+    read = container.read
+
+    async def counted(*args: Any, **keywords: Any) -> Any:
+        begun.append(turns)
+        return await read(*args, **keywords)
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await setting.turn()
+
+    counting = asyncio.create_task(count_turns())
+    container.read = counted
+    for client in clients:
+        client.send(c.ReadSegment(SEGMENT, 0, size, "", 1))
+    replies = [await client.expect(c.SegmentRead) for client in clients]
+    counting.cancel()
+    assert [len(reply.data) for reply in replies] == [size] * count
+    assert len(set(begun)) == len(begun) == count, f"several begin in one turn: {begun}"
+
+
 async def test_entries_that_fit_no_reply_are_not_all_read(model: Any) -> None:
     client = await model.connect()
     await fill_table(client)
