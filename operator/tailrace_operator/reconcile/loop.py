@@ -71,6 +71,8 @@ class ReconcileLoop:
         """By kind: when the last list began."""
         self.reconciled = 0
         self.failed = 0
+        self.reconcile_s = 0.0
+        """How long all reconciles together took, also those that failed."""
 
     def add(
         self,
@@ -213,6 +215,15 @@ class ReconcileLoop:
             _logger.info("deletion_not_confirmed", kind=kind.kind, name=key.name, reason=str(error))
 
     async def _work(self, key: Key) -> float | None:
+        """Reconcile an object; return the seconds until the next time, None when only a change brings one."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        try:
+            return await self._reconcile(key)
+        finally:
+            self.reconcile_s += loop.time() - began_s
+
+    async def _reconcile(self, key: Key) -> float | None:
         reconciler, manifest = self._reconcilers[key.plural], self._known.get(key)
         try:
             async with asyncio.timeout(limits.OPERATOR_RECONCILE_DEADLINE_S):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse, Response
-from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client import CollectorRegistry, Metric, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
@@ -49,6 +49,7 @@ class Health:
         registry.register(
             _Metrics({"leads": ("Whether this process is the active one", self.leads), **self.metric_values()})
         )
+        ProcessCollector(registry=registry)
         return generate_latest(registry)
 
 

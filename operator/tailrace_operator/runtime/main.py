@@ -216,6 +216,7 @@ class Operator:
             "clusters_placed": ("StreamClusters with a placer", len(self._placements)),
             "reconciled_total": ("Reconciled objects since the start", self._loop.reconciled),
             "failed_total": ("Failed reconciles since the start", self._loop.failed),
+            "reconcile_seconds_total": ("How long all reconciles together took", self._loop.reconcile_s),
         }
 
 

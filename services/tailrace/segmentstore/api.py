@@ -187,7 +187,7 @@ class ContainerStatus:
     untiered_bytes: int
     pending_deletes: int
     last_sequence: int
-    details: dict[str, int] = field(default_factory=dict)
+    details: dict[str, float] = field(default_factory=dict)
 
 
 class SegmentContainer(Protocol):

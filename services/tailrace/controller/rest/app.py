@@ -8,7 +8,7 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 
 from tailrace.common.errors import TailraceError
 from tailrace.common.logs import LimitedLog
@@ -33,6 +33,7 @@ def create_app(controller: Controller, registry: CollectorRegistry | None = None
     log = LimitedLog(_LOG)
     metrics = registry if registry is not None else CollectorRegistry()
     metrics.register(ControllerCollector(controller))
+    ProcessCollector(registry=metrics)
 
     def caller_of(request: Request) -> Caller:
         return Caller(controller.services, request)

@@ -34,6 +34,11 @@ class Committer:
         self._touched: dict[int, Segment] = {}
         self._barriers: list[tuple[int, asyncio.Future[None]]] = []
         self.last_frame: Frame | None = None
+        self.appends = 0
+        self.appended_bytes = 0
+        self.frames = 0
+        self.log_write_s = 0.0
+        """How long the log took for all frames together, each from when it got it."""
 
     def commit_frame(self, frame: Frame) -> None:
         """Commit the operations that end in a durable frame, in order; then wake readers and barriers.
@@ -52,6 +57,8 @@ class Committer:
             del frame.items[:committed]
             raise
         self.last_frame = frame
+        self.frames += 1
+        self.log_write_s += asyncio.get_running_loop().time() - frame.handed_over_s
         touched, self._touched = self._touched, {}
         for segment in touched.values():
             segment.wake()
@@ -71,6 +78,8 @@ class Committer:
                 self._cache.append_tail(segment.read_index, at, piece)
                 at += len(piece)
             segment.add_pending(PendingAppend(offset, item.length, item.crc, item.begin.sequence))
+            self.appends += 1
+            self.appended_bytes += item.length
         segment.length = offset + item.length
         segment.set_attributes(item.sequence, item.attributes)
         segment.release(key for key, _ in item.attributes)

@@ -235,7 +235,14 @@ class Container:
         """See `SegmentContainer.status`."""
         core, state, background, storage = self.core, self.state, self.background, self.storage
         damaged = [each for each in state.segments.values() if each.damage is not None]
+        committer, reads = core.committer, self._reads
         details = {
+            "appends": committer.appends,
+            "appended_bytes": committer.appended_bytes,
+            "reads": reads.reads,
+            "read_bytes": reads.read_bytes,
+            "log_frames": committer.frames,
+            "log_write_seconds": committer.log_write_s,
             "tier2_bytes_written": storage.tier2.bytes_written,
             "tier2_objects_written": storage.tier2.objects_written,
             "tier2_objects": len(state.object_uses),

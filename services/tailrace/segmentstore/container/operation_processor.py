@@ -86,9 +86,10 @@ class Frame:
     """A frame that is filled, written or synced.
 
     ``span_start`` is the frame where the operation began that continues in the next frame; None when none does.
+    ``handed_over_s`` is when the log got it, by the event loop's clock.
     """
 
-    __slots__ = ("arena", "items", "keep_arena", "sequence", "span_start", "used")
+    __slots__ = ("arena", "handed_over_s", "items", "keep_arena", "sequence", "span_start", "used")
 
     def __init__(self, arena: bytearray) -> None:
         self.arena = memoryview(arena)
@@ -97,6 +98,7 @@ class Frame:
         self.sequence = -1
         self.span_start: Frame | None = None
         self.keep_arena = False
+        self.handed_over_s = 0.0
 
 
 class OperationProcessor:
@@ -280,6 +282,7 @@ class OperationProcessor:
             else:
                 return
             frame.sequence = log.next_sequence
+            frame.handed_over_s = asyncio.get_running_loop().time()
             self.written_bytes += frame.used
             self.unwritten_bytes -= frame.used
             self._writing_bytes += frame.used

@@ -32,6 +32,9 @@ class ReadPath:
         self._attributes = storage.attributes
         self._reader = storage.reader
         self._tier2 = storage.tier2
+        self.reads = 0
+        """Reads that returned bytes."""
+        self.read_bytes = 0
 
     # -- attributes ----------------------------------------------------------------------------------------------
 
@@ -85,7 +88,10 @@ class ReadPath:
                 raise NoSuchSegmentError(segment)
             target.check_not_truncated(offset)
             if offset < target.length:
-                return await self._reader.read(target, offset, max_length, core.is_live)
+                result = await self._reader.read(target, offset, max_length, core.is_live)
+                self.reads += 1
+                self.read_bytes += result.length
+                return result
             if target.sealed:
                 if offset > target.length:
                     raise BadRequestError(f"offset {offset} is beyond the end {target.length} of sealed {segment}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from fastapi import FastAPI, HTTPException, Query
 from fastapi.responses import JSONResponse, PlainTextResponse
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 
 
 _COUNTERS: Final = {
+    "appends",
+    "appended_bytes",
+    "reads",
+    "read_bytes",
+    "log_frames",
+    "log_write_seconds",
     "tier2_bytes_written",
     "tier2_objects_written",
     "flushes",
@@ -115,6 +121,7 @@ def create_app(worker: Inspectable) -> FastAPI:
     app = FastAPI(title="Tailrace segment store", docs_url=None, redoc_url=None)
     registry = CollectorRegistry()
     registry.register(_Metrics(worker))
+    ProcessCollector(registry=registry)
 
     @app.exception_handler(TailraceError)
     async def failed(_: Any, error: TailraceError) -> JSONResponse:

@@ -164,6 +164,7 @@ async def test_health_and_metrics(rest: httpx.AsyncClient) -> None:
     assert (await rest.get("/v1/health/nothing")).status_code == 404
     metrics = (await rest.get("/prometheus")).text
     assert "tailrace_controller_ready 1.0" in metrics
+    assert "process_resident_memory_bytes " in metrics
 
 
 def figures(text: str) -> dict[str, float]:

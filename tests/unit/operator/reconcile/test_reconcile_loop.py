@@ -231,6 +231,7 @@ def test_failures_are_retried_with_growing_pauses_and_reported() -> None:
             ready, _ = (await objects.get(STREAMS, "here", "one"))["status"]["conditions"]
             assert ready["status"] == "True"
             assert reconcile_loop.failed == 6
+            assert reconcile_loop.reconcile_s >= 0.1 * len(reconciler.looks) > 0.6, "those that failed count too"
             assert objects.reasons("one") == ["Away", "Unavailable", "Fine"]
 
         await running(reconcile_loop.run(), steps())
