@@ -57,15 +57,19 @@ class InProcessRequests:
                 change = asyncio.get_running_loop().create_task(self._serve(command, handler))
                 self._changes.add(change)
                 change.add_done_callback(self._ended)
-                return await asyncio.shield(change)
+                return await _outcome(change)
         except TimeoutError as error:
             raise DeadlineError(f"the segment store of this process did not answer within {deadline_s:g} s") from error
 
     async def close(self) -> None:
-        """Serve no more requests, and wait for the changes that were begun, as long as a request may last."""
+        """Serve no more requests, and wait for a while for the changes that were begun, as the server does."""
         self._closed = True
         if self._changes:
-            await asyncio.wait(self._changes, timeout=limits.REQUEST_DEADLINE_S)
+            await asyncio.wait(self._changes, timeout=limits.CLOSE_FLUSH_DEADLINE_S)
+        if left := list(self._changes):
+            for change in left:
+                change.cancel()
+            await asyncio.wait(left)
 
     def _ended(self, change: asyncio.Task[Command]) -> None:
         self._changes.discard(change)
@@ -113,3 +117,14 @@ class InProcessRequests:
     def _lost(self, reason: str, error: Exception | None = None) -> ConnectionLostError:
         self._context.log.warning("request failed", reason=reason, exc_info=error)
         return ConnectionLostError(reason)
+
+
+async def _outcome(change: asyncio.Task[Command]) -> Command:
+    """Return what a change returns, also when its caller leaves. Raises ConnectionLostError when `close` ended it."""
+    try:
+        return await asyncio.shield(change)
+    except asyncio.CancelledError:
+        caller = asyncio.current_task()
+        if change.cancelled() and (caller is None or not caller.cancelling()):
+            raise ConnectionLostError("the segment store of this process was closed before the change ended") from None
+        raise

@@ -172,6 +172,19 @@ async def test_a_change_goes_on_when_its_caller_leaves(
     assert [type(reply) for reply in found] == [c.StreamSegmentInfo, c.StreamSegmentInfo, c.NoSuchSegment]
 
 
+async def test_a_change_that_does_not_end_holds_up_a_close_for_a_while_only(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "CLOSE_FLUSH_DEADLINE_S", SHORT_S)
+    gate, own = Gate(model.model, "create_segment", monkeypatch), model.server.in_process()
+    asked = asyncio.ensure_future(own.request(c.CreateSegment(0, "scope/stream/0.#epoch.0", 0, 0, "")))
+    await model.until(lambda: gate.entered == 1)
+    async with asyncio.timeout(LONG_S):
+        await own.close()
+    with pytest.raises(ConnectionLostError, match="before the change ended"):
+        await asked
+
+
 @pytest.mark.parametrize(
     ("limit", "method", "request_of"),
     [
