@@ -9,9 +9,9 @@ import pytest
 
 from tailrace.common import limits
 from tailrace.controller.metadata.metadata_store import bucket_of, bucket_table
-from tailrace.controller.metadata.stream_store import StreamKey
+from tailrace.controller.metadata.records import PendingRecord
+from tailrace.controller.workflows.driver import STREAM
 from tailrace.controller.workflows.slots import StepSlots
-from tailrace.controller.workflows.transactions import Lease
 from tailrace.rpc import controller_pb2 as pb
 
 DEADLINE_S = 30.0
@@ -60,9 +60,8 @@ async def test_streams_of_a_container_that_is_away_do_not_stop_others(
         await controller.services.call("createStream", pb.StreamConfig(streamInfo=stream(name), scalingPolicy=policy))
     hanging.table = bucket_table(away_bucket)
     for name in alike:
-        controller.services.core.driver.lease(
-            StreamKey("scope", name), bytes(16), Lease(60_000, 0)
-        )  # wakes the stream's task
+        # The stream's task reads its root, as always when another controller left work.
+        await controller.services.core.driver.adopt(PendingRecord(STREAM, "scope", name, "another"))
     async with asyncio.timeout(DEADLINE_S):
         while hanging.waiting < len(alike):  # noqa: ASYNC110 - the stores are plain data
             await asyncio.sleep(0.005)
