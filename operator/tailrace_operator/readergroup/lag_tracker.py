@@ -18,6 +18,8 @@ from tailrace.common.errors import NotFoundError, OverloadedError, TailraceError
 from tailrace_operator.readergroup.measure import Histories, Sample, Seen, SegmentLook, measure
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tailrace.client.async_client import Client
     from tailrace.client.group.reader_group import ReaderGroup
     from tailrace_operator.connections.controllers import ClusterName, Controllers
@@ -88,6 +90,13 @@ class LagTracker:
             raise group.found.with_traceback(None)
         assert group.found is not None
         return group.found
+
+    def samples(self) -> Iterator[tuple[str, Sample]]:
+        """Yield the newest sample of every group that could be measured, with its resource."""
+        for cluster in self._clusters.values():
+            for resource, group in cluster.groups.items():
+                if isinstance(group.found, Sample):
+                    yield resource, group.found
 
     def invalidate(self, cluster: ClusterName) -> None:
         """Discard the samples of a changed cluster: the next request measures its groups again."""

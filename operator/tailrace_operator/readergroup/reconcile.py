@@ -53,11 +53,12 @@ class ReaderGroupReconciler:
     def __init__(self, objects: Objects, controllers: Controllers) -> None:
         self._objects = objects
         self._controllers = controllers
-        self._lag = LagTracker(controllers)
+        self.lag = LagTracker(controllers)
+        """Measures the lag of all groups."""
 
     def invalidate(self, cluster: ClusterName) -> None:
         """Discard the samples of a changed cluster."""
-        self._lag.invalidate(cluster)
+        self.lag.invalidate(cluster)
 
     @property
     def kind(self) -> Kind:
@@ -75,7 +76,7 @@ class ReaderGroupReconciler:
 
     async def gone(self, namespace: str, name: str) -> None:
         """See Reconciler.gone."""
-        self._lag.forget_everywhere(_resource(namespace, name))
+        self.lag.forget_everywhere(_resource(namespace, name))
 
     async def reconcile(self, manifest: Manifest) -> Outcome:
         """See Reconciler.reconcile."""
@@ -194,7 +195,7 @@ class ReaderGroupReconciler:
         )
 
         async def sample() -> Sample:
-            return await self._lag.sample(cluster, group)
+            return await self.lag.sample(cluster, group)
 
         try:
             return await sample()

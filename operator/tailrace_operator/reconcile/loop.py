@@ -109,6 +109,15 @@ class ReconcileLoop:
         """Return how many objects are known."""
         return len(self._known)
 
+    def conditions(self) -> Counter[tuple[str, str, str]]:
+        """Count the conditions of all known objects by kind, type and status."""
+        found: Counter[tuple[str, str, str]] = Counter()
+        for key, manifest in self._known.items():
+            kind = self._reconcilers[key.plural].kind.kind
+            for condition in (manifest.get("status") or {}).get("conditions") or ():
+                found[kind, str(condition.get("type")), str(condition.get("status"))] += 1
+        return found
+
     # -- events
 
     def on_event(self, kind: Kind, change: str | None, manifest: Manifest) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse, Response
 from prometheus_client import CollectorRegistry, Metric, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
@@ -21,8 +21,8 @@ class Health:
         self.leads = False
         self.liveness_problem: Callable[[], str | None] = lambda: None
         """Returns why the process is not alive; None: it is."""
-        self.metric_values: Callable[[], dict[str, tuple[str, float]]] = dict
-        """Returns the metrics: by name, a description and the value."""
+        self.metrics: Callable[[], Iterator[Metric]] = lambda: iter(())
+        """Returns the metrics of what runs while this process leads."""
 
     def app(self) -> FastAPI:
         """Return the application with ``/healthz``, ``/readyz`` and ``/metrics``."""
@@ -46,21 +46,17 @@ class Health:
 
     def _exposition(self) -> bytes:
         registry = CollectorRegistry()
-        registry.register(
-            _Metrics({"leads": ("Whether this process is the active one", self.leads), **self.metric_values()})
-        )
+        registry.register(_Metrics(self))
         ProcessCollector(registry=registry)
         return generate_latest(registry)
 
 
 class _Metrics(Collector):
-    """Values by name; those whose names end in ``_total`` are counters."""
-
-    def __init__(self, values: Mapping[str, tuple[str, float]]) -> None:
-        self._values = values
+    def __init__(self, health: Health) -> None:
+        self._health = health
 
     def collect(self) -> Iterator[Metric]:
-        """Return the values."""
-        for name, (description, value) in self._values.items():
-            kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-            yield kind(f"tailrace_operator_{name}", description, value=value)
+        """Return the current values."""
+        about = "Whether this process is the active one"
+        yield GaugeMetricFamily("tailrace_operator_leads", about, value=self._health.leads)
+        yield from self._health.metrics()

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
+from prometheus_client.core import GaugeMetricFamily
 
 from tailrace.cluster.kubernetes_api import HttpKubernetes
 from tailrace.cluster.kubernetes_requests import in_cluster_configuration, kubeconfig_configuration
@@ -40,6 +41,7 @@ from tailrace_operator.readergroup.reconcile import ReaderGroupReconciler
 from tailrace_operator.reconcile.keys import Key, cluster_of, owner_of
 from tailrace_operator.reconcile.loop import ReconcileLoop
 from tailrace_operator.runtime.health import Health
+from tailrace_operator.runtime.metrics import metrics_of_groups, metrics_of_loop
 from tailrace_operator.runtime.standby import Standby
 from tailrace_operator.stream.reconcile import StreamReconciler
 from tailrace_operator.uninstall.namespace_teardown import release_namespace_finalizers
@@ -48,7 +50,9 @@ from tailrace_operator.uninstall.release_command import release, release_setting
 from tailrace_operator.uninstall.uninstaller import KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Iterator
+
+    from prometheus_client import Metric
 
     from tailrace.cluster.failure import FailureDetector
     from tailrace.cluster.kubernetes import Kind, Manifest
@@ -158,7 +162,7 @@ class Operator:
         watched += [(kind, dict(MANAGED)) for kind in (STATEFUL_SETS, DEPLOYMENTS)]
         watching = KopfWatch(self._settings.configuration(), self._settings.served, watched, self._on_event)
         self._health.liveness_problem = self._loop.liveness_problem
-        self._health.metric_values = self._metric_values
+        self._health.metrics = self._metrics
         try:
             await run_all(watching.run(), self._loop.run())
         finally:
@@ -210,14 +214,11 @@ class Operator:
         if api is not None:
             await api.close()
 
-    def _metric_values(self) -> dict[str, tuple[str, float]]:
-        return {
-            "objects": ("Objects known", len(self._loop)),
-            "clusters_placed": ("StreamClusters with a placer", len(self._placements)),
-            "reconciled_total": ("Reconciled objects since the start", self._loop.reconciled),
-            "failed_total": ("Failed reconciles since the start", self._loop.failed),
-            "reconcile_seconds_total": ("How long all reconciles together took", self._loop.reconcile_s),
-        }
+    def _metrics(self) -> Iterator[Metric]:
+        about = "StreamClusters with a placer"
+        yield GaugeMetricFamily("tailrace_operator_clusters_placed", about, value=len(self._placements))
+        yield from metrics_of_loop(self._loop)
+        yield from metrics_of_groups(self._groups.lag.samples())
 
 
 def _controller_uri(cluster: ClusterName) -> str:

@@ -190,7 +190,7 @@ class Standalone:
         self._stack.push_async_callback(service.close)
         await service.start()
         await service.listen_on(listener)
-        await self._serve_http("admin", create_admin_app(service.worker), self.options.admin_port)
+        await self._serve_http("admin", create_admin_app(service.worker, service.server), self.options.admin_port)
         stopped = [status.container_id for status in service.worker.status() if status.state != "running"]
         return service.in_process, stopped
 

@@ -1,7 +1,7 @@
 """For how long an object store has not answered a process (docs/design.md#failure-detection).
 
 A worker that cannot reach the object store cannot write its logs, though Kubernetes sees it renew its Lease. The placer
-gives its containers to other workers while the store answers those.
+gives its containers to other workers while the store answers those. Requests are counted besides.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from tailrace.common import limits
 from tailrace.common.errors import NotFoundError, TailraceError, UnavailableError
+from tailrace.storage.figures import StoreFigures
+from tailrace.storage.port import UploadParts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -34,6 +36,7 @@ class StoreContact:
         self._failed_s: float | None = None
         """Start of the oldest request that failed since the last answer."""
         self._answered_s: float | None = None
+        self.figures = StoreFigures()
 
     def began(self, now_s: float) -> int:
         """Record the start of a request; return its number for `ended`."""
@@ -63,61 +66,91 @@ class StoreContact:
 
 
 class ContactStore:
-    """An object store whose requests a `StoreContact` follows."""
+    """An object store whose requests a `StoreContact` follows and counts."""
 
     def __init__(self, store: ObjectStore, contact: StoreContact) -> None:
         self._store = store
         self._contact = contact
 
     @contextmanager
-    def _request(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        number, answered = self._contact.began(loop.time()), False
+    def _request(self, operation: str, *, continued: bool = False) -> Iterator[None]:
+        """Follow a request; `continued`: it is a further part of one that was counted."""
+        loop, figures = asyncio.get_running_loop(), self._contact.figures
+        failed: BaseException | None = None
+        began_s, answered = loop.time(), False
+        number = self._contact.began(began_s)
+        if not continued:
+            figures.count(operation)
         try:
             yield
             answered = True
-        except UnavailableError:
-            raise
-        except (TailraceError, StopAsyncIteration):
-            answered = True
+        except BaseException as error:
+            failed = error
+            answered = isinstance(error, TailraceError | StopAsyncIteration) and not isinstance(error, UnavailableError)
             raise
         finally:
-            self._contact.ended(number, loop.time(), answered=answered)
+            now_s = loop.time()
+            self._contact.ended(number, now_s, answered=answered)
+            figures.ended(operation, now_s - began_s, failed)
 
     async def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> None:
         """See ObjectStore.put."""
-        with self._request():
+        with self._request("put"):
             await self._store.put(key, data, if_absent=if_absent)
 
     async def get(self, key: str) -> bytes:
         """See ObjectStore.get."""
-        with self._request():
+        with self._request("get"):
             return await self._store.get(key)
 
     async def get_range(self, key: str, offset: int, length: int) -> bytes:
         """See ObjectStore.get_range."""
-        with self._request():
+        with self._request("get"):
             return await self._store.get_range(key, offset, length)
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        """See ObjectStore.list. Each object counts as a request, so that a reader's pauses do not."""
-        found = self._store.list(prefix).__aiter__()
+        """See ObjectStore.list. Waiting for each object is followed alone, so that a reader's pauses do not count."""
+        found, continued = self._store.list(prefix).__aiter__(), False
         while True:
             try:
-                with self._request():
+                with self._request("list", continued=continued):
                     each = await found.__anext__()
             except StopAsyncIteration:
                 return
+            continued = True
             yield each
 
     async def delete(self, keys: Sequence[str]) -> None:
         """See ObjectStore.delete."""
-        with self._request():
+        with self._request("delete"):
             await self._store.delete(keys)
 
     async def close(self) -> None:
         """See ObjectStore.close."""
         await self._store.close()
+
+
+class ContactParts(ContactStore):
+    """A `ContactStore` of a store that keeps parts of interrupted uploads; looks at those are not requests."""
+
+    def __init__(self, store: ObjectStore, parts: UploadParts, contact: StoreContact) -> None:
+        super().__init__(store, contact)
+        self._parts = parts
+
+    async def list_parts(self, prefix: str, limit: int) -> list[str]:
+        """See UploadParts.list_parts."""
+        return await self._parts.list_parts(prefix, limit)
+
+    async def delete_parts(self, names: Sequence[str]) -> None:
+        """See UploadParts.delete_parts."""
+        await self._parts.delete_parts(names)
+
+
+def with_contact(store: ObjectStore, contact: StoreContact) -> ObjectStore:
+    """Return the store with requests that `contact` follows and counts."""
+    if isinstance(store, UploadParts):
+        return ContactParts(store, store, contact)
+    return ContactStore(store, contact)
 
 
 async def keep_contact(store: ObjectStore, contact: StoreContact, key: str) -> NoReturn:

@@ -21,7 +21,7 @@ EXAMPLES = sorted((REPOSITORY / "examples/kubernetes").glob("*.yaml"))
 TIER2 = {"bucket": "data", "endpoint": "http://minio:9000", "credentialsSecret": "s3"}
 PARSERS = {"StreamCluster": StreamClusterSpec.parse, "Stream": StreamSpec.parse, "ReaderGroup": ReaderGroupSpec.parse}
 SOURCES = (
-    "services/tailrace/segmentstore/worker/admin.py",
+    "services/tailrace/segmentstore/worker/metrics.py",
     "services/tailrace/segmentstore/container/container.py",
     "services/tailrace/processes/workers_admin.py",
 )
@@ -156,6 +156,7 @@ def exposed(metric: str) -> bool:
     text += (REPOSITORY / "services/tailrace/controller/rest/health.py").read_text()
     text += (REPOSITORY / "operator/tailrace_operator/runtime/health.py").read_text()
     text += (REPOSITORY / "operator/tailrace_operator/runtime/main.py").read_text()
+    text += (REPOSITORY / "operator/tailrace_operator/runtime/metrics.py").read_text()
     prefixes = re.findall(r"\b(tailrace_\w*_)\{name\}", text)
     for name in (metric, metric.removesuffix("_total")):  # CounterMetricFamily adds the suffix
         if re.search(rf"\b{name}\b", text):

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
+from obstore.exceptions import PermissionDeniedError
 
 from sim import SimWorld
 from tailrace.common import limits
-from tailrace.common.errors import DeadlineError, NotFoundError, UnavailableError
-from tailrace.storage.contact import ContactStore, StoreContact, keep_contact
+from tailrace.common.errors import (
+    AlreadyExistsError,
+    CorruptionError,
+    DeadlineError,
+    NotFoundError,
+    UnavailableError,
+)
+from tailrace.storage.contact import ContactStore, StoreContact, keep_contact, with_contact
+from tailrace.storage.figures import kind_of
 from tailrace.storage.obstores import ObstoreObjects, open_object_store
+from tailrace.storage.port import UploadParts
 
 
 def test_nothing_asked_is_no_silence() -> None:
@@ -105,6 +115,9 @@ async def test_what_a_store_answers_passes_and_counts() -> None:
     await store.delete(["x/a"])
     assert [found.key async for found in store.list("x")] == ["x/b"]
     assert contact.silent_s(loop.time() + 100.0) == 0.0, "no request waits"
+    assert contact.figures.requests == {"get": 2, "put": 2, "list": 2, "delete": 1}
+    assert contact.figures.errors == {}, "an answer is no error"
+    assert all(seconds > 0 for seconds in contact.figures.seconds.values())
 
 
 async def test_a_cancelled_request_is_no_answer() -> None:
@@ -116,3 +129,40 @@ async def test_a_cancelled_request_is_no_answer() -> None:
     request.cancel()
     await asyncio.wait([request])
     assert contact.silent_s(loop.time() + 100.0) >= 100.0
+    assert contact.figures.errors == {}, "its answer is of no use any more"
+
+
+DENIED = UnavailableError("put a: access denied")
+DENIED.__cause__ = PermissionDeniedError("403")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (UnavailableError("503"), "unavailable"),
+        (DeadlineError("no answer in 30 s"), "deadline"),
+        (DENIED, "denied"),
+        (CorruptionError("object a at 0", "object ends 2 bytes early"), "corrupt"),
+        (ValueError("a bug"), "other"),
+    ],
+)
+async def test_failed_requests_are_counted_by_kind(error: Exception, kind: str) -> None:
+    inner, contact = Away(), StoreContact()
+    inner.error = error
+    with pytest.raises(type(error)):
+        await ContactStore(inner, contact).get("a")
+    assert contact.figures.errors == {("get", kind): 1}
+    assert kind_of(AlreadyExistsError("a")) == kind_of(None) == ""
+
+
+async def test_parts_of_uploads_are_reached_through_it(tmp_path: Path) -> None:
+    folder, contact = open_object_store(f"file://{tmp_path}"), StoreContact()
+    followed = with_contact(folder, contact)
+    assert isinstance(followed, UploadParts)
+    part = tmp_path / "a" / "b#1000000001"
+    part.parent.mkdir()
+    part.touch()
+    assert await followed.list_parts("a", 10) == ["a/b#1000000001"]
+    await followed.delete_parts(["a/b#1000000001"])
+    assert not part.exists()
+    assert not isinstance(with_contact(open_object_store("memory://"), contact), UploadParts)

@@ -34,12 +34,21 @@ class Throttle:
         self._capacity_bytes = capacity_bytes
         self._kept_bytes = kept_bytes
         self._pressed = pressed
-        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._waiting: deque[tuple[asyncio.Future[None], int, float]] = deque()
+        """Of each append that waits: its future, its length in bytes, and since when it waits."""
         self._credit_bytes = 0.0
         self._passes = 0  # admitted appends that have not asked again yet
         self._credited_s = -math.inf
         self._pressed_s = -math.inf
         self.throttled = 0
+        """How many appends had to wait."""
+        self.waited_s = 0.0
+        """How long the admitted ones of them waited, together."""
+
+    @property
+    def waiting(self) -> int:
+        """Return how many appends wait now; a cancelled one counts until its turn comes."""
+        return len(self._waiting)
 
     def ask(self, length_bytes: int) -> asyncio.Future[None] | None:
         """Return None when an append may proceed, else a future: ask again when it is done."""
@@ -57,8 +66,9 @@ class Throttle:
                 return None
             asyncio.get_running_loop().call_later(limits.THROTTLE_TICK_S, self._tick)
         self.throttled += 1
-        admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((admitted, length_bytes))
+        loop = asyncio.get_running_loop()
+        admitted: asyncio.Future[None] = loop.create_future()
+        self._waiting.append((admitted, length_bytes, loop.time()))
         return admitted
 
     def _press(self) -> None:
@@ -83,11 +93,12 @@ class Throttle:
         self._passes = 0  # admitted appends whose connection is gone did not use theirs
         self._credit(admitted_bytes_per_s(self._kept_bytes(), self._capacity_bytes))
         while self._waiting and self._credit_bytes > 0:
-            admitted, length_bytes = self._waiting.popleft()
+            admitted, length_bytes, began_s = self._waiting.popleft()
             if admitted.done():
                 continue  # cancelled
             self._credit_bytes -= length_bytes
             self._passes += 1
+            self.waited_s += self._credited_s - began_s
             admitted.set_result(None)
         if self._waiting:
             self._press()

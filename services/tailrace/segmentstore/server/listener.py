@@ -52,8 +52,10 @@ class SegmentStoreServer:
         loop = asyncio.get_running_loop()
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._connections: dict[Connection, None] = {}
-        self._connections_max = connections_max
+        self.connections_max = connections_max
         self._refused = 0
+        self.refused_total = 0
+        """How many connections were refused because there were ``connections_max``."""
         self._next_refusal_report: asyncio.TimerHandle | None = None
         self._closing = False
         self._all_gone = asyncio.Event()
@@ -131,20 +133,21 @@ class SegmentStoreServer:
         self._all_gone.clear()
         if self._closing:
             connection.fail("the server is closing")
-        elif len(self._connections) > self._connections_max:
+        elif len(self._connections) > self.connections_max:
             self._refuse(connection)
 
     def _refuse(self, connection: Connection) -> None:
         """Close a connection above the limit at once; a flood is logged ``limits.REFUSALS_LOGGED_EVERY_S`` apart."""
         connection.end()
         self._refused += 1
+        self.refused_total += 1
         if self._next_refusal_report is None:
             self._report_refusals()
 
     def _report_refusals(self) -> None:
         self._next_refusal_report = None
         if self._refused:
-            self._log.warning("connections refused", refused=self._refused, connections_max=self._connections_max)
+            self._log.warning("connections refused", refused=self._refused, connections_max=self.connections_max)
             self._refused = 0
             loop = asyncio.get_running_loop()
             self._next_refusal_report = loop.call_later(limits.REFUSALS_LOGGED_EVERY_S, self._report_refusals)

@@ -7,60 +7,28 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fastapi import FastAPI, HTTPException, Query
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from tailrace.common import limits
 from tailrace.common.errors import TailraceError
 from tailrace.segmentstore.api import StreamBytes
+from tailrace.segmentstore.worker.metrics import Measured, Metrics, Served
 
 if TYPE_CHECKING:
     from tailrace.common.budgets import Budgets
-    from tailrace.segmentstore.api import ContainerStatus, SegmentProperties
-    from tailrace.segmentstore.cache.cache_manager import CacheManager
+    from tailrace.segmentstore.api import SegmentProperties
     from tailrace.segmentstore.container.container import Container
 
 
-_COUNTERS: Final = {
-    "appends",
-    "appended_bytes",
-    "reads",
-    "read_bytes",
-    "log_frames",
-    "log_write_seconds",
-    "tier2_bytes_written",
-    "tier2_objects_written",
-    "flushes",
-    "tier2_bytes_compacted",
-    "tier2_bytes_moved",
-    "orphans_deleted",
-    "memory_damages",
-    "cache_hits",
-    "tier2_fetches",
-}
-"""Details of a container that only grow while it is open; their metrics end in ``_total``."""
-
-
-class Inspectable(Protocol):
+class Inspectable(Measured, Protocol):
     """What the admin interface reads; a `Worker` is one."""
 
     budgets: Budgets
     tier2_trouble: str
-
-    @property
-    def cache(self) -> CacheManager:
-        """Return the worker's cache."""
-        ...
-
-    @property
-    def store_silent_s(self) -> float | None:
-        """Return for how long the object store has not answered; None: that is not followed."""
-        ...
 
     def containers(self) -> list[Container]:
         """Return the running containers."""
@@ -74,10 +42,6 @@ class Inspectable(Protocol):
         """Return the container of a segment."""
         ...
 
-    def status(self) -> list[ContainerStatus]:
-        """Return the status of all owned containers."""
-        ...
-
 
 def _segment(properties: SegmentProperties) -> dict[str, Any]:
     content = dataclasses.asdict(properties)
@@ -86,41 +50,11 @@ def _segment(properties: SegmentProperties) -> dict[str, Any]:
     return content
 
 
-class _Metrics(Collector):
-    def __init__(self, worker: Inspectable) -> None:
-        self._worker = worker
-
-    def collect(self) -> Any:
-        """Return the current values."""
-        snapshot = self._worker.cache.cache.snapshot()
-        for name in ("max_bytes", "used_bytes", "stored_bytes", "reserved_blocks", "pinned_blocks", "entries"):
-            yield GaugeMetricFamily(f"tailrace_cache_{name}", f"Cache: {name}", value=getattr(snapshot, name))
-        if (silent_s := self._worker.store_silent_s) is not None:
-            about = "Seconds for which requests to the object store have had no answer"
-            yield GaugeMetricFamily("tailrace_worker_store_silent_seconds", about, value=silent_s)
-        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {
-            name: GaugeMetricFamily(f"tailrace_container_{name}", f"Container: {name}", labels=["container"])
-            for name in ("running", "segments", "log_bytes", "untiered_bytes", "pending_deletes", "last_sequence")
-        }
-        for status in self._worker.status():
-            label = [str(status.container_id)]
-            families["running"].add_metric(label, 1.0 if status.state == "running" else 0.0)
-            for name in ("segments", "log_bytes", "untiered_bytes", "pending_deletes", "last_sequence"):
-                families[name].add_metric(label, getattr(status, name))
-            for name, value in status.details.items():
-                kind = CounterMetricFamily if name in _COUNTERS else GaugeMetricFamily
-                family = families.setdefault(
-                    name, kind(f"tailrace_container_{name}", f"Container: {name}", labels=["container"])
-                )
-                family.add_metric(label, value)
-        yield from families.values()
-
-
-def create_app(worker: Inspectable) -> FastAPI:
-    """Return the admin application of one worker."""
+def create_app(worker: Inspectable, server: Served) -> FastAPI:
+    """Return the admin application of one worker, whose protocol `server` serves."""
     app = FastAPI(title="Tailrace segment store", docs_url=None, redoc_url=None)
     registry = CollectorRegistry()
-    registry.register(_Metrics(worker))
+    registry.register(Metrics(worker, server))
     ProcessCollector(registry=registry)
 
     @app.exception_handler(TailraceError)

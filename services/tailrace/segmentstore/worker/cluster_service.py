@@ -34,7 +34,7 @@ from tailrace.segmentstore.server.listener import SegmentStoreServer
 from tailrace.segmentstore.worker.container_supervisor import name_not_open, summarise_not_open
 from tailrace.segmentstore.worker.folder_logs import epoch_of_objects
 from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
-from tailrace.storage.contact import ContactStore, StoreContact, keep_contact
+from tailrace.storage.contact import StoreContact, keep_contact, with_contact
 from tailrace.storage.obstores import open_object_store
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class ClusterStoreService:
         self._api: HttpKubernetes
         self._store: ObjectStore
         self._epochs: LeaseEpochs
-        self._server: SegmentStoreServer
+        self.server: SegmentStoreServer
 
     # -- start ---------------------------------------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ class ClusterStoreService:
         spec = self._spec
         self._api = self._connect()
         self._stack.push_async_callback(self._api.close)
-        self._store = ContactStore(self._open_store(), self._contact)
+        self._store = with_contact(self._open_store(), self._contact)
         self._stack.push_async_callback(self._store.close)
         self._keep_contact()
         if spec.tried:  # renew the Lease soon, or the placer moves the containers to other workers
@@ -153,21 +153,22 @@ class ClusterStoreService:
             log_opened=self._log_opened,
             lower_epoch=self._epochs.lower,
             contact=self._contact,
+            figures=self._contact.figures,
         )
         budgets = spec.budgets
         self.worker = Worker(spec.container_count, (), budgets, ports)
         self._stack.push_async_callback(self.worker.close)
         await self.worker.start()
         in_flight = InFlightBudget(budgets.in_flight_bytes)
-        self._server = SegmentStoreServer(
+        self.server = SegmentStoreServer(
             self.worker, in_flight, self._clock, self._entropy, connections_max=self._connections_max
         )
-        self._stack.push_async_callback(self._server.close)
+        self._stack.push_async_callback(self.server.close)
 
     async def listen_on(self, listener: socket.socket) -> None:
         """Serve connections of a bound socket. Raises StartError."""
         try:
-            await self._server.start_on(listener)
+            await self.server.start_on(listener)
         except OSError as error:
             raise StartError(f"the store cannot listen on port {self._spec.port}: {error.strerror}") from error
 

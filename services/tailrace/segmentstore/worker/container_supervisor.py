@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.attributes.pages import PageRoom
     from tailrace.segmentstore.cache.cache_manager import CacheManager
     from tailrace.storage.contact import StoreContact
+    from tailrace.storage.figures import StoreFigures
     from tailrace.storage.port import ObjectStore
 
 _logger = structlog.get_logger()
@@ -58,7 +59,7 @@ class WorkerPorts:
     its next epoch (`cluster.ownership.Epochs.take`). ``log_opened(container id, epoch)`` records that its log exists.
     ``lower_epoch(container id, last)`` gives back an epoch that is too far above the log's last one, where the epoch
     store can do that (`cluster.lease_epochs.LeaseEpochs.lower`). ``contact`` follows whether ``store`` answers; None:
-    nothing does.
+    nothing does. ``figures`` counts its requests; None: nothing does.
     """
 
     store: ObjectStore
@@ -70,6 +71,7 @@ class WorkerPorts:
     log_opened: Callable[[int, int], None] = _nothing
     lower_epoch: Callable[[int, int], Awaitable[None]] | None = None
     contact: StoreContact | None = None
+    figures: StoreFigures | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from tailrace.segmentstore.server.budgets import InFlightBudget
 from tailrace.segmentstore.server.listener import SegmentStoreServer
 from tailrace.segmentstore.worker.folder_logs import folder_logs
 from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
+from tailrace.storage.contact import StoreContact, with_contact
 from tailrace.storage.obstores import open_object_store, probe
 
 if TYPE_CHECKING:
@@ -67,10 +68,11 @@ class StoreService:
         self._entropy = entropy
         self._connections_max = connections_max
         self._stack = contextlib.AsyncExitStack()
+        self._contact = StoreContact()
         self.worker: Worker
         self.in_process: InProcessRequests
         """Serves the requests of a controller in this process."""
-        self._server: SegmentStoreServer
+        self.server: SegmentStoreServer
 
     async def start(self) -> None:
         """Reach Tier 2 and recover every container.
@@ -99,6 +101,7 @@ class StoreService:
             entropy=self._entropy,
             cluster_id=cluster_id,
             log_opened=logs.log_opened,
+            figures=self._contact.figures,
         )
         self.worker = Worker(spec.container_count, spec.owned, budgets, ports)
         self._stack.push_async_callback(self.worker.close)
@@ -106,11 +109,11 @@ class StoreService:
         if trouble:
             self._report_until_available(store, trouble)
         in_flight = InFlightBudget(budgets.in_flight_bytes)
-        self._server = SegmentStoreServer(
+        self.server = SegmentStoreServer(
             self.worker, in_flight, self._clock, self._entropy, connections_max=self._connections_max
         )
-        self._stack.push_async_callback(self._server.close)
-        self.in_process = self._server.in_process()
+        self._stack.push_async_callback(self.server.close)
+        self.in_process = self.server.in_process()
         self._stack.push_async_callback(self.in_process.close)
 
     async def _open_tier2(self, *, bound: bool) -> tuple[ObjectStore, str]:
@@ -119,7 +122,8 @@ class StoreService:
         Returns also why it takes no objects now; empty: it does. One that was bound before must only be read.
         """
         spec = self._spec
-        store = open_object_store(spec.tier2, s3_endpoint=spec.s3_endpoint, create=not bound)
+        opened = open_object_store(spec.tier2, s3_endpoint=spec.s3_endpoint, create=not bound)
+        store = with_contact(opened, self._contact)
         self._stack.push_async_callback(store.close)
         place = self._tier2_place
         trouble = ""
@@ -161,7 +165,7 @@ class StoreService:
     async def listen_on(self, listener: socket.socket) -> None:
         """Serve connections of a bound socket. Raises StartError."""
         try:
-            await self._server.start_on(listener)
+            await self.server.start_on(listener)
         except OSError as error:
             raise StartError(f"the store cannot listen: {error.strerror}") from error
 

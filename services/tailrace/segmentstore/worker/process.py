@@ -116,7 +116,7 @@ async def _run_service(orders: Orders, leave: asyncio.Event) -> None:
         from tailrace.segmentstore.worker.admin import create_app
 
         admin = socket.socket(fileno=orders.admin_descriptor)
-        await stack.enter_async_context(serve_app(create_app(service.worker), admin, allowed.http))
+        await stack.enter_async_context(serve_app(create_app(service.worker, service.server), admin, allowed.http))
         _report(READY)
         await service.run(leave)
 

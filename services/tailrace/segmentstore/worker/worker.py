@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.api import ContainerStatus, SegmentContainer
     from tailrace.segmentstore.container.container import Container
     from tailrace.segmentstore.tables.service import TableService
+    from tailrace.storage.figures import StoreFigures
 
 __all__ = ["Worker", "WorkerPorts"]
 
@@ -212,6 +213,11 @@ class Worker:
         """Return for how long the object store has not answered; None: that is not followed."""
         contact = self._shared.ports.contact
         return None if contact is None else contact.silent_s(asyncio.get_running_loop().time())
+
+    @property
+    def store_figures(self) -> StoreFigures | None:
+        """Return the figures of requests to the object store; None: nothing counts them."""
+        return self._shared.ports.figures
 
     def containers(self) -> list[Container]:
         """Return the running containers by number."""

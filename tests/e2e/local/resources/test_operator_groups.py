@@ -302,7 +302,7 @@ async def test_all_groups_of_a_cluster_are_measured_at_once(readers: Readers, mo
         readers.make(f"g{number}")
         await readers.look(f"g{number}")
     monkeypatch.setattr(limits, "OPERATOR_LAG_PERIOD_S", 3600.0)
-    lag = readers.hand.reconcilers[READER_GROUPS.plural]._lag  # type: ignore[attr-defined]
+    lag = readers.hand.reconcilers[READER_GROUPS.plural].lag  # type: ignore[attr-defined]
     before = lag.measurements
     for number in range(5):
         await readers.look(f"g{number}")

@@ -209,8 +209,8 @@ class SimStoreService(ClusterStoreService):
         node = self._node
         # Another machine may have taken over the name while this one started.
         host = node.process.name if node.lost_address else node.endpoint.host
-        await self._server.start(host, node.endpoint.port)
-        return self._server
+        await self.server.start(host, node.endpoint.port)
+        return self.server
 
 
 class StoreNode:

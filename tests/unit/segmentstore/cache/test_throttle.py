@@ -149,15 +149,20 @@ def test_waiting_appends_are_admitted_in_order_and_all_of_them() -> None:
         kept = CAPACITY - MIB
         throttle = Throttle(CAPACITY, lambda: kept, lambda: None)
         order: list[int] = []
+        waited_s: list[float] = []
+        now = asyncio.get_running_loop().time
 
         async def append(number: int) -> None:
+            began_s = now()
             while (turn := throttle.ask(100_000)) is not None:
                 await turn
             order.append(number)
+            waited_s.append(now() - began_s)
 
         appends = [asyncio.ensure_future(append(number)) for number in range(30)]
         await asyncio.sleep(0.1)
         assert 0 < len(order) < 30
+        assert throttle.waiting == 30 - len(order)
         appends[len(order) + 3].cancel()
         await asyncio.sleep(0.2)
         kept = 0  # everything went to Tier 2: all go on at once
@@ -165,6 +170,9 @@ def test_waiting_appends_are_admitted_in_order_and_all_of_them() -> None:
         assert len(order) == 29
         assert order == sorted(order)
         assert throttle.ask(1 << 30) is None
+        assert throttle.waiting == 0
+        assert throttle.waited_s > 1.0
+        assert throttle.waited_s == pytest.approx(sum(waited_s), abs=0.01)
         await asyncio.wait(appends)
 
     simulated(main)

@@ -7,7 +7,6 @@ import errno
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-import httpx
 import pytest
 from structlog.testing import capture_logs
 
@@ -19,7 +18,6 @@ from tailrace.log.memory import MemoryLog, MemoryLogStore
 from tailrace.log.port import Buffer, RecoveredFrame
 from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.tables.service import TableService
-from tailrace.segmentstore.worker.admin import create_app
 from tailrace.segmentstore.worker.backoff import Backoff
 from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
 from tailrace.storage.obstores import open_object_store
@@ -234,32 +232,6 @@ async def test_damage_that_a_recovery_does_not_heal_stops_the_container(worker: 
     assert status.reason.startswith(f"corruption in segment {NAME} at 0: ")
     assert "recovered from its log" not in status.reason
     assert status.details["memory_damages"] == 1
-
-
-async def figures(worker: Worker) -> dict[str, float]:
-    """The samples of one scrape of the admin interface, by name and labels."""
-    transport = httpx.ASGITransport(app=create_app(worker))
-    async with httpx.AsyncClient(transport=transport, base_url="http://store:6061") as client:
-        text = (await client.get("/metrics")).raise_for_status().text
-    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in text.splitlines() if line[0] != "#"}
-
-
-async def test_metrics_tell_what_was_written_and_read_and_how_long_the_log_took(worker: Worker) -> None:
-    container = worker.container_for(NAME)
-    before = await figures(worker)
-    for number in range(5):
-        await container.append(NAME, [b"x" * (number + 1)])
-    assert (await container.read(NAME, len(CONTENT), 100, wait=False)).length == 15
-    after = await figures(worker)
-    sample = f'tailrace_container_{{}}_total{{{{container="{container.container_id}"}}}}'
-    grown = {
-        name: after[sample.format(name)] - before[sample.format(name)]
-        for name in ("appends", "appended_bytes", "reads", "read_bytes", "log_frames", "log_write_seconds")
-    }
-    assert grown.pop("log_write_seconds") > 0
-    assert 5 <= grown.pop("log_frames") <= 6, "each append was awaited; a checkpoint may have come between"
-    assert grown == {"appends": 5, "appended_bytes": 15, "reads": 1, "read_bytes": 15}
-    assert after["process_resident_memory_bytes"] > limits.MIB
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "a read failed"), ValueError("an unexpected one")])
