@@ -5,6 +5,7 @@ See docs/design.md#cache, docs/protocol/wire.md#reads.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
@@ -23,7 +24,7 @@ from tailrace.segmentstore.cache.read_positions import ReadPositions
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
     from tailrace.log.port import ReadableLog
     from tailrace.segmentstore.cache.cache_manager import CacheManager
@@ -93,7 +94,7 @@ class SegmentReader:
                 return self._from_cache(segment, entries, offset, limit)
             try:
                 if entries:
-                    return await self._from_log(segment, entries[0], offset, limit)
+                    return await self._from_log(segment, entries, offset, limit)
                 fetched = await self._fetch(segment, offset).result()
             except (CorruptionError, KeyError):
                 if self._unchanged(segment, entries, offset, alive):
@@ -130,19 +131,18 @@ class SegmentReader:
         at_end = end >= segment.length
         return ReadResult(offset, [data], len(data), at_end, at_end and segment.sealed)
 
-    async def _from_log(self, segment: Segment, entry: Entry, offset: int, limit: int) -> ReadResult:
-        skip = offset - entry.offset
-        want = min(limit, entry.length - skip)
-        parts = []
-        for sequence, position, length in entry.places:
-            if skip >= length:
-                skip -= length
-                continue
-            take = min(length - skip, want)
-            parts.append(await self._log.read(sequence, position + skip, take))
-            skip, want = 0, want - take
-            if not want:
-                break
+    async def _from_log(self, segment: Segment, entries: Sequence[Entry], offset: int, limit: int) -> ReadResult:
+        """Read what recovery left in the log: each frame once, as far as `limit` and the bound of frames go."""
+        parts: list[memoryview] = []
+        for sequence, pieces in _frames(entries, offset, limit):
+            start, end = pieces[0][0], sum(pieces[-1])
+            try:
+                data = memoryview(await self._log.read(sequence, start, end - start))
+            except (CorruptionError, KeyError):
+                if not parts:
+                    raise
+                break  # the read of what follows names the place, or finds the bytes in Tier 2
+            parts += [data[position - start : position - start + length] for position, length in pieces]
         return self._result(segment, offset, b"".join(parts))
 
     # -- Tier 2 --------------------------------------------------------------------------------------------------
@@ -226,3 +226,27 @@ class SegmentReader:
                 content[position - start : position - start + len(part)] = part
                 position += len(part)
         return content
+
+
+def _frames(entries: Sequence[Entry], offset: int, limit: int) -> list[tuple[int, list[tuple[int, int]]]]:
+    """Return where the bytes from `offset` on are, up to the first entry that is not in the log.
+
+    For each frame, its sequence, and the offset in its payload and the length of each piece, in the segment's order.
+    """
+    found: list[tuple[int, list[tuple[int, int]]]] = []
+    skip = offset - entries[0].offset
+    for entry in itertools.takewhile(lambda entry: entry.address < 0, entries):
+        for sequence, position, length in entry.places:
+            if skip >= length:
+                skip -= length
+                continue
+            take = min(length - skip, limit)
+            if not found or found[-1][0] != sequence:
+                if len(found) == limits.LOG_READ_FRAMES_MAX:
+                    return found
+                found.append((sequence, []))
+            found[-1][1].append((position + skip, take))
+            skip, limit = 0, limit - take
+            if not limit:
+                return found
+    return found

@@ -19,6 +19,8 @@ from tailrace.segmentstore.metadata.missing_bytes import missing_bytes
 from tailrace.segmentstore.metadata.segment import PendingAppend, Segment
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from tailrace.log.port import ReadableLog
     from tailrace.segmentstore.cache.cache_manager import CacheManager
     from tailrace.segmentstore.metadata.read_index import LogPlaces, ReadIndex
@@ -150,14 +152,21 @@ class Recovery:
             segment = self._state.segments.get(resolved)
             if segment is None:
                 continue
+            left = []
             for item in (item.shifted(shift) for item in items):
                 start, end = max(item.offset, segment.start_offset), item.offset + item.length
                 if end > start and not segment.chunks.covers(start, end):
-                    self._left_in_log(segment, item)
+                    left.append((item.offset, item.length, item.places))
+                    segment.add_pending(PendingAppend(item.offset, item.length, item.crc, item.begin_frame))
+            self._leave_in_log(segment.read_index, left)
 
-    def _left_in_log(self, segment: Segment, item: _EarlyAppend) -> None:
-        self._cache.add_log_places(segment.read_index, item.offset, item.length, item.places)
-        segment.add_pending(PendingAppend(item.offset, item.length, item.crc, item.begin_frame))
+    def _leave_in_log(self, index: ReadIndex, appends: Iterable[tuple[int, int, LogPlaces]]) -> None:
+        """Point the read index to the log: one entry for consecutive appends in one frame.
+
+        So reads and flushes take a frame of small appends at once. ``appends``: offset, length and places of each.
+        """
+        for offset, length, places in _joined(appends):
+            self._cache.add_log_places(index, offset, length, places)
 
     # -- after the checkpoint ------------------------------------------------------------------------------------
 
@@ -213,23 +222,36 @@ class Recovery:
             if self._reserve(index, offset, run.length):
                 cache.append_tail(index, offset, run.pieces[0] if len(run.pieces) == 1 else b"".join(run.pieces))
                 continue
+            left = []
             for piece, places in zip(run.pieces, run.places, strict=True):
-                self._insert(index, offset, piece, places)
+                left.append((offset, len(piece), _data_places(places, len(piece))))
                 offset += len(piece)
+            self._leave_in_log(index, left)
         self._runs.clear()
-
-    def _insert(self, index: ReadIndex, offset: int, data: memoryview, places: LogPlaces) -> None:
-        """Insert one append into the cache if it has room; else point the read index to the log."""
-        cache, length = self._cache, len(data)
-        if self._reserve(index, offset, length):
-            cache.append_tail(index, offset, data)
-        else:
-            cache.add_log_places(index, offset, length, _data_places(places, length))
 
     def _reserve(self, index: ReadIndex, offset: int, length: int) -> bool:
         cache = self._cache
         blocks = cache.growth(index, offset, length) + self._spare_blocks
         return cache.cache.available_blocks > blocks and cache.stage_append(index, offset, length)
+
+
+def _joined(appends: Iterable[tuple[int, int, LogPlaces]]) -> Iterator[tuple[int, int, LogPlaces]]:
+    """Join appends that follow each other in the segment and are in the same frame; others stay as they are.
+
+    An append that spans frames stays alone: the log keeps its first frame for it alone.
+    """
+    start, end = 0, 0
+    places: list[tuple[int, int, int]] = []
+    for offset, length, its in appends:
+        if places and offset == end and len(its) == 1 and places[-1][0] == its[0][0] == places[0][0]:
+            end += length
+            places.extend(its)
+            continue
+        if places:
+            yield start, end - start, tuple(places)
+        start, end, places = offset, offset + length, list(its)
+    if places:
+        yield start, end - start, tuple(places)
 
 
 def _data_places(places: LogPlaces, length: int) -> LogPlaces:

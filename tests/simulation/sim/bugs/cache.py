@@ -248,3 +248,23 @@ def _budget_kept_by_gone_connections(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(ConnectionBudget, "close", forget)
     patch.setattr(ConnectionBudget, "release", give_back)
+
+
+@bug(
+    "log-bytes-all-from-the-first-frame",
+    _crowded,
+    checker="workloads/container.py",
+    words="no progress though nothing fails any more",
+)
+def _log_bytes_all_from_the_first_frame(patch: pytest.MonkeyPatch) -> None:
+    """A read takes all bytes that recovery left in the log from the first frame of them.
+
+    Breaks: bytes that wait in the log after a recovery come to Tier 2 once it is there.
+    """
+    frames = segment_reader._frames
+
+    def first(entries: list[Entry], offset: int, limit: int) -> list[tuple[int, list[tuple[int, int]]]]:
+        found = frames(entries, offset, limit)
+        return [(found[0][0], [piece for _, pieces in found for piece in pieces])]
+
+    patch.setattr(segment_reader, "_frames", first)

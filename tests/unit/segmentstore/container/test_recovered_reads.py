@@ -1,0 +1,156 @@
+"""Bytes that recovery leaves in the log: a read or a flush takes a frame of small appends at once."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tailrace.common import limits
+from tailrace.log.memory import MemoryLog
+from tailrace.segmentstore.container.container import Container
+
+from ..conftest import World
+from .test_container import NAME, content
+
+OTHER = "scope/stream/1.#epoch.0"
+Reopen = Callable[[], Awaitable[Container]]
+APPENDS = 10_000
+
+
+@pytest.fixture
+def frame_reads(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
+    """How often each frame of the log is read after its recovery."""
+    found: Counter[int] = Counter()
+    whole = MemoryLog.read
+
+    async def read(self: MemoryLog, sequence: int, offset: int, length: int) -> bytes:
+        found[sequence] += 1
+        return await whole(self, sequence, offset, length)
+
+    monkeypatch.setattr(MemoryLog, "read", read)
+    return found
+
+
+async def left_in_log(world: World, reopen: Reopen, where: str) -> Container:
+    """Append with Tier 2 away, and open again so that nothing is cached: for the reason `where`."""
+    container = await world.open()
+    for name in (NAME, OTHER):
+        await container.create_segment(name)
+    world.objects.outage = True
+    await asyncio.gather(*(container.append(name, [block(n)]) for n in range(APPENDS) for name in (NAME, OTHER)))
+    if where == "before the checkpoint":
+        await container.background.checkpointer.run_if_due(force=True)
+    else:
+        world.cache_bytes = 2 * limits.MIB  # of which recovery leaves a quarter free
+    container = await reopen()
+    entries = [entry for segment in container.core.state.segments.values() for entry in segment.read_index]
+    assert any(entry.address < 0 for entry in entries)
+    assert len(entries) < APPENDS / 20
+    return container
+
+
+def block(number: int) -> bytes:
+    return number.to_bytes(4, "big") * 25
+
+
+WHERE = pytest.mark.parametrize("where", ["before the checkpoint", "no room"])
+EXPECTED = b"".join(map(block, range(APPENDS)))
+
+
+@WHERE
+async def test_reading_small_appends_reads_each_frame_a_few_times(
+    world: World, reopen: Reopen, frame_reads: Counter[int], where: str
+) -> None:
+    container = await left_in_log(world, reopen, where)
+    assert await content(container) == EXPECTED
+    assert await content(container, OTHER) == EXPECTED
+    # Both segments read each frame; a request that ends within a frame leaves the rest to the next one.
+    assert max(frame_reads.values()) <= 4
+    assert frame_reads.total() <= 2 * len(frame_reads) + 4
+
+
+@WHERE
+async def test_flushing_small_appends_reads_each_frame_once_for_each_segment(
+    world: World, reopen: Reopen, frame_reads: Counter[int], where: str
+) -> None:
+    container = await left_in_log(world, reopen, where)
+    world.objects.outage = False
+    await container.flush_to_storage()
+    assert container.status().untiered_bytes == 0
+    assert max(frame_reads.values()) <= 3, "and once more where a run of a flush ends within a frame"
+    container = await reopen()
+    frame_reads.clear()
+    assert await content(container) == await content(container, OTHER) == EXPECTED
+    assert not frame_reads
+
+
+async def test_any_range_of_what_is_in_the_log_and_in_the_cache_is_right(
+    world: World, reopen: Reopen, frame_reads: Counter[int]
+) -> None:
+    """Small appends of two segments in the same frames, and some longer than a frame; a merge and truncations."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    world.cache_bytes = 128 * limits.MIB
+    container = await world.open()
+    for name in (NAME, OTHER):
+        await container.create_segment(name)
+    world.objects.outage = True
+    expected = {NAME: b"", OTHER: b""}
+    for _ in range(12):
+        group = []
+        lengths = chance.choices((1, 7, 100, 100, 100, 5000), k=chance.randrange(1, 200))
+        lengths[chance.randrange(len(lengths))] = chance.choice((1, 3 * limits.MIB))
+        for length in lengths:
+            name = chance.choice((NAME, OTHER))
+            data = chance.randbytes(length)
+            expected[name] += data
+            group.append(container.append(name, [data]))
+        await asyncio.gather(*group)
+        if chance.random() < 0.3:
+            await container.background.checkpointer.run_if_due(force=True)
+    await container.seal(OTHER)
+    if chance.random() < 0.5:
+        await container.merge(NAME, OTHER)
+        expected[NAME] += expected.pop(OTHER)
+    await container.background.checkpointer.run_if_due(force=True)
+    world.cache_bytes = 2 * limits.MIB
+    container = await reopen()
+    for name, whole in expected.items():
+        starts = [0, *(chance.randrange(len(whole)) for _ in range(30))]
+        for start in starts:
+            result = await container.read(name, start, chance.choice((1, 99, 10_000, 2 * limits.MIB)), wait=False)
+            assert b"".join(map(bytes, result.data)) == whole[start : start + result.length], (seed, name, start)
+            assert result.length > 0
+        cut = chance.randrange(len(whole))
+        await container.truncate(name, cut)
+        assert await content(container, name) == whole[cut:], seed
+        expected[name] = whole[cut:]
+    assert frame_reads.total() > 0
+    world.objects.outage = False
+    await container.flush_to_storage()
+    container = await reopen()
+    for name, kept in expected.items():
+        assert await content(container, name) == kept, seed
+
+
+async def test_one_read_takes_a_bounded_number_of_frames(
+    world: World, reopen: Reopen, frame_reads: Counter[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LOG_READ_FRAMES_MAX", 5)
+    container = await world.open()
+    await container.create_segment(NAME)
+    world.objects.outage = True
+    for number in range(20):  # each in a frame of its own
+        await container.append(NAME, [block(number)])
+    await container.background.checkpointer.run_if_due(force=True)
+    container = await reopen()
+    result = await container.read(NAME, 0, 1 << 20, wait=False)
+    assert result.length == 500
+    assert frame_reads.total() == 5
+    assert await content(container) == b"".join(itertools.islice(map(block, itertools.count()), 20))
